@@ -83,7 +83,7 @@ static invar_status read_vector(invar_tensor *out, const call *c, const invar_ap
     return INVAR_OK;
 }
 
-/* ---- quantised tensors ----------------------------------------------------------------------- */
+/* ---- quantized tensors ----------------------------------------------------------------------- */
 
 static const char *const endings[] = {".scale", ".scale_rows", ".scale_period"};
 
@@ -191,13 +191,13 @@ static invar_status read_tensor(invar_tensor *out, const call *c, const invar_fi
 
 static invar_status set_segments(void *to, const call *c, const invar_api_argument *a)
 {
-    invar_segments *segments = to;
+    invar_row_offsets *segments = to;
     invar_tensor bounds;
 
     INVAR_TRY(read_vector(&bounds, c, a));
     if (bounds.dtype != INVAR_DTYPE_I64 || bounds.rank != 1 || bounds.shape[0] < 1)
         return refuse(c, a->name, "segments are a vector of i64, one more than there are");
-    *segments = (invar_segments){bounds.data, bounds.shape[0] - 1};
+    *segments = (invar_row_offsets){bounds.data, bounds.shape[0] - 1};
     return INVAR_OK;
 }
 
@@ -386,11 +386,13 @@ static invar_status run(invar_api_device *device, invar_op op, const call *c)
     return INVAR_OK;
 }
 
-int32_t invar_api_call_in(invar_api_device *device, void *stream, const char *op,
-                          const invar_api_argument *arguments, int64_t count)
+int32_t invar_api_call_on_stream(invar_api_device *device, void *stream, const char *op,
+                                 const invar_api_argument *arguments, int64_t count)
 {
-    call c = {
-        .op = op, .arguments = arguments, .count = count, .far = invar_device_far(&device->dev)};
+    call c = {.op = op,
+              .arguments = arguments,
+              .count = count,
+              .far = invar_device_is_local(&device->dev)};
     invar_status status = INVAR_OK;
     invar_op found;
 
@@ -409,6 +411,6 @@ int32_t invar_api_call_in(invar_api_device *device, void *stream, const char *op
 int32_t invar_api_call(invar_api_device *device, const char *op,
                        const invar_api_argument *arguments, int64_t count)
 {
-    INVAR_TRY(invar_api_call_in(device, NULL, op, arguments, count));
+    INVAR_TRY(invar_api_call_on_stream(device, NULL, op, arguments, count));
     return invar_api_device_wait(device);
 }

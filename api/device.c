@@ -95,7 +95,7 @@ int32_t invar_api_device_wait(invar_api_device *device)
     invar_status status;
 
     pthread_mutex_lock(&device->busy);
-    status = invar_device_wait(&device->dev);
+    status = invar_device_synchronize(&device->dev);
     pthread_mutex_unlock(&device->busy);
     return status;
 }

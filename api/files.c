@@ -13,11 +13,11 @@
 
 /* ---- rollout files --------------------------------------------------------------------------- */
 
-static invar_status format(char **out, uint64_t *bytes_out, const invar_rollout_data *data)
+static invar_status format(char **out, uint64_t *bytes_out, const invar_rollout_file *data)
 {
     size_t bytes;
 
-    INVAR_TRY(invar_rollout_data_format(out, &bytes, &data->header, data->samples.items,
+    INVAR_TRY(invar_rollout_file_format(out, &bytes, &data->header, data->samples.items,
                                         data->samples.count));
     *bytes_out = bytes;
     return INVAR_OK;
@@ -25,36 +25,36 @@ static invar_status format(char **out, uint64_t *bytes_out, const invar_rollout_
 
 int32_t invar_api_rollout_read(char **out, uint64_t *bytes_out, const char *path)
 {
-    invar_rollout_data data;
+    invar_rollout_file data;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_rollout_file_read(&data, path));
     status = format(out, bytes_out, &data);
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     return status;
 }
 
 int32_t invar_api_rollout_format(char **out, uint64_t *bytes_out, const void *lines, uint64_t bytes)
 {
-    invar_rollout_data data;
+    invar_rollout_file data;
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_rollout_data_parse(&data, LINES, lines, bytes));
+    INVAR_TRY(invar_rollout_file_parse(&data, LINES, lines, bytes));
     status = format(out, bytes_out, &data);
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     return status;
 }
 
 int32_t invar_api_rollout_write(const char *path, const void *lines, uint64_t bytes)
 {
-    invar_rollout_data data;
+    invar_rollout_file data;
     invar_status status;
 
-    INVAR_TRY(invar_rollout_data_parse(&data, LINES, lines, bytes));
+    INVAR_TRY(invar_rollout_file_parse(&data, LINES, lines, bytes));
     status = invar_rollout_file_write(path, &data.header, data.samples.items, data.samples.count);
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     return status;
 }
 

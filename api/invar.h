@@ -99,7 +99,7 @@ INVAR_API void invar_api_device_close(invar_api_device *device);
  * f32, bf16, i32 or i64 of 1 to 4 dimensions, of which only the first may be strided; segments are
  * vectors of i64. All lie in the memory of the device, except the fields of HOST there.
  *
- * A quantised tensor has codes under the name of its field, and beside it NAME.scale: a dense
+ * A quantized tensor has codes under the name of its field, and beside it NAME.scale: a dense
  * tensor of as many scales as there are blocks. e4m3 codes (DLPack's code 10) with f32 scales are
  * fp8, with E8M0 scales (14, or plain bytes) mxfp8; codes of 4 bits (code 0; the shape counts
  * codes, two a byte) with bf16 scales are int4. NAME.scale_rows is 128 for the blocks of fp8
@@ -130,8 +130,8 @@ INVAR_API int32_t invar_api_call(invar_api_device *device, const char *op,
  * later call or by the wait. Calls on one device run in their order, whatever their streams; a
  * stream outlives the next call. Streams that a CUDA graph captures are not offered.
  */
-INVAR_API int32_t invar_api_call_in(invar_api_device *device, void *stream, const char *op,
-                                    const invar_api_argument *arguments, int64_t count);
+INVAR_API int32_t invar_api_call_on_stream(invar_api_device *device, void *stream, const char *op,
+                                           const invar_api_argument *arguments, int64_t count);
 
 /* Until everything has run. Fails with what failed in it. */
 INVAR_API int32_t invar_api_device_wait(invar_api_device *device);
@@ -263,14 +263,14 @@ typedef int32_t (*invar_api_row)(void *payload, const char *const *columns,
 INVAR_API int32_t invar_api_ledger_select(invar_api_ledger *ledger, const char *sql,
                                           int64_t limit_ms, invar_api_row row, void *payload);
 
-typedef struct invar_api_verdict {
+typedef struct invar_api_verify_result {
     int64_t runs, entries, rows, steps; /* how much was checked */
     int64_t bad;                        /* findings; 0: clean */
     char first[512];                    /* the first one */
-} invar_api_verdict;
+} invar_api_verify_result;
 
 /* Recomputes every hash. Damage is a finding, not a failure. */
-INVAR_API int32_t invar_api_ledger_verify(invar_api_verdict *out, invar_api_ledger *ledger);
+INVAR_API int32_t invar_api_ledger_verify(invar_api_verify_result *out, invar_api_ledger *ledger);
 
 /* The line that pins the run as it is now, for invar_api_free. A writer also stores it. */
 INVAR_API int32_t invar_api_ledger_seal(char **out, invar_api_ledger *ledger, int64_t run);

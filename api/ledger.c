@@ -65,9 +65,9 @@ void invar_api_ledger_close(invar_api_ledger *ledger)
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 /* The program is no file of ours, so no build has left facts beside it. */
-static invar_ledger_circumstances circumstances_of(const invar_api_fact *facts, int64_t n_facts)
+static invar_ledger_provenance circumstances_of(const invar_api_fact *facts, int64_t n_facts)
 {
-    return (invar_ledger_circumstances){
+    return (invar_ledger_provenance){
         .facts = (const invar_ledger_fact *)facts, .n_facts = (size_t)n_facts, .build = ""};
 }
 
@@ -88,7 +88,7 @@ int32_t invar_api_ledger_begin(invar_api_ledger *ledger, const char *name, const
 int32_t invar_api_ledger_resume(invar_api_ledger *ledger, int64_t after_step, const uint8_t *chain,
                                 const invar_api_fact *facts, int64_t n_facts)
 {
-    invar_ledger_circumstances circumstances;
+    invar_ledger_provenance circumstances;
     invar_digest digest;
 
     INVAR_TRY(check_count(n_facts, "facts"));
@@ -165,15 +165,15 @@ int32_t invar_api_ledger_note(invar_api_ledger *ledger, const char *level, const
     invar_digest chain;
 
     INVAR_TRY(invar_ledger_chain(&event.step, &chain, invar_api_own(ledger)));
-    return invar_ledger_note(invar_api_own(ledger), &event);
+    return invar_ledger_log_event(invar_api_own(ledger), &event);
 }
 
 int32_t invar_api_ledger_evaluate(invar_api_ledger *ledger, const char *dataset,
                                   const invar_api_number *results, int64_t count)
 {
     INVAR_TRY(check_count(count, "results"));
-    return invar_ledger_evaluate(invar_api_own(ledger), dataset,
-                                 (const invar_ledger_metric *)results, (size_t)count);
+    return invar_ledger_add_evaluation(invar_api_own(ledger), dataset,
+                                       (const invar_ledger_metric *)results, (size_t)count);
 }
 
 int32_t invar_api_ledger_finish(invar_api_ledger *ledger, int64_t exit_code, const char *reason)

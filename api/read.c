@@ -33,7 +33,7 @@ int32_t invar_api_ledger_content(uint8_t *out, invar_api_ledger *ledger, int64_t
 {
     invar_digest content;
 
-    INVAR_TRY(invar_ledger_content(&content, invar_api_own(ledger), run));
+    INVAR_TRY(invar_ledger_content_hash(&content, invar_api_own(ledger), run));
     memcpy(out, content.bytes, sizeof content.bytes);
     return INVAR_OK;
 }
@@ -65,7 +65,7 @@ int32_t invar_api_ledger_select(invar_api_ledger *ledger, const char *sql, int64
                                 invar_api_row row, void *payload)
 {
     asker a = {row, payload};
-    const invar_ledger_request request = {
+    const invar_ledger_select_request request = {
         .sql = sql, .limit_ms = limit_ms, .row = pass_row, .payload = &a};
 
     return invar_ledger_select(invar_api_own(ledger), &request);
@@ -73,16 +73,16 @@ int32_t invar_api_ledger_select(invar_api_ledger *ledger, const char *sql, int64
 
 /* ---- integrity ------------------------------------------------------------------------------- */
 
-int32_t invar_api_ledger_verify(invar_api_verdict *out, invar_api_ledger *ledger)
+int32_t invar_api_ledger_verify(invar_api_verify_result *out, invar_api_ledger *ledger)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
 
     INVAR_TRY(invar_ledger_verify(&verdict, invar_api_own(ledger), NULL, NULL));
-    *out = (invar_api_verdict){.runs = verdict.runs,
-                               .entries = verdict.entries,
-                               .rows = verdict.rows,
-                               .steps = verdict.steps,
-                               .bad = verdict.bad};
+    *out = (invar_api_verify_result){.runs = verdict.runs,
+                                     .entries = verdict.entries,
+                                     .rows = verdict.rows,
+                                     .steps = verdict.steps,
+                                     .bad = verdict.bad};
     _Static_assert(sizeof out->first == sizeof verdict.first, "findings have one size");
     memcpy(out->first, verdict.first, sizeof out->first);
     return INVAR_OK;

@@ -35,9 +35,9 @@ struct invar_arena {
     bool reserved;
     size_t bytes; /* the ceiling */
     size_t top;
-    char *block;               /* release: the one allocation */
-    invar_arena_source source; /* of that block; take is NULL for the heap */
-    piece *pushes;             /* debug: (n_pushes), what lies on the stack */
+    char *block;                  /* release: the one allocation */
+    invar_arena_allocator source; /* of that block; take is NULL for the heap */
+    piece *pushes;                /* debug: (n_pushes), what lies on the stack */
     int n_pushes;
     int capacity;
 };
@@ -111,7 +111,7 @@ invar_status invar_arena_new_debug(invar_arena **out, const char *name)
 }
 
 invar_status invar_arena_new_from(invar_arena **out, const char *name,
-                                  const invar_arena_source *source)
+                                  const invar_arena_allocator *source)
 {
     INVAR_TRY(create(out, name, false));
     (*out)->source = *source;

@@ -31,15 +31,15 @@ invar_status invar_arena_new(invar_arena **out, const char *name) INVAR_MUST_USE
 invar_status invar_arena_new_debug(invar_arena **out, const char *name) INVAR_MUST_USE;
 
 /* Memory that the host may not be able to read; `payload` comes back in every call. */
-typedef struct invar_arena_source {
+typedef struct invar_arena_allocator {
     invar_status (*take)(void **out, void *payload, size_t bytes, const char *what);
     void (*give)(void *payload, void *block);
     void *payload;
-} invar_arena_source;
+} invar_arena_allocator;
 
 /* An arena whose one block comes from `source`, which is copied and outlives the arena. */
 invar_status invar_arena_new_from(invar_arena **out, const char *name,
-                                  const invar_arena_source *source) INVAR_MUST_USE;
+                                  const invar_arena_allocator *source) INVAR_MUST_USE;
 
 /* Frees everything the arena handed out. NULL is allowed. */
 void invar_arena_free(invar_arena *arena);

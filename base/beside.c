@@ -40,7 +40,7 @@ static void remove_one(const char *path)
         return;
     if (!S_ISDIR(info.st_mode))
         unlink(path);
-    else if (invar_folder_remove(path) != INVAR_OK)
+    else if (invar_held_folder_remove(path) != INVAR_OK)
         invar_error_clear(); // it is in nobody's way
 }
 
@@ -61,7 +61,7 @@ static void clean(const char *folder, const char *name)
     closedir(dir);
 }
 
-invar_status invar_beside(char out[INVAR_PATH_SIZE], const char *path, const char *word)
+invar_status invar_temp_name(char out[INVAR_PATH_SIZE], const char *path, const char *word)
 {
     char folder[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     int used = snprintf(out, INVAR_PATH_SIZE, "%s.%s-", path, word);

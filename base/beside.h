@@ -20,8 +20,8 @@ extern "C" {
  * PATH.WORD-PID of this process, for a file or a folder. Those of processes that are gone are
  * removed, folders with all in them; links are not followed. What cannot be removed stays.
  */
-invar_status invar_beside(char out[INVAR_PATH_SIZE], const char *path,
-                          const char *word) INVAR_MUST_USE;
+invar_status invar_temp_name(char out[INVAR_PATH_SIZE], const char *path,
+                             const char *word) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -12,12 +12,12 @@
 extern "C" {
 #endif
 
-static inline int64_t invar_smaller(int64_t a, int64_t b)
+static inline int64_t invar_min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static inline int64_t invar_larger(int64_t a, int64_t b)
+static inline int64_t invar_max_i64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }

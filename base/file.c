@@ -37,7 +37,7 @@ void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
     invar_text_quote(out + (cut ? 3 : 0), INVAR_PATH_SHOWN_SIZE - 3, path + cut, length - cut);
 }
 
-void invar_path_whole(char out[INVAR_PATH_WHOLE_SIZE], const char *path)
+void invar_path_absolute_hint(char out[INVAR_PATH_WHOLE_SIZE], const char *path)
 {
     char folder[INVAR_PATH_SIZE], whole[INVAR_PATH_SIZE], shown[INVAR_PATH_WHOLE_SIZE - 3];
     int bytes;
@@ -58,7 +58,7 @@ static invar_status io_error(const char *path, const char *what)
     char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
 
     invar_path_show(shown, path);
-    invar_path_whole(whole, path);
+    invar_path_absolute_hint(whole, path);
     if (code == ENOENT)
         return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: %s: no such file or folder%s", shown, what,
                           whole);
@@ -83,7 +83,7 @@ invar_status invar_path_join(char *out, size_t size, const char *dir, const char
     return bytes < 0 || (size_t)bytes >= size ? path_too_long(dir) : INVAR_OK;
 }
 
-invar_status invar_folder_is_empty(bool *out, const char *path)
+invar_status invar_held_folder_is_empty(bool *out, const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     DIR *folder = opendir(path);
@@ -270,7 +270,7 @@ static invar_status drain(char **text, size_t *used, int fd, const char *path, s
 }
 
 static invar_status hash_rest(invar_hasher *hasher, int64_t *bytes_out, int fd, const char *path,
-                              char *piece, invar_file_take take, void *payload)
+                              char *piece, invar_file_block_fn take, void *payload)
 {
     ssize_t got;
 
@@ -288,7 +288,7 @@ static invar_status hash_rest(invar_hasher *hasher, int64_t *bytes_out, int fd, 
 }
 
 invar_status invar_fd_hash(invar_digest *out, int64_t *bytes_out, int fd, const char *path,
-                           invar_file_take take, void *payload)
+                           invar_file_block_fn take, void *payload)
 {
     invar_status status;
     invar_hasher hasher;
@@ -478,7 +478,7 @@ static invar_status check_in(const char *path, const char *folder)
                 : INVAR_OK;
 }
 
-invar_status invar_path_check_place(const char *path)
+invar_status invar_path_check_writable(const char *path)
 {
     char folder[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
@@ -493,17 +493,17 @@ invar_status invar_path_check_place(const char *path)
     return check_in(path, folder);
 }
 
-invar_status invar_path_check_place_of(const char *path, const char *home)
+invar_status invar_path_check_writable_in(const char *path, const char *home)
 {
     char folder[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_path_folder(folder, path));
     return !invar_path_exists(folder) && invar_path_same(folder, home)
                ? INVAR_OK
-               : invar_path_check_place(path);
+               : invar_path_check_writable(path);
 }
 
-invar_status invar_path_check_way(const char *path)
+invar_status invar_path_check_creatable(const char *path)
 {
     char folder[INVAR_PATH_SIZE];
 
@@ -579,7 +579,7 @@ invar_status invar_file_writer_commit(invar_file_writer *writer)
     if (rename(writer->partial, writer->path) != 0)
         return io_error(writer->path, "cannot be put in place");
     writer->committed = true;
-    return invar_folder_sync(folder);
+    return invar_held_folder_sync(folder);
 }
 
 void invar_file_writer_close(invar_file_writer *writer)
@@ -616,10 +616,10 @@ static invar_status sync_above(const char *path)
 
     (void)snprintf(plain, sizeof plain, "%.*s", (int)invar_path_length(path), path);
     INVAR_TRY(invar_path_folder(above, plain));
-    return access(above, R_OK) == 0 ? invar_folder_sync(above) : INVAR_OK;
+    return access(above, R_OK) == 0 ? invar_held_folder_sync(above) : INVAR_OK;
 }
 
-invar_status invar_folder_make_one(const char *path)
+invar_status invar_held_folder_make_one(const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
@@ -634,7 +634,7 @@ invar_status invar_folder_make_one(const char *path)
     return INVAR_FAIL(INVAR_E_IO, ENOTDIR, "%s: it is there, and is no folder", shown);
 }
 
-invar_status invar_folder_make(const char *path)
+invar_status invar_held_folder_make(const char *path)
 {
     char part[INVAR_PATH_SIZE];
     size_t length = strlen(path);
@@ -646,16 +646,16 @@ invar_status invar_folder_make(const char *path)
             continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        INVAR_TRY(invar_folder_make_one(part));
+        INVAR_TRY(invar_held_folder_make_one(part));
     }
-    return invar_folder_make_one(path);
+    return invar_held_folder_make_one(path);
 }
 
-invar_status invar_folder_hold(invar_folder *out, const char *path)
+invar_status invar_held_folder_open(invar_held_folder *out, const char *path)
 {
     size_t length = strlen(path);
 
-    *out = (invar_folder){.held = false};
+    *out = (invar_held_folder){.held = false};
     if (length >= sizeof out->path)
         return path_too_long(path);
     out->fd = invar_fd_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
@@ -666,7 +666,7 @@ invar_status invar_folder_hold(invar_folder *out, const char *path)
     return INVAR_OK;
 }
 
-void invar_folder_release(invar_folder *folder)
+void invar_held_folder_release(invar_held_folder *folder)
 {
     if (folder->held)
         close(folder->fd);
@@ -696,7 +696,7 @@ static bool find_open(char path[INVAR_PATH_SIZE], int fd, const struct stat *wan
     return false;
 }
 
-invar_status invar_folder_follow(invar_folder *folder)
+invar_status invar_held_folder_refresh(invar_held_folder *folder)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
@@ -717,7 +717,7 @@ invar_status invar_folder_follow(invar_folder *folder)
     return INVAR_OK;
 }
 
-invar_status invar_folder_sync(const char *path)
+invar_status invar_held_folder_sync(const char *path)
 {
     int fd = invar_fd_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), rc;
 
@@ -744,7 +744,7 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
     return io_error(path, "cannot be removed");
 }
 
-invar_status invar_folder_remove(const char *path)
+invar_status invar_held_folder_remove(const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;

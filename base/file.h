@@ -44,9 +44,9 @@ invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out,
  * The same of an open file, from where it stands to its end. Each piece that is hashed goes to
  * `take`, unless that is NULL: a copy that it makes has the digest. `path` is for messages.
  */
-typedef invar_status (*invar_file_take)(void *payload, const void *piece, size_t bytes);
+typedef invar_status (*invar_file_block_fn)(void *payload, const void *piece, size_t bytes);
 invar_status invar_fd_hash(invar_digest *out, int64_t *bytes_out, int fd, const char *path,
-                           invar_file_take take, void *payload) INVAR_MUST_USE;
+                           invar_file_block_fn take, void *payload) INVAR_MUST_USE;
 
 /*
  * Fails where something lies that an output must not replace: the name was given by mistake. An
@@ -61,13 +61,13 @@ invar_status invar_path_check_output(const char *path, const char *mark, size_t 
  * Before long work: fails where a file cannot be made at `path`, since its folder is missing, is
  * none or may not be written to, or since `path` itself is a folder.
  */
-invar_status invar_path_check_place(const char *path) INVAR_MUST_USE;
+invar_status invar_path_check_writable(const char *path) INVAR_MUST_USE;
 
 /* The same of an output of a run whose folder `home` will be there by then. */
-invar_status invar_path_check_place_of(const char *path, const char *home) INVAR_MUST_USE;
+invar_status invar_path_check_writable_in(const char *path, const char *home) INVAR_MUST_USE;
 
 /* The same where folders that are missing will be made on the way to it. */
-invar_status invar_path_check_way(const char *path) INVAR_MUST_USE;
+invar_status invar_path_check_creatable(const char *path) INVAR_MUST_USE;
 
 /* Before long work: fails if files cannot be made in the folder `path`, which may be missing. Makes
    nothing. */
@@ -109,36 +109,36 @@ void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
  * What a message adds when a file is not there: " (/current/folder/FILE)" for a relative path, ""
  * for another. Relative paths begin at the current folder, also those in a recipe.
  */
-void invar_path_whole(char out[INVAR_PATH_WHOLE_SIZE], const char *path);
+void invar_path_absolute_hint(char out[INVAR_PATH_WHOLE_SIZE], const char *path);
 
 /* Makes the folder and those above it, each of which then survives the loss of power; one that is
    there is fine. */
-invar_status invar_folder_make(const char *path) INVAR_MUST_USE;
+invar_status invar_held_folder_make(const char *path) INVAR_MUST_USE;
 
 /* The same where the folder above it must be there. */
-invar_status invar_folder_make_one(const char *path) INVAR_MUST_USE;
+invar_status invar_held_folder_make_one(const char *path) INVAR_MUST_USE;
 
 /* A folder that is held open, so that it is found again where it is moved. Zeroed: none is held. */
-typedef struct invar_folder {
+typedef struct invar_held_folder {
     bool held;
     int fd;
     char path[INVAR_PATH_SIZE];
-} invar_folder;
+} invar_held_folder;
 
-invar_status invar_folder_hold(invar_folder *out, const char *path) INVAR_MUST_USE;
-void invar_folder_release(invar_folder *folder);
+invar_status invar_held_folder_open(invar_held_folder *out, const char *path) INVAR_MUST_USE;
+void invar_held_folder_release(invar_held_folder *folder);
 
 /* `path` leads to it again, wherever it is by now; INVAR_E_STATE: it was removed. */
-invar_status invar_folder_follow(invar_folder *folder) INVAR_MUST_USE;
+invar_status invar_held_folder_refresh(invar_held_folder *folder) INVAR_MUST_USE;
 
 /* Syncs the entries of a folder, so that a rename in it survives the loss of power. */
-invar_status invar_folder_sync(const char *path) INVAR_MUST_USE;
+invar_status invar_held_folder_sync(const char *path) INVAR_MUST_USE;
 
 /* Removes a folder and all in it; one that is not there is fine. Follows no links. */
-invar_status invar_folder_remove(const char *path) INVAR_MUST_USE;
+invar_status invar_held_folder_remove(const char *path) INVAR_MUST_USE;
 
 /* False where something is in the folder; one that is not there is empty. */
-invar_status invar_folder_is_empty(bool *out, const char *path) INVAR_MUST_USE;
+invar_status invar_held_folder_is_empty(bool *out, const char *path) INVAR_MUST_USE;
 
 /* True when something is there. */
 bool invar_path_exists(const char *path);

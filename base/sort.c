@@ -62,7 +62,7 @@ invar_status invar_sort(const void **items, size_t count, comparison compare)
     return INVAR_OK;
 }
 
-int64_t invar_sorted_find(const void *rows, int64_t count, size_t row, size_t key_at, int64_t key)
+int64_t invar_binary_search(const void *rows, int64_t count, size_t row, size_t key_at, int64_t key)
 {
     int64_t low = 0, high = count;
 

@@ -23,7 +23,8 @@ invar_status invar_sort(const void **items, size_t count,
  * The row whose key is this one; -1: there is none. A row has `row` bytes, and `key_at` bytes from
  * its beginning an int64_t as its key; keys ascend.
  */
-int64_t invar_sorted_find(const void *rows, int64_t count, size_t row, size_t key_at, int64_t key);
+int64_t invar_binary_search(const void *rows, int64_t count, size_t row, size_t key_at,
+                            int64_t key);
 
 #ifdef __cplusplus
 }

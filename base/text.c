@@ -79,7 +79,7 @@ bool invar_text_is_pointer(const char *text, size_t bytes)
            memcmp(text, begin, sizeof begin - 1) == 0;
 }
 
-bool invar_text_ends(const char *text, const char *end)
+bool invar_text_has_suffix(const char *text, const char *end)
 {
     size_t length = strlen(text), tail = strlen(end);
 
@@ -105,7 +105,7 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length)
     out[used] = '\0';
 }
 
-void invar_text_show_url(char *out, size_t size, const char *url)
+void invar_text_redact_url(char *out, size_t size, const char *url)
 {
     size_t open = strcspn(url, "?#"), at = open < size ? open : size - 1;
 
@@ -119,7 +119,7 @@ void invar_text_show_url(char *out, size_t size, const char *url)
     }
 }
 
-void invar_text_print_word(FILE *out, const char *word)
+void invar_text_print_shell_word(FILE *out, const char *word)
 {
     static const char usual[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:=,";

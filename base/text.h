@@ -33,7 +33,7 @@ const char *invar_text_plural(int64_t count);
 bool invar_text_join(char *out, size_t size, const char *const *texts, int count);
 
 /* True when `text` has `end` as its last characters, as a file's name has its ending. */
-bool invar_text_ends(const char *text, const char *end);
+bool invar_text_has_suffix(const char *text, const char *end);
 
 /* True for the text that git leaves in the place of a file where git-lfs has not fetched it. */
 bool invar_text_is_pointer(const char *text, size_t bytes);
@@ -50,13 +50,13 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length);
  * A URL as records and messages may have it: values behind '?' and '#' may be secrets, and stand
  * there as "...". What was shown is shown as it is; what has no room is cut. `size` is > 0.
  */
-void invar_text_show_url(char *out, size_t size, const char *url);
+void invar_text_redact_url(char *out, size_t size, const char *url);
 
 /*
  * A string as a shell reads one word: in quotes where it needs them. What is not printable is shown
  * as \xNN.
  */
-void invar_text_print_word(FILE *out, const char *word);
+void invar_text_print_shell_word(FILE *out, const char *word);
 
 /*
  * The items of a list, "a, b", one after another, without the spaces around them and without empty

@@ -18,14 +18,14 @@
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static bool find_known(void *payload, invar_state_trial *out, const char *binary)
+static bool find_known(void *payload, invar_bisect_state_trial *out, const char *binary)
 {
-    invar_driver *d = payload;
+    invar_bisect_context *d = payload;
     bool found = false;
     size_t count;
 
     pthread_mutex_lock(&d->mutex);
-    const invar_state_trial *trials = invar_state_trials(&count, d->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, d->state);
     for (size_t i = 0; i < count && !found; i++)
         if (trials[i].attempt == 0 && trials[i].trial.value[0] &&
             strcmp(trials[i].binary, binary) == 0) {
@@ -37,7 +37,7 @@ static bool find_known(void *payload, invar_state_trial *out, const char *binary
 }
 
 /* The golden as it is at first: what becomes of the file later changes nothing. */
-static invar_status pin_golden(invar_driver *d)
+static invar_status pin_golden(invar_bisect_context *d)
 {
     size_t bytes;
     char *text;
@@ -45,7 +45,8 @@ static invar_status pin_golden(invar_driver *d)
 
     if (!d->what->golden)
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(d->golden, sizeof d->golden, invar_state_folder(d->state), "golden"));
+    INVAR_TRY(invar_path_join(d->golden, sizeof d->golden, invar_bisect_state_folder(d->state),
+                              "golden"));
     if (invar_path_exists(d->golden))
         return INVAR_OK;
     INVAR_TRY(invar_file_read(&text, &bytes, d->what->golden, MAX_GOLDEN));
@@ -55,44 +56,45 @@ static invar_status pin_golden(invar_driver *d)
 }
 
 /* The recipe as the state has it, as a file of our own. */
-static invar_status pin_recipe(invar_driver *d)
+static invar_status pin_recipe(invar_bisect_context *d)
 {
-    const char *text = invar_state_recipe(d->state);
+    const char *text = invar_bisect_state_recipe(d->state);
 
     if (!text)
         return INVAR_OK;
-    INVAR_TRY(
-        invar_path_join(d->recipe, sizeof d->recipe, invar_state_folder(d->state), "recipe.ini"));
+    INVAR_TRY(invar_path_join(d->recipe, sizeof d->recipe, invar_bisect_state_folder(d->state),
+                              "recipe.ini"));
     return invar_file_write(d->recipe, text, strlen(text));
 }
 
-static invar_status work(invar_driver *d)
+static invar_status work(invar_bisect_context *d)
 {
-    d->what = invar_state_case(d->state);
+    d->what = invar_bisect_state_case(d->state);
     INVAR_TRY(pin_recipe(d));
     INVAR_TRY(pin_golden(d));
-    d->scene = (invar_trial_scene){.what = d->what,
-                                   .question = d->what->question,
-                                   .workshop = d->workshop,
-                                   .folder = invar_state_folder(d->state),
-                                   .recipe = d->recipe[0] ? d->recipe : NULL,
-                                   .threads = d->options->threads,
-                                   .stop = d->options->stop,
-                                   .known = find_known,
-                                   .payload = d};
-    INVAR_TRY(invar_driver_ends(d));
+    d->scene = (invar_trial_context){.what = d->what,
+                                     .question = d->what->question,
+                                     .workshop = d->workshop,
+                                     .folder = invar_bisect_state_folder(d->state),
+                                     .recipe = d->recipe[0] ? d->recipe : NULL,
+                                     .threads = d->options->threads,
+                                     .stop = d->options->stop,
+                                     .known = find_known,
+                                     .payload = d};
+    INVAR_TRY(invar_bisect_test_endpoints(d));
     if (!d->stopped && d->answer->verdict == INVAR_BISECT_FOUND)
-        INVAR_TRY(invar_driver_bases(d));
+        INVAR_TRY(invar_bisect_test_merge_bases(d));
     if (!d->stopped && d->answer->verdict == INVAR_BISECT_FOUND)
-        INVAR_TRY(d->what->all_changes ? invar_driver_changes(d) : invar_driver_hunt(d));
+        INVAR_TRY(d->what->all_changes ? invar_bisect_context_changes(d)
+                                       : invar_bisect_search_first_bad(d));
     if (d->stopped)
-        invar_driver_say(d, INVAR_BISECT_STOPPED, "", "");
+        invar_bisect_set_verdict(d, INVAR_BISECT_STOPPED, "", "");
     else
-        INVAR_TRY(invar_state_finish(d->state));
+        INVAR_TRY(invar_bisect_state_finish(d->state));
     return INVAR_OK;
 }
 
-static void add_cost(invar_bisect_answer *a, const invar_bisect_trial *t)
+static void add_cost(invar_bisect_result *a, const invar_bisect_trial *t)
 {
     bool skipped = !t->value[0];
 
@@ -108,9 +110,9 @@ static void add_cost(invar_bisect_answer *a, const invar_bisect_trial *t)
 }
 
 /* Where in the range the trials were, for a picture of the search. */
-static invar_status find_positions(invar_driver *d)
+static invar_status find_positions(invar_bisect_context *d)
 {
-    invar_bisect_answer *a = d->answer;
+    invar_bisect_result *a = d->answer;
     const char *good[] = {a->good};
     invar_repo_range range = {.bad = a->bad,
                               .good = good,
@@ -137,9 +139,9 @@ static invar_status or_nothing(invar_status status)
 }
 
 /* For people: what the commits are called, and what the one that was found changes. */
-static invar_status add_words(invar_driver *d)
+static invar_status add_words(invar_bisect_context *d)
 {
-    invar_bisect_answer *a = d->answer;
+    invar_bisect_result *a = d->answer;
 
     for (size_t i = 0; i < a->n_trials; i++)
         INVAR_TRY(
@@ -149,18 +151,18 @@ static invar_status add_words(invar_driver *d)
     return or_nothing(invar_repo_patch(&a->patch, &a->patch_cut, d->repo, a->changes->commit.id));
 }
 
-static invar_status tell_all(invar_driver *d)
+static invar_status tell_all(invar_bisect_context *d)
 {
-    invar_bisect_answer *a = d->answer;
+    invar_bisect_result *a = d->answer;
     size_t count;
-    const invar_state_trial *trials = invar_state_trials(&count, d->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, d->state);
 
-    (void)snprintf(a->id, sizeof a->id, "%s", invar_state_id(d->state));
-    (void)snprintf(a->folder, sizeof a->folder, "%s", invar_state_folder(d->state));
+    (void)snprintf(a->id, sizeof a->id, "%s", invar_bisect_state_id(d->state));
+    (void)snprintf(a->folder, sizeof a->folder, "%s", invar_bisect_state_folder(d->state));
     (void)snprintf(a->repo, sizeof a->repo, "%s", d->what->repo);
     memcpy(a->good, d->what->good, INVAR_OID_SIZE);
     memcpy(a->bad, d->what->bad, INVAR_OID_SIZE);
-    invar_question_tell(a->question, &d->scene.question);
+    invar_criterion_describe(a->question, &d->scene.question);
     INVAR_TRY(invar_alloc((void **)&a->trials, count, sizeof *a->trials, "the trials"));
     for (size_t i = 0; i < count; i++) {
         a->trials[a->n_trials++] = trials[i].trial;
@@ -182,21 +184,22 @@ static invar_status resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const ch
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s", message);
 }
 
-static invar_status import_log(invar_driver *d)
+static invar_status import_log(invar_bisect_context *d)
 {
-    invar_state *log;
+    invar_bisect_state *log;
     invar_status status;
 
     if (!d->options->log)
         return INVAR_OK;
-    INVAR_TRY(invar_state_read(&log, d->options->log));
-    status = invar_state_import(d->state, log);
-    invar_state_close(log);
+    INVAR_TRY(invar_bisect_state_read(&log, d->options->log));
+    status = invar_bisect_state_import(d->state, log);
+    invar_bisect_state_close(log);
     return status;
 }
 
 /* Opens what the case names; `ids` has room for what its revisions mean. */
-static invar_status open_all(invar_driver *d, invar_bisect_case *what, char (*ids)[INVAR_OID_SIZE])
+static invar_status open_all(invar_bisect_context *d, invar_bisect_case *what,
+                             char (*ids)[INVAR_OID_SIZE])
 {
     const char *outside[3] = {NULL}; // a bare repository has no work tree
     char bisects[INVAR_PATH_SIZE];
@@ -211,10 +214,10 @@ static invar_status open_all(invar_driver *d, invar_bisect_case *what, char (*id
         return INVAR_FAIL(INVAR_E_INVALID, 0, "good and bad are the same commit, %.12s", ids[0]);
     outside[0] = what->repo;
     outside[1] = invar_repo_work_tree(d->repo);
-    INVAR_TRY(invar_workshop_open(&d->workshop, d->options->work, what->repo, outside));
+    INVAR_TRY(invar_workspace_open(&d->workshop, d->options->work, what->repo, outside));
     INVAR_TRY(
-        invar_path_join(bisects, sizeof bisects, invar_workshop_folder(d->workshop), "bisects"));
-    INVAR_TRY(invar_state_open(&d->state, bisects, what));
+        invar_path_join(bisects, sizeof bisects, invar_workspace_folder(d->workshop), "bisects"));
+    INVAR_TRY(invar_bisect_state_open(&d->state, bisects, what));
     return import_log(d);
 }
 
@@ -250,7 +253,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static invar_status run(invar_driver *d, const invar_bisect_case *asked)
+static invar_status run(invar_bisect_context *d, const invar_bisect_case *asked)
 {
     invar_bisect_case what = *asked;
     char ids[2][INVAR_OID_SIZE], (*skipped)[INVAR_OID_SIZE] = NULL;
@@ -269,10 +272,10 @@ static invar_status run(invar_driver *d, const invar_bisect_case *asked)
     return status;
 }
 
-invar_status invar_bisect_run(invar_bisect_answer **out, const invar_bisect_case *what,
+invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case *what,
                               const invar_bisect_options *options)
 {
-    invar_driver d = {.options = options};
+    invar_bisect_context d = {.options = options};
     double begin = seconds_now();
     invar_status status;
 
@@ -281,23 +284,23 @@ invar_status invar_bisect_run(invar_bisect_answer **out, const invar_bisect_case
     memset(d.answer, 0, sizeof *d.answer);
     d.answer->verdict = INVAR_BISECT_FOUND;
     d.answer->first_parted = -1;
-    d.answer->place = (invar_place){.step = -1, .layer = -1};
+    d.answer->place = (invar_divergence){.step = -1, .layer = -1};
     pthread_mutex_init(&d.mutex, NULL);
     status = run(&d, what);
     d.answer->wall_s = seconds_now() - begin;
-    invar_state_close(d.state);
-    invar_workshop_close(d.workshop);
+    invar_bisect_state_close(d.state);
+    invar_workspace_close(d.workshop);
     invar_repo_close(d.repo);
     pthread_mutex_destroy(&d.mutex);
     if (status != INVAR_OK) {
-        invar_bisect_answer_free(d.answer);
+        invar_bisect_result_free(d.answer);
         return status;
     }
     *out = d.answer;
     return INVAR_OK;
 }
 
-void invar_bisect_answer_free(invar_bisect_answer *answer)
+void invar_bisect_result_free(invar_bisect_result *answer)
 {
     if (!answer)
         return;

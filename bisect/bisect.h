@@ -34,7 +34,7 @@ typedef struct invar_bisect_case {
     bool all_changes;         /* every change of the value in the range, not only the first */
     const char *const *paths; /* ended by NULL; NULL: all */
     const char *const *skip;  /* revisions not to be tested, unless ends; ended by NULL, or NULL */
-    invar_question question;
+    invar_criterion question;
     const char *recipe;       /* file; NULL with a command */
     const char *recipe_text;  /* instead of the file's; NULL: the file is read */
     const char *inputs;       /* names the files that the recipe names; NULL: as they are now */
@@ -62,8 +62,8 @@ typedef struct invar_bisect_trial {
     char subject[INVAR_REPO_TEXT]; /* of the commit; only in an answer */
     int exit_code;
     double build_s, run_s;
-    char ledger[INVAR_PATH_SIZE];       /* of its run; "": none */
-    char story[INVAR_CHILD_STORY_SIZE]; /* why it could not be tested */
+    char ledger[INVAR_PATH_SIZE];        /* of its run; "": none */
+    char story[INVAR_CHILD_REASON_SIZE]; /* why it could not be tested */
 } invar_bisect_trial;
 
 typedef struct invar_bisect_options {
@@ -95,17 +95,17 @@ typedef struct invar_bisect_change {
     invar_repo_commit commit;
     char parent[INVAR_OID_SIZE]; /* that it was compared with */
     char before[INVAR_VALUE_SIZE], after[INVAR_VALUE_SIZE];
-    int depth;         /* 0: on the way from good to bad; 1: inside a merge of it ... */
-    bool merge;        /* a merge whose value no parent has */
-    int64_t between;   /* commits that could not be tested, so that it may be one of them */
-    invar_place place; /* of all_changes: where, from the runs that were made */
+    int depth;              /* 0: on the way from good to bad; 1: inside a merge of it ... */
+    bool merge;             /* a merge whose value no parent has */
+    int64_t between;        /* commits that could not be tested, so that it may be one of them */
+    invar_divergence place; /* of all_changes: where, from the runs that were made */
 } invar_bisect_change;
 
-typedef struct invar_bisect_answer {
+typedef struct invar_bisect_result {
     invar_bisect_verdict verdict;
     char id[33];                  /* of this bisect: bisects/ID in the workshop */
     char folder[INVAR_PATH_SIZE]; /* bisects/ID */
-    char question[INVAR_QUESTION_TEXT];
+    char question[INVAR_CRITERION_TEXT];
     char repo[INVAR_PATH_SIZE]; /* folder */
     char good[INVAR_OID_SIZE], bad[INVAR_OID_SIZE];
     char base[INVAR_OID_SIZE]; /* merge base that was tested; "": good is an ancestor of bad */
@@ -119,11 +119,11 @@ typedef struct invar_bisect_answer {
     invar_repo_commit *suspects; /* SUSPECTS: at most 64 of them, the last is the first bad one */
     size_t n_suspects;
     int64_t all_suspects;
-    invar_place place;        /* FOUND, when there are ledgers to compare */
+    invar_divergence place;   /* FOUND, when there are ledgers to compare */
     bool confirmed;           /* FOUND: culprit and parents gave the same again */
     bool third;               /* a value that is neither end's was seen: more than one change */
     char who[INVAR_OID_SIZE]; /* NONDETERMINISTIC, WRONG_END, UNTESTABLE: the commit */
-    char story[INVAR_CHILD_STORY_SIZE]; /* why, in words */
+    char story[INVAR_CHILD_REASON_SIZE]; /* why, in words */
 
     invar_bisect_trial *trials; /* in order */
     size_t n_trials;
@@ -131,12 +131,12 @@ typedef struct invar_bisect_answer {
     int64_t built, from_tree, ran, from_program, skipped;
     double build_s, run_s; /* of this and of earlier calls */
     double wall_s;         /* of this call */
-} invar_bisect_answer;
+} invar_bisect_result;
 
 /* Fails only when something outside the question is wrong: repository, disk, usage. */
-invar_status invar_bisect_run(invar_bisect_answer **out, const invar_bisect_case *what,
+invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case *what,
                               const invar_bisect_options *options) INVAR_MUST_USE;
-void invar_bisect_answer_free(invar_bisect_answer *answer); /* NULL is allowed */
+void invar_bisect_result_free(invar_bisect_result *answer); /* NULL is allowed */
 
 #ifdef __cplusplus
 }

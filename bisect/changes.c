@@ -25,14 +25,14 @@ typedef struct line {
 } line;
 
 /* NULL: it was not tested yet. The next trial may move the text in memory. */
-static const char *value_of(const invar_driver *d, const char *commit)
+static const char *value_of(const invar_bisect_context *d, const char *commit)
 {
-    const invar_state_trial *t = invar_driver_find(d, commit, 0);
+    const invar_bisect_state_trial *t = invar_bisect_context_find(d, commit, 0);
 
     return t ? t->trial.value : NULL;
 }
 
-static invar_status read_line(line *out, invar_driver *d, const char *good, const char *bad)
+static invar_status read_line(line *out, invar_bisect_context *d, const char *good, const char *bad)
 {
     invar_repo_range range = {.bad = bad, .good = &good, .n_good = 1, .first_parent = true};
     invar_history *history;
@@ -54,7 +54,7 @@ static invar_status read_line(line *out, invar_driver *d, const char *good, cons
 /* ---- the trials ------------------------------------------------------------------------------ */
 
 /* The untested commit nearest to the middle of two tested ones; -1: there is none. */
-static int32_t pick(const invar_driver *d, const line *l, int32_t low, int32_t high)
+static int32_t pick(const invar_bisect_context *d, const line *l, int32_t low, int32_t high)
 {
     int32_t best = -1, middle = low + (high - low) / 2;
 
@@ -68,7 +68,7 @@ static int32_t pick(const invar_driver *d, const line *l, int32_t low, int32_t h
 }
 
 /* The next tested commit that could be tested. */
-static int32_t next_known(const invar_driver *d, const line *l, int32_t from)
+static int32_t next_known(const invar_bisect_context *d, const line *l, int32_t from)
 {
     for (int32_t i = from + 1; i < l->count; i++) {
         const char *value = value_of(d, l->commits[i]);
@@ -79,7 +79,8 @@ static int32_t next_known(const invar_driver *d, const line *l, int32_t from)
 }
 
 /* One commit for each interval whose ends differ. */
-static size_t plan(char (*out)[INVAR_OID_SIZE], size_t room, const invar_driver *d, const line *l)
+static size_t plan(char (*out)[INVAR_OID_SIZE], size_t room, const invar_bisect_context *d,
+                   const line *l)
 {
     size_t count = 0;
     int32_t high;
@@ -95,32 +96,33 @@ static size_t plan(char (*out)[INVAR_OID_SIZE], size_t room, const invar_driver 
     return count;
 }
 
-static invar_status test_line(invar_driver *d, const line *l)
+static invar_status test_line(invar_bisect_context *d, const line *l)
 {
     char commits[INVAR_SEARCH_JOBS][INVAR_OID_SIZE];
 
     memcpy(commits[0], l->commits[0], INVAR_OID_SIZE);
     memcpy(commits[1], l->commits[l->count - 1], INVAR_OID_SIZE);
-    INVAR_TRY(
-        invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])commits, 2, 0, "change", NULL, NULL));
+    INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])commits, 2, 0, "change",
+                                        NULL, NULL));
     while (!d->stopped) {
         size_t count = plan(commits, (size_t)d->options->jobs, d, l);
         if (count == 0)
             return INVAR_OK;
         d->left = (int64_t)count;
-        INVAR_TRY(invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])commits, count, 0, "change",
-                                    NULL, NULL));
+        INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])commits, count, 0,
+                                            "change", NULL, NULL));
     }
     return INVAR_OK;
 }
 
 /* ---- the changelog --------------------------------------------------------------------------- */
 
-static invar_status list_line(invar_driver *d, const char *good, const char *bad, int depth);
+static invar_status list_line(invar_bisect_context *d, const char *good, const char *bad,
+                              int depth);
 
 /* What the other parents of a merge bring along. *own_out: all were tested, none has its value. */
-static invar_status look_inside(bool *own_out, invar_driver *d, const invar_repo_commit *merge,
-                                int depth)
+static invar_status look_inside(bool *own_out, invar_bisect_context *d,
+                                const invar_repo_commit *merge, int depth)
 {
     *own_out = merge->n_parents > 1 && merge->n_parents <= INVAR_REPO_PARENTS;
     for (size_t i = 1; i < merge->n_parents && i < INVAR_REPO_PARENTS && !d->stopped; i++) {
@@ -139,7 +141,7 @@ static invar_status look_inside(bool *own_out, invar_driver *d, const invar_repo
 }
 
 /* The change between two tested neighbours of a line, with what is inside it before it. */
-static invar_status list_change(invar_driver *d, const line *l, int32_t low, int32_t high,
+static invar_status list_change(invar_bisect_context *d, const line *l, int32_t low, int32_t high,
                                 int depth)
 {
     invar_bisect_change change = {.depth = depth, .between = high - low - 1};
@@ -152,11 +154,11 @@ static invar_status list_change(invar_driver *d, const line *l, int32_t low, int
         INVAR_TRY(look_inside(&change.merge, d, &change.commit, depth));
     if (d->stopped)
         return INVAR_OK;
-    INVAR_TRY(invar_driver_place(&change.place, d, change.parent, change.commit.id, true));
-    return invar_driver_add_change(d, &change);
+    INVAR_TRY(invar_bisect_context_place(&change.place, d, change.parent, change.commit.id, true));
+    return invar_bisect_context_add_change(d, &change);
 }
 
-static invar_status list_changes(invar_driver *d, const line *l, int depth)
+static invar_status list_changes(invar_bisect_context *d, const line *l, int depth)
 {
     int32_t high;
 
@@ -169,7 +171,7 @@ static invar_status list_changes(invar_driver *d, const line *l, int depth)
     return INVAR_OK;
 }
 
-static invar_status list_line(invar_driver *d, const char *good, const char *bad, int depth)
+static invar_status list_line(invar_bisect_context *d, const char *good, const char *bad, int depth)
 {
     line l;
     invar_status status = read_line(&l, d, good, bad);
@@ -184,7 +186,7 @@ static invar_status list_line(invar_driver *d, const char *good, const char *bad
     return status;
 }
 
-invar_status invar_driver_changes(invar_driver *d)
+invar_status invar_bisect_context_changes(invar_bisect_context *d)
 {
     // where good is no ancestor, the merge base has good's value: it was tested
     const char *from = d->answer->base[0] ? d->answer->base : d->what->good;
@@ -195,7 +197,7 @@ invar_status invar_driver_changes(invar_driver *d)
         char pair[2][INVAR_OID_SIZE];
         memcpy(pair[0], d->answer->changes[i].parent, INVAR_OID_SIZE);
         memcpy(pair[1], d->answer->changes[i].commit.id, INVAR_OID_SIZE);
-        INVAR_TRY(invar_driver_repeat(who, d, (const char(*)[INVAR_OID_SIZE])pair, 2));
+        INVAR_TRY(invar_bisect_context_repeat(who, d, (const char(*)[INVAR_OID_SIZE])pair, 2));
     }
     d->answer->confirmed = !who[0];
     d->answer->verdict = who[0] ? INVAR_BISECT_NONDETERMINISTIC : INVAR_BISECT_CHANGES;

@@ -12,11 +12,11 @@
 
 #include "base/invar_banned.h"
 
-const invar_state_trial *invar_driver_find(const invar_driver *driver, const char *commit,
-                                           int64_t attempt)
+const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *driver,
+                                                          const char *commit, int64_t attempt)
 {
     size_t count;
-    const invar_state_trial *trials = invar_state_trials(&count, driver->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, driver->state);
 
     for (size_t i = 0; i < count; i++)
         if (trials[i].attempt == attempt && strcmp(trials[i].trial.commit, commit) == 0)
@@ -24,7 +24,7 @@ const invar_state_trial *invar_driver_find(const invar_driver *driver, const cha
     return NULL;
 }
 
-bool invar_driver_skipped(const invar_driver *driver, const char *commit)
+bool invar_bisect_context_skipped(const invar_bisect_context *driver, const char *commit)
 {
     const char *const *skip = driver->what->skip;
 
@@ -33,7 +33,7 @@ bool invar_driver_skipped(const invar_driver *driver, const char *commit)
     return skip && *skip;
 }
 
-const char *invar_driver_judge(const invar_driver *driver, const char *value)
+const char *invar_bisect_context_judge(const invar_bisect_context *driver, const char *value)
 {
     if (!value[0])
         return "skip";
@@ -42,8 +42,8 @@ const char *invar_driver_judge(const invar_driver *driver, const char *value)
     return strcmp(value, driver->bad_value) == 0 ? "bad" : "third";
 }
 
-void invar_driver_say(invar_driver *driver, invar_bisect_verdict verdict, const char *who,
-                      const char *story)
+void invar_bisect_set_verdict(invar_bisect_context *driver, invar_bisect_verdict verdict,
+                              const char *who, const char *story)
 {
     driver->answer->verdict = verdict;
     (void)snprintf(driver->answer->who, sizeof driver->answer->who, "%.40s", who);
@@ -52,14 +52,15 @@ void invar_driver_say(invar_driver *driver, invar_bisect_verdict verdict, const 
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-static void tell(const invar_driver *driver, invar_bisect_event_kind kind,
+static void tell(const invar_bisect_context *driver, invar_bisect_event_kind kind,
                  const invar_bisect_trial *trial)
 {
     if (driver->options->event)
         driver->options->event(driver->options->payload, kind, trial, driver->left, driver->more);
 }
 
-void invar_driver_begin(const invar_driver *driver, const char *commit, const char *role)
+void invar_bisect_context_begin(const invar_bisect_context *driver, const char *commit,
+                                const char *role)
 {
     invar_bisect_trial begun = {.role = role, .verdict = "", .via = "", .parted = -1};
 
@@ -68,14 +69,14 @@ void invar_driver_begin(const invar_driver *driver, const char *commit, const ch
 }
 
 /* The first step at which it differs from the good end, where both have ledgers. */
-static int64_t parted_at(const invar_driver *driver, const invar_bisect_trial *trial)
+static int64_t parted_at(const invar_bisect_context *driver, const invar_bisect_trial *trial)
 {
-    const invar_state_trial *good = invar_driver_find(driver, driver->what->good, 0);
+    const invar_bisect_state_trial *good = invar_bisect_context_find(driver, driver->what->good, 0);
     int64_t step = -1;
 
     if (!good || !good->trial.ledger[0] || !trial->ledger[0])
         return -1;
-    if (invar_question_parted(&step, good->trial.ledger, trial->ledger) != INVAR_OK) {
+    if (invar_criterion_first_divergence(&step, good->trial.ledger, trial->ledger) != INVAR_OK) {
         invar_error_clear(); // it is for people to see, no more
         return -1;
     }
@@ -83,7 +84,7 @@ static int64_t parted_at(const invar_driver *driver, const invar_bisect_trial *t
 }
 
 /* The ends' own bits are what the others are compared with; what they cost before counts, too. */
-static void learn_end(invar_driver *driver, invar_bisect_trial *trial)
+static void learn_end(invar_bisect_context *driver, invar_bisect_trial *trial)
 {
     int end = strcmp(trial->role, "good end") == 0  ? 0
               : strcmp(trial->role, "bad end") == 0 ? 1
@@ -92,7 +93,7 @@ static void learn_end(invar_driver *driver, invar_bisect_trial *trial)
 
     if (end == 2)
         return;
-    if (invar_question_has_bits(&driver->what->question))
+    if (invar_criterion_has_bits(&driver->what->question))
         memcpy(values[end], trial->value, INVAR_VALUE_SIZE);
     trial->build_s += driver->spent[end].build_s;
     trial->run_s += driver->spent[end].run_s;
@@ -100,16 +101,17 @@ static void learn_end(invar_driver *driver, invar_bisect_trial *trial)
         trial->via = "ran";
 }
 
-invar_status invar_driver_record(invar_driver *driver, invar_state_trial *result, const char *role)
+invar_status invar_bisect_context_record(invar_bisect_context *driver,
+                                         invar_bisect_state_trial *result, const char *role)
 {
     invar_status status;
 
     result->trial.role = role;
     learn_end(driver, &result->trial);
-    result->trial.verdict = invar_driver_judge(driver, result->trial.value);
+    result->trial.verdict = invar_bisect_context_judge(driver, result->trial.value);
     result->trial.parted = parted_at(driver, &result->trial);
     pthread_mutex_lock(&driver->mutex);
-    status = invar_state_add(driver->state, result);
+    status = invar_bisect_state_add(driver->state, result);
     pthread_mutex_unlock(&driver->mutex);
     if (status == INVAR_OK)
         tell(driver, INVAR_BISECT_EVENT_END, &result->trial);
@@ -119,30 +121,30 @@ invar_status invar_driver_record(invar_driver *driver, invar_state_trial *result
 /* ---- testing --------------------------------------------------------------------------------- */
 
 /* A tested commit with the same tree answers for this one, too. */
-static invar_status copy_equal(bool *out, invar_driver *driver, const char *commit,
+static invar_status copy_equal(bool *out, invar_bisect_context *driver, const char *commit,
                                const char *role)
 {
     char tree[INVAR_OID_SIZE];
     size_t count;
-    const invar_state_trial *trials = invar_state_trials(&count, driver->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, driver->state);
 
     *out = false;
     INVAR_TRY(invar_repo_tree(tree, driver->repo, commit));
     for (size_t i = 0; i < count; i++) {
-        invar_state_trial copy = trials[i];
+        invar_bisect_state_trial copy = trials[i];
         if (copy.attempt != 0 || strcmp(copy.tree, tree) != 0)
             continue;
         memcpy(copy.trial.commit, commit, sizeof copy.trial.commit);
         copy.trial.via = "tree";
         copy.trial.build_s = copy.trial.run_s = 0;
         *out = true;
-        return invar_driver_record(driver, &copy, role);
+        return invar_bisect_context_record(driver, &copy, role);
     }
     return INVAR_OK;
 }
 
 typedef struct round {
-    invar_driver *driver;
+    invar_bisect_context *driver;
     const char *role;
     bool (*useful)(void *payload, const invar_trial_job *job);
     void *payload;
@@ -152,7 +154,7 @@ static invar_status take_result(void *payload, invar_trial_job *job)
 {
     round *r = payload;
 
-    return invar_driver_record(r->driver, &job->result, r->role);
+    return invar_bisect_context_record(r->driver, &job->result, r->role);
 }
 
 static bool is_useful(void *payload, const invar_trial_job *job)
@@ -164,24 +166,24 @@ static bool is_useful(void *payload, const invar_trial_job *job)
 
 static invar_status run_round(round *r, invar_trial_job *jobs, size_t count)
 {
-    invar_driver *d = r->driver;
+    invar_bisect_context *d = r->driver;
 
     for (size_t i = 0; i < count; i++)
-        invar_driver_begin(d, jobs[i].commit, r->role);
+        invar_bisect_context_begin(d, jobs[i].commit, r->role);
     INVAR_TRY(invar_trial_batch(jobs, count, &d->scene, take_result, is_useful, r));
     d->stopped = d->options->stop && *d->options->stop;
     return INVAR_OK;
 }
 
 /* The jobs that nothing known answers. */
-static invar_status plan_round(invar_trial_job *jobs, size_t *used_out, invar_driver *driver,
-                               const char (*commits)[INVAR_OID_SIZE], size_t count, int64_t attempt,
-                               const char *role)
+static invar_status plan_round(invar_trial_job *jobs, size_t *used_out,
+                               invar_bisect_context *driver, const char (*commits)[INVAR_OID_SIZE],
+                               size_t count, int64_t attempt, const char *role)
 {
     *used_out = 0;
     for (size_t i = 0; i < count; i++) {
         bool copied = false;
-        if (invar_driver_find(driver, commits[i], attempt))
+        if (invar_bisect_context_find(driver, commits[i], attempt))
             continue;
         if (attempt == 0)
             INVAR_TRY(copy_equal(&copied, driver, commits[i], role));
@@ -193,10 +195,11 @@ static invar_status plan_round(invar_trial_job *jobs, size_t *used_out, invar_dr
     return INVAR_OK;
 }
 
-invar_status invar_driver_test(invar_driver *driver, const char (*commits)[INVAR_OID_SIZE],
-                               size_t count, int64_t attempt, const char *role,
-                               bool (*useful)(void *payload, const invar_trial_job *job),
-                               void *payload)
+invar_status invar_bisect_context_test(invar_bisect_context *driver,
+                                       const char (*commits)[INVAR_OID_SIZE], size_t count,
+                                       int64_t attempt, const char *role,
+                                       bool (*useful)(void *payload, const invar_trial_job *job),
+                                       void *payload)
 {
     round r = {.driver = driver, .role = role, .useful = useful, .payload = payload};
     size_t at_a_time = (size_t)driver->options->jobs, planned;
@@ -211,14 +214,14 @@ invar_status invar_driver_test(invar_driver *driver, const char (*commits)[INVAR
     return status;
 }
 
-invar_status invar_driver_repeat(char who_out[INVAR_OID_SIZE], invar_driver *driver,
-                                 const char (*commits)[INVAR_OID_SIZE], size_t count)
+invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE], invar_bisect_context *driver,
+                                         const char (*commits)[INVAR_OID_SIZE], size_t count)
 {
     who_out[0] = '\0';
-    INVAR_TRY(invar_driver_test(driver, commits, count, 1, "again", NULL, NULL));
+    INVAR_TRY(invar_bisect_context_test(driver, commits, count, 1, "again", NULL, NULL));
     for (size_t i = 0; i < count && !driver->stopped; i++) {
-        const invar_state_trial *once = invar_driver_find(driver, commits[i], 0);
-        const invar_state_trial *again = invar_driver_find(driver, commits[i], 1);
+        const invar_bisect_state_trial *once = invar_bisect_context_find(driver, commits[i], 0);
+        const invar_bisect_state_trial *again = invar_bisect_context_find(driver, commits[i], 1);
         if (strcmp(once->trial.value, again->trial.value) != 0) {
             memcpy(who_out, commits[i], INVAR_OID_SIZE);
             return INVAR_OK;
@@ -230,55 +233,57 @@ invar_status invar_driver_repeat(char who_out[INVAR_OID_SIZE], invar_driver *dri
 /* ---- where ----------------------------------------------------------------------------------- */
 
 /* The program of a commit that was run: it is in the cache. */
-static invar_status built_before(invar_built *out, invar_driver *driver, invar_slot *slot,
-                                 const char *commit)
+static invar_status built_before(invar_revision_build *out, invar_bisect_context *driver,
+                                 invar_worktree *slot, const char *commit)
 {
     invar_build_plan how = invar_trial_build(&driver->scene);
 
-    return invar_workshop_program(out, driver->workshop, slot, driver->repo, commit, &how,
-                                  driver->options->stop);
+    return invar_workspace_program(out, driver->workshop, slot, driver->repo, commit, &how,
+                                   driver->options->stop);
 }
 
-static invar_status refine(invar_place *place, invar_driver *driver, const char *before,
-                           const char *after)
+static invar_status refine(invar_divergence *place, invar_bisect_context *driver,
+                           const char *before, const char *after)
 {
-    invar_built a, b;
-    invar_slot slot;
+    invar_revision_build a, b;
+    invar_worktree slot;
     invar_status status;
 
-    INVAR_TRY(invar_slot_take(&slot, driver->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, driver->workshop));
     status = built_before(&a, driver, &slot, before);
     if (status == INVAR_OK)
         status = built_before(&b, driver, &slot, after);
-    if (status == INVAR_OK && a.state == INVAR_PROGRAM_READY && b.state == INVAR_PROGRAM_READY) {
+    if (status == INVAR_OK && a.state == INVAR_REVISION_BUILD_READY &&
+        b.state == INVAR_REVISION_BUILD_READY) {
         invar_run_request x = invar_trial_request(&driver->scene, &a, 0);
         invar_run_request y = invar_trial_request(&driver->scene, &b, 0);
         x.stop = y.stop = driver->options->stop;
-        status = invar_place_refine(place, driver->workshop, slot.lock, &x, &y);
+        status = invar_divergence_refine(place, driver->workshop, slot.lock, &x, &y);
     }
-    invar_slot_give(&slot);
+    invar_worktree_release(&slot);
     return status;
 }
 
-invar_status invar_driver_place(invar_place *out, invar_driver *driver, const char *before,
-                                const char *after, bool fine)
+invar_status invar_bisect_context_place(invar_divergence *out, invar_bisect_context *driver,
+                                        const char *before, const char *after, bool fine)
 {
-    const invar_state_trial *a = invar_driver_find(driver, before, 0);
-    const invar_state_trial *b = invar_driver_find(driver, after, 0);
+    const invar_bisect_state_trial *a = invar_bisect_context_find(driver, before, 0);
+    const invar_bisect_state_trial *b = invar_bisect_context_find(driver, after, 0);
 
-    *out = (invar_place){.step = -1, .layer = -1};
+    *out = (invar_divergence){.step = -1, .layer = -1};
     // a cache that was emptied in between takes nothing from the answer
     if (!a || !b || !invar_path_exists(a->trial.ledger) || !invar_path_exists(b->trial.ledger))
         return INVAR_OK;
-    INVAR_TRY(invar_place_compare(out, a->trial.ledger, b->trial.ledger));
+    INVAR_TRY(invar_divergence_compare(out, a->trial.ledger, b->trial.ledger));
     if (!fine || !out->known || !driver->what->recipe)
         return INVAR_OK;
     return refine(out, driver, before, after);
 }
 
-invar_status invar_driver_add_change(invar_driver *driver, const invar_bisect_change *change)
+invar_status invar_bisect_context_add_change(invar_bisect_context *driver,
+                                             const invar_bisect_change *change)
 {
-    invar_bisect_answer *answer = driver->answer;
+    invar_bisect_result *answer = driver->answer;
     invar_bisect_change *grown;
 
     INVAR_TRY(invar_alloc((void **)&grown, answer->n_changes + 1, sizeof *grown, "a change"));

@@ -15,14 +15,14 @@
 /* ---- the ends -------------------------------------------------------------------------------- */
 
 /* One look at an end for which nothing is recorded yet. */
-static invar_status look_at_ends(invar_trial_job ends[2], invar_driver *d, int64_t until)
+static invar_status look_at_ends(invar_trial_job ends[2], invar_bisect_context *d, int64_t until)
 {
     memset(ends, 0, 2 * sizeof *ends);
     memcpy(ends[0].commit, d->what->good, INVAR_OID_SIZE);
     memcpy(ends[1].commit, d->what->bad, INVAR_OID_SIZE);
     d->scene.question.until = until;
     for (size_t i = 0; i < 2; i += (size_t)d->options->jobs) {
-        invar_driver_begin(d, ends[i].commit, i ? "bad end" : "good end");
+        invar_bisect_context_begin(d, ends[i].commit, i ? "bad end" : "good end");
         INVAR_TRY(
             invar_trial_batch(ends + i, d->options->jobs > 1 ? 2 : 1, &d->scene, NULL, NULL, NULL));
     }
@@ -39,7 +39,7 @@ static invar_status look_at_ends(invar_trial_job ends[2], invar_driver *d, int64
  * many, so that no end is run much further than needed. -1: they do not part, or cannot be run. A
  * command runs as far as it does.
  */
-static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_driver *d)
+static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_bisect_context *d)
 {
     const int64_t limit = d->what->question.until;
     int64_t until = 0, last[2];
@@ -52,10 +52,10 @@ static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_dr
         for (int i = 0; i < 2; i++) {
             if (d->stopped || !ends[i].result.trial.value[0])
                 return INVAR_OK;
-            INVAR_TRY(invar_question_last_step(&last[i], ends[i].result.trial.ledger));
+            INVAR_TRY(invar_criterion_last_step(&last[i], ends[i].result.trial.ledger));
         }
-        INVAR_TRY(
-            invar_question_parted(out, ends[0].result.trial.ledger, ends[1].result.trial.ledger));
+        INVAR_TRY(invar_criterion_first_divergence(out, ends[0].result.trial.ledger,
+                                                   ends[1].result.trial.ledger));
         if (*out >= 0 || until == limit)
             return INVAR_OK;
         if (last[0] < until && last[1] < until) { // the recipe has no more steps
@@ -67,34 +67,35 @@ static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_dr
 }
 
 /* The last looks are the ends' trials, with the value that they have at the step. */
-static invar_status keep_looks(invar_driver *d, invar_trial_job ends[2])
+static invar_status keep_looks(invar_bisect_context *d, invar_trial_job ends[2])
 {
     static const char *const roles[] = {"good end", "bad end"};
 
     for (int i = 0; i < 2 && !d->stopped; i++) {
-        invar_state_trial *result = &ends[i].result;
-        if (invar_driver_find(d, ends[i].commit, 0))
+        invar_bisect_state_trial *result = &ends[i].result;
+        if (invar_bisect_context_find(d, ends[i].commit, 0))
             continue;
         if (result->trial.value[0])
-            INVAR_TRY(
-                invar_question_ask(result->trial.value, &d->scene.question, result->trial.ledger));
+            INVAR_TRY(invar_criterion_evaluate(result->trial.value, &d->scene.question,
+                                               result->trial.ledger));
         result->trial.build_s = result->trial.run_s = 0; // they are in d->spent
-        INVAR_TRY(invar_driver_record(d, result, roles[i]));
+        INVAR_TRY(invar_bisect_context_record(d, result, roles[i]));
     }
     return INVAR_OK;
 }
 
-static bool are_known(const invar_driver *d)
+static bool are_known(const invar_bisect_context *d)
 {
-    return invar_driver_find(d, d->what->good, 0) && invar_driver_find(d, d->what->bad, 0);
+    return invar_bisect_context_find(d, d->what->good, 0) &&
+           invar_bisect_context_find(d, d->what->bad, 0);
 }
 
-static invar_status settle_until(invar_driver *d)
+static invar_status settle_until(invar_bisect_context *d)
 {
-    int64_t until = invar_state_until(d->state);
+    int64_t until = invar_bisect_state_until(d->state);
     invar_trial_job ends[2];
 
-    if (d->what->question.kind != INVAR_QUESTION_CHAIN)
+    if (d->what->question.kind != INVAR_CRITERION_CHAIN)
         return INVAR_OK;
     if (d->what->all_changes && d->what->question.until >= 0)
         return INVAR_OK; // the user said how far all of them are to be compared
@@ -106,57 +107,58 @@ static invar_status settle_until(invar_driver *d)
     INVAR_TRY(find_parting(&until, ends, d));
     d->answer->first_parted = until;
     if (until >= 0) { // else as far as both were run
-        INVAR_TRY(invar_state_set_until(d->state, until));
+        INVAR_TRY(invar_bisect_state_set_until(d->state, until));
         d->scene.question.until = until;
     }
     return keep_looks(d, ends);
 }
 
 /* The good end is bad: with a command, what it said is the quickest way to the reason. */
-static void blame_good_end(invar_driver *d, const invar_bisect_trial *good, const char *why)
+static void blame_good_end(invar_bisect_context *d, const invar_bisect_trial *good, const char *why)
 {
-    char story[INVAR_CHILD_STORY_SIZE];
+    char story[INVAR_CHILD_REASON_SIZE];
 
-    if (d->what->question.kind == INVAR_QUESTION_EXIT)
+    if (d->what->question.kind == INVAR_CRITERION_EXIT)
         (void)snprintf(story, sizeof story, "%.60s: exit code %d%s%.1000s", why, good->exit_code,
                        good->story[0] ? ": " : "", good->story);
     else
         (void)snprintf(story, sizeof story, "%.60s", why);
-    invar_driver_say(d, INVAR_BISECT_WRONG_END, good->commit, story);
+    invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->commit, story);
 }
 
 /* Says what is wrong with the ends; leaves the verdict FOUND when nothing is. */
-static void judge_ends(invar_driver *d, const invar_state_trial *good, const invar_state_trial *bad)
+static void judge_ends(invar_bisect_context *d, const invar_bisect_state_trial *good,
+                       const invar_bisect_state_trial *bad)
 {
-    const char *fine = d->what->question.kind == INVAR_QUESTION_METRIC ? "no" : "good";
+    const char *fine = d->what->question.kind == INVAR_CRITERION_METRIC ? "no" : "good";
     const invar_bisect_trial *ends[] = {&good->trial, &bad->trial};
 
     for (int i = 0; i < 2; i++)
         if (!ends[i]->value[0]) {
-            invar_driver_say(d, INVAR_BISECT_UNTESTABLE, ends[i]->commit, ends[i]->story);
+            invar_bisect_set_verdict(d, INVAR_BISECT_UNTESTABLE, ends[i]->commit, ends[i]->story);
             return;
         }
-    if (invar_question_has_bits(&d->what->question)) {
+    if (invar_criterion_has_bits(&d->what->question)) {
         (void)snprintf(d->good_value, sizeof d->good_value, "%s", good->trial.value);
         (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", bad->trial.value);
         if (strcmp(d->good_value, d->bad_value) == 0)
-            invar_driver_say(d, INVAR_BISECT_SAME_ENDS, "", "both ends give the same bits");
+            invar_bisect_set_verdict(d, INVAR_BISECT_SAME_ENDS, "", "both ends give the same bits");
         return;
     }
     if (good->trial.exit_code == 126 || good->trial.exit_code == 127)
         blame_good_end(d, &good->trial, "the command cannot be run at the good end");
     else if (strcmp(good->trial.value, fine) != 0 && strcmp(bad->trial.value, fine) == 0)
-        invar_driver_say(d, INVAR_BISECT_WRONG_END, good->trial.commit,
-                         "the good end is bad and the bad end is good: are they swapped?");
+        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->trial.commit,
+                                 "the good end is bad and the bad end is good: are they swapped?");
     else if (strcmp(good->trial.value, fine) != 0)
         blame_good_end(d, &good->trial, "the good end is bad as well");
     else if (strcmp(bad->trial.value, fine) == 0)
-        invar_driver_say(d, INVAR_BISECT_WRONG_END, bad->trial.commit,
-                         "the bad end is good as well");
+        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, bad->trial.commit,
+                                 "the bad end is good as well");
 }
 
 /* The good end against the golden, as far as both go. */
-static invar_status compare_golden(invar_driver *d, const char *ledger_path)
+static invar_status compare_golden(invar_bisect_context *d, const char *ledger_path)
 {
     invar_golden *was = NULL, *is = NULL;
     invar_golden_comparison c = {.first = -1};
@@ -170,7 +172,7 @@ static invar_status compare_golden(invar_driver *d, const char *ledger_path)
     if (status == INVAR_OK)
         status = invar_ledger_find(&run, ledger, NULL);
     if (status == INVAR_OK)
-        status = invar_golden_of_run(&is, ledger, run.run, "bisect");
+        status = invar_golden_from_run(&is, ledger, run.run, "bisect");
     if (status == INVAR_OK)
         invar_golden_compare(&c, was, is);
     if (status == INVAR_OK && c.verdict != INVAR_GOLDEN_SAME) {
@@ -179,7 +181,7 @@ static invar_status compare_golden(invar_driver *d, const char *ledger_path)
                            ? "the good end and the golden have no step in common"
                            : "the good end differs from the golden at step %" PRId64,
                        c.first);
-        invar_driver_say(d, INVAR_BISECT_WRONG_END, d->what->good, story);
+        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, d->what->good, story);
     }
     invar_ledger_close(ledger);
     invar_golden_free(is);
@@ -187,18 +189,18 @@ static invar_status compare_golden(invar_driver *d, const char *ledger_path)
     return status;
 }
 
-static void set_values(invar_driver *d)
+static void set_values(invar_bisect_context *d)
 {
     const char *const names[2][2] = {{"no", "yes"}, {"good", "bad"}};
-    int kind = d->what->question.kind == INVAR_QUESTION_METRIC ? 0 : 1;
+    int kind = d->what->question.kind == INVAR_CRITERION_METRIC ? 0 : 1;
 
-    if (invar_question_has_bits(&d->what->question))
+    if (invar_criterion_has_bits(&d->what->question))
         return; // known when the ends are
     (void)snprintf(d->good_value, sizeof d->good_value, "%s", names[kind][0]);
     (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", names[kind][1]);
 }
 
-invar_status invar_driver_ends(invar_driver *d)
+invar_status invar_bisect_test_endpoints(invar_bisect_context *d)
 {
     const char(*good)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->good;
     const char(*bad)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->bad;
@@ -206,20 +208,20 @@ invar_status invar_driver_ends(invar_driver *d)
     set_values(d);
     INVAR_TRY(settle_until(d));
     if (!d->stopped)
-        INVAR_TRY(invar_driver_test(d, good, 1, 0, "good end", NULL, NULL));
+        INVAR_TRY(invar_bisect_context_test(d, good, 1, 0, "good end", NULL, NULL));
     if (!d->stopped)
-        INVAR_TRY(invar_driver_test(d, bad, 1, 0, "bad end", NULL, NULL));
+        INVAR_TRY(invar_bisect_context_test(d, bad, 1, 0, "bad end", NULL, NULL));
     if (!d->stopped)
-        judge_ends(d, invar_driver_find(d, d->what->good, 0),
-                   invar_driver_find(d, d->what->bad, 0));
+        judge_ends(d, invar_bisect_context_find(d, d->what->good, 0),
+                   invar_bisect_context_find(d, d->what->bad, 0));
     if (d->stopped || !d->golden[0] || d->answer->verdict == INVAR_BISECT_UNTESTABLE)
         return INVAR_OK;
-    return compare_golden(d, invar_driver_find(d, d->what->good, 0)->trial.ledger);
+    return compare_golden(d, invar_bisect_context_find(d, d->what->good, 0)->trial.ledger);
 }
 
 /* ---- good is no ancestor of bad -------------------------------------------------------------- */
 
-invar_status invar_driver_bases(invar_driver *d)
+invar_status invar_bisect_test_merge_bases(invar_bisect_context *d)
 {
     char bases[INVAR_REPO_BASES][INVAR_OID_SIZE];
     bool ancestor;
@@ -232,20 +234,20 @@ invar_status invar_driver_bases(invar_driver *d)
     if (count)
         memcpy(d->answer->base, bases[0], INVAR_OID_SIZE);
     for (size_t i = 0; i < count; i++) {
-        const invar_state_trial *t;
-        if (!invar_driver_skipped(d, bases[i]))
-            INVAR_TRY(invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])bases[i], 1, 0,
-                                        "merge base", NULL, NULL));
+        const invar_bisect_state_trial *t;
+        if (!invar_bisect_context_skipped(d, bases[i]))
+            INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])bases[i], 1, 0,
+                                                "merge base", NULL, NULL));
         if (d->stopped)
             return INVAR_OK;
-        t = invar_driver_find(d, bases[i], 0);
+        t = invar_bisect_context_find(d, bases[i], 0);
         memcpy(d->answer->base, bases[i], INVAR_OID_SIZE);
         if (!t || !t->trial.value[0])
             (void)snprintf(d->answer->story, sizeof d->answer->story,
                            "the merge base %.12s cannot be tested, so the cause may lie before it",
                            bases[i]);
         else if (strcmp(t->trial.value, d->good_value) != 0) {
-            invar_driver_say(
+            invar_bisect_set_verdict(
                 d, INVAR_BISECT_FIXED, bases[i],
                 "the merge base is bad: the good end has a fix that the bad end does not have");
             return INVAR_OK;

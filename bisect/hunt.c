@@ -16,7 +16,7 @@
 /* ---- the search ------------------------------------------------------------------------------ */
 
 typedef struct hunt {
-    invar_driver *driver;
+    invar_bisect_context *driver;
     const invar_history *history;
     invar_search *search;
 } hunt;
@@ -24,14 +24,14 @@ typedef struct hunt {
 static invar_status note(hunt *h, const invar_bisect_trial *trial)
 {
     int32_t commit = invar_history_find(h->history, trial->commit);
-    const char *verdict = invar_driver_judge(h->driver, trial->value);
-    invar_mark as = verdict[0] == 'g'   ? INVAR_MARK_GOOD
-                    : verdict[0] == 's' ? INVAR_MARK_SKIP
-                                        : INVAR_MARK_BAD;
+    const char *verdict = invar_bisect_context_judge(h->driver, trial->value);
+    invar_commit_mark as = verdict[0] == 'g'   ? INVAR_COMMIT_MARK_GOOD
+                           : verdict[0] == 's' ? INVAR_COMMIT_MARK_SKIP
+                                               : INVAR_COMMIT_MARK_BAD;
 
     if (commit < 0 || !invar_search_useful(h->search, commit))
         return INVAR_OK; // it tells nothing that is not known by now
-    return invar_search_note(h->search, commit, as);
+    return invar_search_add_result(h->search, commit, as);
 }
 
 /* Called when one of several trials has ended: is this one still worth its time? */
@@ -39,7 +39,7 @@ static bool still_useful(void *payload, const invar_trial_job *job)
 {
     hunt *h = payload;
     size_t count;
-    const invar_state_trial *trials = invar_state_trials(&count, h->driver->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
     int32_t commit = invar_history_find(h->history, job->commit);
 
     if (count && note(h, &trials[count - 1].trial) != INVAR_OK)
@@ -50,7 +50,7 @@ static bool still_useful(void *payload, const invar_trial_job *job)
 static invar_status note_known(hunt *h)
 {
     size_t count;
-    const invar_state_trial *trials = invar_state_trials(&count, h->driver->state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
 
     for (size_t i = 0; i < count; i++)
         if (trials[i].attempt == 0)
@@ -65,34 +65,34 @@ static invar_status mark_skips(hunt *h)
     for (; skip && *skip; skip++) {
         int32_t commit = invar_history_find(h->history, *skip);
         if (commit >= 0 && commit != h->history->count - 1)
-            INVAR_TRY(invar_search_mark(h->search, commit, INVAR_MARK_SKIP));
+            INVAR_TRY(invar_search_mark(h->search, commit, INVAR_COMMIT_MARK_SKIP));
     }
     return INVAR_OK;
 }
 
 static invar_status search(invar_search_next *next, hunt *h)
 {
-    invar_driver *d = h->driver;
+    invar_bisect_context *d = h->driver;
 
     INVAR_TRY(mark_skips(h));
     for (;;) {
         char commits[INVAR_SEARCH_JOBS][INVAR_OID_SIZE];
         INVAR_TRY(note_known(h));
-        INVAR_TRY(invar_search_ask(next, h->search, (int32_t)d->options->jobs));
+        INVAR_TRY(invar_search_next_commits(next, h->search, (int32_t)d->options->jobs));
         d->left = next->candidates;
         d->more = next->trials;
         if (next->state != INVAR_SEARCH_TEST || d->stopped)
             return INVAR_OK;
         for (int32_t i = 0; i < next->count; i++)
             memcpy(commits[i], h->history->commits[next->commits[i]].id, INVAR_OID_SIZE);
-        INVAR_TRY(invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])commits, (size_t)next->count,
-                                    0, "search", still_useful, h));
+        INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])commits,
+                                            (size_t)next->count, 0, "search", still_useful, h));
     }
 }
 
 static invar_status list_suspects(hunt *h)
 {
-    invar_bisect_answer *a = h->driver->answer;
+    invar_bisect_result *a = h->driver->answer;
     int32_t *suspects, count;
     invar_status status;
 
@@ -105,8 +105,8 @@ static invar_status list_suspects(hunt *h)
         status = invar_repo_describe(&a->suspects[a->n_suspects++], h->driver->repo,
                                      h->history->commits[suspects[i]].id);
     invar_free(suspects);
-    invar_driver_say(h->driver, INVAR_BISECT_SUSPECTS, "",
-                     "only commits that cannot be tested are left");
+    invar_bisect_set_verdict(h->driver, INVAR_BISECT_SUSPECTS, "",
+                             "only commits that cannot be tested are left");
     return status;
 }
 
@@ -116,7 +116,7 @@ static invar_status list_suspects(hunt *h)
  * The culprit's parents are all good, tested or not. One that turns out to be bad is *again_out:
  * the history is not of one piece, and an earlier culprit is to be found.
  */
-static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_driver *d,
+static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
                                  const invar_repo_commit *culprit)
 {
     size_t parents = d->what->first_parent && culprit->n_parents ? 1 : culprit->n_parents;
@@ -128,13 +128,13 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_driver *d
     if (parents > INVAR_REPO_PARENTS)
         parents = INVAR_REPO_PARENTS;
     for (size_t i = 0; i < parents; i++)
-        if (!invar_driver_skipped(d, culprit->parents[i]))
+        if (!invar_bisect_context_skipped(d, culprit->parents[i]))
             memcpy(wanted[count++], culprit->parents[i], INVAR_OID_SIZE);
-    INVAR_TRY(
-        invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])wanted, count, 0, "again", NULL, NULL));
+    INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])wanted, count, 0, "again",
+                                        NULL, NULL));
     for (size_t i = 0; i < parents && !d->stopped; i++) {
-        const invar_state_trial *t = invar_driver_find(d, culprit->parents[i], 0);
-        const char *verdict = t ? invar_driver_judge(d, t->trial.value) : "skip";
+        const invar_bisect_state_trial *t = invar_bisect_context_find(d, culprit->parents[i], 0);
+        const char *verdict = t ? invar_bisect_context_judge(d, t->trial.value) : "skip";
         if (strcmp(verdict, "good") == 0)
             continue;
         d->answer->confirmed = false;
@@ -151,7 +151,7 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_driver *d
     return INVAR_OK;
 }
 
-static invar_status confirm(char again_out[INVAR_OID_SIZE], invar_driver *d,
+static invar_status confirm(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
                             const invar_repo_commit *culprit)
 {
     char commits[1 + INVAR_REPO_PARENTS][INVAR_OID_SIZE], who[INVAR_OID_SIZE];
@@ -162,18 +162,19 @@ static invar_status confirm(char again_out[INVAR_OID_SIZE], invar_driver *d,
         return INVAR_OK;
     memcpy(commits[0], culprit->id, INVAR_OID_SIZE);
     for (size_t i = 0; i < culprit->n_parents && i < INVAR_REPO_PARENTS; i++)
-        if (invar_driver_find(d, culprit->parents[i], 0))
+        if (invar_bisect_context_find(d, culprit->parents[i], 0))
             memcpy(commits[count++], culprit->parents[i], INVAR_OID_SIZE);
-    INVAR_TRY(invar_driver_repeat(who, d, (const char(*)[INVAR_OID_SIZE])commits, count));
+    INVAR_TRY(invar_bisect_context_repeat(who, d, (const char(*)[INVAR_OID_SIZE])commits, count));
     if (who[0])
-        invar_driver_say(d, INVAR_BISECT_NONDETERMINISTIC, who, "run twice, it gave two answers");
+        invar_bisect_set_verdict(d, INVAR_BISECT_NONDETERMINISTIC, who,
+                                 "run twice, it gave two answers");
     return INVAR_OK;
 }
 
 static invar_status answer_found(char again_out[INVAR_OID_SIZE], hunt *h, int32_t index)
 {
-    invar_driver *d = h->driver;
-    const invar_state_trial *t;
+    invar_bisect_context *d = h->driver;
+    const invar_bisect_state_trial *t;
     invar_bisect_change change = {.depth = 0};
     const char *culprit = h->history->commits[index].id;
 
@@ -183,17 +184,18 @@ static invar_status answer_found(char again_out[INVAR_OID_SIZE], hunt *h, int32_
         return INVAR_OK;
     if (change.commit.n_parents) {
         memcpy(change.parent, change.commit.parents[0], INVAR_OID_SIZE);
-        INVAR_TRY(invar_driver_place(&d->answer->place, d, change.parent, culprit, true));
+        INVAR_TRY(invar_bisect_context_place(&d->answer->place, d, change.parent, culprit, true));
     }
-    t = invar_driver_find(d, culprit, 0);
+    t = invar_bisect_context_find(d, culprit, 0);
     (void)snprintf(change.before, sizeof change.before, "%s", d->good_value);
     (void)snprintf(change.after, sizeof change.after, "%s", t->trial.value);
     change.merge = change.commit.n_parents > 1 && !d->what->first_parent && d->answer->confirmed;
     change.place = d->answer->place;
-    return invar_driver_add_change(d, &change);
+    return invar_bisect_context_add_change(d, &change);
 }
 
-static invar_status hunt_once(char again_out[INVAR_OID_SIZE], invar_driver *d, const char *bad)
+static invar_status hunt_once(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+                              const char *bad)
 {
     const char *good[] = {d->what->good};
     invar_repo_range range = {.bad = bad,
@@ -224,7 +226,7 @@ static invar_status hunt_once(char again_out[INVAR_OID_SIZE], invar_driver *d, c
     return status;
 }
 
-invar_status invar_driver_hunt(invar_driver *d)
+invar_status invar_bisect_search_first_bad(invar_bisect_context *d)
 {
     char bad[INVAR_OID_SIZE], again[INVAR_OID_SIZE];
 
@@ -236,7 +238,7 @@ invar_status invar_driver_hunt(invar_driver *d)
             return INVAR_OK;
         INVAR_TRY(invar_repo_is_ancestor(&inside, d->repo, again, d->what->good));
         if (inside) {
-            invar_driver_say(
+            invar_bisect_set_verdict(
                 d, INVAR_BISECT_FIXED, again,
                 "this ancestor of the good end is bad: the good end has a fix that is lost again");
             return INVAR_OK;

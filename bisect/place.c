@@ -28,7 +28,7 @@ static void copy(char *out, size_t size, const char *text)
 
 #define COPY(field, text) copy((field), sizeof(field), (text))
 
-static void take_point(invar_place *out, const invar_diff_point *p)
+static void take_point(invar_divergence *out, const invar_diff_point *p)
 {
     COPY(out->point, p->name);
     COPY(out->phase, p->phase);
@@ -42,7 +42,7 @@ static void take_point(invar_place *out, const invar_diff_point *p)
     invar_digest_format(out->after, &p->b);
 }
 
-static void take_sample(invar_place *out, const invar_diff_sample *s)
+static void take_sample(invar_divergence *out, const invar_diff_sample *s)
 {
     int bit = 0;
 
@@ -54,7 +54,7 @@ static void take_sample(invar_place *out, const invar_diff_sample *s)
 }
 
 /* No tensor that both have differs: what does is structure, or stands beside the tensors. */
-static void take_other(invar_place *out, const invar_diff *diff)
+static void take_other(invar_divergence *out, const invar_diff *diff)
 {
     if (diff->roots_differ && diff->n_changes) {
         COPY(out->point, diff->changes->point);
@@ -70,7 +70,7 @@ static void take_other(invar_place *out, const invar_diff *diff)
     }
 }
 
-static void take(invar_place *out, const invar_diff *diff)
+static void take(invar_divergence *out, const invar_diff *diff)
 {
     const invar_diff_point *p = diff->culprit ? diff->culprit : diff->points;
 
@@ -99,7 +99,8 @@ static invar_status open_only(invar_ledger **out, int64_t *run_out, const char *
 }
 
 /* All steps, or one alone where they need not part before or there; -1: all. */
-static invar_status compare(invar_place *out, const char *before, const char *after, int64_t step)
+static invar_status compare(invar_divergence *out, const char *before, const char *after,
+                            int64_t step)
 {
     invar_ledger *a = NULL, *b = NULL;
     invar_diff *diff = NULL;
@@ -122,7 +123,7 @@ static invar_status compare(invar_place *out, const char *before, const char *af
     return status;
 }
 
-invar_status invar_place_compare(invar_place *out, const char *before, const char *after)
+invar_status invar_divergence_compare(invar_divergence *out, const char *before, const char *after)
 {
     return compare(out, before, after, -1);
 }
@@ -152,7 +153,7 @@ static size_t words_overruled(const char *const *flags, const char *const *extra
 }
 
 /* The request again, up to a step and with further keys. */
-static invar_status run_again(invar_ran *out, invar_workshop *workshop, int lock,
+static invar_status run_again(invar_run_result *out, invar_workspace *workshop, int lock,
                               const invar_run_request *request, int64_t step,
                               const char *const *extra)
 {
@@ -174,13 +175,13 @@ static invar_status run_again(invar_ran *out, invar_workshop *workshop, int lock
     fine.until = step;
     fine.watch = NULL;
     fine.payload = NULL;
-    status = invar_workshop_run(out, workshop, lock, &fine);
+    status = invar_workspace_run(out, workshop, lock, &fine);
     invar_free(flags);
     return status;
 }
 
 /* Where the samples of the run before lie, for the run after: a folder for each such run. */
-static invar_status name_samples(char out[INVAR_PATH_SIZE], const invar_workshop *workshop,
+static invar_status name_samples(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
                                  const char *ledger)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], name[INVAR_DIGEST_HEX_SIZE + 64];
@@ -189,7 +190,7 @@ static invar_status name_samples(char out[INVAR_PATH_SIZE], const invar_workshop
     invar_hash_bytes(&digest, ledger, strlen(ledger));
     invar_digest_format(hex, &digest);
     snprintf(name, sizeof name, "samples/%s/{rollout_id}.rollout", hex);
-    return invar_path_join(out, INVAR_PATH_SIZE, invar_workshop_folder(workshop), name);
+    return invar_path_join(out, INVAR_PATH_SIZE, invar_workspace_folder(workshop), name);
 }
 
 /*
@@ -197,9 +198,9 @@ static invar_status name_samples(char out[INVAR_PATH_SIZE], const invar_workshop
  * explains. So the run after is made once more with the samples of the run before. What only the
  * rollout computes is not in its chain then, but its points are there.
  */
-static invar_status look_behind_samples(invar_place *fine, invar_workshop *workshop, int lock,
-                                        const invar_run_request *after, const invar_ran *before,
-                                        const char *samples)
+static invar_status look_behind_samples(invar_divergence *fine, invar_workspace *workshop, int lock,
+                                        const invar_run_request *after,
+                                        const invar_run_result *before, const char *samples)
 {
     const char *const extra[] = {"--debug-determinism",
                                  "full",
@@ -208,8 +209,8 @@ static invar_status look_behind_samples(invar_place *fine, invar_workshop *works
                                  "--load-debug-rollout-data",
                                  samples,
                                  NULL};
-    invar_place behind;
-    invar_ran ran;
+    invar_divergence behind;
+    invar_run_result ran;
 
     INVAR_TRY(run_again(&ran, workshop, lock, after, fine->step, extra));
     if (ran.state != INVAR_RUN_DONE)
@@ -220,8 +221,9 @@ static invar_status look_behind_samples(invar_place *fine, invar_workshop *works
     return INVAR_OK;
 }
 
-invar_status invar_place_refine(invar_place *place, invar_workshop *workshop, int lock,
-                                const invar_run_request *before, const invar_run_request *after)
+invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *workshop, int lock,
+                                     const invar_run_request *before,
+                                     const invar_run_request *after)
 {
     char samples[INVAR_PATH_SIZE];
     const char *const saving[] = {"--debug-determinism",
@@ -232,8 +234,8 @@ invar_status invar_place_refine(invar_place *place, invar_workshop *workshop, in
                                   samples,
                                   NULL};
     const char *const plain[] = {"--debug-determinism", "full", "--on-mismatch", "record", NULL};
-    invar_place fine;
-    invar_ran a, b;
+    invar_divergence fine;
+    invar_run_result a, b;
 
     if (!place->known || place->step < 0)
         return INVAR_OK;
@@ -246,7 +248,7 @@ invar_status invar_place_refine(invar_place *place, invar_workshop *workshop, in
     INVAR_TRY(run_again(&b, workshop, lock, after, place->step, plain));
     if (b.state != INVAR_RUN_DONE)
         return INVAR_OK;
-    INVAR_TRY(invar_place_compare(&fine, a.ledger, b.ledger));
+    INVAR_TRY(invar_divergence_compare(&fine, a.ledger, b.ledger));
     if (!fine.known) // they do not part again: the caller's confirmation has more to say of that
         return INVAR_OK;
     if (strcmp(fine.phase, "rollout") == 0)

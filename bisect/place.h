@@ -25,14 +25,14 @@
 extern "C" {
 #endif
 
-#define INVAR_PLACE_NAME 256
+#define INVAR_DIVERGENCE_NAME 256
 
-typedef struct invar_place {
+typedef struct invar_divergence {
     bool known;   /* there is a first difference */
     bool fine;    /* from runs that record every point */
     int64_t step; /* -1: before the first */
-    char point[INVAR_PLACE_NAME], phase[INVAR_PLACE_NAME], op[INVAR_PLACE_NAME];
-    char kind[INVAR_PLACE_NAME], dtype[INVAR_PLACE_NAME], shape[INVAR_PLACE_NAME];
+    char point[INVAR_DIVERGENCE_NAME], phase[INVAR_DIVERGENCE_NAME], op[INVAR_DIVERGENCE_NAME];
+    char kind[INVAR_DIVERGENCE_NAME], dtype[INVAR_DIVERGENCE_NAME], shape[INVAR_DIVERGENCE_NAME];
     int64_t layer;                                                    /* -1: of no layer */
     char before[INVAR_DIGEST_HEX_SIZE], after[INVAR_DIGEST_HEX_SIZE]; /* of the point */
     char
@@ -40,16 +40,16 @@ typedef struct invar_place {
     int64_t points_different, points_equal; /* at that step */
     char headline[INVAR_DIFF_HEADLINE_SIZE];
     char ledger_before[INVAR_PATH_SIZE], ledger_after[INVAR_PATH_SIZE]; /* for invar diff */
-} invar_place;
+} invar_divergence;
 
 /* From two ledgers that exist. *out is not `known` when they are equal. */
-invar_status invar_place_compare(invar_place *out, const char *before,
-                                 const char *after) INVAR_MUST_USE;
+invar_status invar_divergence_compare(invar_divergence *out, const char *before,
+                                      const char *after) INVAR_MUST_USE;
 
 /* Improves a known place: both requests run up to its step, with every point recorded. */
-invar_status invar_place_refine(invar_place *place, invar_workshop *workshop, int lock,
-                                const invar_run_request *before,
-                                const invar_run_request *after) INVAR_MUST_USE;
+invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *workshop, int lock,
+                                     const invar_run_request *before,
+                                     const invar_run_request *after) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

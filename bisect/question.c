@@ -18,9 +18,9 @@
 
 static const char *const ops[] = {"<=", ">=", "==", "!=", "<", ">"};
 
-bool invar_question_has_bits(const invar_question *question)
+bool invar_criterion_has_bits(const invar_criterion *question)
 {
-    return question->kind == INVAR_QUESTION_CHAIN || question->kind == INVAR_QUESTION_POINTS;
+    return question->kind == INVAR_CRITERION_CHAIN || question->kind == INVAR_CRITERION_POINTS;
 }
 
 /* ---- a metric against a bound ---------------------------------------------------------------- */
@@ -41,13 +41,13 @@ static invar_status no_question(const char *text)
                       quote);
 }
 
-invar_status invar_question_parse(invar_question *out, const char *text)
+invar_status invar_criterion_parse(invar_criterion *out, const char *text)
 {
     const char *name = skip_blanks(text), *rest = name + strcspn(name, " \t<>=!"), *bound;
     size_t bytes = (size_t)(rest - name);
     char *end;
 
-    *out = (invar_question){.kind = INVAR_QUESTION_METRIC, .until = -1, .layer = -1};
+    *out = (invar_criterion){.kind = INVAR_CRITERION_METRIC, .until = -1, .layer = -1};
     if (bytes == 0 || bytes >= sizeof out->metric)
         return no_question(text);
     memcpy(out->metric, name, bytes);
@@ -61,7 +61,7 @@ invar_status invar_question_parse(invar_question *out, const char *text)
 }
 
 /* NaN is no number: it is different from every number, and equal to a bound that is NaN, too. */
-static bool holds(const invar_question *q, double value)
+static bool holds(const invar_criterion *q, double value)
 {
     bool equal = value == q->bound || (value != value && q->bound != q->bound);
 
@@ -155,15 +155,16 @@ static invar_status consider(void *payload, const char *const *columns,
         "e", "n") ", e.value_bits FROM evaluation e "                                              \
                   "JOIN series n USING(series) WHERE e.run = :run"
 
-static invar_status choose(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_question *q,
+static invar_status choose(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_criterion *q,
                            invar_ledger *ledger, const invar_ledger_argument *run)
 {
     choice c = {.asked = q->metric};
-    invar_ledger_request request = {.sql = "SELECT DISTINCT name FROM (" VALUES ") ORDER BY name",
-                                    .arguments = run,
-                                    .n_arguments = 1,
-                                    .row = consider,
-                                    .payload = &c};
+    invar_ledger_select_request request = {.sql = "SELECT DISTINCT name FROM (" VALUES
+                                                  ") ORDER BY name",
+                                           .arguments = run,
+                                           .n_arguments = 1,
+                                           .row = consider,
+                                           .payload = &c};
 
     INVAR_TRY(invar_ledger_select(ledger, &request));
     if (c.rank == 0)
@@ -179,7 +180,7 @@ static invar_status choose(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_qu
 /* ---- asking a ledger ------------------------------------------------------------------------- */
 
 typedef struct crossing {
-    const invar_question *question;
+    const invar_criterion *question;
     bool crossed;
 } crossing;
 
@@ -211,24 +212,24 @@ static invar_ledger_argument word(const char *name, const char *value)
         .value = {.type = INVAR_LEDGER_TYPE_TEXT, .data = value, .bytes = strlen(value)}};
 }
 
-static int64_t last_step(const invar_question *q)
+static int64_t last_step(const invar_criterion *q)
 {
     return q->until < 0 ? INT64_MAX : q->until;
 }
 
-static invar_status ask_metric(bool *out, const invar_question *q, invar_ledger *ledger,
+static invar_status ask_metric(bool *out, const invar_criterion *q, invar_ledger *ledger,
                                int64_t run)
 {
     char name[INVAR_LEDGER_NAME_BYTES + 1] = "";
     crossing c = {.question = q};
     invar_ledger_argument arguments[] = {number("run", run), number("until", last_step(q)),
                                          word("name", "")};
-    invar_ledger_request request = {.sql = "SELECT bits FROM (" VALUES
-                                           ") WHERE name = :name AND step <= :until",
-                                    .arguments = arguments,
-                                    .n_arguments = 3,
-                                    .row = look,
-                                    .payload = &c};
+    invar_ledger_select_request request = {.sql = "SELECT bits FROM (" VALUES
+                                                  ") WHERE name = :name AND step <= :until",
+                                           .arguments = arguments,
+                                           .n_arguments = 3,
+                                           .row = look,
+                                           .payload = &c};
 
     INVAR_TRY(choose(name, q, ledger, arguments));
     arguments[2] = word("name", name);
@@ -260,7 +261,7 @@ static invar_status gather(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status ask_points(char out[INVAR_VALUE_SIZE], const invar_question *q,
+static invar_status ask_points(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
                                invar_ledger *ledger, int64_t run)
 {
     gathering g = {.points = 0};
@@ -268,7 +269,7 @@ static invar_status ask_points(char out[INVAR_VALUE_SIZE], const invar_question 
                                          number("layer", q->layer), word("kind", q->point_kind),
                                          word("op", q->point_op),   word("phase", q->phase),
                                          word("point", q->point)};
-    invar_ledger_request request = {
+    invar_ledger_select_request request = {
         .sql = "SELECT d.name, d.hash FROM timeline t JOIN digests d USING(run, step, seg) "
                "WHERE t.run = :run AND t.step <= :until AND d.rank = 0 AND d.level = 0 "
                "AND (:layer < 0 OR d.layer = :layer) AND (:kind = '' OR d.kind = :kind) "
@@ -289,7 +290,7 @@ static invar_status ask_points(char out[INVAR_VALUE_SIZE], const invar_question 
     return INVAR_OK;
 }
 
-static invar_status ask_chain(char out[INVAR_VALUE_SIZE], const invar_question *q,
+static invar_status ask_chain(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
                               invar_ledger *ledger, const invar_ledger_summary *run)
 {
     invar_digest chain = run->chain;
@@ -300,7 +301,7 @@ static invar_status ask_chain(char out[INVAR_VALUE_SIZE], const invar_question *
     return INVAR_OK;
 }
 
-static invar_status ask(char out[INVAR_VALUE_SIZE], const invar_question *q, invar_ledger *ledger)
+static invar_status ask(char out[INVAR_VALUE_SIZE], const invar_criterion *q, invar_ledger *ledger)
 {
     invar_ledger_summary run;
     bool yes;
@@ -308,17 +309,17 @@ static invar_status ask(char out[INVAR_VALUE_SIZE], const invar_question *q, inv
     INVAR_TRY(invar_ledger_find(&run, ledger, NULL));
     if (run.last_step < 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the run has no step");
-    if (q->kind == INVAR_QUESTION_CHAIN)
+    if (q->kind == INVAR_CRITERION_CHAIN)
         return ask_chain(out, q, ledger, &run);
-    if (q->kind == INVAR_QUESTION_POINTS)
+    if (q->kind == INVAR_CRITERION_POINTS)
         return ask_points(out, q, ledger, run.run);
     INVAR_TRY(ask_metric(&yes, q, ledger, run.run));
     (void)snprintf(out, INVAR_VALUE_SIZE, "%s", yes ? "yes" : "no");
     return INVAR_OK;
 }
 
-invar_status invar_question_ask(char out[INVAR_VALUE_SIZE], const invar_question *question,
-                                const char *ledger)
+invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *question,
+                                      const char *ledger)
 {
     invar_ledger *opened = NULL;
     invar_status status = invar_ledger_open(&opened, ledger, &(invar_ledger_options){0});
@@ -329,15 +330,16 @@ invar_status invar_question_ask(char out[INVAR_VALUE_SIZE], const invar_question
     return status;
 }
 
-invar_status invar_question_settled(bool *out, const invar_question *question, const char *ledger)
+invar_status invar_criterion_is_decided(bool *out, const invar_criterion *question,
+                                        const char *ledger)
 {
     char value[INVAR_VALUE_SIZE] = "";
     invar_status status;
 
     *out = false;
-    if (question->kind != INVAR_QUESTION_METRIC)
+    if (question->kind != INVAR_CRITERION_METRIC)
         return INVAR_OK;
-    status = invar_question_ask(value, question, ledger);
+    status = invar_criterion_evaluate(value, question, ledger);
     *out = strcmp(value, "yes") == 0;
     if (status != INVAR_E_NOTFOUND)
         return status;
@@ -370,7 +372,7 @@ static invar_status search_step(int64_t *out, invar_ledger *a, const invar_ledge
     return INVAR_OK;
 }
 
-invar_status invar_question_parted(int64_t *out, const char *a, const char *b)
+invar_status invar_criterion_first_divergence(int64_t *out, const char *a, const char *b)
 {
     invar_ledger *x = NULL, *y = NULL;
     invar_ledger_summary run_x, run_y;
@@ -389,7 +391,7 @@ invar_status invar_question_parted(int64_t *out, const char *a, const char *b)
     return status;
 }
 
-invar_status invar_question_last_step(int64_t *out, const char *ledger)
+invar_status invar_criterion_last_step(int64_t *out, const char *ledger)
 {
     invar_ledger *opened = NULL;
     invar_ledger_summary run;
@@ -405,13 +407,13 @@ invar_status invar_question_last_step(int64_t *out, const char *ledger)
 
 /* ---- in words -------------------------------------------------------------------------------- */
 
-static void tell_points(char out[INVAR_QUESTION_TEXT], const invar_question *q)
+static void tell_points(char out[INVAR_CRITERION_TEXT], const invar_criterion *q)
 {
     char layer[32] = "";
 
     if (q->layer >= 0)
         (void)snprintf(layer, sizeof layer, " layer %" PRId64, q->layer);
-    (void)snprintf(out, INVAR_QUESTION_TEXT, "points%s%s%.40s%s%.40s%s%.40s%s%.40s", layer,
+    (void)snprintf(out, INVAR_CRITERION_TEXT, "points%s%s%.40s%s%.40s%s%.40s%s%.40s", layer,
                    q->point_kind[0] ? " kind " : "", q->point_kind, q->point_op[0] ? " op " : "",
                    q->point_op, q->phase[0] ? " phase " : "", q->phase,
                    q->point[0] ? " named " : "", q->point);
@@ -424,21 +426,22 @@ static invar_status format_bound(char out[INVAR_NUMBER_SIZE], double bound)
     return strtod(out, NULL) == bound ? INVAR_OK : invar_number_format(out, bound);
 }
 
-void invar_question_tell(char out[INVAR_QUESTION_TEXT], const invar_question *question)
+void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criterion *question)
 {
     char bound[INVAR_NUMBER_SIZE] = "?", until[32] = "";
     size_t used;
 
-    if (question->kind == INVAR_QUESTION_EXIT)
-        (void)snprintf(out, INVAR_QUESTION_TEXT, "exit code of the command");
-    else if (question->kind == INVAR_QUESTION_CHAIN)
-        (void)snprintf(out, INVAR_QUESTION_TEXT, "chain");
-    else if (question->kind == INVAR_QUESTION_POINTS)
+    if (question->kind == INVAR_CRITERION_EXIT)
+        (void)snprintf(out, INVAR_CRITERION_TEXT, "exit code of the command");
+    else if (question->kind == INVAR_CRITERION_CHAIN)
+        (void)snprintf(out, INVAR_CRITERION_TEXT, "chain");
+    else if (question->kind == INVAR_CRITERION_POINTS)
         tell_points(out, question);
     else if (format_bound(bound, question->bound) == INVAR_OK)
-        (void)snprintf(out, INVAR_QUESTION_TEXT, "%s %s %s", question->metric, question->op, bound);
+        (void)snprintf(out, INVAR_CRITERION_TEXT, "%s %s %s", question->metric, question->op,
+                       bound);
     used = strlen(out);
-    if (question->until >= 0 && question->kind != INVAR_QUESTION_EXIT)
+    if (question->until >= 0 && question->kind != INVAR_CRITERION_EXIT)
         (void)snprintf(until, sizeof until, " up to step %" PRId64, question->until);
-    (void)snprintf(out + used, INVAR_QUESTION_TEXT - used, "%s", until);
+    (void)snprintf(out + used, INVAR_CRITERION_TEXT - used, "%s", until);
 }

@@ -21,7 +21,7 @@
 #define SKIP_CODE 125
 #define ABORT_CODE 128
 
-invar_build_plan invar_trial_build(const invar_trial_scene *scene)
+invar_build_plan invar_trial_build(const invar_trial_context *scene)
 {
     const invar_bisect_case *what = scene->what;
 
@@ -34,8 +34,8 @@ invar_build_plan invar_trial_build(const invar_trial_scene *scene)
                               .threads = scene->threads};
 }
 
-invar_run_request invar_trial_request(const invar_trial_scene *scene, const invar_built *built,
-                                      int64_t attempt)
+invar_run_request invar_trial_request(const invar_trial_context *scene,
+                                      const invar_revision_build *built, int64_t attempt)
 {
     return (invar_run_request){.program = built->path,
                                .binary = built->binary,
@@ -48,13 +48,13 @@ invar_run_request invar_trial_request(const invar_trial_scene *scene, const inva
                                .timeout = scene->what->timeout};
 }
 
-static void give_up(invar_state_trial *out, const char *what, const char *story)
+static void give_up(invar_bisect_state_trial *out, const char *what, const char *story)
 {
     (void)snprintf(out->trial.story, sizeof out->trial.story, "%s: %.1000s", what, story);
 }
 
 /* The same, and where all of it can be read; a path that does not fit as a whole is no use. */
-static void give_up_see(invar_state_trial *out, const char *what, const char *story,
+static void give_up_see(invar_bisect_state_trial *out, const char *what, const char *story,
                         const char *log)
 {
     size_t used, room = strlen("; see ") + strlen(log);
@@ -72,9 +72,10 @@ static void give_up_see(invar_state_trial *out, const char *what, const char *st
 }
 
 /* What the ledger says; a run that leaves the question open could not be tested. */
-static invar_status ask(invar_state_trial *out, const invar_question *question, const char *ledger)
+static invar_status ask(invar_bisect_state_trial *out, const invar_criterion *question,
+                        const char *ledger)
 {
-    invar_status status = invar_question_ask(out->trial.value, question, ledger);
+    invar_status status = invar_criterion_evaluate(out->trial.value, question, ledger);
 
     (void)snprintf(out->trial.ledger, sizeof out->trial.ledger, "%s", ledger);
     if (status != INVAR_E_NOTFOUND)
@@ -85,11 +86,11 @@ static invar_status ask(invar_state_trial *out, const invar_question *question, 
     return INVAR_OK;
 }
 
-static bool settled(const invar_question *question, const char *ledger)
+static bool settled(const invar_criterion *question, const char *ledger)
 {
     bool yes = false;
 
-    if (invar_question_settled(&yes, question, ledger) != INVAR_OK)
+    if (invar_criterion_is_decided(&yes, question, ledger) != INVAR_OK)
         invar_error_clear(); // the next look, or the last, will tell
     return yes;
 }
@@ -101,19 +102,19 @@ static bool watch_run(void *payload, const char *ledger)
     return settled(payload, ledger);
 }
 
-static invar_status run_recipe(invar_trial_job *job, const invar_trial_scene *scene,
-                               const invar_slot *slot, const invar_built *built,
+static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *scene,
+                               const invar_worktree *slot, const invar_revision_build *built,
                                const volatile sig_atomic_t *stop)
 {
     invar_run_request request = invar_trial_request(scene, built, job->attempt);
-    invar_question question = scene->question;
-    invar_state_trial *out = &job->result;
-    invar_ran ran;
+    invar_criterion question = scene->question;
+    invar_bisect_state_trial *out = &job->result;
+    invar_run_result ran;
 
     request.stop = stop;
-    request.watch = question.kind == INVAR_QUESTION_METRIC ? watch_run : NULL;
+    request.watch = question.kind == INVAR_CRITERION_METRIC ? watch_run : NULL;
     request.payload = &question;
-    INVAR_TRY(invar_workshop_run(&ran, scene->workshop, slot->lock, &request));
+    INVAR_TRY(invar_workspace_run(&ran, scene->workshop, slot->lock, &request));
     job->stopped = ran.state == INVAR_RUN_STOPPED;
     out->trial.exit_code = ran.exit_code;
     out->trial.run_s = ran.cached ? 0 : ran.seconds;
@@ -128,7 +129,7 @@ static invar_status run_recipe(invar_trial_job *job, const invar_trial_scene *sc
 /* ---- a command ------------------------------------------------------------------------------- */
 
 typedef struct command_watch {
-    const invar_question *question;
+    const invar_criterion *question;
     const char *ledger;
 } command_watch;
 
@@ -139,7 +140,7 @@ static bool watch_command(void *payload)
     return settled(w->question, w->ledger);
 }
 
-static void judge_exit(invar_state_trial *out, const invar_child_result *r)
+static void judge_exit(invar_bisect_state_trial *out, const invar_child_result *r)
 {
     bool good = r->code == 0;
 
@@ -148,16 +149,16 @@ static void judge_exit(invar_state_trial *out, const invar_child_result *r)
 }
 
 /* Git's rule: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
-static invar_status judge_command(invar_state_trial *out, const invar_trial_scene *scene,
+static invar_status judge_command(invar_bisect_state_trial *out, const invar_trial_context *scene,
                                   const invar_child_result *r, const char *ledger)
 {
-    char story[INVAR_CHILD_STORY_SIZE];
-    bool exited = r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_WATCHED;
+    char story[INVAR_CHILD_REASON_SIZE];
+    bool exited = r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_ENDED_EARLY;
     int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code : r->code;
 
     invar_child_tell(story, r, scene->what->timeout);
     out->trial.exit_code = code;
-    if (r->end != INVAR_CHILD_WATCHED && r->end != INVAR_CHILD_TIMED_OUT && code >= ABORT_CODE)
+    if (r->end != INVAR_CHILD_ENDED_EARLY && r->end != INVAR_CHILD_TIMED_OUT && code >= ABORT_CODE)
         return INVAR_FAIL(
             INVAR_E_STATE, code,
             "%.12s: the command ended with %d, and 128 or above means to stop: %.1000s",
@@ -166,7 +167,7 @@ static invar_status judge_command(invar_state_trial *out, const invar_trial_scen
         give_up(out, "run", story);
         return INVAR_OK;
     }
-    if (scene->question.kind == INVAR_QUESTION_EXIT) {
+    if (scene->question.kind == INVAR_CRITERION_EXIT) {
         judge_exit(out, r);
         return INVAR_OK;
     }
@@ -192,19 +193,19 @@ static invar_status set_variable(char out[INVAR_PATH_SIZE + 32], const char *nam
     return INVAR_OK;
 }
 
-static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_scene *scene,
+static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_context *scene,
                                 const invar_trial_job *job)
 {
     char name[INVAR_OID_SIZE + 48];
 
     (void)snprintf(name, sizeof name, "trials/%s-%" PRId64, job->commit, job->attempt);
     INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, scene->folder, name));
-    INVAR_TRY(invar_folder_remove(out));
-    return invar_folder_make(out);
+    INVAR_TRY(invar_held_folder_remove(out));
+    return invar_held_folder_make(out);
 }
 
 /* Who ends all processes at once ends the command before we have heard of it ourselves. */
-static bool stopped_with_us(const invar_trial_scene *scene, const invar_child_result *r)
+static bool stopped_with_us(const invar_trial_context *scene, const invar_child_result *r)
 {
     const struct timespec moment = {0, 100000000};
     int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code
@@ -217,14 +218,14 @@ static bool stopped_with_us(const invar_trial_scene *scene, const invar_child_re
     return scene->stop && *scene->stop;
 }
 
-static invar_status run_command(invar_trial_job *job, const invar_trial_scene *scene,
-                                const invar_slot *slot, const volatile sig_atomic_t *stop)
+static invar_status run_command(invar_trial_job *job, const invar_trial_context *scene,
+                                const invar_worktree *slot, const volatile sig_atomic_t *stop)
 {
     char folder[INVAR_PATH_SIZE], log[INVAR_PATH_SIZE], ledger[INVAR_PATH_SIZE];
     char variables[5][INVAR_PATH_SIZE + 32], jobs[32];
     const char *words[] = {"sh", "-c", scene->what->run, NULL};
-    const char *environment[] = {INVAR_SLOT_WITHOUT, variables[0], variables[1], variables[2],
-                                 variables[3],       variables[4], NULL};
+    const char *environment[] = {INVAR_WORKTREE_WITHOUT, variables[0], variables[1], variables[2],
+                                 variables[3],           variables[4], NULL};
     command_watch watch = {.question = &scene->question, .ledger = ledger};
     invar_child_request request = {.words = words,
                                    .folder = slot->source,
@@ -246,11 +247,11 @@ static invar_status run_command(invar_trial_job *job, const invar_trial_scene *s
     INVAR_TRY(set_variable(variables[2], "INVAR_COMMIT", job->commit));
     INVAR_TRY(set_variable(variables[3], "INVAR_RUN", folder));
     INVAR_TRY(set_variable(variables[4], "INVAR_JOBS", jobs));
-    if (scene->question.kind == INVAR_QUESTION_METRIC)
+    if (scene->question.kind == INVAR_CRITERION_METRIC)
         request.watch = watch_command;
     INVAR_TRY(invar_child_run(&result, &request));
     if (result.killed)
-        INVAR_TRY(invar_slot_clean(slot));
+        INVAR_TRY(invar_worktree_reset(slot));
     job->result.trial.run_s = result.seconds;
     job->stopped = result.end == INVAR_CHILD_STOPPED || stopped_with_us(scene, &result);
     if (job->stopped)
@@ -261,8 +262,8 @@ static invar_status run_command(invar_trial_job *job, const invar_trial_scene *s
 /* ---- one trial ------------------------------------------------------------------------------- */
 
 /* The program that the tree of a command made, when its place was given. */
-static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_trial_scene *scene,
-                                 const invar_slot *slot)
+static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_trial_context *scene,
+                                 const invar_worktree *slot)
 {
     const char *name = scene->what->program;
     char path[INVAR_PATH_SIZE];
@@ -273,16 +274,16 @@ static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_tr
         return INVAR_OK;
     INVAR_TRY(name[0] == '@' ? invar_path_join(path, sizeof path, slot->build, name + 1)
                              : invar_path_join(path, sizeof path, slot->source, name));
-    INVAR_TRY(invar_workshop_hash_binary(&digest, path, false));
+    INVAR_TRY(invar_workspace_hash_binary(&digest, path, false));
     invar_digest_format(out, &digest);
     return INVAR_OK;
 }
 
 /* The command's own tree: built when there is a build, and run unless its program is known. */
-static invar_status try_command(invar_trial_job *job, const invar_trial_scene *scene,
-                                const invar_slot *slot, const volatile sig_atomic_t *stop)
+static invar_status try_command(invar_trial_job *job, const invar_trial_context *scene,
+                                const invar_worktree *slot, const volatile sig_atomic_t *stop)
 {
-    invar_state_trial *out = &job->result, known;
+    invar_bisect_state_trial *out = &job->result, known;
     invar_status status = hash_program(out->binary, scene, slot);
 
     if (status == INVAR_E_NOTFOUND) {
@@ -303,7 +304,7 @@ static invar_status try_command(invar_trial_job *job, const invar_trial_scene *s
 }
 
 /* A command's tree is built in the slot, where the next build overwrites the log. */
-static invar_status keep_log(const char *log, const invar_trial_scene *scene,
+static invar_status keep_log(const char *log, const invar_trial_context *scene,
                              const invar_trial_job *job)
 {
     char folder[INVAR_PATH_SIZE], kept[INVAR_PATH_SIZE];
@@ -314,24 +315,25 @@ static invar_status keep_log(const char *log, const invar_trial_scene *scene,
     return INVAR_OK;
 }
 
-static invar_status try_commit(invar_trial_job *job, const invar_trial_scene *scene,
-                               invar_slot *slot, invar_repo *repo,
+static invar_status try_commit(invar_trial_job *job, const invar_trial_context *scene,
+                               invar_worktree *slot, invar_repo *repo,
                                const volatile sig_atomic_t *stop)
 {
     invar_build_plan how = invar_trial_build(scene);
-    invar_built built;
-    invar_state_trial *out = &job->result;
+    invar_revision_build built;
+    invar_bisect_state_trial *out = &job->result;
 
     INVAR_TRY(invar_repo_tree(out->tree, repo, job->commit));
-    INVAR_TRY(invar_workshop_program(&built, scene->workshop, slot, repo, job->commit, &how, stop));
+    INVAR_TRY(
+        invar_workspace_program(&built, scene->workshop, slot, repo, job->commit, &how, stop));
     out->trial.build_s = built.cached ? 0 : built.seconds;
-    job->stopped = built.state == INVAR_PROGRAM_STOPPED;
-    if (built.state == INVAR_PROGRAM_FAILED && scene->what->run) {
+    job->stopped = built.state == INVAR_REVISION_BUILD_STOPPED;
+    if (built.state == INVAR_REVISION_BUILD_FAILED && scene->what->run) {
         INVAR_TRY(keep_log(built.log, scene, job));
         give_up(out, "build", built.story);
-    } else if (built.state == INVAR_PROGRAM_FAILED)
+    } else if (built.state == INVAR_REVISION_BUILD_FAILED)
         give_up_see(out, "build", built.story, built.log);
-    if (built.state != INVAR_PROGRAM_READY)
+    if (built.state != INVAR_REVISION_BUILD_READY)
         return INVAR_OK;
     if (scene->what->run)
         return try_command(job, scene, slot, stop);
@@ -339,23 +341,23 @@ static invar_status try_commit(invar_trial_job *job, const invar_trial_scene *sc
     return run_recipe(job, scene, slot, &built, stop);
 }
 
-invar_status invar_trial_one(invar_trial_job *job, const invar_trial_scene *scene,
+invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *scene,
                              const volatile sig_atomic_t *stop)
 {
-    invar_slot slot;
+    invar_worktree slot;
     invar_repo *repo = NULL;
     invar_status status;
 
     job->stopped = false;
-    job->result = (invar_state_trial){.attempt = job->attempt};
+    job->result = (invar_bisect_state_trial){.attempt = job->attempt};
     job->result.trial.parted = -1;
     job->result.trial.via = "ran";
     memcpy(job->result.trial.commit, job->commit, sizeof job->commit);
-    INVAR_TRY(invar_slot_take(&slot, scene->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, scene->workshop));
     status = invar_repo_open(&repo, scene->what->repo);
     if (status == INVAR_OK)
         status = try_commit(job, scene, &slot, repo, stop);
     invar_repo_close(repo);
-    invar_slot_give(&slot);
+    invar_worktree_release(&slot);
     return status;
 }

@@ -35,7 +35,7 @@ typedef struct worker {
 struct batch {
     pthread_mutex_t mutex;
     pthread_cond_t ended;
-    const invar_trial_scene *scene;
+    const invar_trial_context *scene;
     worker *workers;
     size_t count;
 };
@@ -145,7 +145,8 @@ static void make_condition(pthread_cond_t *condition)
     pthread_condattr_destroy(&attributes);
 }
 
-invar_status invar_trial_batch(invar_trial_job *jobs, size_t count, const invar_trial_scene *scene,
+invar_status invar_trial_batch(invar_trial_job *jobs, size_t count,
+                               const invar_trial_context *scene,
                                invar_status (*done)(void *payload, invar_trial_job *job),
                                bool (*useful)(void *payload, const invar_trial_job *job),
                                void *payload)

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-invar_status invar_trial_one(invar_trial_job *job, const invar_trial_scene *scene,
+invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *scene,
                              const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -62,14 +62,14 @@ static invar_status time_product(double *out, const invar_device *dev, char *mem
         for (int j = 0; j < EDGE; j++)
             row[j] =
                 (uint16_t)(0x3F00u | ((uint32_t)(i * 40503 + j) * 2654435761u >> 16 & 0x80FFu));
-        INVAR_TRY(invar_device_put(dev, memory + (size_t)i * sizeof row, row, sizeof row));
+        INVAR_TRY(invar_device_upload(dev, memory + (size_t)i * sizeof row, row, sizeof row));
     }
     INVAR_TRY(invar_linear_fwd(dev, &args));
-    INVAR_TRY(invar_device_wait(dev));
+    INVAR_TRY(invar_device_synchronize(dev));
     begin = now();
     for (int i = 0; i < PRODUCTS; i++)
         INVAR_TRY(invar_linear_fwd(dev, &args));
-    INVAR_TRY(invar_device_wait(dev));
+    INVAR_TRY(invar_device_synchronize(dev));
     *out = 2.0 * EDGE * EDGE * EDGE * PRODUCTS / (now() - begin);
     return INVAR_OK;
 }
@@ -80,9 +80,9 @@ static invar_status measure_product(double *out, const invar_device *dev)
     invar_status status;
     void *memory;
 
-    INVAR_TRY(invar_device_take(dev, &memory, bytes, "matrices of the doctor"));
+    INVAR_TRY(invar_device_alloc(dev, &memory, bytes, "matrices of the doctor"));
     status = time_product(out, dev, memory);
-    invar_device_give(dev, memory);
+    invar_device_free(dev, memory);
     return status;
 }
 
@@ -106,7 +106,7 @@ static invar_status examine(invar_doctor_findings *f, invar_device *dev)
     return measure_product(&f->product_flops, dev);
 }
 
-void invar_doctor_look(invar_doctor_findings *f, int ordinal)
+void invar_doctor_inspect(invar_doctor_findings *f, int ordinal)
 {
     // numerics ieee: sm90 would be refused where the probe fails, and that is to be shown
     invar_device dev = {.numerics = INVAR_NUMERICS_IEEE, .ordinal = ordinal};
@@ -144,7 +144,7 @@ static void print_text(const invar_doctor_findings *f)
     printf("cpu      %ld cores\n", f->cores);
     if (!f->examined) {
         printf("gpu      %s: %s\n\nnext: %s selfcheck\n", f->present ? "fails" : "none", f->trouble,
-               invar_program());
+               invar_op_graph());
         return;
     }
     printf("gpu      %s, %d multiprocessors, %zu of %zu MiB free\n", f->gpu.name,
@@ -160,7 +160,7 @@ static void print_text(const invar_doctor_findings *f)
         printf("trouble  %s\n", f->trouble);
     if (!invar_doctor_agrees(f))
         puts("         this GPU must not run numerics sm90: train with device = cpu");
-    printf("\nnext: %s %s\n", invar_program(),
+    printf("\nnext: %s %s\n", invar_op_graph(),
            invar_doctor_agrees(f) ? "bench --device cuda" : "selfcheck --device cpu");
 }
 
@@ -180,7 +180,7 @@ static void print_json(const invar_doctor_findings *f)
                f->product_flops);
     if (f->trouble[0]) {
         printf(", \"trouble\": ");
-        invar_plain_print_json(stdout, f->trouble);
+        invar_safe_text_print_json(stdout, f->trouble);
     }
     printf("}\n");
 }
@@ -202,7 +202,7 @@ static const invar_option *options(settings *s)
         (invar_option){.name = "json", .value = &s->json, .help = "print the findings as JSON"};
 #ifdef INVAR_LEDGER
     list[1] = (invar_option){.name = "ranks",
-                             .type = INVAR_OPTION_BARE,
+                             .type = INVAR_OPTION_OPTIONAL_INT,
                              .value = &s->ranks,
                              .metavar = "[N]",
                              .help = "compare the ranks that mpirun or srun has started, or N "
@@ -217,7 +217,7 @@ static const invar_option *options(settings *s)
                                      "distributed-timeout-minutes)",
                              .low = 1,
                              .high = 86400};
-    list[3] = s->ranks ? invar_flags_end() : (invar_option){0};
+    list[3] = s->ranks ? invar_recipe_flags_end() : (invar_option){0};
 #endif
     return list;
 }
@@ -235,10 +235,10 @@ static bool names_ranks(int argc, char **argv)
 static int run_ranks(int argc, char **argv)
 {
     settings s = {.ranks = 1};
-    invar_doctor_ask ask = {.ranks = 1};
+    invar_doctor_ranks_options ask = {.ranks = 1};
     invar_recipe *recipe = NULL;
     int code, words = argc;
-    invar_status status = invar_flags_recipe(&recipe, &ask.path, options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_recipe(&recipe, &ask.path, options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
@@ -275,7 +275,7 @@ static int run(int argc, char **argv)
         (void)INVAR_FAIL(INVAR_E_INVALID, 0, "--timeout is about ranks: give --ranks");
         return invar_report_error();
     }
-    invar_doctor_look(&f, 0);
+    invar_doctor_inspect(&f, 0);
     if (s.json)
         print_json(&f);
     else
@@ -309,13 +309,13 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_doctor = {.name = "doctor",
-                                      .summary =
-                                          "check the GPU: driver, memory, tensor cores, speed",
-                                      .run = run,
-                                      .help = help,
+const invar_cli_command invar_verb_doctor = {
+    .name = "doctor",
+    .summary = "check the GPU: driver, memory, tensor cores, speed",
+    .run = run,
+    .help = help,
 #ifdef INVAR_LEDGER
-                                      .arguments = "[--ranks [N] [RECIPE] [--key value ...]]"
+    .arguments = "[--ranks [N] [RECIPE] [--key value ...]]"
 #endif
-                                      ,
-                                      .several = true};
+    ,
+    .several = true};

@@ -19,7 +19,7 @@ typedef struct invar_doctor_findings {
     bool present;                           /* a GPU that this build can open */
     bool examined;                          /* `gpu` is filled in */
     char trouble[INVAR_ERROR_MESSAGE_SIZE]; /* why not */
-    invar_device_facts gpu;
+    invar_device_info gpu;
     double product_flops; /* per second; 0: not measured */
 } invar_doctor_findings;
 
@@ -27,7 +27,7 @@ typedef struct invar_doctor_findings {
  * Looks at a GPU of this machine: which one, `ordinal` says as in invar_device. A machine without a
  * GPU is no failure; what stands in the way is told.
  */
-void invar_doctor_look(invar_doctor_findings *out, int ordinal);
+void invar_doctor_inspect(invar_doctor_findings *out, int ordinal);
 
 /* Does the GPU compute numerics sm90? Where there is none, nothing differs. */
 bool invar_doctor_agrees(const invar_doctor_findings *found);
@@ -35,16 +35,16 @@ bool invar_doctor_agrees(const invar_doctor_findings *found);
 /* The exit code of a machine where this was found. */
 int invar_doctor_code(const invar_doctor_findings *found);
 
-typedef struct invar_doctor_ask {
+typedef struct invar_doctor_ranks_options {
     int64_t ranks;              /* that are threads; 1: as the launcher says */
     const invar_recipe *recipe; /* whose run they would be; NULL: none was given */
     const char *path;           /* of the recipe; may be NULL */
     double seconds; /* that a rank waits for another; 0: as the recipe says, or a minute */
     bool json;
-} invar_doctor_ask;
+} invar_doctor_ranks_options;
 
 /* Compares all ranks, and tells; an exit code. Not without INVAR_LEDGER. */
-int invar_doctor_ranks(const invar_doctor_ask *ask);
+int invar_doctor_ranks(const invar_doctor_ranks_options *ask);
 
 #ifdef __cplusplus
 }

@@ -26,7 +26,7 @@ static int key_of(const char *word, const char **value_out, bool aliases)
 {
     char name[INVAR_RECIPE_MAX_NAME + 1];
     const char *equals;
-    invar_foreign foreign;
+    invar_flag_alias foreign;
     size_t bytes;
     int key;
 
@@ -42,7 +42,7 @@ static int key_of(const char *word, const char **value_out, bool aliases)
     if (equals)
         *value_out = equals + 1;
     key = invar_recipe_find(invar_config_schema(), name);
-    if (key < 0 && aliases && invar_foreign_find(&foreign, name, bytes))
+    if (key < 0 && aliases && invar_flag_alias_find(&foreign, name, bytes))
         key = (int)foreign.key;
     return key;
 }
@@ -84,7 +84,7 @@ static int option_words(const invar_option *options, const char *word, const cha
 
     for (; options->name && bytes; options++)
         if (strlen(options->name) == bytes && strncmp(options->name, word + 2, bytes) == 0)
-            return word[2 + bytes] == '=' || invar_option_alone(options, next) ? 1 : 2;
+            return word[2 + bytes] == '=' || invar_option_takes_no_value(options, next) ? 1 : 2;
     return 0;
 }
 
@@ -189,7 +189,7 @@ static void warn_of_comments(const invar_recipe *recipe)
                        "warning: %.400s: the value of '%s' includes the ' #' and the text after "
                        "it; a comment needs a line of its own",
                        e.origin, e.key->name);
-        invar_live_say(NULL, line);
+        invar_interactive_say(NULL, line);
     }
 }
 
@@ -200,7 +200,7 @@ static invar_status make_recipe(invar_recipe **out, const char *path, int *argc,
 
     *out = NULL;
     INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
-    status = path ? invar_recipe_read_whole(recipe, path) : INVAR_OK;
+    status = path ? invar_recipe_read_with_includes(recipe, path) : INVAR_OK;
     if (status == INVAR_OK)
         status = take(recipe, !path, argc, argv); // a file is the only word of its verbs
     if (status != INVAR_OK) {
@@ -212,7 +212,7 @@ static invar_status make_recipe(invar_recipe **out, const char *path, int *argc,
     return INVAR_OK;
 }
 
-invar_status invar_flags_keys(invar_recipe **out, int *argc, char **argv)
+invar_status invar_recipe_flags_keys(invar_recipe **out, int *argc, char **argv)
 {
     return make_recipe(out, NULL, argc, argv);
 }
@@ -225,8 +225,8 @@ static invar_status read_recipe(invar_recipe **out, const char **path_out,
     return make_recipe(out, *path_out, argc, argv);
 }
 
-invar_status invar_flags_recipe(invar_recipe **out, const char **path_out,
-                                const invar_option *options, int *argc, char **argv)
+invar_status invar_recipe_flags_recipe(invar_recipe **out, const char **path_out,
+                                       const invar_option *options, int *argc, char **argv)
 {
     *out = NULL;
     if (*argc == 0)
@@ -236,8 +236,8 @@ invar_status invar_flags_recipe(invar_recipe **out, const char **path_out,
     return read_recipe(out, path_out, options, argc, argv);
 }
 
-invar_status invar_flags_model(invar_recipe **out, const char **path_out,
-                               const invar_option *options, int *argc, char **argv)
+invar_status invar_recipe_flags_model(invar_recipe **out, const char **path_out,
+                                      const invar_option *options, int *argc, char **argv)
 {
     invar_recipe_entry numerics;
     invar_recipe *recipe;
@@ -284,8 +284,8 @@ static invar_status move_keys(const char **words, int *count_out, const invar_op
     return INVAR_OK;
 }
 
-invar_status invar_flags_words(const char ***out, const invar_option *options, int *argc,
-                               char **argv)
+invar_status invar_recipe_flags_to_argv(const char ***out, const invar_option *options, int *argc,
+                                        char **argv)
 {
     invar_recipe *checked = NULL;
     const char **words;
@@ -296,7 +296,7 @@ invar_status invar_flags_words(const char ***out, const invar_option *options, i
     INVAR_TRY(invar_alloc((void **)&words, (size_t)*argc + 1, sizeof *words, "flags"));
     status = move_keys(words, &count, options, argc, argv);
     if (status == INVAR_OK)
-        status = invar_flags_keys(&checked, &count, (char **)words); // all are keys
+        status = invar_recipe_flags_keys(&checked, &count, (char **)words); // all are keys
     invar_recipe_free(checked);
     if (status == INVAR_OK)
         *out = words;
@@ -314,17 +314,17 @@ static const char *name_at(int index)
 
 static const char *instead_of(const char *name, size_t length)
 {
-    return invar_recipe_instead(invar_config_schema(), name, length);
+    return invar_recipe_replacement(invar_config_schema(), name, length);
 }
 
 static const char *foreign_to(const char *name, size_t length)
 {
-    invar_foreign foreign;
+    invar_flag_alias foreign;
 
-    return invar_foreign_find(&foreign, name, length) ? foreign.sentence : NULL;
+    return invar_flag_alias_find(&foreign, name, length) ? foreign.sentence : NULL;
 }
 
-invar_option invar_flags_end(void)
+invar_option invar_recipe_flags_end(void)
 {
     static invar_option_names names = {name_at, instead_of, foreign_to};
 
@@ -355,27 +355,27 @@ static void format_values(char *out, size_t size, const invar_recipe_key *k)
     }
 }
 
-void invar_flags_describe(char out[INVAR_FLAGS_TEXT_SIZE], const invar_recipe_key *k)
+void invar_recipe_flags_describe(char out[INVAR_RECIPE_FLAGS_TEXT_SIZE], const invar_recipe_key *k)
 {
     const char *fallback = !k->fallback ? "" : k->fallback[0] ? k->fallback : "empty";
-    char values[INVAR_FLAGS_TEXT_SIZE - 200];
+    char values[INVAR_RECIPE_FLAGS_TEXT_SIZE - 200];
 
     format_values(values, sizeof values, k);
-    (void)snprintf(out, INVAR_FLAGS_TEXT_SIZE, "%s (%s%s), %s", values,
+    (void)snprintf(out, INVAR_RECIPE_FLAGS_TEXT_SIZE, "%s (%s%s), %s", values,
                    k->fallback ? "default " : "must be given", fallback,
                    invar_recipe_effect_name(k->effect));
 }
 
 static void print_key(const invar_recipe_key *k)
 {
-    char head[INVAR_FLAGS_TEXT_SIZE];
+    char head[INVAR_RECIPE_FLAGS_TEXT_SIZE];
 
-    invar_flags_describe(head, k);
-    invar_plain_wrap(stdout, head, printf("  --%s ", k->name));
-    invar_plain_wrap(stdout, k->doc, printf("      "));
+    invar_recipe_flags_describe(head, k);
+    invar_safe_text_wrap(stdout, head, printf("  --%s ", k->name));
+    invar_safe_text_wrap(stdout, k->doc, printf("      "));
 }
 
-void invar_flags_help(void)
+void invar_recipe_flags_help(void)
 {
     const invar_recipe_schema *schema = invar_config_schema();
 
@@ -392,12 +392,12 @@ static int find_key(const char *name)
     return invar_recipe_find(invar_config_schema(), strncmp(name, "--", 2) == 0 ? name + 2 : name);
 }
 
-bool invar_flags_is_key(const char *name)
+bool invar_recipe_flags_is_key(const char *name)
 {
     return find_key(name) >= 0;
 }
 
-void invar_flags_help_key(const char *name)
+void invar_recipe_flags_help_key(const char *name)
 {
     const invar_recipe_key *key = &invar_config_schema()->keys[find_key(name)];
 

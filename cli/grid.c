@@ -22,7 +22,7 @@ typedef struct cell {
     bool number;
 } cell;
 
-struct invar_grid {
+struct invar_text_table {
     size_t columns;
     cell *cells; /* row after row */
     size_t count, room;
@@ -32,14 +32,14 @@ struct invar_grid {
 
 enum { GAP = 2, LEAST = 12 }; // between columns; what a text is not cut below
 
-invar_status invar_grid_new(invar_grid **out, int columns)
+invar_status invar_text_table_new(invar_text_table **out, int columns)
 {
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "table"));
-    **out = (invar_grid){.columns = (size_t)columns};
+    **out = (invar_text_table){.columns = (size_t)columns};
     return INVAR_OK;
 }
 
-void invar_grid_free(invar_grid *table)
+void invar_text_table_free(invar_text_table *table)
 {
     if (!table)
         return;
@@ -67,7 +67,7 @@ static invar_status grow(void **block, size_t *room, size_t used, size_t need, s
     return INVAR_OK;
 }
 
-static invar_status add(invar_grid *t, const char *text, size_t bytes, bool number)
+static invar_status add(invar_text_table *t, const char *text, size_t bytes, bool number)
 {
     cell *c;
 
@@ -76,36 +76,36 @@ static invar_status add(invar_grid *t, const char *text, size_t bytes, bool numb
         grow((void **)&t->text, &t->text_room, t->used, t->used + 4 * bytes + 1, sizeof *t->text));
     c = &t->cells[t->count++];
     *c = (cell){.at = t->used, .number = number};
-    c->bytes = invar_plain_escape(t->text + t->used, 4 * bytes + 1, text, bytes);
-    c->width = invar_plain_width(t->text + t->used, c->bytes);
+    c->bytes = invar_safe_text_escape(t->text + t->used, 4 * bytes + 1, text, bytes);
+    c->width = invar_safe_text_width(t->text + t->used, c->bytes);
     t->used += c->bytes;
     return INVAR_OK;
 }
 
-invar_status invar_grid_text(invar_grid *table, const char *text, size_t bytes)
+invar_status invar_text_table_text(invar_text_table *table, const char *text, size_t bytes)
 {
     return add(table, text, bytes, bytes == 0);
 }
 
-invar_status invar_grid_number(invar_grid *table, const char *digits)
+invar_status invar_text_table_number(invar_text_table *table, const char *digits)
 {
     return add(table, digits, strlen(digits), true);
 }
 
-invar_status invar_grid_string(invar_grid *table, const char *text)
+invar_status invar_text_table_string(invar_text_table *table, const char *text)
 {
-    return invar_grid_text(table, text, strlen(text));
+    return invar_text_table_text(table, text, strlen(text));
 }
 
-invar_status invar_grid_int(invar_grid *table, int64_t value)
+invar_status invar_text_table_int(invar_text_table *table, int64_t value)
 {
     char digits[32];
 
     snprintf(digits, sizeof digits, "%" PRId64, value);
-    return invar_grid_number(table, digits);
+    return invar_text_table_number(table, digits);
 }
 
-invar_status invar_grid_real(invar_grid *table, double value, bool exact)
+invar_status invar_text_table_real(invar_text_table *table, double value, bool exact)
 {
     char digits[INVAR_NUMBER_SIZE];
 
@@ -113,7 +113,7 @@ invar_status invar_grid_real(invar_grid *table, double value, bool exact)
         INVAR_TRY(invar_number_format_plain(digits, value));
     else
         invar_number_round(digits, value, 4);
-    return invar_grid_number(table, digits);
+    return invar_text_table_number(table, digits);
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -123,7 +123,7 @@ typedef struct column {
     bool right;
 } column;
 
-static void measure(column *columns, const invar_grid *t)
+static void measure(column *columns, const invar_text_table *t)
 {
     for (size_t c = 0; c < t->columns; c++)
         columns[c] = (column){.right = t->count > t->columns};
@@ -177,7 +177,7 @@ static void print_cut(FILE *out, const char *text, const cell *c, size_t width)
     fputs(ELLIPSIS, out);
 }
 
-static void print_row(FILE *out, const invar_grid *t, const column *columns, const cell *row)
+static void print_row(FILE *out, const invar_text_table *t, const column *columns, const cell *row)
 {
     size_t pending = 0; // spaces, written only when something follows
 
@@ -196,7 +196,7 @@ static void print_row(FILE *out, const invar_grid *t, const column *columns, con
 }
 
 /* A row as lines "column  value", without those that are empty; a blank line before all but one. */
-static void print_record(FILE *out, const invar_grid *t, size_t row, bool colour)
+static void print_record(FILE *out, const invar_text_table *t, size_t row, bool colour)
 {
     const cell *heads = t->cells, *cells = t->cells + row * t->columns;
     size_t widest = 0;
@@ -217,7 +217,7 @@ static void print_record(FILE *out, const invar_grid *t, size_t row, bool colour
     }
 }
 
-invar_status invar_grid_print(const invar_grid *t, FILE *out, int width, bool colour)
+invar_status invar_text_table_print(const invar_text_table *t, FILE *out, int width, bool colour)
 {
     size_t rows = t->count / t->columns;
     column *columns;
@@ -240,8 +240,8 @@ invar_status invar_grid_print(const invar_grid *t, FILE *out, int width, bool co
     return INVAR_OK;
 }
 
-invar_status invar_grid_show(const invar_grid *t, FILE *out)
+invar_status invar_text_table_show(const invar_text_table *t, FILE *out)
 {
-    return invar_grid_print(t, out, invar_term_live(out) ? invar_term_width(out) : 0,
-                            invar_term_colour(out));
+    return invar_text_table_print(t, out, invar_term_live(out) ? invar_term_width(out) : 0,
+                                  invar_term_colour(out));
 }

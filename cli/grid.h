@@ -22,26 +22,28 @@
 extern "C" {
 #endif
 
-typedef struct invar_grid invar_grid;
+typedef struct invar_text_table invar_text_table;
 
-invar_status invar_grid_new(invar_grid **out, int columns) INVAR_MUST_USE;
-void invar_grid_free(invar_grid *table); /* NULL is allowed */
+invar_status invar_text_table_new(invar_text_table **out, int columns) INVAR_MUST_USE;
+void invar_text_table_free(invar_text_table *table); /* NULL is allowed */
 
 /* The next cell; made safe for a terminal (cli/plain.h). An empty one fits among numbers. */
-invar_status invar_grid_text(invar_grid *table, const char *text, size_t bytes) INVAR_MUST_USE;
-invar_status invar_grid_number(invar_grid *table, const char *digits) INVAR_MUST_USE;
+invar_status invar_text_table_text(invar_text_table *table, const char *text,
+                                   size_t bytes) INVAR_MUST_USE;
+invar_status invar_text_table_number(invar_text_table *table, const char *digits) INVAR_MUST_USE;
 
 /* The same for strings, integers and reals: of these 4 digits that count, or `exact`, all. */
-invar_status invar_grid_string(invar_grid *table, const char *text) INVAR_MUST_USE;
-invar_status invar_grid_int(invar_grid *table, int64_t value) INVAR_MUST_USE;
-invar_status invar_grid_real(invar_grid *table, double value, bool exact) INVAR_MUST_USE;
+invar_status invar_text_table_string(invar_text_table *table, const char *text) INVAR_MUST_USE;
+invar_status invar_text_table_int(invar_text_table *table, int64_t value) INVAR_MUST_USE;
+invar_status invar_text_table_real(invar_text_table *table, double value,
+                                   bool exact) INVAR_MUST_USE;
 
 /* `width`: of the lines, 0: as wide as they are. */
-invar_status invar_grid_print(const invar_grid *table, FILE *out, int width,
-                              bool colour) INVAR_MUST_USE;
+invar_status invar_text_table_print(const invar_text_table *table, FILE *out, int width,
+                                    bool colour) INVAR_MUST_USE;
 
 /* As the stream's terminal wants it. */
-invar_status invar_grid_show(const invar_grid *table, FILE *out) INVAR_MUST_USE;
+invar_status invar_text_table_show(const invar_text_table *table, FILE *out) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -24,24 +24,24 @@ static void tell(const invar_import *import, const char *path)
             if ((int)n->kind != kind)
                 continue;
             if (n->file) {
-                invar_plain_print(stderr, n->file);
+                invar_safe_text_print(stderr, n->file);
                 fprintf(stderr, ":%d: ", n->line);
             }
             fprintf(stderr, "%s: ", invar_import_title(n->kind));
-            invar_plain_print(stderr, n->flag);
+            invar_safe_text_print(stderr, n->flag);
             fputs(": ", stderr);
-            invar_plain_print(stderr, n->why);
+            invar_safe_text_print(stderr, n->why);
             fputc('\n', stderr);
         }
     if (import->refusal[0]) {
         fputs("the recipe cannot be run as it is: ", stderr);
-        invar_plain_print(stderr, import->refusal);
+        invar_safe_text_print(stderr, import->refusal);
         fputc('\n', stderr);
     }
     fprintf(stderr, "%d keys", invar_import_keys(import));
     if (path) {
         fputs(" written to ", stderr);
-        invar_plain_print(stderr, path);
+        invar_safe_text_print(stderr, path);
     }
     fprintf(stderr, "; %s\n",
             invar_import_is_whole(import) ? "all that bits depend on is taken over"
@@ -174,9 +174,9 @@ static void help(void)
     invar_options_help(options(&path));
 }
 
-const invar_verb invar_verb_import_miles = {.name = "import-miles",
-                                            .summary =
-                                                "turn a launch script of Miles into a recipe",
-                                            .run = run,
-                                            .help = help,
-                                            .arguments = "SCRIPT [--out FILE]"};
+const invar_cli_command invar_verb_import_miles = {
+    .name = "import-miles",
+    .summary = "turn a launch script of Miles into a recipe",
+    .run = run,
+    .help = help,
+    .arguments = "SCRIPT [--out FILE]"};

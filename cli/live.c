@@ -43,7 +43,7 @@ static void interrupt(int number)
     static const char limit[] = "invar: a file has reached the size that is allowed (ulimit -f)\n";
     int before = errno; // of whatever was interrupted
 
-    if (invar_live_caught()) {
+    if (invar_interactive_caught()) {
         if (number != SIGXFSZ && long_ago())
             end_at_once(number);
         return;
@@ -65,7 +65,7 @@ static void catch_unless_ignored(int number, const struct sigaction *action)
         (void)sigaction(number, action, NULL);
 }
 
-const volatile sig_atomic_t *invar_live_catch(const char *what)
+const volatile sig_atomic_t *invar_interactive_catch_signals(const char *what)
 {
     // without SA_RESTART: a wait for an answer ends, too
     const struct sigaction action = {.sa_handler = interrupt};
@@ -84,7 +84,7 @@ const volatile sig_atomic_t *invar_live_catch(const char *what)
     return &caught;
 }
 
-void invar_live_release(void)
+void invar_interactive_release(void)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction now;
@@ -94,20 +94,20 @@ void invar_live_release(void)
             (void)signal(numbers[i], SIG_DFL);
 }
 
-int invar_live_caught(void)
+int invar_interactive_caught(void)
 {
     return __atomic_load_n(&caught, __ATOMIC_ACQUIRE);
 }
 
-void invar_live_say(void *payload, const char *line)
+void invar_interactive_say(void *payload, const char *line)
 {
     (void)payload;
     fputs("invar: ", stderr);
-    invar_plain_print(stderr, line);
+    invar_safe_text_print(stderr, line);
     fputc('\n', stderr);
 }
 
-bool invar_live_ask(char *out, size_t size, FILE *shown, const char *question)
+bool invar_interactive_ask(char *out, size_t size, FILE *shown, const char *question)
 {
     fputs(question, shown);
     fflush(shown);

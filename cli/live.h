@@ -16,13 +16,13 @@ extern "C" {
 #endif
 
 /* "invar: line" on stderr, made safe; `payload` is not looked at. */
-void invar_live_say(void *payload, const char *line);
+void invar_interactive_say(void *payload, const char *line);
 
 /*
  * Shows a question on `shown` and reads the answer, a line without its end, from standard input;
  * false: there is no line any more.
  */
-bool invar_live_ask(char *out, size_t size, FILE *shown, const char *question);
+bool invar_interactive_ask(char *out, size_t size, FILE *shown, const char *question);
 
 /*
  * From now on the first SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXFSZ only says "invar: WHAT; a
@@ -30,13 +30,13 @@ bool invar_live_ask(char *out, size_t size, FILE *shown, const char *question);
  * later one, but SIGXFSZ, ends the program by its default action. SIGHUP and SIGXFSZ that are
  * ignored stay so. A reader that went away is an error of writing, no signal.
  */
-const volatile sig_atomic_t *invar_live_catch(const char *what);
+const volatile sig_atomic_t *invar_interactive_catch_signals(const char *what);
 
 /* They end the program again: there is nothing left to bring to an end in order. */
-void invar_live_release(void);
+void invar_interactive_release(void);
 
 /* The signal that came; 0: none. */
-int invar_live_caught(void);
+int invar_interactive_caught(void);
 
 #ifdef __cplusplus
 }

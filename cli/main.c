@@ -21,7 +21,7 @@
 
 #include "base/invar_banned.h"
 
-static const invar_verb *find(const invar_verb *const *list, const char *name)
+static const invar_cli_command *find(const invar_cli_command *const *list, const char *name)
 {
     for (; *list; list++)
         if (strcmp((*list)->name, name) == 0)
@@ -31,10 +31,10 @@ static const invar_verb *find(const invar_verb *const *list, const char *name)
 
 static void print_entry(FILE *out, const char *name, const char *summary)
 {
-    invar_plain_wrap(out, summary, fprintf(out, "  %-13s ", name));
+    invar_safe_text_wrap(out, summary, fprintf(out, "  %-13s ", name));
 }
 
-static void print_verbs(FILE *out, const invar_verb *const *list)
+static void print_verbs(FILE *out, const invar_cli_command *const *list)
 {
     for (; *list; list++)
         print_entry(out, (*list)->name, (*list)->summary);
@@ -71,8 +71,8 @@ static bool asks_for_help(const char *word)
 /* ---- a verb and, before it, the verb that it belongs to -------------------------------------- */
 
 typedef struct selection {
-    const invar_verb *group; /* NULL: the verb is one of the program itself */
-    const invar_verb *verb;
+    const invar_cli_command *group; /* NULL: the verb is one of the program itself */
+    const invar_cli_command *verb;
     int words; /* of the command line that name it */
 } selection;
 
@@ -85,16 +85,16 @@ static void wait_for_first(void)
 }
 
 /* "invar: ledger: no verb 'shwo' (did you mean 'show'?); ..." */
-static void no_verb(const char *group, const invar_verb *const *list, const char *name)
+static void no_verb(const char *group, const invar_cli_command *const *list, const char *name)
 {
-    invar_near near;
+    invar_spelling near;
 
-    invar_near_init(&near, name, strlen(name));
+    invar_spelling_init(&near, name, strlen(name));
     for (; *list; list++)
-        invar_near_offer(&near, (*list)->name);
+        invar_spelling_offer(&near, (*list)->name);
     wait_for_first();
     fprintf(stderr, "invar: %s%sno verb '%s'%s; 'invar help%s%s' lists them\n", group,
-            *group ? ": " : "", name, invar_near_hint(&near), *group ? " " : "", group);
+            *group ? ": " : "", name, invar_spelling_hint(&near), *group ? " " : "", group);
 }
 
 /*
@@ -122,12 +122,12 @@ static void print_verb(FILE *out, const selection *s)
 {
     const char *group = s->group ? s->group->name : "", *space = s->group ? " " : "";
 
-    invar_plain_wrap(out, s->verb->summary,
-                     fprintf(out, "invar %s%s%s - ", group, space, s->verb->name));
+    invar_safe_text_wrap(out, s->verb->summary,
+                         fprintf(out, "invar %s%s%s - ", group, space, s->verb->name));
     fputc('\n', out);
     if (s->verb->arguments) {
-        invar_plain_wrap(out, s->verb->arguments,
-                         fprintf(out, "usage: invar %s%s%s ", group, space, s->verb->name));
+        invar_safe_text_wrap(out, s->verb->arguments,
+                             fprintf(out, "usage: invar %s%s%s ", group, space, s->verb->name));
         fputc('\n', out);
     }
     if (s->verb->subs)
@@ -138,14 +138,14 @@ static void print_verb(FILE *out, const selection *s)
         return;
     s->verb->help();
     fputc('\n', out);
-    invar_plain_wrap(out, "'invar help exit-codes' lists the exit codes of all commands.", 0);
+    invar_safe_text_wrap(out, "'invar help exit-codes' lists the exit codes of all commands.", 0);
 }
 
 static void help_exit_codes(void)
 {
     fputs("invar help exit-codes - how every verb ends\n\n", stdout);
     for (const invar_exit_meaning *e = invar_exit_codes; e->meaning; e++)
-        invar_plain_wrap(stdout, e->meaning, printf("  %-3d  ", e->code));
+        invar_safe_text_wrap(stdout, e->meaning, printf("  %-3d  ", e->code));
 }
 
 /* True if the word is no verb but a subject of its own; *code_out is the exit code then. */
@@ -156,7 +156,7 @@ static bool help_subject(int *code_out, int argc, char **argv)
 
 #ifdef INVAR_LEDGER // keys of a recipe come with the verbs that read one
     pairs = strcmp(argv[0], "combinations") == 0;
-    key = !find(invar_verbs, argv[0]) && invar_flags_is_key(argv[0]);
+    key = !find(invar_verbs, argv[0]) && invar_recipe_flags_is_key(argv[0]);
 #endif
     if (!codes && !pairs && !key)
         return false;
@@ -167,7 +167,7 @@ static bool help_subject(int *code_out, int argc, char **argv)
         help_exit_codes();
 #ifdef INVAR_LEDGER
     else if (key)
-        invar_flags_help_key(argv[0]);
+        invar_recipe_flags_help_key(argv[0]);
     else if (invar_combinations_show() != INVAR_OK)
         *code_out = invar_report_error();
 #endif
@@ -248,7 +248,7 @@ int main(int argc, char **argv)
     int code = INVAR_EXIT_USAGE;
 
     if (argc > 0) {
-        invar_program_set(argv[0]);
+        invar_argv0_set(argv[0]);
         code = run(argc - 1, argv + 1);
     }
     errno = 0;

@@ -16,23 +16,24 @@
 
 #include "base/invar_banned.h"
 
-static invar_status add_line(invar_grid *table, const char *name, size_t bytes, const char *note)
+static invar_status add_line(invar_text_table *table, const char *name, size_t bytes,
+                             const char *note)
 {
     char cell[32];
 
     (void)snprintf(cell, sizeof cell, "%.1f", (double)bytes / (double)((size_t)1 << 20));
-    INVAR_TRY(invar_grid_string(table, name));
-    INVAR_TRY(invar_grid_number(table, cell));
-    return invar_grid_string(table, note);
+    INVAR_TRY(invar_text_table_string(table, name));
+    INVAR_TRY(invar_text_table_number(table, cell));
+    return invar_text_table_string(table, note);
 }
 
-static invar_status fill(invar_grid *t, const invar_budget *b)
+static invar_status fill(invar_text_table *t, const invar_memory_plan *b)
 {
     char cache[64] = "";
 
-    INVAR_TRY(invar_grid_string(t, "memory"));
-    INVAR_TRY(invar_grid_string(t, "MiB"));
-    INVAR_TRY(invar_grid_string(t, ""));
+    INVAR_TRY(invar_text_table_string(t, "memory"));
+    INVAR_TRY(invar_text_table_string(t, "MiB"));
+    INVAR_TRY(invar_text_table_string(t, ""));
     for (int i = 0; i < b->n_items; i++)
         INVAR_TRY(add_line(t, b->items[i].name, b->items[i].bytes, ""));
     if (b->host > 0)
@@ -60,20 +61,20 @@ static invar_status fill(invar_grid *t, const invar_budget *b)
     return add_line(t, "usable", b->usable, "1/64 is left for the driver");
 }
 
-invar_status invar_memory_show(const invar_budget *b)
+invar_status invar_memory_table_show(const invar_memory_plan *b)
 {
-    invar_grid *table = NULL;
-    invar_status status = invar_grid_new(&table, 3);
+    invar_text_table *table = NULL;
+    invar_status status = invar_text_table_new(&table, 3);
 
     if (status == INVAR_OK)
         status = fill(table, b);
     if (status == INVAR_OK)
-        status = invar_grid_show(table, stdout);
-    invar_grid_free(table);
+        status = invar_text_table_show(table, stdout);
+    invar_text_table_free(table);
     return status;
 }
 
-json_t *invar_memory_items(const invar_budget *b)
+json_t *invar_memory_table_items(const invar_memory_plan *b)
 {
     json_t *list = json_array();
 
@@ -85,26 +86,28 @@ json_t *invar_memory_items(const invar_budget *b)
 
 /* ---- the data -------------------------------------------------------------------------------- */
 
-invar_status invar_memory_judge(const invar_memory_view *view, const char *path)
+invar_status invar_memory_table_judge(const invar_memory_planning *view, const char *path)
 {
-    const invar_session *s = &view->session;
-    invar_settings settings;
-    invar_admission_prompts prompts = {.session = s, .settings = &settings, .say = invar_live_say};
-    invar_folders at;
+    const invar_run_context *s = &view->session;
+    invar_train_settings settings;
+    invar_admission_prompts prompts = {
+        .session = s, .settings = &settings, .say = invar_interactive_say};
+    invar_run_paths at;
 
     if (view->unread[0]) {
-        invar_live_say(NULL, view->unread);
+        invar_interactive_say(NULL, view->unread);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_folders_find(&at, s->recipe, path));
-    invar_settings_read(&settings, s->recipe, s->data ? invar_dataset_size(s->data) : 0, -1);
+    INVAR_TRY(invar_run_paths_find(&at, s->recipe, path));
+    invar_train_settings_read(&settings, s->recipe, s->data ? invar_dataset_size(s->data) : 0, -1);
     prompts.forked = invar_path_exists(at.ledger);
     return invar_admission_check_prompts(&prompts);
 }
 
 /* ---- the disk -------------------------------------------------------------------------------- */
 
-invar_status invar_memory_disk(invar_disk *out, const invar_memory_view *view, const char *path)
+invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *view,
+                                     const char *path)
 {
     const invar_recipe *r = view->session.recipe;
     const char *hf = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
@@ -113,10 +116,10 @@ invar_status invar_memory_disk(invar_disk *out, const invar_memory_view *view, c
                           .settings = &view->settings,
                           .files = &files,
                           .bare = view->settings.rollout_only};
-    invar_folders at;
+    invar_run_paths at;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_folders_find(&at, r, path));
+    INVAR_TRY(invar_run_paths_find(&at, r, path));
     ask.save = at.save;
     if (hf[0])
         status =
@@ -127,13 +130,13 @@ invar_status invar_memory_disk(invar_disk *out, const invar_memory_view *view, c
     return status;
 }
 
-static invar_status fill_disk(invar_grid *t, const invar_disk *d)
+static invar_status fill_disk(invar_text_table *t, const invar_disk *d)
 {
     char note[96];
 
-    INVAR_TRY(invar_grid_string(t, "disk"));
-    INVAR_TRY(invar_grid_string(t, "MiB"));
-    INVAR_TRY(invar_grid_string(t, ""));
+    INVAR_TRY(invar_text_table_string(t, "disk"));
+    INVAR_TRY(invar_text_table_string(t, "MiB"));
+    INVAR_TRY(invar_text_table_string(t, ""));
     INVAR_TRY(add_line(t, "a checkpoint", (size_t)d->checkpoint, ""));
     (void)snprintf(note, sizeof note, "%" PRId64 " at one time, %" PRId64 " of them by time",
                    d->most, d->by_time);
@@ -149,18 +152,18 @@ static invar_status fill_disk(invar_grid *t, const invar_disk *d)
 invar_status invar_disk_show(const invar_disk *d)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
-    invar_grid *table = NULL;
+    invar_text_table *table = NULL;
     invar_status status;
 
     if (!d->save[0])
         return INVAR_OK;
-    status = invar_grid_new(&table, 3);
+    status = invar_text_table_new(&table, 3);
     putchar('\n');
     if (status == INVAR_OK)
         status = fill_disk(table, d);
     if (status == INVAR_OK)
-        status = invar_grid_show(table, stdout);
-    invar_grid_free(table);
+        status = invar_text_table_show(table, stdout);
+    invar_text_table_free(table);
     invar_path_show(shown, d->save);
     printf("in %s, without ledger, rollout files and exports\n", shown);
     return status;

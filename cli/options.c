@@ -58,7 +58,7 @@ static invar_status set_int(const invar_option *option, const char *text)
 
 static invar_status set_word(const invar_option *option, const char *text)
 {
-    invar_option_word *word = option->value;
+    invar_option_choice *word = option->value;
     const int value = invar_choices_find(word->choices, text, strlen(text));
     char words[INVAR_CHOICES_TEXT_SIZE];
 
@@ -93,15 +93,15 @@ static bool is_output(const char *name, size_t length)
     return false;
 }
 
-static void offer_output(invar_near *near, const invar_option *options)
+static void offer_output(invar_spelling *near, const invar_option *options)
 {
-    char known[INVAR_NEAR_SIZE];
+    char known[INVAR_SPELLING_SIZE];
 
     for (; options->name; options++)
         if (is_output(options->name, strlen(options->name))) {
             (void)snprintf(known, sizeof known, "--%s", options->name);
-            invar_near_init(near, known, strlen(known));
-            invar_near_offer(near, known);
+            invar_spelling_init(near, known, strlen(known));
+            invar_spelling_offer(near, known);
         }
 }
 
@@ -111,13 +111,13 @@ static invar_status unknown(const invar_option *options, const char *word, size_
     const invar_option *verb = options;
     const invar_option_names *others;
     const char *instead;
-    char known[INVAR_NEAR_SIZE];
-    invar_near near;
+    char known[INVAR_SPELLING_SIZE];
+    invar_spelling near;
 
-    invar_near_init(&near, word, length + 2);
+    invar_spelling_init(&near, word, length + 2);
     for (; options->name; options++) {
         (void)snprintf(known, sizeof known, "--%s", options->name);
-        invar_near_offer(&near, known);
+        invar_spelling_offer(&near, known);
     }
     others = options->value;
     instead = others ? others->instead(word + 2, length) : NULL;
@@ -129,18 +129,18 @@ static invar_status unknown(const invar_option *options, const char *word, size_
                           (int)length, word + 2, instead);
     for (int i = 0; others && others->at(i); i++) {
         (void)snprintf(known, sizeof known, "--%s", others->at(i));
-        invar_near_offer(&near, known);
+        invar_spelling_offer(&near, known);
     }
     if (!near.found[0] && is_output(word + 2, length))
         offer_output(&near, verb);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'%s; --help lists them", word,
-                      invar_near_hint(&near));
+                      invar_spelling_hint(&near));
 }
 
-bool invar_option_alone(const invar_option *option, const char *next)
+bool invar_option_takes_no_value(const invar_option *option, const char *next)
 {
     return option->type == INVAR_OPTION_FLAG ||
-           (option->type == INVAR_OPTION_BARE &&
+           (option->type == INVAR_OPTION_OPTIONAL_INT &&
             (!next || !next[0] || next[strspn(next, "0123456789")] != '\0'));
 }
 
@@ -159,14 +159,14 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
         *(bool *)option->value = true;
         return INVAR_OK;
     }
-    if (!equals && invar_option_alone(option, *at + 1 < argc ? argv[*at + 1] : NULL)) {
+    if (!equals && invar_option_takes_no_value(option, *at + 1 < argc ? argv[*at + 1] : NULL)) {
         *(int64_t *)option->value = option->low;
         return INVAR_OK;
     }
     value = equals ? equals + 1 : *at + 1 < argc ? argv[++*at] : NULL;
     if (!value)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s needs a value", option->name);
-    if (option->type == INVAR_OPTION_INT || option->type == INVAR_OPTION_BARE)
+    if (option->type == INVAR_OPTION_INT || option->type == INVAR_OPTION_OPTIONAL_INT)
         return set_int(option, value);
     if (option->type == INVAR_OPTION_REAL)
         return set_real(option, value);
@@ -224,9 +224,9 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
 
 /* ---- help ------------------------------------------------------------------------------------ */
 
-static const invar_help_taker *taker; // NULL: the screen
+static const invar_help_sink *taker; // NULL: the screen
 
-void invar_help_give(const invar_verb *verb, const invar_help_taker *to)
+void invar_help_give(const invar_cli_command *verb, const invar_help_sink *to)
 {
     taker = to;
     verb->help();
@@ -241,7 +241,7 @@ bool invar_help_taken(void)
 void invar_help_text(const char *text)
 {
     if (!taker)
-        invar_plain_fill(stdout, text);
+        invar_safe_text_fill(stdout, text);
     else if (taker->text)
         taker->text(taker->payload, text);
 }
@@ -249,7 +249,7 @@ void invar_help_text(const char *text)
 /* Of a word: "where to run: cpu or cuda (cpu)", with the default that stands in the value. */
 void invar_option_describe(char out[INVAR_OPTION_TEXT_SIZE], const invar_option *option)
 {
-    const invar_option_word *word = option->value;
+    const invar_option_choice *word = option->value;
     const char *fallback;
     char words[INVAR_CHOICES_TEXT_SIZE];
 
@@ -276,7 +276,7 @@ void invar_options_help(const invar_option *options)
                           (int)(18 - strlen(options->name) - (options->metavar ? 1 : 0)),
                           options->metavar ? options->metavar : "");
         invar_option_describe(text, options);
-        invar_plain_wrap(stdout, text, used);
+        invar_safe_text_wrap(stdout, text, used);
     }
 }
 
@@ -285,7 +285,7 @@ int invar_report_error(void)
     const invar_error *error = invar_error_last();
 
     fputs("invar: ", stderr);
-    invar_plain_print(stderr, error->message); // it may quote a hostile file
+    invar_safe_text_print(stderr, error->message); // it may quote a hostile file
     fputc('\n', stderr);
     return invar_process_exit_code(error->status);
 }

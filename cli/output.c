@@ -46,7 +46,7 @@ static invar_status open_beside(invar_output *out, const char *path, const char 
     int fd;
 
     INVAR_TRY(invar_path_check_output(path, mark, 0));
-    INVAR_TRY(invar_beside(out->other, path, "new"));
+    INVAR_TRY(invar_temp_name(out->other, path, "new"));
     fd = invar_fd_open(out->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return io_error(path, "cannot be made");
@@ -100,7 +100,7 @@ invar_status invar_output_check(const char *path, const char *mark)
     INVAR_TRY(begin(&out, path));
     if (strcmp(path, "-") == 0 || is_system(path) || is_device(path))
         return INVAR_OK;
-    INVAR_TRY(invar_path_check_place(path));
+    INVAR_TRY(invar_path_check_writable(path));
     return invar_path_check_output(path, mark, 0);
 }
 

@@ -31,7 +31,7 @@ static size_t show(char out[SHOWN_SIZE], const char *text, size_t left)
     return 1;
 }
 
-size_t invar_plain_escape(char *out, size_t size, const char *text, size_t bytes)
+size_t invar_safe_text_escape(char *out, size_t size, const char *text, size_t bytes)
 {
     char shown[SHOWN_SIZE];
     size_t used = 0;
@@ -49,7 +49,7 @@ size_t invar_plain_escape(char *out, size_t size, const char *text, size_t bytes
     return used;
 }
 
-size_t invar_plain_width(const char *text, size_t bytes)
+size_t invar_safe_text_width(const char *text, size_t bytes)
 {
     size_t width = 0;
 
@@ -58,7 +58,7 @@ size_t invar_plain_width(const char *text, size_t bytes)
     return width;
 }
 
-void invar_plain_print_bytes(FILE *out, const char *text, size_t bytes)
+void invar_safe_text_print_bytes(FILE *out, const char *text, size_t bytes)
 {
     char shown[SHOWN_SIZE];
 
@@ -68,12 +68,12 @@ void invar_plain_print_bytes(FILE *out, const char *text, size_t bytes)
     }
 }
 
-void invar_plain_print(FILE *out, const char *text)
+void invar_safe_text_print(FILE *out, const char *text)
 {
-    invar_plain_print_bytes(out, text, strlen(text));
+    invar_safe_text_print_bytes(out, text, strlen(text));
 }
 
-void invar_plain_print_json(FILE *out, const char *text)
+void invar_safe_text_print_json(FILE *out, const char *text)
 {
     char shown[SHOWN_SIZE];
 
@@ -87,12 +87,12 @@ void invar_plain_print_json(FILE *out, const char *text)
     fputc('"', out);
 }
 
-void invar_plain_end_json(FILE *out, invar_status status)
+void invar_safe_text_end_json(FILE *out, invar_status status)
 {
     fputs("\n  ]", out);
     if (status != INVAR_OK) {
         fputs(",\n  \"error\": ", out);
-        invar_plain_print_json(out, invar_error_last()->message);
+        invar_safe_text_print_json(out, invar_error_last()->message);
     }
     fputs("\n}\n", out);
 }
@@ -109,7 +109,7 @@ static void put_words(FILE *out, const char *text, size_t bytes, int indent, int
         int columns;
         while (text < end && !strchr(" \n", *text) && *text++ != '|') // choices: a|b|c
             ;
-        columns = (int)invar_plain_width(word, (size_t)(text - word));
+        columns = (int)invar_safe_text_width(word, (size_t)(text - word));
         if (width > 0 && at > indent && at + gap + columns > width) {
             fprintf(out, "\n%*s", indent, "");
             at = indent;
@@ -122,13 +122,13 @@ static void put_words(FILE *out, const char *text, size_t bytes, int indent, int
     }
 }
 
-void invar_plain_wrap_to(FILE *out, const char *text, int indent, int width)
+void invar_safe_text_wrap_to(FILE *out, const char *text, int indent, int width)
 {
     put_words(out, text, strlen(text), indent, width);
     fputc('\n', out);
 }
 
-void invar_plain_fill_to(FILE *out, const char *text, int width)
+void invar_safe_text_fill_to(FILE *out, const char *text, int width)
 {
     while (width > 0 && *text) {
         int indent = (int)strspn(text, " ");
@@ -153,29 +153,29 @@ static int text_width(FILE *out)
     return width < 100 ? width : 100;
 }
 
-void invar_plain_wrap(FILE *out, const char *text, int indent)
+void invar_safe_text_wrap(FILE *out, const char *text, int indent)
 {
-    invar_plain_wrap_to(out, text, indent, text_width(out));
+    invar_safe_text_wrap_to(out, text, indent, text_width(out));
 }
 
-void invar_plain_fill(FILE *out, const char *text)
+void invar_safe_text_fill(FILE *out, const char *text)
 {
-    invar_plain_fill_to(out, text, text_width(out));
+    invar_safe_text_fill_to(out, text, text_width(out));
 }
 
 #define SECOND_NS INT64_C(1000000000)
 
-void invar_plain_time(char out[INVAR_PLAIN_TIME_SIZE], int64_t ns)
+void invar_safe_text_time(char out[INVAR_SAFE_TEXT_TIME_SIZE], int64_t ns)
 {
     time_t seconds = (time_t)(ns / SECOND_NS - (ns % SECOND_NS < 0));
     struct tm parts;
 
     if (!gmtime_r(&seconds, &parts) ||
-        strftime(out, INVAR_PLAIN_TIME_SIZE, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
-        snprintf(out, INVAR_PLAIN_TIME_SIZE, "?");
+        strftime(out, INVAR_SAFE_TEXT_TIME_SIZE, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        snprintf(out, INVAR_SAFE_TEXT_TIME_SIZE, "?");
 }
 
-void invar_plain_span(char out[INVAR_PLAIN_TIME_SIZE], int64_t ns)
+void invar_safe_text_span(char out[INVAR_SAFE_TEXT_TIME_SIZE], int64_t ns)
 {
     static const struct {
         int64_t seconds;
@@ -186,5 +186,5 @@ void invar_plain_span(char out[INVAR_PLAIN_TIME_SIZE], int64_t ns)
 
     while (i < 3 && s < 2 * units[i].seconds) // 119 minutes say more than 1 hour
         i++;
-    snprintf(out, INVAR_PLAIN_TIME_SIZE, "%" PRId64 "%s", s / units[i].seconds, units[i].unit);
+    snprintf(out, INVAR_SAFE_TEXT_TIME_SIZE, "%" PRId64 "%s", s / units[i].seconds, units[i].unit);
 }

@@ -15,7 +15,7 @@
 #include "base/invar_banned.h"
 
 typedef struct settings {
-    invar_option_word device;
+    invar_option_choice device;
     const invar_backend *backend; /* that of the device */
     int64_t threads;
     bool portable;
@@ -225,7 +225,7 @@ static int conclude(const report *r)
         printf("\n%d values: %d identical, %d different, %d not recorded\n", r->values,
                r->values - r->different - r->missing, r->different, r->missing);
         // machines are compared by what stands on standard output: no path of theirs
-        fprintf(stderr, "next: %s %s --device %s%s\n", invar_program(),
+        fprintf(stderr, "next: %s %s --device %s%s\n", invar_op_graph(),
                 right ? "bench" : "selfcheck",
                 invar_device_kind_choices.words[r->settings->device.value], right ? "" : " --json");
     }
@@ -276,7 +276,7 @@ static int run(int argc, char **argv)
         r.now = configurations[r.index];
         status = run_configuration(&r);
         if (status != INVAR_OK && s.json)
-            invar_plain_end_json(stdout, status);
+            invar_safe_text_end_json(stdout, status);
         if (status != INVAR_OK)
             return invar_report_error();
     }
@@ -301,7 +301,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_selfcheck = {
+const invar_cli_command invar_verb_selfcheck = {
     .name = "selfcheck",
     .summary = "run every op once and compare its bits with recorded ones",
     .run = run,

@@ -14,19 +14,19 @@
 #include "base/status.h"
 
 typedef enum invar_option_type {
-    INVAR_OPTION_FLAG, /* bool, set to true */
-    INVAR_OPTION_INT,  /* int64_t */
-    INVAR_OPTION_BARE, /* int64_t; where no number follows, it is `low` */
-    INVAR_OPTION_REAL, /* double */
-    INVAR_OPTION_TEXT, /* const char *, borrowed from argv */
-    INVAR_OPTION_WORD  /* invar_option_word */
+    INVAR_OPTION_FLAG,         /* bool, set to true */
+    INVAR_OPTION_INT,          /* int64_t */
+    INVAR_OPTION_OPTIONAL_INT, /* int64_t; where no number follows, it is `low` */
+    INVAR_OPTION_REAL,         /* double */
+    INVAR_OPTION_TEXT,         /* const char *, borrowed from argv */
+    INVAR_OPTION_WORD          /* invar_option_choice */
 } invar_option_type;
 
 /* One of several words, at first the default. */
-typedef struct invar_option_word {
+typedef struct invar_option_choice {
     const invar_choices *choices;
     int value; /* below 0: none */
-} invar_option_word;
+} invar_option_choice;
 
 typedef struct invar_option {
     const char *name; /* without the dashes */
@@ -39,7 +39,7 @@ typedef struct invar_option {
 } invar_option;
 
 /* Has it no value of its own? `next` is the word behind it; NULL: there is none. */
-bool invar_option_alone(const invar_option *option, const char *next);
+bool invar_option_takes_no_value(const invar_option *option, const char *next);
 
 #define INVAR_OPTION_TEXT_SIZE (2 * INVAR_CHOICES_TEXT_SIZE)
 
@@ -52,42 +52,45 @@ typedef struct invar_option_names {
     const char *(*foreign)(const char *name, size_t length);
 } invar_option_names;
 
-typedef struct invar_verb {
+typedef struct invar_cli_command {
     const char *name;
     const char *summary;               /* one line */
     int (*run)(int argc, char **argv); /* arguments after the verb; an exit code */
     void (*help)(void);
-    const char *arguments;                /* "RUN [--step S]"; NULL: options only */
-    const struct invar_verb *const *subs; /* verbs of its own, then NULL; run may be NULL then */
+    const char *arguments; /* "RUN [--step S]"; NULL: options only */
+    const struct invar_cli_command *const
+        *subs;                      /* verbs of its own, then NULL; run may be NULL then */
     const char *(*word)(int index); /* of those that its first argument may be; NULL: any may */
     bool several; /* processes of one launcher may run it, each as a rank or for its own host */
-} invar_verb;
+} invar_cli_command;
 
-extern const invar_verb invar_verb_version;
-extern const invar_verb invar_verb_selfcheck;
-extern const invar_verb invar_verb_bench;
-extern const invar_verb invar_verb_doctor;
-extern const invar_verb invar_verb_train; /* this and the following: not without INVAR_LEDGER */
-extern const invar_verb invar_verb_plan;
-extern const invar_verb invar_verb_eval;
-extern const invar_verb invar_verb_generate;
-extern const invar_verb invar_verb_score;
-extern const invar_verb invar_verb_serve;
-extern const invar_verb invar_verb_convert;
-extern const invar_verb invar_verb_replay;
-extern const invar_verb invar_verb_pack;
-extern const invar_verb invar_verb_import_miles;
-extern const invar_verb invar_verb_ledger;
-extern const invar_verb invar_verb_diff;
-extern const invar_verb invar_verb_triage;
-extern const invar_verb invar_verb_bug_report;
-extern const invar_verb invar_verb_bisect; /* this and the following: not without INVAR_BISECT */
-extern const invar_verb invar_verb_blame;
-extern const invar_verb invar_verb_ab;
-extern const invar_verb invar_verb_ci;
+extern const invar_cli_command invar_verb_version;
+extern const invar_cli_command invar_verb_selfcheck;
+extern const invar_cli_command invar_verb_bench;
+extern const invar_cli_command invar_verb_doctor;
+extern const invar_cli_command
+    invar_verb_train; /* this and the following: not without INVAR_LEDGER */
+extern const invar_cli_command invar_verb_plan;
+extern const invar_cli_command invar_verb_eval;
+extern const invar_cli_command invar_verb_generate;
+extern const invar_cli_command invar_verb_score;
+extern const invar_cli_command invar_verb_serve;
+extern const invar_cli_command invar_verb_convert;
+extern const invar_cli_command invar_verb_replay;
+extern const invar_cli_command invar_verb_pack;
+extern const invar_cli_command invar_verb_import_miles;
+extern const invar_cli_command invar_verb_ledger;
+extern const invar_cli_command invar_verb_diff;
+extern const invar_cli_command invar_verb_triage;
+extern const invar_cli_command invar_verb_bug_report;
+extern const invar_cli_command
+    invar_verb_bisect; /* this and the following: not without INVAR_BISECT */
+extern const invar_cli_command invar_verb_blame;
+extern const invar_cli_command invar_verb_ab;
+extern const invar_cli_command invar_verb_ci;
 
 /* All that this build has, as help lists them; NULL ends the list. */
-extern const invar_verb *const invar_verbs[];
+extern const invar_cli_command *const invar_verbs[];
 
 /* What an exit code means, whichever verb ends with it: help, pages and docs/verbs.md show it. */
 typedef struct invar_exit_meaning {
@@ -122,14 +125,14 @@ void invar_options_help(const invar_option *options);
 void invar_option_describe(char out[INVAR_OPTION_TEXT_SIZE], const invar_option *option);
 
 /* Takes the help of a verb in place of the screen: pages are made of it, and completions. */
-typedef struct invar_help_taker {
+typedef struct invar_help_sink {
     void *payload;
     void (*text)(void *payload, const char *text); /* NULL: paragraphs do not count */
     void (*options)(void *payload, const invar_option *options);
-} invar_help_taker;
+} invar_help_sink;
 
 /* The paragraphs and options of a verb's help, to a taker; recipe keys are left out. */
-void invar_help_give(const invar_verb *verb, const invar_help_taker *taker);
+void invar_help_give(const invar_cli_command *verb, const invar_help_sink *taker);
 
 /* Is there a taker now? */
 bool invar_help_taken(void);

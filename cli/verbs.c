@@ -12,7 +12,7 @@
 
 #include "base/invar_banned.h"
 
-const invar_verb *const invar_verbs[] = {
+const invar_cli_command *const invar_verbs[] = {
 #ifdef INVAR_LEDGER
     &invar_verb_train,
     &invar_verb_plan,

@@ -109,9 +109,9 @@ static void print(const about *a, bool json)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         printf(json ? ", \"%s\": " : "%-9s ", lines[i].name);
         if (json)
-            invar_plain_print_json(stdout, lines[i].text);
+            invar_safe_text_print_json(stdout, lines[i].text);
         else
-            invar_plain_print(stdout, lines[i].text);
+            invar_safe_text_print(stdout, lines[i].text);
         fputs(json ? "" : "\n", stdout);
     }
     fputs(json ? "}\n" : "", stdout);
@@ -148,8 +148,8 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_version = {.name = "version",
-                                       .summary = "show what this program was built from",
-                                       .run = run,
-                                       .help = help,
-                                       .several = true};
+const invar_cli_command invar_verb_version = {.name = "version",
+                                              .summary = "show what this program was built from",
+                                              .run = run,
+                                              .help = help,
+                                              .several = true};

@@ -49,7 +49,7 @@ static bool holds_an_array(invar_op op)
     {                                                                                              \
         invar_##fn##_args *copy = to;                                                              \
                                                                                                    \
-        _Static_assert(sizeof *copy <= INVAR_OP_ARGS_MOST, name);                                  \
+        _Static_assert(sizeof *copy <= INVAR_OP_ARGS_MAX, name);                                   \
         *copy = *(const invar_##fn##_args *)args;                                                  \
         if (!holds_an_array(INVAR_OP_##ID))                                                        \
             CLEAR_PADDING(copy);                                                                   \
@@ -90,7 +90,7 @@ int invar_op_revision(invar_op op)
     return op >= 0 && op < INVAR_OP_COUNT ? facts[op].revision : 0;
 }
 
-int invar_op_uses_step(invar_op op)
+int invar_op_depends_on_numerics(invar_op op)
 {
     return op >= 0 && op < INVAR_OP_COUNT && facts[op].uses_step;
 }
@@ -139,17 +139,17 @@ void invar_device_close(invar_device *dev)
 
 static invar_status take_from(void **out, void *payload, size_t bytes, const char *what)
 {
-    return invar_device_take(payload, out, bytes, what);
+    return invar_device_alloc(payload, out, bytes, what);
 }
 
 static void give_to(void *payload, void *block)
 {
-    invar_device_give(payload, block);
+    invar_device_free(payload, block);
 }
 
 invar_status invar_device_arena(invar_arena **out, const invar_device *dev, const char *name)
 {
-    invar_arena_source source = {take_from, give_to, (void *)(uintptr_t)dev};
+    invar_arena_allocator source = {take_from, give_to, (void *)(uintptr_t)dev};
 
     return invar_arena_new_from(out, name, &source);
 }
@@ -184,7 +184,7 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
 
 invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args)
 {
-    invar_op_meter_call call = {.op = op, .args = args};
+    invar_op_profiler_call call = {.op = op, .args = args};
     bool begun;
 
     INVAR_TRY(invar_op_workspace(&call.bytes, dev, op, args));
@@ -196,6 +196,6 @@ invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args
             "restore the floating-point environment",
             facts[op].name);
     call.name = facts[op].name;
-    begun = invar_op_meter_begin(dev, &call);
-    return invar_op_meter_end(dev, begun, run(dev, op, args, call.bytes));
+    begun = invar_op_profiler_begin(dev, &call);
+    return invar_op_profiler_end(dev, begun, run(dev, op, args, call.bytes));
 }

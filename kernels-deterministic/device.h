@@ -51,37 +51,37 @@ typedef struct invar_backend invar_backend;
 typedef struct invar_device invar_device;
 
 /* An op or a copy, for whoever measures it. */
-typedef struct invar_op_meter_call {
+typedef struct invar_op_profiler_call {
     const char *name; /* "linear.fwd", "put"; a constant */
     int op;           /* invar_op; -1: none, and without arguments */
     const void *args; /* borrowed until `begin` returns */
     size_t bytes;     /* of scratch, or that are copied */
-} invar_op_meter_call;
+} invar_op_profiler_call;
 
 /*
  * Who measures what runs on a device; no result depends on it. One thread calls ops of a device at
  * a time, and so `begin` and `end`; `on` may be switched by another one at any time. What an op
  * itself copies is measured within it.
  */
-typedef struct invar_op_meter {
+typedef struct invar_op_profiler {
     bool on; /* read and written by the builtins of atomics alone */
-    void (*begin)(struct invar_op_meter *meter, const invar_device *dev,
-                  const invar_op_meter_call *call);
-    void (*end)(struct invar_op_meter *meter, const invar_device *dev);
-} invar_op_meter;
+    void (*begin)(struct invar_op_profiler *meter, const invar_device *dev,
+                  const invar_op_profiler_call *call);
+    void (*end)(struct invar_op_profiler *meter, const invar_device *dev);
+} invar_op_profiler;
 
 /* All that a call of an op needs besides its arguments. Caller-owned; fields are set directly. */
 struct invar_device {
     const invar_backend *backend;
     invar_numerics numerics;
     invar_cpu_path cpu_path;
-    invar_pool *pool;      /* NULL: the calling thread alone */
-    invar_arena *scratch;  /* reserved; ops push what they need and rewind it */
-    int ordinal;           /* which of the machine's; from the last on, the first follows again,
+    invar_pool *pool;         /* NULL: the calling thread alone */
+    invar_arena *scratch;     /* reserved; ops push what they need and rewind it */
+    int ordinal;              /* which of the machine's; from the last on, the first follows again,
                               and once it is open, the one that it is */
-    bool urgent;           /* opened so, its ops go before those of others on the same one */
-    void *context;         /* the backend's own, made by its `open`; NULL where it has none */
-    invar_op_meter *meter; /* borrowed; NULL: none */
+    bool urgent;              /* opened so, its ops go before those of others on the same one */
+    void *context;            /* the backend's own, made by its `open`; NULL where it has none */
+    invar_op_profiler *meter; /* borrowed; NULL: none */
 };
 
 /*
@@ -91,7 +91,7 @@ struct invar_device {
 #define INVAR_DEVICE_NOMEM 2
 
 /* The memory of a backend. Copies are ordered with the ops of the device. */
-typedef struct invar_memory {
+typedef struct invar_device_memory {
     bool far; /* the host can neither read nor write it */
     /* Aligned to INVAR_ALIGN at least; its content is undefined. `what` is for the message. */
     invar_status (*take)(const invar_device *dev, void **out, size_t bytes, const char *what);
@@ -121,38 +121,39 @@ typedef struct invar_memory {
     bool dry;
     /* All that will be taken has been planned: nobody takes more than needed, to grow into. */
     bool tight;
-} invar_memory;
+} invar_device_memory;
 
-typedef struct invar_graph invar_graph;
+typedef struct invar_device_graph invar_device_graph;
 
 /*
  * Ops that are noted once and then run together, as often as wanted: the same arguments, so the
  * same addresses, with whatever these hold by then. Between begin and end a device is asked for
  * ops alone, and for none that has a list or a result on the host.
  */
-typedef struct invar_graphs {
+typedef struct invar_device_graphs {
     invar_status (*begin)(const invar_device *dev); /* NULL: the backend has none */
     /* With `out` NULL, or when it fails: what was noted is forgotten. */
-    invar_status (*end)(invar_graph **out, const invar_device *dev);
-    invar_status (*run)(const invar_device *dev, invar_graph *graph);
-    void (*free)(const invar_device *dev, invar_graph *graph);
-} invar_graphs;
+    invar_status (*end)(invar_device_graph **out, const invar_device *dev);
+    invar_status (*run)(const invar_device *dev, invar_device_graph *graph);
+    void (*free)(const invar_device *dev, invar_device_graph *graph);
+} invar_device_graphs;
 
 /* When ops ran, where a call may return before its op has run. */
-typedef struct invar_marks {
-    /* Mark number `at`, below INVAR_MARKS_MOST, stands behind all calls so far. NULL: an op has run
+typedef struct invar_device_timers {
+    /* Mark number `at`, below INVAR_DEVICE_TIMERS_MAX, stands behind all calls so far. NULL: an op
+     * has run
        when its call returns. */
     invar_status (*set)(const invar_device *dev, int64_t at);
     /* Waits for the marks before number `count`: nanoseconds from mark 0 to each of them. */
     invar_status (*read)(const invar_device *dev, int64_t *ns_out, int64_t count);
     /* A range of this thread for the vendor's profilers; NULL ends the last one. NULL: none. */
     void (*range)(const char *name);
-} invar_marks;
+} invar_device_timers;
 
-#define INVAR_MARKS_MOST 8192
+#define INVAR_DEVICE_TIMERS_MAX 8192
 
 /* What a backend knows about the machine beneath it. */
-typedef struct invar_device_facts {
+typedef struct invar_device_info {
     char name[128];   /* "NVIDIA H200" */
     char driver[16];  /* the CUDA version of the driver: "13.0" */
     char runtime[16]; /* and that of this build */
@@ -163,7 +164,7 @@ typedef struct invar_device_facts {
     int64_t unit_results;         /* of its special function unit, compared with math/sfu.h */
     int64_t unit_differences;     /* likewise */
     double copy_bytes_per_second; /* read and written, within its memory */
-} invar_device_facts;
+} invar_device_info;
 
 typedef struct invar_op_impl {
     /* Bytes of scratch that `run` needs; arguments have passed the check. */
@@ -180,7 +181,7 @@ struct invar_backend {
     invar_status (*open)(invar_device *dev);
     void (*close)(invar_device *dev);
     /* Measures; takes a second or so. NULL: nothing to tell. */
-    invar_status (*examine)(const invar_device *dev, invar_device_facts *out);
+    invar_status (*examine)(const invar_device *dev, invar_device_info *out);
     /* What its maker calls it, as in the facts, without measuring. NULL: nothing to tell. */
     const char *(*model)(const invar_device *dev);
     /*
@@ -190,9 +191,9 @@ struct invar_backend {
     invar_status (*follow)(const invar_device *dev, void *stream);
     /* What failed, as far as it is known without waiting. NULL: nothing fails late. */
     invar_status (*look)(const invar_device *dev);
-    invar_memory memory;
-    invar_graphs graphs;
-    invar_marks marks;
+    invar_device_memory memory;
+    invar_device_graphs graphs;
+    invar_device_timers marks;
     invar_op_impl ops[INVAR_OP_COUNT]; /* run == NULL: not implemented */
 };
 
@@ -211,41 +212,42 @@ invar_status invar_backend_find(const invar_backend **out, invar_device_kind kin
 invar_status invar_device_open(invar_device *dev) INVAR_MUST_USE;
 void invar_device_close(invar_device *dev);
 
-/* The memory of the device's backend, in the words of invar_memory. */
-static inline bool invar_device_far(const invar_device *dev)
+/* The memory of the device's backend, in the words of invar_device_memory. */
+static inline bool invar_device_is_local(const invar_device *dev)
 {
     return dev->backend->memory.far;
 }
 
 /* Nobody on the host may look at what lies there. */
-static inline bool invar_device_blind(const invar_device *dev)
+static inline bool invar_device_unreadable(const invar_device *dev)
 {
     return dev->backend->memory.far || dev->backend->memory.dry;
 }
 
 /* What to take where `bytes` are needed now and more may be later: the `part`-th part on top. */
-static inline size_t invar_device_ample(const invar_device *dev, size_t bytes, size_t part)
+static inline size_t invar_device_growth_bytes(const invar_device *dev, size_t bytes, size_t part)
 {
     return dev->backend->memory.tight ? bytes : bytes + bytes / part;
 }
 
 /* Does anybody measure it now? */
-static inline bool invar_device_measured(const invar_device *dev)
+static inline bool invar_device_profiled(const invar_device *dev)
 {
     return dev->meter && __atomic_load_n(&dev->meter->on, __ATOMIC_ACQUIRE);
 }
 
 /* Whether the call is measured; then `end` follows it. */
-static inline bool invar_op_meter_begin(const invar_device *dev, const invar_op_meter_call *call)
+static inline bool invar_op_profiler_begin(const invar_device *dev,
+                                           const invar_op_profiler_call *call)
 {
-    if (!invar_device_measured(dev))
+    if (!invar_device_profiled(dev))
         return false;
     dev->meter->begin(dev->meter, dev, call);
     return true;
 }
 
-static inline invar_status invar_op_meter_end(const invar_device *dev, bool begun,
-                                              invar_status status)
+static inline invar_status invar_op_profiler_end(const invar_device *dev, bool begun,
+                                                 invar_status status)
 {
     if (begun)
         dev->meter->end(dev->meter, dev);
@@ -253,82 +255,82 @@ static inline invar_status invar_op_meter_end(const invar_device *dev, bool begu
 }
 
 /* A copy or a wait. */
-static inline bool invar_op_meter_begin_copy(const invar_device *dev, const char *name,
-                                             size_t bytes)
+static inline bool invar_op_profiler_begin_copy(const invar_device *dev, const char *name,
+                                                size_t bytes)
 {
-    invar_op_meter_call call = {name, -1, NULL, bytes};
+    invar_op_profiler_call call = {name, -1, NULL, bytes};
 
-    return invar_op_meter_begin(dev, &call);
+    return invar_op_profiler_begin(dev, &call);
 }
 
-static inline invar_status invar_device_take(const invar_device *dev, void **out, size_t bytes,
-                                             const char *what)
+static inline invar_status invar_device_alloc(const invar_device *dev, void **out, size_t bytes,
+                                              const char *what)
 {
     return dev->backend->memory.take(dev, out, bytes, what);
 }
 
-static inline void invar_device_give(const invar_device *dev, void *block)
+static inline void invar_device_free(const invar_device *dev, void *block)
 {
     dev->backend->memory.give(dev, block);
 }
 
-static inline invar_status invar_device_take_host(const invar_device *dev, void **out, size_t bytes,
-                                                  const char *what)
+static inline invar_status invar_device_alloc_host(const invar_device *dev, void **out,
+                                                   size_t bytes, const char *what)
 {
     return dev->backend->memory.take_host(dev, out, bytes, what);
 }
 
-static inline void invar_device_give_host(const invar_device *dev, void *block)
+static inline void invar_device_free_host(const invar_device *dev, void *block)
 {
     dev->backend->memory.give_host(dev, block);
 }
 
-static inline invar_status invar_device_put(const invar_device *dev, void *to, const void *from,
-                                            size_t bytes)
+static inline invar_status invar_device_upload(const invar_device *dev, void *to, const void *from,
+                                               size_t bytes)
 {
-    bool begun = invar_op_meter_begin_copy(dev, "put", bytes);
+    bool begun = invar_op_profiler_begin_copy(dev, "put", bytes);
 
-    return invar_op_meter_end(dev, begun, dev->backend->memory.put(dev, to, from, bytes));
+    return invar_op_profiler_end(dev, begun, dev->backend->memory.put(dev, to, from, bytes));
 }
 
-static inline invar_status invar_device_get(const invar_device *dev, void *to, const void *from,
-                                            size_t bytes)
+static inline invar_status invar_device_download(const invar_device *dev, void *to,
+                                                 const void *from, size_t bytes)
 {
-    bool begun = invar_op_meter_begin_copy(dev, "get", bytes);
+    bool begun = invar_op_profiler_begin_copy(dev, "get", bytes);
 
-    return invar_op_meter_end(dev, begun, dev->backend->memory.get(dev, to, from, bytes));
+    return invar_op_profiler_end(dev, begun, dev->backend->memory.get(dev, to, from, bytes));
 }
 
 static inline invar_status invar_device_copy(const invar_device *dev, void *to, const void *from,
                                              size_t bytes)
 {
-    bool begun = invar_op_meter_begin_copy(dev, "copy", bytes);
+    bool begun = invar_op_profiler_begin_copy(dev, "copy", bytes);
 
-    return invar_op_meter_end(dev, begun, dev->backend->memory.copy(dev, to, from, bytes));
+    return invar_op_profiler_end(dev, begun, dev->backend->memory.copy(dev, to, from, bytes));
 }
 
-static inline invar_status invar_device_copy_each(const invar_device *dev, void *to,
-                                                  const void *from, size_t bytes, size_t stride,
-                                                  size_t count)
+static inline invar_status invar_device_copy_strided(const invar_device *dev, void *to,
+                                                     const void *from, size_t bytes, size_t stride,
+                                                     size_t count)
 {
-    bool begun = invar_op_meter_begin_copy(dev, "copy", bytes * count);
+    bool begun = invar_op_profiler_begin_copy(dev, "copy", bytes * count);
 
-    return invar_op_meter_end(dev, begun,
-                              dev->backend->memory.copy_each(dev, to, from, bytes, stride, count));
+    return invar_op_profiler_end(
+        dev, begun, dev->backend->memory.copy_each(dev, to, from, bytes, stride, count));
 }
 
 static inline invar_status invar_device_zero(const invar_device *dev, void *at, size_t bytes)
 {
-    bool begun = invar_op_meter_begin_copy(dev, "zero", bytes);
+    bool begun = invar_op_profiler_begin_copy(dev, "zero", bytes);
 
-    return invar_op_meter_end(dev, begun, dev->backend->memory.zero(dev, at, bytes));
+    return invar_op_profiler_end(dev, begun, dev->backend->memory.zero(dev, at, bytes));
 }
 
-static inline invar_status invar_device_wait(const invar_device *dev)
+static inline invar_status invar_device_synchronize(const invar_device *dev)
 {
-    bool begun = invar_op_meter_begin_copy(dev, "wait", 0);
+    bool begun = invar_op_profiler_begin_copy(dev, "wait", 0);
 
-    return invar_op_meter_end(dev, begun, dev->backend->memory.wait(dev));
+    return invar_op_profiler_end(dev, begun, dev->backend->memory.wait(dev));
 }
 
 /* An arena in the device's memory; `dev` outlives it. */
@@ -342,13 +344,13 @@ INVAR_EXPORT const char *invar_op_name(invar_op op);
 int invar_op_revision(invar_op op);
 
 /* True when the op's bits depend on the numerics of the run. */
-int invar_op_uses_step(invar_op op);
+int invar_op_depends_on_numerics(invar_op op);
 
 /* The largest struct of ops.h, in bytes; no less. */
-#define INVAR_OP_ARGS_MOST 1024
+#define INVAR_OP_ARGS_MAX 1024
 
 /*
- * Copies the arguments to `to`, an invar_op_args or INVAR_OP_ARGS_MOST bytes with the alignment of
+ * Copies the arguments to `to`, an invar_op_args or INVAR_OP_ARGS_MAX bytes with the alignment of
  * malloc, and yields their size. Where the compiler can do that, what lies between the fields is
  * cleared: equal arguments are then equal bytes.
  */

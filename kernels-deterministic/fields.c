@@ -106,7 +106,7 @@ bool invar_field_present(const invar_field *field, const void *args)
     }
     switch (field->kind) {
     case INVAR_FIELD_TENSOR: return invar_tensor_present(in);
-    case INVAR_FIELD_SEGMENTS: return ((const invar_segments *)in)->start != NULL;
+    case INVAR_FIELD_SEGMENTS: return ((const invar_row_offsets *)in)->start != NULL;
     case INVAR_FIELD_ARRAY:
     case INVAR_FIELD_TENSORS: return *(const void *const *)in != NULL;
     default: return true;
@@ -123,7 +123,7 @@ static invar_tensor words_of(const void *data, int64_t count, size_t element)
 invar_tensor invar_field_memory(const invar_field *field, const void *args)
 {
     const void *in = invar_field_in(field, args);
-    const invar_segments *segments = in;
+    const invar_row_offsets *segments = in;
 
     switch (field->kind) {
     case INVAR_FIELD_TENSOR: return *(const invar_tensor *)in;

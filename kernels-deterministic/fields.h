@@ -17,7 +17,7 @@ extern "C" {
 
 typedef enum invar_field_kind {
     INVAR_FIELD_TENSOR,   /* an invar_tensor: its data and its scale */
-    INVAR_FIELD_SEGMENTS, /* an invar_segments: its boundaries */
+    INVAR_FIELD_SEGMENTS, /* an invar_row_offsets: its boundaries */
     INVAR_FIELD_ARRAY,    /* a pointer to elements */
     INVAR_FIELD_TENSORS,  /* a pointer to a list of tensors; the list is in the host's memory */
     INVAR_FIELD_I32,      /* numbers, from here on */
@@ -32,7 +32,7 @@ typedef enum invar_field_role {
     INVAR_FIELD_UPDATE, /* what is there before matters: sums, moments, caches */
 } invar_field_role;
 
-#define INVAR_FIELD_MOST_OTHERS 3
+#define INVAR_FIELD_MAX_ALIASES 3
 
 typedef struct invar_field {
     const char *name; /* as in C: "parts[0].dy" */
@@ -47,7 +47,7 @@ typedef struct invar_field {
     /* Present where `index` is less than the i32 at `among`; 0: always, or as the field says. */
     uint16_t among, index;
     /* An output may be the field at other[i] - 1: the same memory. 0: no more of them. */
-    uint16_t other[INVAR_FIELD_MOST_OTHERS + 1];
+    uint16_t other[INVAR_FIELD_MAX_ALIASES + 1];
     uint16_t element;  /* bytes of one, of an array */
     uint16_t count_at; /* where the i64 is that counts them; 0: there is one */
     uint16_t more;     /* so many more than that */

@@ -30,10 +30,10 @@ extern "C" {
 #endif
 
 /* Segment boundaries: segment i is the rows [start[i], start[i+1]); start[0] = 0, ascending. */
-typedef struct invar_segments {
+typedef struct invar_row_offsets {
     const int64_t *start; /* (count + 1) */
     int64_t count;
-} invar_segments;
+} invar_row_offsets;
 
 /* ---- linear layers --------------------------------------------------------------------------- */
 
@@ -56,12 +56,12 @@ typedef struct invar_segments {
  * atoms, as above. Of a matrix that is a stack of experts each expert is cut alone, and its pieces
  * stand together.
  */
-typedef struct invar_cut {
+typedef struct invar_logical_split {
     int32_t pieces;  /* V: 1, 2, 4 or 8 */
     int32_t columns; /* 1: along the columns; 0: the rows */
     int64_t atom;    /* of them: what stays together; not read where pieces is 1 */
     int64_t stack;   /* experts; 1 for all others */
-} invar_cut;
+} invar_logical_split;
 
 typedef struct invar_linear_output {
     invar_tensor y;    /* (T, N_p) */
@@ -114,7 +114,7 @@ typedef struct invar_linear_dw_args {
     invar_tensor dw; /* (N, K) f32, accumulates */
     invar_tensor dy; /* (T, N) storage */
     invar_tensor x;  /* (T, K) storage, same type */
-    invar_segments units;
+    invar_row_offsets units;
     int64_t fresh; /* 1: dw is written, all of it; 0: it is added to */
 } invar_linear_dw_args;
 
@@ -122,7 +122,7 @@ typedef struct invar_linear_dw_args {
 typedef struct invar_token_sum_args {
     invar_tensor out; /* (N) f32, accumulates */
     invar_tensor x;   /* (T, N) storage */
-    invar_segments units;
+    invar_row_offsets units;
 } invar_token_sum_args;
 
 /*
@@ -130,7 +130,7 @@ typedef struct invar_token_sum_args {
  * counted from the start of their unit, one row each, units ascending. How many there can be:
  */
 #define INVAR_TOKEN_BLOCK 128
-static inline int64_t invar_token_blocks_of(const invar_segments *units, int64_t tokens)
+static inline int64_t invar_token_blocks_max(const invar_row_offsets *units, int64_t tokens)
 {
     int64_t most = tokens / INVAR_TOKEN_BLOCK + units->count;
 
@@ -140,8 +140,8 @@ static inline int64_t invar_token_blocks_of(const invar_segments *units, int64_t
 /* out += per unit the sum of its blocks, as token.sum has it once the blocks are summed. */
 typedef struct invar_token_fold_args {
     invar_tensor out;  /* (N) f32, accumulates */
-    invar_tensor sums; /* (invar_token_blocks_of, N) f32: of blocks; the rest is not read */
-    invar_segments units;
+    invar_tensor sums; /* (invar_token_blocks_max, N) f32: of blocks; the rest is not read */
+    invar_row_offsets units;
     int64_t tokens; /* of all units */
 } invar_token_fold_args;
 
@@ -158,17 +158,17 @@ typedef struct invar_shards_fold_args {
 
 /* ---- low precision --------------------------------------------------------------------------- */
 
-/* q = quantised x; the format is q's dtype (fp8, mxfp8, int4) and q.scale_rows. bf16: rounded x. */
-typedef struct invar_quantise_args {
+/* q = quantized x; the format is q's dtype (fp8, mxfp8, int4) and q.scale_rows. bf16: rounded x. */
+typedef struct invar_quantize_args {
     invar_tensor q; /* (R, C) with scales; or bf16 */
     invar_tensor x; /* (R, C) storage; f32 where q is bf16 */
-} invar_quantise_args;
+} invar_quantize_args;
 
 /* x = the values that q stands for: exact in bf16 for mxfp8; rounded to bf16 for int4. */
-typedef struct invar_dequantise_args {
+typedef struct invar_dequantize_args {
     invar_tensor x; /* (R, C) storage */
     invar_tensor q; /* (R, C) with scales */
-} invar_dequantise_args;
+} invar_dequantize_args;
 
 /* ---- embedding, residual, norm, rotary embedding, activation --------------------------------- */
 
@@ -183,7 +183,7 @@ typedef struct invar_embedding_bwd_args {
     invar_tensor dtable; /* (V, D) f32, accumulates */
     invar_tensor dout;   /* (T, D) storage */
     invar_tensor ids;    /* (T) i32 */
-    invar_segments units;
+    invar_row_offsets units;
 } invar_embedding_bwd_args;
 
 /* out = round(a + b), all of one type; out may be a or b. */
@@ -201,11 +201,11 @@ typedef struct invar_scale_args {
 } invar_scale_args;
 
 /* The rotation that follows a norm: what rope.fwd takes beside the rows. Optional as a whole. */
-typedef struct invar_rotation {
+typedef struct invar_rope_args {
     invar_tensor positions; /* (T) i32, below P */
     invar_tensor cosine;    /* (P, D/2) f32 */
     invar_tensor sine;      /* (P, D/2) f32 */
-} invar_rotation;
+} invar_rope_args;
 
 /*
  * Norm over the last index, D >= 1; H > 1 gives each head the one weight (QK-norm). y may be x.
@@ -216,7 +216,7 @@ typedef struct invar_rmsnorm_fwd_args {
     invar_tensor x;      /* (T, H, D) storage */
     invar_tensor weight; /* (D) storage or f32 */
     float eps;
-    invar_rotation rotation;
+    invar_rope_args rotation;
 } invar_rmsnorm_fwd_args;
 
 /*
@@ -231,13 +231,13 @@ typedef struct invar_rmsnorm_bwd_args {
     invar_tensor dy;      /* (T, H, D) storage */
     invar_tensor x;       /* (T, H, D) storage */
     invar_tensor weight;  /* (D) storage or f32 */
-    invar_segments units;
+    invar_row_offsets units;
     float eps;
-    invar_rotation rotation;
+    invar_rope_args rotation;
     invar_tensor residual; /* (T, H, D) storage, optional */
     int32_t head_shards;   /* of H: dweight */
     int64_t head_atom;
-    invar_tensor block_sums; /* (invar_token_blocks_of, D) f32: in place of dweight; optional */
+    invar_tensor block_sums; /* (invar_token_blocks_max, D) f32: in place of dweight; optional */
 } invar_rmsnorm_bwd_args;
 
 typedef enum invar_rope_scaling { INVAR_ROPE_DEFAULT, INVAR_ROPE_LLAMA3 } invar_rope_scaling;
@@ -271,11 +271,11 @@ typedef struct invar_swiglu_fwd_args {
     invar_tensor y;    /* (T, D) storage */
     invar_tensor gate; /* (T, D) storage */
     invar_tensor up;   /* (T, D) storage */
-    invar_tensor y_q;  /* (T, D) with scales, optional: what quantise makes of y */
+    invar_tensor y_q;  /* (T, D) with scales, optional: what quantize makes of y */
 } invar_swiglu_fwd_args;
 
 /*
- * dgate and dup may each be dy, gate or up, not both the same one. The quantised ones are both
+ * dgate and dup may each be dy, gate or up, not both the same one. The quantized ones are both
  * there, of one format, or neither.
  */
 typedef struct invar_swiglu_bwd_args {
@@ -284,8 +284,8 @@ typedef struct invar_swiglu_bwd_args {
     invar_tensor dy;      /* (T, D) storage */
     invar_tensor gate;    /* (T, D) storage */
     invar_tensor up;      /* (T, D) storage */
-    invar_tensor dgate_q; /* (T, D) with scales, optional: what quantise makes of dgate */
-    invar_tensor dup_q;   /* (T, D) with scales, optional: what quantise makes of dup */
+    invar_tensor dgate_q; /* (T, D) with scales, optional: what quantize makes of dgate */
+    invar_tensor dup_q;   /* (T, D) with scales, optional: what quantize makes of dup */
 } invar_swiglu_bwd_args;
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -314,7 +314,7 @@ typedef struct invar_attention_fwd_args {
     invar_tensor q;    /* (T, HQ, D) storage */
     invar_tensor k;    /* (T, HKV, D) */
     invar_tensor v;    /* (T, HKV, D) */
-    invar_segments samples;
+    invar_row_offsets samples;
     invar_attention_shape shape;
 } invar_attention_fwd_args;
 
@@ -328,7 +328,7 @@ typedef struct invar_attention_bwd_args {
     invar_tensor q;    /* (T, HQ, D) */
     invar_tensor k;    /* (T, HKV, D) */
     invar_tensor v;    /* (T, HKV, D) */
-    invar_segments samples;
+    invar_row_offsets samples;
     invar_attention_shape shape;
     int32_t head_shards; /* of HQ: dk, dv */
     int64_t head_atom;
@@ -350,7 +350,7 @@ typedef struct invar_attention_paged_args {
     invar_tensor o; /* (R, HQ, D) storage */
     invar_tensor q; /* (R, HQ, D) */
     invar_kv_pages cache;
-    invar_segments rows;    /* S sequences */
+    invar_row_offsets rows; /* S sequences */
     const int64_t *lengths; /* (S) keys of each sequence, the new ones included */
     invar_attention_shape shape;
 } invar_attention_paged_args;
@@ -363,7 +363,7 @@ typedef struct invar_kv_write_args {
     invar_kv_pages cache;
     invar_tensor k; /* (R, HKV, D) storage */
     invar_tensor v; /* (R, HKV, D) */
-    invar_segments rows;
+    invar_row_offsets rows;
     const int64_t *lengths;
 } invar_kv_write_args;
 
@@ -431,7 +431,7 @@ typedef struct invar_moe_linear_fwd_args {
     invar_tensor y; /* (P, N) f32 or bf16 */
     invar_tensor x; /* (P, K) */
     invar_tensor w; /* (E*N, K) */
-    invar_segments experts;
+    invar_row_offsets experts;
     int32_t k_shards;
     int64_t k_atom;
 } invar_moe_linear_fwd_args;
@@ -441,7 +441,7 @@ typedef struct invar_moe_linear_dx_args {
     invar_tensor dx; /* (P, K) f32 or bf16 */
     invar_linear_part parts[INVAR_LINEAR_MAX_PARTS];
     int32_t n_parts;
-    invar_segments experts;
+    invar_row_offsets experts;
     int32_t k_shards;
     int64_t k_atom[INVAR_LINEAR_MAX_PARTS];
 } invar_moe_linear_dx_args;
@@ -452,9 +452,9 @@ typedef struct invar_moe_linear_dw_args {
     invar_tensor dy;        /* (P, N) storage */
     invar_tensor x;         /* (P, K) storage */
     invar_tensor row_token; /* (P) i32 */
-    invar_segments experts;
-    invar_segments units; /* over tokens */
-    int64_t fresh;        /* 1: dw is written, zeros where an expert has no rows; 0: added to */
+    invar_row_offsets experts;
+    invar_row_offsets units; /* over tokens */
+    int64_t fresh;           /* 1: dw is written, zeros where an expert has no rows; 0: added to */
 } invar_moe_linear_dw_args;
 
 /* out = sum of weight * expert output over slots ascending, the shared expert's output last. */
@@ -508,7 +508,7 @@ typedef struct invar_logprob_bwd_args {
  * largest, and at the end the target's logit. How many:
  */
 #define INVAR_LOGPROB_CHUNK 256
-static inline int64_t invar_logprob_sums_of(int64_t vocabulary, int32_t parts)
+static inline int64_t invar_logprob_sum_columns(int64_t vocabulary, int32_t parts)
 {
     int64_t chunks = vocabulary / INVAR_LOGPROB_CHUNK + (vocabulary % INVAR_LOGPROB_CHUNK != 0);
 
@@ -517,7 +517,7 @@ static inline int64_t invar_logprob_sums_of(int64_t vocabulary, int32_t parts)
 
 /* What logprob.fwd knows of its chunks before it joins them, of one part. */
 typedef struct invar_logprob_sum_args {
-    invar_tensor sums;   /* (T, invar_logprob_sums_of) f32; +0 behind the last chunk */
+    invar_tensor sums;   /* (T, invar_logprob_sum_columns) f32; +0 behind the last chunk */
     invar_tensor logits; /* (T, V) f32, finite: those of the part, maybe none */
     invar_tensor
         targets;       /* (T) i32, counted from the part's first id; V: another part's, gives +0 */
@@ -530,7 +530,7 @@ typedef struct invar_logprob_join_args {
     invar_tensor entropy; /* (T) f32, optional */
     invar_tensor max;     /* (T) f32 */
     invar_tensor logsum;  /* (T) f32 */
-    invar_tensor sums;    /* (parts * T, invar_logprob_sums_of) f32 */
+    invar_tensor sums;    /* (parts * T, invar_logprob_sum_columns) f32 */
     invar_tensor targets; /* (T) i32, of the whole vocabulary */
     int64_t vocabulary;   /* >= 1 */
     int32_t parts;        /* >= 1 */
@@ -608,15 +608,16 @@ typedef struct invar_adamw_args {
 
 /*
  * The tree hash of the canonical bytes of each tensor of a list; shards are consecutive V-ths of
- * the rows of index 0. A quantised tensor gives two shards of the tree for each of them: data, then
+ * the rows of index 0. A quantized tensor gives two shards of the tree for each of them: data, then
  * scales. The list is the host's, as that of grad.norm is.
  */
 typedef struct invar_hash_tree_args {
     invar_digest *digest;  /* (count) */
     const invar_tensor *x; /* (count) */
     int64_t count;
-    int32_t shards;        /* of each of them; 1 with cuts */
-    const invar_cut *cuts; /* (count), optional: how each is cut, and each piece is a shard */
+    int32_t shards; /* of each of them; 1 with cuts */
+    const invar_logical_split
+        *cuts; /* (count), optional: how each is cut, and each piece is a shard */
 } invar_hash_tree_args;
 
 /*
@@ -626,12 +627,12 @@ typedef struct invar_hash_tree_args {
 typedef struct invar_hash_leaves_args {
     invar_digest *digest; /* (leaves) */
     invar_tensor x;
-    invar_segments samples;
+    invar_row_offsets samples;
     int64_t leaves; /* invar_hash_leaf_count, which only the host can say */
 } invar_hash_leaves_args;
 
 /* How many leaves rows have in segments that are in the host's memory. */
-int64_t invar_hash_leaf_count(const invar_tensor *x, const invar_segments *samples);
+int64_t invar_hash_leaf_count(const invar_tensor *x, const invar_row_offsets *samples);
 
 /* The arguments of any op. */
 typedef union invar_op_args {

@@ -17,7 +17,7 @@
 
 /* The taking apart of one call. */
 typedef struct taking {
-    invar_parts *out;
+    invar_fused_parts *out;
     invar_op op;
     const void *args;
     char *side, *host_side; /* NULL: only counted */
@@ -65,9 +65,9 @@ static invar_tensor aside(taking *t, const invar_tensor *like)
 
 static invar_op_args *add_call(taking *t, invar_op op)
 {
-    invar_part_call *part = &t->out->call[t->out->count++];
+    invar_fused_part_call *part = &t->out->call[t->out->count++];
 
-    INVAR_CHECK(t->out->count <= INVAR_PARTS_MOST);
+    INVAR_CHECK(t->out->count <= INVAR_FUSED_PARTS_MAX);
     memset(part, 0, sizeof *part);
     part->op = op;
     return &part->args;
@@ -77,7 +77,7 @@ static invar_op_args *add_call(taking *t, invar_op op)
 static void gives(taking *t, const void *field, const invar_tensor *side, bool host)
 {
     size_t offset = (size_t)((const char *)field - (const char *)t->args);
-    invar_part_output *o = t->out->output;
+    invar_fused_part_output *o = t->out->output;
 
     while (o->field->offset != offset)
         INVAR_CHECK(++o < t->out->output + t->out->outputs);
@@ -96,8 +96,8 @@ static void list_outputs(taking *t)
 
     for (int i = 0; i < count && fields[i].role != INVAR_FIELD_IN; i++)
         if (invar_field_present(&fields[i], t->args)) {
-            INVAR_CHECK(t->out->outputs < INVAR_PARTS_MOST_OUTPUTS);
-            t->out->output[t->out->outputs++] = (invar_part_output){
+            INVAR_CHECK(t->out->outputs < INVAR_FUSED_PARTS_MAX_OUTPUTS);
+            t->out->output[t->out->outputs++] = (invar_fused_part_output){
                 .field = &fields[i], .fused = invar_field_memory(&fields[i], t->args), .call = -1};
         }
 }
@@ -169,17 +169,17 @@ static void add_residual(taking *t, const invar_tensor *sum, const invar_tensor 
     gives(t, sum, &out, false);
 }
 
-static void add_quantise(taking *t, const invar_tensor *codes, const invar_tensor *x)
+static void add_quantize(taking *t, const invar_tensor *codes, const invar_tensor *x)
 {
-    invar_quantise_args *quantise = &add_call(t, INVAR_OP_QUANTISE)->quantise;
+    invar_quantize_args *quantize = &add_call(t, INVAR_OP_QUANTIZE)->quantize;
 
-    *quantise = (invar_quantise_args){.q = aside(t, codes), .x = *x};
-    gives(t, codes, &quantise->q, false);
+    *quantize = (invar_quantize_args){.q = aside(t, codes), .x = *x};
+    gives(t, codes, &quantize->q, false);
 }
 
 /* Rows of `like`'s shape from x. */
 static invar_rope_fwd_args *add_rope(taking *t, invar_op op, const invar_tensor *like,
-                                     const invar_tensor *x, const invar_rotation *r)
+                                     const invar_tensor *x, const invar_rope_args *r)
 {
     invar_rope_fwd_args *rope = &add_call(t, op)->rope_fwd; // that of rope.bwd, too
 
@@ -267,7 +267,7 @@ static void take_swiglu_fwd(taking *t)
 {
     const invar_swiglu_fwd_args *a = t->args;
 
-    add_quantise(t, &a->y_q, &add_plain(t)->swiglu_fwd.y);
+    add_quantize(t, &a->y_q, &add_plain(t)->swiglu_fwd.y);
 }
 
 static void take_swiglu_bwd(taking *t)
@@ -275,8 +275,8 @@ static void take_swiglu_bwd(taking *t)
     const invar_swiglu_bwd_args *a = t->args;
     const invar_swiglu_bwd_args *plain = &add_plain(t)->swiglu_bwd;
 
-    add_quantise(t, &a->dgate_q, &plain->dgate);
-    add_quantise(t, &a->dup_q, &plain->dup);
+    add_quantize(t, &a->dgate_q, &plain->dgate);
+    add_quantize(t, &a->dup_q, &plain->dup);
 }
 
 static void take_grad_norm(taking *t)
@@ -319,7 +319,8 @@ static bool is_fused(invar_op op, const void *args)
     return false;
 }
 
-void invar_parts_of(invar_parts *out, invar_op op, const void *args, void *side, void *host_side)
+void invar_fused_parts_plan(invar_fused_parts *out, invar_op op, const void *args, void *side,
+                            void *host_side)
 {
     taking t = {out, op, args, side, host_side};
 
@@ -334,10 +335,11 @@ void invar_parts_of(invar_parts *out, invar_op op, const void *args, void *side,
         INVAR_CHECK(out->output[i].call >= 0);
 }
 
-invar_status invar_parts_begin(const invar_device *dev, const invar_parts *parts)
+invar_status invar_fused_parts_copy_accumulators(const invar_device *dev,
+                                                 const invar_fused_parts *parts)
 {
     for (int i = 0; i < parts->outputs; i++) {
-        const invar_part_output *o = &parts->output[i];
+        const invar_fused_part_output *o = &parts->output[i];
         if (o->field->role != INVAR_FIELD_UPDATE)
             continue;
         INVAR_CHECK(o->fused.row_stride == o->side.row_stride); // sums of fused calls are vectors

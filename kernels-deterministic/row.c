@@ -34,7 +34,7 @@ static void load_mxfp8(float *dst, const invar_tensor *t, int64_t row, int64_t f
 
     for (int64_t i = 0; i < count; i++)
         dst[i] = invar_f32_from_bf16(
-            invar_mx_dequantise(q[first + i], scale[(first + i) / INVAR_MX_BLOCK]));
+            invar_mx_dequantize(q[first + i], scale[(first + i) / INVAR_MX_BLOCK]));
 }
 
 static void load_int4(float *dst, const invar_tensor *t, int64_t row, int64_t first, int64_t count)
@@ -44,11 +44,12 @@ static void load_int4(float *dst, const invar_tensor *t, int64_t row, int64_t fi
 
     for (int64_t i = 0; i < count; i++)
         dst[i] = invar_f32_from_bf16(
-            invar_int4_dequantise(invar_int4_unpack(packed[(first + i) / 2], (first + i) & 1),
+            invar_int4_dequantize(invar_int4_unpack(packed[(first + i) / 2], (first + i) & 1),
                                   scale[(first + i) / INVAR_INT4_BLOCK]));
 }
 
-void invar_row_load(float *dst, const invar_tensor *t, int64_t row, int64_t first, int64_t count)
+void invar_tensor_row_load(float *dst, const invar_tensor *t, int64_t row, int64_t first,
+                           int64_t count)
 {
     int64_t at = row * t->row_stride + first;
 
@@ -65,8 +66,8 @@ void invar_row_load(float *dst, const invar_tensor *t, int64_t row, int64_t firs
     load_int4(dst, t, row, first, count);
 }
 
-void invar_row_store(const invar_tensor *t, int64_t row, int64_t first, int64_t count,
-                     const float *src)
+void invar_tensor_row_store(const invar_tensor *t, int64_t row, int64_t first, int64_t count,
+                            const float *src)
 {
     int64_t at = row * t->row_stride + first;
     uint16_t *dst;
@@ -81,10 +82,10 @@ void invar_row_store(const invar_tensor *t, int64_t row, int64_t first, int64_t 
         dst[i] = invar_bf16_from_f32(src[i]);
 }
 
-float invar_row_fp8_scale(const invar_tensor *t, int64_t row, int64_t col)
+float invar_tensor_row_fp8_scale(const invar_tensor *t, int64_t row, int64_t col)
 {
     const float *scale = t->scale;
 
-    return scale[invar_tensor_band_of(t, row) * invar_tensor_scale_blocks(t) +
+    return scale[invar_tensor_band_index(t, row) * invar_tensor_scale_blocks(t) +
                  col / INVAR_FP8_BLOCK];
 }

@@ -19,14 +19,15 @@ extern "C" {
  * dst[i] = the value at (row, first + i). mxfp8 and int4 yield the bf16 value that they stand for;
  * fp8 yields the e4m3 value without its scale. For int4, first is even.
  */
-void invar_row_load(float *dst, const invar_tensor *t, int64_t row, int64_t first, int64_t count);
+void invar_tensor_row_load(float *dst, const invar_tensor *t, int64_t row, int64_t first,
+                           int64_t count);
 
 /* Rounds into storage (f32 or bf16). */
-void invar_row_store(const invar_tensor *t, int64_t row, int64_t first, int64_t count,
-                     const float *src);
+void invar_tensor_row_store(const invar_tensor *t, int64_t row, int64_t first, int64_t count,
+                            const float *src);
 
 /* The scale of an fp8 tensor at (row, col). */
-float invar_row_fp8_scale(const invar_tensor *t, int64_t row, int64_t col);
+float invar_tensor_row_fp8_scale(const invar_tensor *t, int64_t row, int64_t col);
 
 #ifdef __cplusplus
 }

@@ -55,7 +55,7 @@ int64_t invar_tensor_bands(const invar_tensor *t)
     return rows / period * ceil_div(period, t->scale_rows) + ceil_div(rows % period, t->scale_rows);
 }
 
-int64_t invar_tensor_band_of(const invar_tensor *t, int64_t row)
+int64_t invar_tensor_band_index(const invar_tensor *t, int64_t row)
 {
     if (!t->scale_period)
         return row / t->scale_rows;
@@ -133,7 +133,7 @@ invar_tensor invar_tensor_1d(void *data, invar_dtype dtype, int64_t n)
     return t;
 }
 
-invar_tensor invar_tensor_quantised(void *data, void *scale, invar_dtype dtype, int32_t scale_rows,
+invar_tensor invar_tensor_quantized(void *data, void *scale, invar_dtype dtype, int32_t scale_rows,
                                     int64_t rows, int64_t cols)
 {
     invar_tensor t = invar_tensor_2d(data, dtype, rows, cols);
@@ -166,7 +166,7 @@ invar_tensor invar_tensor_rows(const invar_tensor *t, int64_t first, int64_t row
         view.shape[0] = first; // the scales of the rows before
         view.scale = (char *)t->scale + invar_tensor_scale_bytes(&view);
         if (first > 0 && rows > 0)
-            INVAR_CHECK(invar_tensor_band(t, invar_tensor_band_of(t, first)).first == first);
+            INVAR_CHECK(invar_tensor_band(t, invar_tensor_band_index(t, first)).first == first);
         // from the middle of a period it can only go to its end: then nothing begins anew
         if (t->scale_period && first % t->scale_period != 0) {
             INVAR_CHECK(first % t->scale_period + rows <= t->scale_period);

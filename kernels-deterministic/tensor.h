@@ -37,7 +37,7 @@ typedef enum invar_dtype {
 
 typedef struct invar_tensor {
     void *data;
-    void *scale; /* quantised types only: (bands, ceil(cols / block)), contiguous */
+    void *scale; /* quantized types only: (bands, ceil(cols / block)), contiguous */
     invar_dtype dtype;
     int32_t rank;
     int32_t scale_rows;   /* of a band. INVAR_DTYPE_FP8: 1 or 128; otherwise 1 */
@@ -53,8 +53,8 @@ invar_tensor invar_tensor_3d(void *data, invar_dtype dtype, int64_t n0, int64_t 
 invar_tensor invar_tensor_4d(void *data, invar_dtype dtype, int64_t n0, int64_t n1, int64_t n2,
                              int64_t n3);
 
-/* The same with scales, for the quantised types; scale_rows as in invar_tensor. */
-invar_tensor invar_tensor_quantised(void *data, void *scale, invar_dtype dtype, int32_t scale_rows,
+/* The same with scales, for the quantized types; scale_rows as in invar_tensor. */
+invar_tensor invar_tensor_quantized(void *data, void *scale, invar_dtype dtype, int32_t scale_rows,
                                     int64_t rows, int64_t cols);
 
 /* Columns [first, first + cols) of a rank 2 tensor. Whole bytes and whole scale blocks only. */
@@ -72,11 +72,11 @@ const char *invar_dtype_name(invar_dtype dtype);
 /* Bits of one element: 32, 16, 8, 8, 4, 32, 64; 0 for NONE. */
 int invar_dtype_bits(invar_dtype dtype);
 
-/* Columns that share a scale: 128, 32, 32 for the quantised types, 0 for the others. */
+/* Columns that share a scale: 128, 32, 32 for the quantized types, 0 for the others. */
 int64_t invar_dtype_scale_block(invar_dtype dtype);
 
 /*
- * Bands of a quantised tensor: the rows that share scales. Each has scale_rows rows but the last
+ * Bands of a quantized tensor: the rows that share scales. Each has scale_rows rows but the last
  * one, and the last one before bands begin anew, which may have fewer; as the last scale block of a
  * row may have fewer columns.
  */
@@ -86,10 +86,10 @@ typedef struct invar_band {
 } invar_band;
 
 int64_t invar_tensor_bands(const invar_tensor *t);
-int64_t invar_tensor_band_of(const invar_tensor *t, int64_t row);
+int64_t invar_tensor_band_index(const invar_tensor *t, int64_t row);
 invar_band invar_tensor_band(const invar_tensor *t, int64_t number);
 
-/* Scale blocks of a row of a quantised tensor. */
+/* Scale blocks of a row of a quantized tensor. */
 int64_t invar_tensor_scale_blocks(const invar_tensor *t);
 
 /* Bytes of a tensor's scales; 0 for types without. */

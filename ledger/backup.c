@@ -36,14 +36,14 @@ static invar_status name_taken(const char *path)
 }
 
 static invar_status copy_shortened(invar_ledger *ledger, const char *path,
-                                   const invar_ledger_keep *keep)
+                                   const invar_ledger_retention *keep)
 {
     invar_ledger *to;
     invar_status status;
 
     INVAR_TRY(invar_ledger_open(
         &to, path, &(invar_ledger_options){.create = true, .writer = "invar ledger backup"}));
-    status = invar_ledger_shorten(to, ledger, keep);
+    status = invar_ledger_copy_pruned(to, ledger, keep);
     invar_ledger_close(to);
     return status;
 }
@@ -68,7 +68,7 @@ static invar_status give_name(const char *copy, const char *path)
         rc = link(copy, path) == 0 ? unlink(copy) : -1;
     if (rc != 0)
         return errno == EEXIST ? name_taken(path) : io_error(path, "cannot be made");
-    return invar_file_sync_folder(path);
+    return invar_ledger_file_sync_folder(path);
 }
 
 /* The status that counts is the copy's. */
@@ -77,19 +77,19 @@ static void remove_quietly(const char *folder)
     invar_error kept;
 
     invar_error_take(&kept);
-    if (invar_folder_remove(folder) != INVAR_OK)
+    if (invar_held_folder_remove(folder) != INVAR_OK)
         invar_error_clear(); // the next copy of this name removes it
     invar_error_put(&kept);
 }
 
 invar_status invar_ledger_backup(invar_ledger *ledger, const char *path,
-                                 const invar_ledger_keep *keep)
+                                 const invar_ledger_retention *keep)
 {
     char folder[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE + 8];
     invar_status status;
 
-    INVAR_TRY(invar_beside(folder, path, "partial"));
-    if (access(path, F_OK) == 0 || invar_file_has_wal(path)) // a log would become the copy's
+    INVAR_TRY(invar_temp_name(folder, path, "partial"));
+    if (access(path, F_OK) == 0 || invar_ledger_file_has_wal(path)) // a log would become the copy's
         return name_taken(path);
     if (mkdir(folder, 0700) != 0)
         return io_error(path, "cannot be made");

@@ -20,32 +20,33 @@
 
 /* ---- circumstances --------------------------------------------------------------------------- */
 
-static invar_status check_circumstances(const invar_ledger_circumstances *c)
+static invar_status check_circumstances(const invar_ledger_provenance *c)
 {
     for (size_t i = 0; i < c->n_facts; i++) {
-        INVAR_TRY(invar_input_name("a fact's scope", c->facts[i].scope));
-        INVAR_TRY(invar_input_name("a fact's key", c->facts[i].key));
-        INVAR_TRY(invar_input_text("a fact's value", c->facts[i].value));
+        INVAR_TRY(invar_ledger_validate_name("a fact's scope", c->facts[i].scope));
+        INVAR_TRY(invar_ledger_validate_name("a fact's key", c->facts[i].key));
+        INVAR_TRY(invar_ledger_validate_text("a fact's value", c->facts[i].value));
     }
     for (size_t i = 0; i < c->n_objects; i++) {
-        INVAR_TRY(invar_input_name("an object's scope", c->objects[i].scope));
-        INVAR_TRY(invar_input_name("an object's key", c->objects[i].key));
-        INVAR_TRY(invar_input_name("an object's kind", c->objects[i].kind));
+        INVAR_TRY(invar_ledger_validate_name("an object's scope", c->objects[i].scope));
+        INVAR_TRY(invar_ledger_validate_name("an object's key", c->objects[i].key));
+        INVAR_TRY(invar_ledger_validate_name("an object's kind", c->objects[i].kind));
     }
     return INVAR_OK;
 }
 
 static invar_status add_fact(invar_ledger *ledger, const invar_ledger_fact *fact)
 {
-    return invar_ledger_add(ledger, INVAR_TABLE_FACT,
-                            (invar_row){invar_value_int(ledger->at.seg),
-                                        invar_value_text(fact->scope), invar_value_text(fact->key),
-                                        invar_value_int(ledger->at.entry),
-                                        invar_value_text(fact->value)});
+    return invar_ledger_add(ledger, INVAR_LEDGER_TABLE_FACT,
+                            (invar_ledger_row_values){invar_ledger_value_int(ledger->at.seg),
+                                                      invar_ledger_value_text(fact->scope),
+                                                      invar_ledger_value_text(fact->key),
+                                                      invar_ledger_value_int(ledger->at.entry),
+                                                      invar_ledger_value_text(fact->value)});
 }
 
 /* The caller's word counts where both it and provenance have one. */
-static bool said_by(const invar_ledger_circumstances *c, const char *scope, const char *key)
+static bool said_by(const invar_ledger_provenance *c, const char *scope, const char *key)
 {
     for (size_t i = 0; i < c->n_facts; i++)
         if (strcmp(c->facts[i].scope, scope) == 0 && strcmp(c->facts[i].key, key) == 0)
@@ -83,15 +84,16 @@ static invar_status add_object(invar_ledger *ledger, const invar_ledger_object *
     invar_digest_format(hex, &hash);
     INVAR_TRY(object_known(&known, ledger, &hash));
     if (!known)
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_OBJECT,
-                                   (invar_row){invar_value_digest(&hash),
-                                               invar_value_int(ledger->at.entry),
-                                               invar_value_text(object->kind),
-                                               invar_value_blob(object->data, object->bytes)}));
+        INVAR_TRY(invar_ledger_add(
+            ledger, INVAR_LEDGER_TABLE_OBJECT,
+            (invar_ledger_row_values){invar_ledger_value_digest(&hash),
+                                      invar_ledger_value_int(ledger->at.entry),
+                                      invar_ledger_value_text(object->kind),
+                                      invar_ledger_value_blob(object->data, object->bytes)}));
     return add_fact(ledger, &(invar_ledger_fact){object->scope, object->key, hex});
 }
 
-static invar_status add_circumstances(invar_ledger *ledger, const invar_ledger_circumstances *c,
+static invar_status add_circumstances(invar_ledger *ledger, const invar_ledger_provenance *c,
                                       const invar_provenance *found)
 {
     size_t n_facts = 0, n_objects = 0;
@@ -112,13 +114,15 @@ static invar_status add_circumstances(invar_ledger *ledger, const invar_ledger_c
 }
 
 /* Segment ledger->at.seg begins where the position stands. */
-static invar_status add_segment(invar_ledger *ledger, const invar_ledger_circumstances *c,
+static invar_status add_segment(invar_ledger *ledger, const invar_ledger_provenance *c,
                                 const invar_provenance *found)
 {
-    INVAR_TRY(invar_ledger_add(
-        ledger, INVAR_TABLE_SEGMENT,
-        (invar_row){invar_value_int(ledger->at.seg), invar_value_int(ledger->at.entry),
-                    invar_value_int(ledger->at.step), invar_value_digest(&ledger->at.chain)}));
+    INVAR_TRY(
+        invar_ledger_add(ledger, INVAR_LEDGER_TABLE_SEGMENT,
+                         (invar_ledger_row_values){invar_ledger_value_int(ledger->at.seg),
+                                                   invar_ledger_value_int(ledger->at.entry),
+                                                   invar_ledger_value_int(ledger->at.step),
+                                                   invar_ledger_value_digest(&ledger->at.chain)}));
     return add_circumstances(ledger, c, found);
 }
 
@@ -138,20 +142,20 @@ static invar_status check_identity(invar_digest *hash_out, const invar_ledger_pa
     invar_hasher hasher;
 
     for (size_t i = 0; i < count; i++) {
-        INVAR_TRY(invar_input_name("a key of the identity", pairs[i].key));
-        INVAR_TRY(invar_input_text("a value of the identity", pairs[i].value));
+        INVAR_TRY(invar_ledger_validate_name("a key of the identity", pairs[i].key));
+        INVAR_TRY(invar_ledger_validate_text("a value of the identity", pairs[i].value));
         order[i] = &pairs[i];
     }
     INVAR_TRY(invar_sort((const void **)order, count, by_key));
     invar_hasher_init(&hasher);
     for (size_t i = 0; i < count; i++) {
-        invar_ledger_value key = invar_value_text(order[i]->key);
-        invar_ledger_value value = invar_value_text(order[i]->value);
+        invar_ledger_value key = invar_ledger_value_text(order[i]->key);
+        invar_ledger_value value = invar_ledger_value_text(order[i]->value);
         if (i > 0 && strcmp(order[i - 1]->key, order[i]->key) == 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "ledger: the key \"%.100s\" is twice in the identity", order[i]->key);
-        invar_value_hash(&hasher, &key);
-        invar_value_hash(&hasher, &value);
+        invar_ledger_value_hash(&hasher, &key);
+        invar_ledger_value_hash(&hasher, &value);
     }
     invar_hasher_final(hash_out, &hasher);
     return INVAR_OK;
@@ -174,10 +178,10 @@ static invar_status check_run(const invar_ledger_run *run)
     static const char *const words[] = {"train", "eval", "ci", "ab", "bisect", "replay"};
     static const invar_choices kinds = {words, sizeof words / sizeof *words};
 
-    INVAR_TRY(invar_input_name("a run's name", run->name));
-    INVAR_TRY(invar_input_word("a run's kind", run->kind, &kinds));
+    INVAR_TRY(invar_ledger_validate_name("a run's name", run->name));
+    INVAR_TRY(invar_ledger_validate_word("a run's kind", run->kind, &kinds));
     if (run->parent)
-        INVAR_TRY(invar_input_name("a run's parent", run->parent));
+        INVAR_TRY(invar_ledger_validate_name("a run's parent", run->parent));
     if (run->fork_chain && (!run->parent || run->fork_step < 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: a run goes on from the chain of %s",
                           run->parent ? "no step" : "no parent");
@@ -202,20 +206,22 @@ static invar_status add_run(invar_ledger *ledger, const invar_ledger_run *run,
 
     INVAR_TRY(make_uuid(uuid));
     INVAR_TRY(invar_ledger_add(
-        ledger, INVAR_TABLE_RUN,
-        (invar_row){invar_value_int(ledger->at.entry), invar_value_text(uuid),
-                    invar_value_text(run->name), invar_value_text(run->kind),
-                    invar_value_digest(identity), invar_value_text(run->parent),
-                    run->parent ? invar_value_int(run->fork_step) : invar_value_null()}));
+        ledger, INVAR_LEDGER_TABLE_RUN,
+        (invar_ledger_row_values){
+            invar_ledger_value_int(ledger->at.entry), invar_ledger_value_text(uuid),
+            invar_ledger_value_text(run->name), invar_ledger_value_text(run->kind),
+            invar_ledger_value_digest(identity), invar_ledger_value_text(run->parent),
+            run->parent ? invar_ledger_value_int(run->fork_step) : invar_ledger_value_null()}));
     for (size_t i = 0; i < run->n_identity; i++)
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_IDENTITY,
-                                   (invar_row){invar_value_text(order[i]->key),
-                                               invar_value_int(ledger->at.entry),
-                                               invar_value_text(order[i]->value)}));
+        INVAR_TRY(
+            invar_ledger_add(ledger, INVAR_LEDGER_TABLE_IDENTITY,
+                             (invar_ledger_row_values){invar_ledger_value_text(order[i]->key),
+                                                       invar_ledger_value_int(ledger->at.entry),
+                                                       invar_ledger_value_text(order[i]->value)}));
     return INVAR_OK;
 }
 
-static invar_status gather(invar_provenance **out, const invar_ledger_circumstances *c)
+static invar_status gather(invar_provenance **out, const invar_ledger_provenance *c)
 {
     *out = NULL;
     return c->bare ? INVAR_OK : invar_provenance_gather(out, c->build);
@@ -225,7 +231,7 @@ static invar_status gather(invar_provenance **out, const invar_ledger_circumstan
 static void forget_definition(invar_ledger *ledger)
 {
     invar_free(ledger->definition.rooted);
-    ledger->definition = (invar_ledger_definition){.defined = false};
+    ledger->definition = (invar_ledger_manifest){.defined = false};
 }
 
 /* Where the run begins: anew, or behind a step of its parent. */
@@ -245,7 +251,7 @@ static invar_status begin(invar_ledger *ledger, const invar_ledger_run *run,
     int64_t last = 0;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_transact(ledger, "begin", INVAR_DURABILITY_PROCESS));
+    INVAR_TRY(invar_ledger_begin_transaction(ledger, "begin", INVAR_DURABILITY_PROCESS));
     ledger->at = first_position(run);
     status = invar_sql_query_int(&last, ledger->sql, "SELECT max(run) FROM run", 0);
     ledger->at.run = last + 1;
@@ -346,9 +352,9 @@ static invar_status load_position(invar_ledger_position *out, invar_ledger *ledg
 
 invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t after_step,
                                  const invar_digest *chain,
-                                 const invar_ledger_circumstances *circumstances)
+                                 const invar_ledger_provenance *circumstances)
 {
-    static const invar_ledger_circumstances none = {.bare = false};
+    static const invar_ledger_provenance none = {.bare = false};
     invar_ledger_position before = ledger->at, next;
     invar_provenance *found;
     invar_ledger_summary run;
@@ -363,7 +369,7 @@ invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t
     INVAR_TRY(invar_ledger_find(&run, ledger, uuid));
     INVAR_TRY(load_position(&next, ledger, &run, after_step, chain));
     INVAR_TRY(gather(&found, circumstances));
-    status = invar_ledger_transact(ledger, "resume", INVAR_DURABILITY_PROCESS);
+    status = invar_ledger_begin_transaction(ledger, "resume", INVAR_DURABILITY_PROCESS);
     if (status == INVAR_OK) {
         ledger->at = next;
         status = add_segment(ledger, circumstances, found);

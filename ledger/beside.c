@@ -28,21 +28,22 @@ invar_status invar_ledger_add_event(invar_ledger *ledger, const invar_ledger_eve
                                     int64_t step, int64_t i)
 {
     return invar_ledger_add(
-        ledger, INVAR_TABLE_EVENT,
-        (invar_row){invar_value_int(ledger->at.entry), invar_value_int(i),
-                    invar_value_int(ledger->at.seg),
-                    step < 0 ? invar_value_null() : invar_value_int(step),
-                    invar_value_text(event->level), invar_value_text(event->kind),
-                    invar_value_text(event->message), invar_value_text(event->data)});
+        ledger, INVAR_LEDGER_TABLE_EVENT,
+        (invar_ledger_row_values){
+            invar_ledger_value_int(ledger->at.entry), invar_ledger_value_int(i),
+            invar_ledger_value_int(ledger->at.seg),
+            step < 0 ? invar_ledger_value_null() : invar_ledger_value_int(step),
+            invar_ledger_value_text(event->level), invar_ledger_value_text(event->kind),
+            invar_ledger_value_text(event->message), invar_ledger_value_text(event->data)});
 }
 
-invar_status invar_ledger_note(invar_ledger *ledger, const invar_ledger_event *event)
+invar_status invar_ledger_log_event(invar_ledger *ledger, const invar_ledger_event *event)
 {
     invar_status status;
 
     INVAR_TRY(check_open(ledger));
-    INVAR_TRY(invar_input_event(event));
-    INVAR_TRY(invar_ledger_transact(ledger, "event", INVAR_DURABILITY_PROCESS));
+    INVAR_TRY(invar_ledger_validate_event(event));
+    INVAR_TRY(invar_ledger_begin_transaction(ledger, "event", INVAR_DURABILITY_PROCESS));
     status = invar_ledger_add_event(ledger, event, event->step, 0);
     return invar_ledger_commit(ledger, status, &ledger->at);
 }
@@ -55,28 +56,30 @@ static invar_status add_results(invar_ledger *ledger, const char *dataset,
     for (size_t i = 0; i < count; i++) {
         INVAR_TRY(invar_ledger_add_series(ledger, results[i]->name));
         INVAR_TRY(invar_ledger_add(
-            ledger, INVAR_TABLE_EVALUATION,
-            (invar_row){invar_value_int(ledger->at.step), invar_value_int(ledger->at.seg),
-                        invar_value_text(dataset), invar_value_text(results[i]->name),
-                        invar_value_int(ledger->at.entry), invar_value_bits(results[i]->value)}));
+            ledger, INVAR_LEDGER_TABLE_EVALUATION,
+            (invar_ledger_row_values){
+                invar_ledger_value_int(ledger->at.step), invar_ledger_value_int(ledger->at.seg),
+                invar_ledger_value_text(dataset), invar_ledger_value_text(results[i]->name),
+                invar_ledger_value_int(ledger->at.entry),
+                invar_ledger_value_bits(results[i]->value)}));
     }
     return INVAR_OK;
 }
 
-invar_status invar_ledger_evaluate(invar_ledger *ledger, const char *dataset,
-                                   const invar_ledger_metric *results, size_t count)
+invar_status invar_ledger_add_evaluation(invar_ledger *ledger, const char *dataset,
+                                         const invar_ledger_metric *results, size_t count)
 {
     const invar_ledger_metric **order;
     invar_status status;
     void *block;
 
     INVAR_TRY(check_open(ledger));
-    INVAR_TRY(invar_input_name("a data set", dataset));
+    INVAR_TRY(invar_ledger_validate_name("a data set", dataset));
     INVAR_TRY(invar_alloc(&block, count, sizeof *order, "an evaluation"));
     order = block;
-    status = invar_input_metrics(order, "a result", results, count);
+    status = invar_ledger_validate_metrics(order, "a result", results, count);
     if (status == INVAR_OK)
-        status = invar_ledger_transact(ledger, "evaluation", INVAR_DURABILITY_PROCESS);
+        status = invar_ledger_begin_transaction(ledger, "evaluation", INVAR_DURABILITY_PROCESS);
     if (status == INVAR_OK)
         status =
             invar_ledger_commit(ledger, add_results(ledger, dataset, order, count), &ledger->at);
@@ -91,7 +94,7 @@ static invar_status check_checkpoint(invar_ledger *ledger, const invar_ledger_ch
     invar_digest chain = {{0}};
 
     INVAR_TRY(check_open(ledger));
-    INVAR_TRY(invar_input_text("a checkpoint's path", made->path));
+    INVAR_TRY(invar_ledger_validate_text("a checkpoint's path", made->path));
     if (made->step < -1 || made->step > ledger->at.step)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "ledger: a checkpoint of step %" PRId64 "; the last step is %" PRId64,
@@ -112,13 +115,14 @@ static invar_status record_checkpoint(invar_ledger *ledger, const invar_ledger_c
     invar_status status;
 
     INVAR_TRY(check_checkpoint(ledger, made));
-    INVAR_TRY(invar_ledger_transact(ledger, "checkpoint", INVAR_DURABILITY_POWER));
+    INVAR_TRY(invar_ledger_begin_transaction(ledger, "checkpoint", INVAR_DURABILITY_POWER));
     status = invar_ledger_add(
-        ledger, INVAR_TABLE_CHECKPOINT,
-        (invar_row){invar_value_int(made->step), invar_value_int(ledger->at.seg),
-                    invar_value_int(ledger->at.entry), invar_value_text(state),
-                    invar_value_text(made->path), invar_value_int(made->bytes),
-                    invar_value_digest(&made->hash), invar_value_digest(&made->chain)});
+        ledger, INVAR_LEDGER_TABLE_CHECKPOINT,
+        (invar_ledger_row_values){
+            invar_ledger_value_int(made->step), invar_ledger_value_int(ledger->at.seg),
+            invar_ledger_value_int(ledger->at.entry), invar_ledger_value_text(state),
+            invar_ledger_value_text(made->path), invar_ledger_value_int(made->bytes),
+            invar_ledger_value_digest(&made->hash), invar_ledger_value_digest(&made->chain)});
     return invar_ledger_commit(ledger, status, &ledger->at);
 }
 
@@ -142,12 +146,13 @@ invar_status invar_ledger_finish(invar_ledger *ledger, int64_t exit_code, const 
     invar_status status;
 
     INVAR_TRY(check_open(ledger));
-    INVAR_TRY(invar_input_text("a reason", reason));
-    INVAR_TRY(invar_ledger_transact(ledger, "finish", INVAR_DURABILITY_POWER));
-    status = invar_ledger_add(ledger, INVAR_TABLE_FINISH,
-                              (invar_row){invar_value_int(ledger->at.seg),
-                                          invar_value_int(ledger->at.entry),
-                                          invar_value_int(exit_code), invar_value_text(reason)});
+    INVAR_TRY(invar_ledger_validate_text("a reason", reason));
+    INVAR_TRY(invar_ledger_begin_transaction(ledger, "finish", INVAR_DURABILITY_POWER));
+    status = invar_ledger_add(ledger, INVAR_LEDGER_TABLE_FINISH,
+                              (invar_ledger_row_values){invar_ledger_value_int(ledger->at.seg),
+                                                        invar_ledger_value_int(ledger->at.entry),
+                                                        invar_ledger_value_int(exit_code),
+                                                        invar_ledger_value_text(reason)});
     next.finished = true;
     return invar_ledger_commit(ledger, status, &next);
 }

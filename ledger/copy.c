@@ -27,11 +27,11 @@ typedef struct leftover {
 /* One run on its way. */
 typedef struct transfer {
     invar_ledger *from, *to;
-    invar_ledger_summary run;      /* in `from` */
-    int64_t number;                /* in `to` */
-    int64_t first;                 /* entry; those below are in `to` already */
-    const invar_ledger_keep *keep; /* NULL: all */
-    leftover *left;                /* (run.entries) */
+    invar_ledger_summary run;           /* in `from` */
+    int64_t number;                     /* in `to` */
+    int64_t first;                      /* entry; those below are in `to` already */
+    const invar_ledger_retention *keep; /* NULL: all */
+    leftover *left;                     /* (run.entries) */
     invar_sql_stmt *add_entry, *add_pruned;
 } transfer;
 
@@ -60,22 +60,23 @@ static invar_status each(transfer *t, const char *text,
 
 static invar_status copy_points(transfer *t, int64_t manifest, int64_t number)
 {
-    invar_ledger_value values[INVAR_POINT_COLUMNS];
+    invar_ledger_value values[INVAR_MANIFEST_POINT_COLUMNS];
     invar_sql_stmt *select = NULL, *insert = NULL;
-    invar_status status = invar_sql_prepare(
-        &select, t->from->sql, "SELECT " INVAR_POINT_NAMES " FROM point WHERE manifest = ?1");
+    invar_status status =
+        invar_sql_prepare(&select, t->from->sql,
+                          "SELECT " INVAR_MANIFEST_POINT_NAMES " FROM point WHERE manifest = ?1");
     bool row = false;
 
     if (status == INVAR_OK)
-        status = invar_point_insert(&insert, t->to->sql);
+        status = invar_manifest_point_insert(&insert, t->to->sql);
     if (status == INVAR_OK)
         status = invar_sql_bind_int(select, 1, manifest);
     if (status == INVAR_OK)
         status = invar_sql_step(&row, select);
     while (status == INVAR_OK && row) {
-        for (int i = 0; i < INVAR_POINT_COLUMNS; i++)
-            values[i] = invar_value_column(select, i);
-        status = invar_point_write(insert, number, values);
+        for (int i = 0; i < INVAR_MANIFEST_POINT_COLUMNS; i++)
+            values[i] = invar_ledger_value_column(select, i);
+        status = invar_manifest_point_write(insert, number, values);
         if (status == INVAR_OK)
             status = invar_sql_step(&row, select);
     }
@@ -101,19 +102,19 @@ static invar_status copy_manifest(transfer *t, invar_sql_stmt *stmt)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool left_out(const transfer *t, const invar_row_found *row)
+static bool left_out(const transfer *t, const invar_ledger_stored_row *row)
 {
     int64_t step = row->values[0].integer;
 
-    if (!t->keep || t->keep->last < 0 || !invar_table_get(row->table)->detail || step < 0 ||
+    if (!t->keep || t->keep->last < 0 || !invar_ledger_table_get(row->table)->detail || step < 0 ||
         step > t->run.last_step || t->run.last_step - step < t->keep->last)
         return false;
     return t->keep->every == 0 || step % t->keep->every != 0;
 }
 
-static invar_status copy_series(transfer *t, const invar_row_found *row)
+static invar_status copy_series(transfer *t, const invar_ledger_stored_row *row)
 {
-    const invar_table_spec *spec = invar_table_get(row->table);
+    const invar_ledger_table_def *spec = invar_ledger_table_get(row->table);
 
     for (int i = 0; i < spec->columns; i++)
         if (spec->column[i].flags & INVAR_COLUMN_SERIES) {
@@ -137,7 +138,8 @@ static invar_status check_entry(const transfer *t, int64_t entry)
                       invar_sql_path(t->from->sql));
 }
 
-static invar_status copy_row(transfer *t, const invar_row_found *row, invar_sql_stmt *insert)
+static invar_status copy_row(transfer *t, const invar_ledger_stored_row *row,
+                             invar_sql_stmt *insert)
 {
     INVAR_TRY(check_entry(t, row->entry));
     if (row->entry < t->first)
@@ -148,24 +150,24 @@ static invar_status copy_row(transfer *t, const invar_row_found *row, invar_sql_
         return INVAR_OK;
     }
     INVAR_TRY(copy_series(t, row));
-    return invar_row_write(insert, row->table, t->number, row->values, row->sum);
+    return invar_ledger_row_write(insert, row->table, t->number, row->values, row->sum);
 }
 
-static invar_status copy_table(transfer *t, invar_table table)
+static invar_status copy_table(transfer *t, invar_ledger_table table)
 {
     invar_sql_stmt *select = NULL, *insert = NULL;
-    invar_row_found found;
-    invar_status status = invar_row_select(&select, t->from->sql, table, false);
+    invar_ledger_stored_row found;
+    invar_status status = invar_ledger_row_select(&select, t->from->sql, table, false);
     bool row = false;
 
     if (status == INVAR_OK)
-        status = invar_row_insert(&insert, t->to->sql, table);
+        status = invar_ledger_row_insert(&insert, t->to->sql, table);
     if (status == INVAR_OK)
         status = invar_sql_bind_int(select, 1, t->run.run);
     if (status == INVAR_OK)
         status = invar_sql_step(&row, select);
     while (status == INVAR_OK && row) {
-        invar_row_read(&found, select, table);
+        invar_ledger_row_read(&found, select, table);
         status = copy_row(t, &found, insert);
         if (status == INVAR_OK)
             status = invar_sql_step(&row, select);
@@ -191,8 +193,8 @@ static invar_status copy_entry(transfer *t, invar_sql_stmt *stmt)
         return INVAR_OK;
     INVAR_TRY(invar_sql_bind_int(t->add_entry, 1, t->number));
     for (int i = 0; i < invar_sql_columns(stmt); i++) {
-        invar_ledger_value value = invar_value_column(stmt, i);
-        INVAR_TRY(invar_value_bind(t->add_entry, i + 2, &value));
+        invar_ledger_value value = invar_ledger_value_column(stmt, i);
+        INVAR_TRY(invar_ledger_value_bind(t->add_entry, i + 2, &value));
     }
     return insert(t->add_entry);
 }
@@ -231,8 +233,8 @@ static invar_status copy_rows(transfer *t)
                    "SELECT manifest, hash, points FROM manifest WHERE manifest IN (SELECT manifest "
                    "FROM digest WHERE run = ?1) ORDER BY manifest",
                    copy_manifest));
-    for (int table = 0; table < INVAR_TABLE_COUNT; table++)
-        INVAR_TRY(copy_table(t, (invar_table)table));
+    for (int table = 0; table < INVAR_LEDGER_TABLE_COUNT; table++)
+        INVAR_TRY(copy_table(t, (invar_ledger_table)table));
     INVAR_TRY(
         each(t, "SELECT n, kind, ns, rows, total, chain FROM entry WHERE run = ?1", copy_entry));
     INVAR_TRY(each(t, "SELECT entry, rows, total FROM pruned WHERE run = ?1", book_pruned));
@@ -305,7 +307,7 @@ static invar_status find_place(transfer *t)
 typedef struct batch {
     invar_ledger *from, *to;
     int64_t only; /* run; 0: all */
-    const invar_ledger_keep *keep;
+    const invar_ledger_retention *keep;
     int64_t copied;
 } batch;
 
@@ -332,7 +334,7 @@ static invar_status take_run(void *payload, const invar_ledger_summary *run)
 
 static invar_status check_source(invar_ledger *from)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
 
     INVAR_TRY(invar_ledger_verify(&verdict, from, NULL, NULL));
     if (verdict.bad > 0)
@@ -377,8 +379,8 @@ invar_status invar_ledger_import_run(invar_ledger *ledger, invar_ledger *from, i
     return copy_runs(&b, false);
 }
 
-invar_status invar_ledger_shorten(invar_ledger *ledger, invar_ledger *from,
-                                  const invar_ledger_keep *keep)
+invar_status invar_ledger_copy_pruned(invar_ledger *ledger, invar_ledger *from,
+                                      const invar_ledger_retention *keep)
 {
     batch b = {.from = from, .to = ledger, .keep = keep};
 

@@ -20,7 +20,7 @@ static invar_status refuse(const char *what, const char *why, const char *text)
     return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: %s \"%s\" %s", what, quote, why);
 }
 
-invar_status invar_input_name(const char *what, const char *name)
+invar_status invar_ledger_validate_name(const char *what, const char *name)
 {
     size_t length = name ? strlen(name) : 0;
 
@@ -36,12 +36,13 @@ invar_status invar_input_name(const char *what, const char *name)
     return INVAR_OK;
 }
 
-invar_status invar_input_word(const char *what, const char *word, const invar_choices *words)
+invar_status invar_ledger_validate_word(const char *what, const char *word,
+                                        const invar_choices *words)
 {
     static const char none[] = "is none of ";
     char why[sizeof none + INVAR_CHOICES_TEXT_SIZE];
 
-    INVAR_TRY(invar_input_name(what, word));
+    INVAR_TRY(invar_ledger_validate_name(what, word));
     if (invar_choices_find(words, word, strlen(word)) >= 0)
         return INVAR_OK;
     memcpy(why, none, sizeof none);
@@ -49,7 +50,7 @@ invar_status invar_input_word(const char *what, const char *word, const invar_ch
     return refuse(what, why, word);
 }
 
-invar_status invar_input_text(const char *what, const char *text)
+invar_status invar_ledger_validate_text(const char *what, const char *text)
 {
     size_t length;
 
@@ -64,15 +65,15 @@ invar_status invar_input_text(const char *what, const char *text)
     return INVAR_OK;
 }
 
-invar_status invar_input_event(const invar_ledger_event *event)
+invar_status invar_ledger_validate_event(const invar_ledger_event *event)
 {
     static const char *const words[] = {"debug", "info", "warning", "error"};
     static const invar_choices levels = {words, sizeof words / sizeof *words};
 
-    INVAR_TRY(invar_input_word("an event's level", event->level, &levels));
-    INVAR_TRY(invar_input_name("an event's kind", event->kind));
-    INVAR_TRY(invar_input_text("an event's message", event->message));
-    return event->data ? invar_input_text("an event's data", event->data) : INVAR_OK;
+    INVAR_TRY(invar_ledger_validate_word("an event's level", event->level, &levels));
+    INVAR_TRY(invar_ledger_validate_name("an event's kind", event->kind));
+    INVAR_TRY(invar_ledger_validate_text("an event's message", event->message));
+    return event->data ? invar_ledger_validate_text("an event's data", event->data) : INVAR_OK;
 }
 
 static int by_name(const void *a, const void *b)
@@ -82,14 +83,14 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-invar_status invar_input_metrics(const invar_ledger_metric **order, const char *what,
-                                 const invar_ledger_metric *metrics, size_t count)
+invar_status invar_ledger_validate_metrics(const invar_ledger_metric **order, const char *what,
+                                           const invar_ledger_metric *metrics, size_t count)
 {
-    if (count > INVAR_INPUT_METRICS)
+    if (count > INVAR_LEDGER_VALIDATE_METRICS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: %zu values of the kind %s, %d are allowed",
-                          count, what, INVAR_INPUT_METRICS);
+                          count, what, INVAR_LEDGER_VALIDATE_METRICS);
     for (size_t i = 0; i < count; i++) {
-        INVAR_TRY(invar_input_name(what, metrics[i].name));
+        INVAR_TRY(invar_ledger_validate_name(what, metrics[i].name));
         order[i] = &metrics[i];
     }
     INVAR_TRY(invar_sort((const void **)order, count, by_name));

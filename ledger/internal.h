@@ -26,12 +26,12 @@ typedef struct invar_ledger_position {
 } invar_ledger_position;
 
 /* The points that steps bring digests of. */
-typedef struct invar_ledger_definition {
+typedef struct invar_ledger_manifest {
     bool defined;
     invar_digest hash;
     size_t points;
     bool *rooted; /* (points) part of the root */
-} invar_ledger_definition;
+} invar_ledger_manifest;
 
 enum { INVAR_LEDGER_NOTE_SIZE = INVAR_LEDGER_NAME_BYTES + 300 };
 
@@ -39,8 +39,8 @@ struct invar_ledger {
     invar_sql *sql;
     int lock; /* of the writer; -1: a reader */
     invar_ledger_position at;
-    invar_ledger_definition definition;
-    invar_sql_stmt *insert[INVAR_TABLE_COUNT]; /* prepared when first used */
+    invar_ledger_manifest definition;
+    invar_sql_stmt *insert[INVAR_LEDGER_TABLE_COUNT]; /* prepared when first used */
     invar_sql_stmt *insert_entry;
     invar_sql_stmt *insert_series;
     uint64_t *series; /* (n_series) hashes of names that are known to have a number */
@@ -68,11 +68,11 @@ typedef enum invar_durability {
 } invar_durability;
 
 /* Opens one; `kind` is a constant. The ledger must be a writer's. */
-invar_status invar_ledger_transact(invar_ledger *ledger, const char *kind,
-                                   invar_durability durability) INVAR_MUST_USE;
+invar_status invar_ledger_begin_transaction(invar_ledger *ledger, const char *kind,
+                                            invar_durability durability) INVAR_MUST_USE;
 
 /* Adds a row of the current run; its values are the logical columns. */
-invar_status invar_ledger_add(invar_ledger *ledger, invar_table table,
+invar_status invar_ledger_add(invar_ledger *ledger, invar_ledger_table table,
                               const invar_ledger_value *row) INVAR_MUST_USE;
 
 /* Makes sure that the series has a number. */
@@ -90,14 +90,14 @@ invar_status invar_ledger_commit(invar_ledger *ledger, invar_status status,
                                  const invar_ledger_position *next) INVAR_MUST_USE;
 
 /* The chain over entries: *chain = XXH3-128(*chain || n, kind, ns, rows, total). */
-void invar_entry_chain(invar_digest *chain, int64_t n, const invar_ledger_value *kind, int64_t ns,
-                       int64_t rows, int64_t total);
+void invar_ledger_entry_chain(invar_digest *chain, int64_t n, const invar_ledger_value *kind,
+                              int64_t ns, int64_t rows, int64_t total);
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* All runs of `from`, verified, without the detail that `keep` does not want. */
-invar_status invar_ledger_shorten(invar_ledger *ledger, invar_ledger *from,
-                                  const invar_ledger_keep *keep) INVAR_MUST_USE;
+invar_status invar_ledger_copy_pruned(invar_ledger *ledger, invar_ledger *from,
+                                      const invar_ledger_retention *keep) INVAR_MUST_USE;
 
 /* ---- named queries --------------------------------------------------------------------------- */
 
@@ -111,8 +111,8 @@ const char *invar_ledger_query_line(char out[INVAR_LEDGER_QUERY_LINE], const cha
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
 /* The root of a step: XXH3-128 of the digests of level 0, in order. `data` holds all of them. */
-void invar_step_root(invar_digest *out, const invar_digest *digests, const bool *rooted,
-                     size_t points);
+void invar_ledger_step_root(invar_digest *out, const invar_digest *digests, const bool *rooted,
+                            size_t points);
 
 /* Of a row f of the table finish: a signal ended the run before its time. */
 #define INVAR_LEDGER_STOPPED "(f.reason = 'stopped' OR f.exit_code IN (130, 143, 153))"

@@ -43,16 +43,16 @@ static invar_status half_made(const char *path)
 
 static invar_status not_a_ledger(const char *path)
 {
-    if (invar_file_had_writer(path))
+    if (invar_ledger_file_has_been_written(path))
         return half_made(path);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: an empty file, not a ledger", path);
 }
 
 static invar_status check_place(const char *path, bool write)
 {
-    const char *network = invar_file_network(path);
+    const char *network = invar_ledger_file_network(path);
 
-    if (!network || (!write && !invar_file_has_wal(path)))
+    if (!network || (!write && !invar_ledger_file_has_wal(path)))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                       "ledger %.1000s: it lies on %s, where SQLite loses data; put it on a local "
@@ -68,7 +68,7 @@ static invar_status make_schema(invar_sql *sql)
     INVAR_TRY(invar_sql_query_int(&objects, sql, "SELECT count(*) FROM sqlite_schema", 0));
     INVAR_TRY(invar_sql_query_int(&application, sql, "PRAGMA application_id", 0));
     if (objects == 0 && application == 0)
-        INVAR_TRY(invar_schema_migrate(sql, INVAR_LEDGER_VERSION));
+        INVAR_TRY(invar_ledger_schema_migrate(sql, INVAR_LEDGER_VERSION));
     return INVAR_OK;
 }
 
@@ -76,7 +76,7 @@ static invar_status make_schema(invar_sql *sql)
 static invar_status check_writable(const char *path)
 {
     INVAR_TRY(check_place(path, true));
-    if (invar_file_has_other_names(path))
+    if (invar_ledger_file_has_other_names(path))
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "ledger %.1000s: the file has a second name (a hard link), under which "
                           "another writer could not be seen; make a copy",
@@ -92,31 +92,31 @@ static invar_status open_locked(invar_ledger *ledger, const char *path,
                              options->create ? INVAR_SQL_MODE_CREATE : INVAR_SQL_MODE_WRITE));
     if (options->create)
         INVAR_TRY(make_schema(ledger->sql));
-    INVAR_TRY(invar_schema_check(ledger->sql));
+    INVAR_TRY(invar_ledger_schema_check(ledger->sql));
     // only now, when it is known to be a ledger, may the file be changed
-    INVAR_TRY(invar_schema_migrate(ledger->sql, INVAR_LEDGER_VERSION));
+    INVAR_TRY(invar_ledger_schema_migrate(ledger->sql, INVAR_LEDGER_VERSION));
     return invar_sql_exec(ledger->sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
                                        "PRAGMA foreign_keys = ON; "
                                        "PRAGMA journal_size_limit = 67108864");
 }
 
 static invar_status open_writer(invar_ledger *ledger, const char *path,
-                                const invar_ledger_options *options, invar_file_kind kind)
+                                const invar_ledger_options *options, invar_ledger_file_kind kind)
 {
-    bool locked = invar_file_has_lock(path);
+    bool locked = invar_ledger_file_has_lock(path);
     invar_status status;
 
-    if (kind == INVAR_FILE_KIND_MISSING && !options->create)
+    if (kind == INVAR_LEDGER_FILE_KIND_MISSING && !options->create)
         return not_found(path);
-    if (kind == INVAR_FILE_KIND_EMPTY && !options->create)
+    if (kind == INVAR_LEDGER_FILE_KIND_EMPTY && !options->create)
         return not_a_ledger(path);
     INVAR_TRY(check_writable(path));
-    INVAR_TRY(invar_file_lock(&ledger->lock, path, options->writer));
+    INVAR_TRY(invar_ledger_file_lock(&ledger->lock, path, options->writer));
     status = open_locked(ledger, path, options);
-    if (status != INVAR_OK && kind == INVAR_FILE_KIND_DATA && !locked)
-        invar_file_remove_lock(path); // what is no ledger of ours has nothing beside it
+    if (status != INVAR_OK && kind == INVAR_LEDGER_FILE_KIND_DATA && !locked)
+        invar_ledger_file_remove_lock(path); // what is no ledger of ours has nothing beside it
     INVAR_TRY(status);
-    return kind == INVAR_FILE_KIND_MISSING ? invar_file_sync_folder(path) : INVAR_OK;
+    return kind == INVAR_LEDGER_FILE_KIND_MISSING ? invar_ledger_file_sync_folder(path) : INVAR_OK;
 }
 
 static invar_status open_as(invar_ledger *ledger, const char *path, invar_sql_mode mode)
@@ -124,9 +124,9 @@ static invar_status open_as(invar_ledger *ledger, const char *path, invar_sql_mo
     invar_status status;
 
     INVAR_TRY(invar_sql_open(&ledger->sql, path, mode));
-    status = invar_schema_check(ledger->sql);
+    status = invar_ledger_schema_check(ledger->sql);
     if (status == INVAR_OK)
-        status = invar_schema_complete(ledger->sql);
+        status = invar_ledger_schema_complete(ledger->sql);
     if (status != INVAR_OK) {
         invar_sql_close(ledger->sql);
         ledger->sql = NULL;
@@ -147,23 +147,23 @@ static bool has_writer(const char *path)
  * A reader of a WAL file needs the writer's shared memory, and makes it where there is none. In a
  * folder where it cannot, a file without WAL and writer is complete and can be read as it is.
  */
-static invar_status open_reader(invar_ledger *ledger, const char *path, invar_file_kind kind)
+static invar_status open_reader(invar_ledger *ledger, const char *path, invar_ledger_file_kind kind)
 {
-    bool complete = !invar_file_has_wal(path) && !has_writer(path);
+    bool complete = !invar_ledger_file_has_wal(path) && !has_writer(path);
     invar_status status;
 
-    if (kind == INVAR_FILE_KIND_MISSING)
+    if (kind == INVAR_LEDGER_FILE_KIND_MISSING)
         return not_found(path);
-    if (kind == INVAR_FILE_KIND_EMPTY)
+    if (kind == INVAR_LEDGER_FILE_KIND_EMPTY)
         return not_a_ledger(path);
     INVAR_TRY(check_place(path, false));
-    if (complete && (invar_file_network(path) || !invar_file_writable(path)))
+    if (complete && (invar_ledger_file_network(path) || !invar_ledger_file_writable(path)))
         return open_as(ledger, path, INVAR_SQL_MODE_IMMUTABLE);
     status = open_as(ledger, path, INVAR_SQL_MODE_READ);
-    if (status != INVAR_OK && status != INVAR_E_NOMEM && invar_file_has_journal(path) &&
-        invar_file_had_writer(path) && !has_writer(path))
+    if (status != INVAR_OK && status != INVAR_E_NOMEM && invar_ledger_file_has_journal(path) &&
+        invar_ledger_file_has_been_written(path) && !has_writer(path))
         return half_made(path);
-    if (status == INVAR_E_IO && !complete && !invar_file_writable(path))
+    if (status == INVAR_E_IO && !complete && !invar_ledger_file_writable(path))
         return INVAR_FAIL(
             INVAR_E_IO, invar_error_last()->native,
             "ledger %.1000s: its last steps are in \"...-wal\" and its folder cannot be "
@@ -176,9 +176,9 @@ invar_status invar_ledger_open(invar_ledger **out, const char *path,
                                const invar_ledger_options *options)
 {
     static const invar_ledger_options reader = {.write = false};
-    char target[INVAR_FILE_PATH_SIZE];
+    char target[INVAR_LEDGER_FILE_PATH_SIZE];
     invar_ledger *ledger;
-    invar_file_kind kind;
+    invar_ledger_file_kind kind;
     invar_status status;
     void *block;
 
@@ -186,8 +186,8 @@ invar_status invar_ledger_open(invar_ledger **out, const char *path,
         options = &reader;
     if (path[0] == '\0')
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is empty");
-    INVAR_TRY(invar_file_resolve(target, path));
-    INVAR_TRY(invar_file_look(&kind, target));
+    INVAR_TRY(invar_ledger_file_resolve(target, path));
+    INVAR_TRY(invar_ledger_file_look(&kind, target));
     INVAR_TRY(invar_alloc(&block, 1, sizeof *ledger, "a ledger"));
     ledger = block;
     memset(ledger, 0, sizeof *ledger);
@@ -205,17 +205,17 @@ invar_status invar_ledger_open(invar_ledger **out, const char *path,
 
 invar_status invar_ledger_check_output(const char *path, const char *home)
 {
-    char target[INVAR_FILE_PATH_SIZE];
+    char target[INVAR_LEDGER_FILE_PATH_SIZE];
     invar_ledger there = {.lock = -1};
-    invar_file_kind kind;
+    invar_ledger_file_kind kind;
 
-    INVAR_TRY(invar_file_resolve(target, path));
-    INVAR_TRY(invar_error_of_key(invar_path_check_place_of(target, home), "ledger"));
-    INVAR_TRY(invar_file_look(&kind, target));
+    INVAR_TRY(invar_ledger_file_resolve(target, path));
+    INVAR_TRY(invar_error_of_key(invar_path_check_writable_in(target, home), "ledger"));
+    INVAR_TRY(invar_ledger_file_look(&kind, target));
     INVAR_TRY(check_writable(target));
     // a writer completes a file with a WAL or a journal, and says whether it is a ledger then
-    if (kind != INVAR_FILE_KIND_DATA || invar_file_has_wal(target) ||
-        invar_file_has_journal(target))
+    if (kind != INVAR_LEDGER_FILE_KIND_DATA || invar_ledger_file_has_wal(target) ||
+        invar_ledger_file_has_journal(target))
         return INVAR_OK;
     INVAR_TRY(open_as(&there, target, INVAR_SQL_MODE_IMMUTABLE));
     invar_sql_close(there.sql);
@@ -240,19 +240,20 @@ static void complete_file(invar_sql *sql)
  */
 static void remove_empty_wal(const char *path)
 {
-    if (invar_file_has_empty_wal(path) && invar_file_writable(path) && !has_writer(path))
+    if (invar_ledger_file_has_empty_wal(path) && invar_ledger_file_writable(path) &&
+        !has_writer(path))
         invar_sql_remove_wal(path);
 }
 
 void invar_ledger_close(invar_ledger *ledger)
 {
-    char path[INVAR_FILE_PATH_SIZE] = "";
+    char path[INVAR_LEDGER_FILE_PATH_SIZE] = "";
 
     if (!ledger)
         return;
     if (ledger->lock < 0 && ledger->sql)
         (void)snprintf(path, sizeof path, "%s", invar_sql_path(ledger->sql));
-    for (int i = 0; i < INVAR_TABLE_COUNT; i++)
+    for (int i = 0; i < INVAR_LEDGER_TABLE_COUNT; i++)
         invar_sql_free(ledger->insert[i]);
     invar_sql_free(ledger->insert_entry);
     invar_sql_free(ledger->insert_series);
@@ -284,21 +285,21 @@ void invar_ledger_snapshot_end(invar_ledger *ledger, bool began)
 
 /* ---- transactions ---------------------------------------------------------------------------- */
 
-invar_status invar_ledger_transact(invar_ledger *ledger, const char *kind,
-                                   invar_durability durability)
+invar_status invar_ledger_begin_transaction(invar_ledger *ledger, const char *kind,
+                                            invar_durability durability)
 {
     if (ledger->lock < 0)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.1000s: it is open for reading only",
                           invar_sql_path(ledger->sql));
     if (invar_sql_in_transaction(ledger->sql)) // an earlier one that could not be ended
         INVAR_TRY(invar_sql_exec(ledger->sql, "ROLLBACK"));
-    if (!invar_file_lock_stands(ledger->lock))
+    if (!invar_ledger_file_lock_valid(ledger->lock))
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
             "ledger %.1000s: its lock \"...-lock\" was removed, so somebody else may be "
             "writing by now; open it again",
             invar_sql_path(ledger->sql));
-    if (invar_file_is_gone(ledger->lock))
+    if (invar_ledger_file_removed(ledger->lock))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "ledger %.1000s: the file was removed while it was written; what was in "
                           "it is gone",
@@ -313,14 +314,14 @@ invar_status invar_ledger_transact(invar_ledger *ledger, const char *kind,
     return INVAR_OK;
 }
 
-invar_status invar_ledger_add(invar_ledger *ledger, invar_table table,
+invar_status invar_ledger_add(invar_ledger *ledger, invar_ledger_table table,
                               const invar_ledger_value *row)
 {
-    int64_t sum = invar_row_sum(table, row);
+    int64_t sum = invar_ledger_row_sum(table, row);
 
     if (!ledger->insert[table])
-        INVAR_TRY(invar_row_insert(&ledger->insert[table], ledger->sql, table));
-    INVAR_TRY(invar_row_write(ledger->insert[table], table, ledger->at.run, row, sum));
+        INVAR_TRY(invar_ledger_row_insert(&ledger->insert[table], ledger->sql, table));
+    INVAR_TRY(invar_ledger_row_write(ledger->insert[table], table, ledger->at.run, row, sum));
     ledger->rows++;
     ledger->total += (uint64_t)sum;
     return INVAR_OK;
@@ -384,23 +385,24 @@ invar_status invar_ledger_add_series(invar_ledger *ledger, const char *name)
 
 /* ---- the end of a transaction ---------------------------------------------------------------- */
 
-void invar_entry_chain(invar_digest *chain, int64_t n, const invar_ledger_value *kind, int64_t ns,
-                       int64_t rows, int64_t total)
+void invar_ledger_entry_chain(invar_digest *chain, int64_t n, const invar_ledger_value *kind,
+                              int64_t ns, int64_t rows, int64_t total)
 {
-    const invar_ledger_value values[] = {invar_value_int(n), *kind, invar_value_int(ns),
-                                         invar_value_int(rows), invar_value_int(total)};
+    const invar_ledger_value values[] = {invar_ledger_value_int(n), *kind,
+                                         invar_ledger_value_int(ns), invar_ledger_value_int(rows),
+                                         invar_ledger_value_int(total)};
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
     invar_hasher_update(&hasher, chain->bytes, sizeof chain->bytes);
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-        invar_value_hash(&hasher, &values[i]);
+        invar_ledger_value_hash(&hasher, &values[i]);
     invar_hasher_final(chain, &hasher);
 }
 
 static invar_status add_entry(invar_ledger *ledger, invar_digest *chain_out)
 {
-    invar_ledger_value kind = invar_value_text(ledger->kind);
+    invar_ledger_value kind = invar_ledger_value_text(ledger->kind);
     invar_digest chain = ledger->at.entry_chain;
     int64_t ns = invar_process_clock_ns(CLOCK_REALTIME);
     invar_sql_stmt *stmt;
@@ -412,7 +414,8 @@ static invar_status add_entry(invar_ledger *ledger, invar_digest *chain_out)
                                     "INSERT INTO entry(run, n, kind, ns, rows, total, chain) "
                                     "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"));
     stmt = ledger->insert_entry;
-    invar_entry_chain(&chain, ledger->at.entry, &kind, ns, ledger->rows, (int64_t)ledger->total);
+    invar_ledger_entry_chain(&chain, ledger->at.entry, &kind, ns, ledger->rows,
+                             (int64_t)ledger->total);
     INVAR_TRY(invar_sql_bind_int(stmt, 1, ledger->at.run));
     INVAR_TRY(invar_sql_bind_int(stmt, 2, ledger->at.entry));
     INVAR_TRY(invar_sql_bind_text(stmt, 3, ledger->kind, strlen(ledger->kind)));

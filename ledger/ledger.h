@@ -122,7 +122,7 @@ typedef struct invar_ledger_object {
 } invar_ledger_object;
 
 /* The circumstances of one life of the process. */
-typedef struct invar_ledger_circumstances {
+typedef struct invar_ledger_provenance {
     const invar_ledger_fact *facts; /* (n_facts) */
     size_t n_facts;
     const invar_ledger_object *objects; /* (n_objects) */
@@ -130,7 +130,7 @@ typedef struct invar_ledger_circumstances {
     const char *build; /* file that the build wrote; NULL: the program's own, "PROGRAM.build"; "":
                           none, the caller's facts say what the program is */
     bool bare;         /* do not look at program, build and host by itself */
-} invar_ledger_circumstances;
+} invar_ledger_provenance;
 
 typedef struct invar_ledger_run {
     const char *name;
@@ -141,7 +141,7 @@ typedef struct invar_ledger_run {
     int64_t fork_step;  /* with a parent: the last of its steps that this run builds on */
     const invar_digest *fork_chain; /* and the chain there, which this run goes on with; NULL: its
                                        steps count from 0 */
-    invar_ledger_circumstances circumstances;
+    invar_ledger_provenance circumstances;
 } invar_ledger_run;
 
 /* The hash of an identity, as the ledger keeps it: equal for runs that ask for the same. */
@@ -158,7 +158,7 @@ invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *ru
  */
 invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t after_step,
                                  const invar_digest *chain,
-                                 const invar_ledger_circumstances *circumstances) INVAR_MUST_USE;
+                                 const invar_ledger_provenance *circumstances) INVAR_MUST_USE;
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
@@ -215,34 +215,34 @@ typedef struct invar_ledger_sample {
 } invar_ledger_sample;
 
 /* A named part of the reward of a sample. */
-typedef struct invar_ledger_part {
+typedef struct invar_ledger_reward_part {
     int64_t sample; /* its index in the batch */
     const char *name;
     double value;
-} invar_ledger_part;
+} invar_ledger_reward_part;
 
 /* A sample that a plug-in led; outside the content hash, as it follows from the replies. */
-typedef struct invar_ledger_led {
+typedef struct invar_ledger_multi_turn {
     int64_t sample;   /* its index in the batch */
     int64_t turns;    /* at least 1 */
     int64_t inserted; /* tokens that the plug-in gave */
-} invar_ledger_led;
+} invar_ledger_multi_turn;
 
 /* A sample with its text, for people; outside the content hash, as keeping it changes no bit. */
-#define INVAR_LEDGER_KEPT_BYTES (16 << 20) /* of one, expanded, at most */
-typedef struct invar_ledger_kept {
+#define INVAR_LEDGER_KEPT_SAMPLE_BYTES (16 << 20) /* of one, expanded, at most */
+typedef struct invar_ledger_kept_sample {
     int64_t sample;   /* its index in the batch */
     const void *data; /* JSON in gzip: docs/formats.md */
     size_t bytes;
-} invar_ledger_kept;
+} invar_ledger_kept_sample;
 
-typedef struct invar_ledger_reply {
+typedef struct invar_ledger_plugin_reply {
     const char *plugin;
     int64_t call;         /* of this plug-in in this step */
     invar_digest request; /* hash of what it was asked */
     const void *data;
     size_t bytes;
-} invar_ledger_reply;
+} invar_ledger_plugin_reply;
 
 typedef struct invar_ledger_timing {
     const char *phase;
@@ -253,7 +253,7 @@ typedef struct invar_ledger_timing {
  * What one of several ranks did in a phase: it computed, or it moved something and waited for that.
  * Every nanosecond of a rank is in one row of its own; never part of a result.
  */
-typedef struct invar_ledger_work {
+typedef struct invar_ledger_rank_time {
     int64_t rank;     /* from 0 */
     const char *host; /* of the rank */
     const char *phase;
@@ -261,14 +261,14 @@ typedef struct invar_ledger_work {
     int64_t calls;          /* moves, or how often the phase began */
     int64_t duration_ns;    /* waited or computed */
     int64_t sent, received; /* bytes, to and from other ranks */
-} invar_ledger_work;
+} invar_ledger_rank_time;
 
 /* All calls of an op by a rank in a phase, where ops were measured; never part of a result. */
-typedef struct invar_ledger_op {
+typedef struct invar_ledger_op_time {
     int64_t rank; /* from 0 */
     const char *phase, *op;
     int64_t calls, duration_ns, longest_ns;
-} invar_ledger_op;
+} invar_ledger_op_time;
 
 typedef struct invar_ledger_event {
     int64_t step;      /* -1: at no step; ignored inside a step */
@@ -279,17 +279,17 @@ typedef struct invar_ledger_event {
 } invar_ledger_event;
 
 /* The digests of one rank's replicas of all points, for finding ranks that have drifted apart. */
-typedef struct invar_ledger_replica {
+typedef struct invar_ledger_replica_digests {
     int64_t rank;                /* from 1 */
     const invar_digest *digests; /* (points) */
-} invar_ledger_replica;
+} invar_ledger_replica_digests;
 
 typedef struct invar_ledger_step {
     int64_t step;    /* the one after the last; anything else is refused */
     int64_t weights; /* version of the weights before the step */
     invar_digest batch, rng;
     const invar_digest *digests; /* (points) as defined */
-    const invar_ledger_replica *replicas;
+    const invar_ledger_replica_digests *replicas;
     size_t n_replicas;
     const invar_ledger_metric *metrics; /* at most 4096, names unique */
     size_t n_metrics;
@@ -297,19 +297,19 @@ typedef struct invar_ledger_step {
     size_t n_stats;
     const invar_ledger_sample *samples; /* in the order of the batch */
     size_t n_samples;
-    const invar_ledger_part *parts; /* by sample, then by name */
+    const invar_ledger_reward_part *parts; /* by sample, then by name */
     size_t n_parts;
-    const invar_ledger_led *led; /* by sample */
+    const invar_ledger_multi_turn *led; /* by sample */
     size_t n_led;
-    const invar_ledger_kept *kept; /* by sample */
+    const invar_ledger_kept_sample *kept; /* by sample */
     size_t n_kept;
-    const invar_ledger_reply *replies;
+    const invar_ledger_plugin_reply *replies;
     size_t n_replies;
     const invar_ledger_timing *timings;
     size_t n_timings;
-    const invar_ledger_work *work; /* of all ranks, where there are several */
+    const invar_ledger_rank_time *work; /* of all ranks, where there are several */
     size_t n_work;
-    const invar_ledger_op *ops; /* of all ranks, where they were measured */
+    const invar_ledger_op_time *ops; /* of all ranks, where they were measured */
     size_t n_ops;
     const invar_ledger_metric *gauges; /* volatile: speeds, memory */
     size_t n_gauges;
@@ -339,12 +339,13 @@ invar_status invar_ledger_chain(int64_t *step_out, invar_digest *chain_out,
 
 /* ---- beside steps ---------------------------------------------------------------------------- */
 
-invar_status invar_ledger_note(invar_ledger *ledger,
-                               const invar_ledger_event *event) INVAR_MUST_USE;
+invar_status invar_ledger_log_event(invar_ledger *ledger,
+                                    const invar_ledger_event *event) INVAR_MUST_USE;
 
 /* Results of one data set at the last step (-1: before the first), each under its metric's name. */
-invar_status invar_ledger_evaluate(invar_ledger *ledger, const char *dataset,
-                                   const invar_ledger_metric *results, size_t count) INVAR_MUST_USE;
+invar_status invar_ledger_add_evaluation(invar_ledger *ledger, const char *dataset,
+                                         const invar_ledger_metric *results,
+                                         size_t count) INVAR_MUST_USE;
 
 typedef struct invar_ledger_checkpoint {
     int64_t step; /* the last one that it contains */
@@ -406,26 +407,26 @@ invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int6
                                    int64_t step) INVAR_MUST_USE;
 
 /* The hash of the run's bits: equal for runs that computed the same, however often interrupted. */
-invar_status invar_ledger_content(invar_digest *out, invar_ledger *ledger,
-                                  int64_t run) INVAR_MUST_USE;
+invar_status invar_ledger_content_hash(invar_digest *out, invar_ledger *ledger,
+                                       int64_t run) INVAR_MUST_USE;
 
 /* ---- integrity ------------------------------------------------------------------------------- */
 
-typedef struct invar_ledger_verdict {
+typedef struct invar_ledger_verify_result {
     int64_t runs, entries, rows, steps; /* how much was checked */
     int64_t pruned;                     /* rows that this copy was made without */
     int64_t seals;                      /* whose SHA-256 was computed again and is equal */
     int64_t seals_pruned;               /* that cannot be, because rows were left out */
     int64_t bad;                        /* findings; 0: clean */
     char first[512];                    /* the first: run, table, key of the row, what is wrong */
-} invar_ledger_verdict;
+} invar_ledger_verify_result;
 
 /*
  * Recomputes everything: each row's sum, each entry and its chain, roots and chains of steps,
  * content, seals, SQLite's own structure. Damage is a finding, not a failure of the call; a file
  * that SQLite itself cannot read on is both (INVAR_E_CORRUPT). `progress` may be NULL.
  */
-invar_status invar_ledger_verify(invar_ledger_verdict *out, invar_ledger *ledger,
+invar_status invar_ledger_verify(invar_ledger_verify_result *out, invar_ledger *ledger,
                                  void (*progress)(void *payload, int64_t done, int64_t total),
                                  void *payload) INVAR_MUST_USE;
 
@@ -452,14 +453,14 @@ invar_status invar_ledger_import_run(invar_ledger *ledger, invar_ledger *from,
 
 /* What a copy leaves out: digests, stats, samples, parts of rewards, replies, timings, work and
    gauges of old steps. */
-typedef struct invar_ledger_keep {
+typedef struct invar_ledger_retention {
     int64_t last;  /* keep the detail of this many last steps of each run; -1: of all */
     int64_t every; /* and of every step divisible by this; 0: of none */
-} invar_ledger_keep;
+} invar_ledger_retention;
 
 /* A consistent copy in a new file, also while a writer is at work. Never overwrites a file. */
 invar_status invar_ledger_backup(invar_ledger *ledger, const char *path,
-                                 const invar_ledger_keep *keep) INVAR_MUST_USE;
+                                 const invar_ledger_retention *keep) INVAR_MUST_USE;
 
 /* ---- queries --------------------------------------------------------------------------------- */
 
@@ -486,17 +487,17 @@ typedef struct invar_ledger_argument {
 } invar_ledger_argument;
 
 /* Called once before the rows with `values` NULL, then once a row. */
-typedef invar_status (*invar_ledger_row)(void *payload, const char *const *columns,
-                                         const invar_ledger_value *values, int count);
+typedef invar_status (*invar_ledger_row_fn)(void *payload, const char *const *columns,
+                                            const invar_ledger_value *values, int count);
 
-typedef struct invar_ledger_request {
+typedef struct invar_ledger_select_request {
     const char *sql; /* one statement that only reads; the rest is refused */
     const invar_ledger_argument *arguments;
     size_t n_arguments;
     int64_t limit_ms; /* of run time; 0: none */
-    invar_ledger_row row;
+    invar_ledger_row_fn row;
     void *payload;
-} invar_ledger_request;
+} invar_ledger_select_request;
 
 /*
  * Cannot write, attach, load extensions or call a pragma, whatever the text. Time is looked at
@@ -504,10 +505,11 @@ typedef struct invar_ledger_request {
  * While it runs, all of SQLite in this process may use 1 GiB, and `row` must not use the ledger.
  */
 invar_status invar_ledger_select(invar_ledger *ledger,
-                                 const invar_ledger_request *request) INVAR_MUST_USE;
+                                 const invar_ledger_select_request *request) INVAR_MUST_USE;
 
 /* Names and data of the reply are valid during the call only. It must not use the ledger. */
-typedef invar_status (*invar_ledger_take_reply)(void *payload, const invar_ledger_reply *reply);
+typedef invar_status (*invar_ledger_take_reply)(void *payload,
+                                                const invar_ledger_plugin_reply *reply);
 
 /*
  * Calls `take` for the replies of a step as it counts, by plug-in and call. *found_out is false if

@@ -25,7 +25,7 @@ enum { DIMS = 8, NUMBER_BYTES = 21 /* of a list, with its comma */ };
 
 /* The columns of a point without its manifest; texts of `shape` and `inputs` live in here. */
 typedef struct point_row {
-    invar_ledger_value values[INVAR_POINT_COLUMNS];
+    invar_ledger_value values[INVAR_MANIFEST_POINT_COLUMNS];
     char shape[DIMS * NUMBER_BYTES + 3];
     size_t inputs_size;
     char inputs[];
@@ -47,35 +47,36 @@ static void fill(point_row *row, const invar_ledger_point *point, size_t ord)
 {
     write_list(row->shape, sizeof row->shape, point->shape, point->dims);
     write_list(row->inputs, row->inputs_size, point->inputs, point->n_inputs);
-    row->values[0] = invar_value_int((int64_t)ord);
-    row->values[1] = invar_value_text(point->name);
-    row->values[2] = invar_value_text(point->phase);
-    row->values[3] = point->layer < 0 ? invar_value_null() : invar_value_int(point->layer);
-    row->values[4] = invar_value_text(point->op);
-    row->values[5] = invar_value_text(point->kind);
-    row->values[6] = invar_value_int(point->level);
-    row->values[7] = invar_value_text(point->dtype);
-    row->values[8] = invar_value_text(row->shape);
-    row->values[9] = invar_value_int(point->shards);
-    row->values[10] = invar_value_int(point->replicated);
-    row->values[11] = invar_value_text(row->inputs);
+    row->values[0] = invar_ledger_value_int((int64_t)ord);
+    row->values[1] = invar_ledger_value_text(point->name);
+    row->values[2] = invar_ledger_value_text(point->phase);
+    row->values[3] =
+        point->layer < 0 ? invar_ledger_value_null() : invar_ledger_value_int(point->layer);
+    row->values[4] = invar_ledger_value_text(point->op);
+    row->values[5] = invar_ledger_value_text(point->kind);
+    row->values[6] = invar_ledger_value_int(point->level);
+    row->values[7] = invar_ledger_value_text(point->dtype);
+    row->values[8] = invar_ledger_value_text(row->shape);
+    row->values[9] = invar_ledger_value_int(point->shards);
+    row->values[10] = invar_ledger_value_int(point->replicated);
+    row->values[11] = invar_ledger_value_text(row->inputs);
 }
 
-void invar_point_hash(invar_hasher *hasher, const invar_ledger_value *values)
+void invar_manifest_point_hash(invar_hasher *hasher, const invar_ledger_value *values)
 {
-    for (int i = 0; i < INVAR_POINT_COLUMNS; i++)
-        invar_value_hash(hasher, &values[i]);
+    for (int i = 0; i < INVAR_MANIFEST_POINT_COLUMNS; i++)
+        invar_ledger_value_hash(hasher, &values[i]);
 }
 
 /* ---- what callers hand in -------------------------------------------------------------------- */
 
 static invar_status check_point(const invar_ledger_point *point, size_t ord)
 {
-    INVAR_TRY(invar_input_name("a point's name", point->name));
-    INVAR_TRY(invar_input_name("a point's phase", point->phase));
-    INVAR_TRY(invar_input_name("a point's op", point->op));
-    INVAR_TRY(invar_input_name("a point's kind", point->kind));
-    INVAR_TRY(invar_input_name("a point's dtype", point->dtype));
+    INVAR_TRY(invar_ledger_validate_name("a point's name", point->name));
+    INVAR_TRY(invar_ledger_validate_name("a point's phase", point->phase));
+    INVAR_TRY(invar_ledger_validate_name("a point's op", point->op));
+    INVAR_TRY(invar_ledger_validate_name("a point's kind", point->kind));
+    INVAR_TRY(invar_ledger_validate_name("a point's dtype", point->dtype));
     if (point->layer < -1 || point->level < 0 || point->shards < 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "ledger: point \"%.80s\": layer %" PRId64 ", level %" PRId64 ", %" PRId64
@@ -159,21 +160,21 @@ invar_status invar_manifest_add(int64_t *out, invar_sql *sql, const invar_digest
     return status == INVAR_OK ? invar_manifest_find(out, sql, hash) : status;
 }
 
-invar_status invar_point_insert(invar_sql_stmt **out, invar_sql *sql)
+invar_status invar_manifest_point_insert(invar_sql_stmt **out, invar_sql *sql)
 {
     return invar_sql_prepare(out, sql,
-                             "INSERT INTO point(manifest, " INVAR_POINT_NAMES ") "
+                             "INSERT INTO point(manifest, " INVAR_MANIFEST_POINT_NAMES ") "
                              "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
 }
 
-invar_status invar_point_write(invar_sql_stmt *insert, int64_t manifest,
-                               const invar_ledger_value *values)
+invar_status invar_manifest_point_write(invar_sql_stmt *insert, int64_t manifest,
+                                        const invar_ledger_value *values)
 {
     invar_status status = invar_sql_bind_int(insert, 1, manifest);
     bool row;
 
-    for (int i = 0; i < INVAR_POINT_COLUMNS && status == INVAR_OK; i++)
-        status = invar_value_bind(insert, i + 2, &values[i]);
+    for (int i = 0; i < INVAR_MANIFEST_POINT_COLUMNS && status == INVAR_OK; i++)
+        status = invar_ledger_value_bind(insert, i + 2, &values[i]);
     if (status == INVAR_OK)
         status = invar_sql_step(&row, insert);
     invar_sql_reset(insert);
@@ -188,10 +189,10 @@ static invar_status store(invar_ledger *ledger, const invar_digest *hash,
     invar_status status;
 
     INVAR_TRY(invar_manifest_add(&manifest, ledger->sql, hash, (int64_t)count));
-    status = invar_point_insert(&insert, ledger->sql);
+    status = invar_manifest_point_insert(&insert, ledger->sql);
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
         fill(row, &points[i], i);
-        status = invar_point_write(insert, manifest, row->values);
+        status = invar_manifest_point_write(insert, manifest, row->values);
     }
     invar_sql_free(insert);
     return status;
@@ -238,14 +239,14 @@ static invar_status define(invar_ledger *ledger, const invar_ledger_point *point
     for (size_t i = 0; i < count; i++) {
         INVAR_TRY(check_point(&points[i], i));
         fill(row, &points[i], i);
-        invar_point_hash(&hasher, row->values);
+        invar_manifest_point_hash(&hasher, row->values);
         rooted[i] = points[i].level == 0;
     }
     invar_hasher_final(&hash, &hasher);
     INVAR_TRY(check_names(points, count));
     INVAR_TRY(store_once(ledger, &hash, points, count, row));
     invar_free(ledger->definition.rooted);
-    ledger->definition = (invar_ledger_definition){true, hash, count, rooted};
+    ledger->definition = (invar_ledger_manifest){true, hash, count, rooted};
     return INVAR_OK;
 }
 
@@ -269,8 +270,8 @@ invar_status invar_ledger_define(invar_ledger *ledger, const invar_ledger_point 
     return status;
 }
 
-void invar_step_root(invar_digest *out, const invar_digest *digests, const bool *rooted,
-                     size_t points)
+void invar_ledger_step_root(invar_digest *out, const invar_digest *digests, const bool *rooted,
+                            size_t points)
 {
     invar_hasher hasher;
 

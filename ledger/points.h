@@ -17,12 +17,12 @@
 extern "C" {
 #endif
 
-#define INVAR_POINT_COLUMNS 12 /* without the manifest's number */
-#define INVAR_POINT_NAMES                                                                          \
+#define INVAR_MANIFEST_POINT_COLUMNS 12 /* without the manifest's number */
+#define INVAR_MANIFEST_POINT_NAMES                                                                 \
     "ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs"
 
 /* Feeds one point to the manifest's hash. */
-void invar_point_hash(invar_hasher *hasher, const invar_ledger_value *values);
+void invar_manifest_point_hash(invar_hasher *hasher, const invar_ledger_value *values);
 
 /* *out: the number of the manifest with this hash; 0: there is none. */
 invar_status invar_manifest_find(int64_t *out, invar_sql *sql,
@@ -32,9 +32,9 @@ invar_status invar_manifest_find(int64_t *out, invar_sql *sql,
 invar_status invar_manifest_add(int64_t *out, invar_sql *sql, const invar_digest *hash,
                                 int64_t points) INVAR_MUST_USE;
 
-invar_status invar_point_insert(invar_sql_stmt **out, invar_sql *sql) INVAR_MUST_USE;
-invar_status invar_point_write(invar_sql_stmt *insert, int64_t manifest,
-                               const invar_ledger_value *values) INVAR_MUST_USE;
+invar_status invar_manifest_point_insert(invar_sql_stmt **out, invar_sql *sql) INVAR_MUST_USE;
+invar_status invar_manifest_point_write(invar_sql_stmt *insert, int64_t manifest,
+                                        const invar_ledger_value *values) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -235,16 +235,16 @@ static invar_status newest_segment(bool *found_out, int64_t *out, invar_ledger *
     return status;
 }
 
-/* The current row of invar_row_select, if its values give its sum. */
-static invar_status read_reply(invar_ledger_reply *out, invar_ledger *ledger,
+/* The current row of invar_ledger_row_select, if its values give its sum. */
+static invar_status read_reply(invar_ledger_plugin_reply *out, invar_ledger *ledger,
                                invar_sql_stmt *select)
 {
     enum { PLUGIN = 2, CALL, REQUEST, DATA };
     const invar_ledger_value *values;
-    invar_row_found found;
+    invar_ledger_stored_row found;
 
-    invar_row_read(&found, select, INVAR_TABLE_REPLY);
-    INVAR_TRY(invar_row_check(&found, invar_sql_path(ledger->sql)));
+    invar_ledger_row_read(&found, select, INVAR_LEDGER_TABLE_REPLY);
+    INVAR_TRY(invar_ledger_row_check(&found, invar_sql_path(ledger->sql)));
     values = found.values;
     if (values[PLUGIN].type != INVAR_LEDGER_TYPE_TEXT ||
         values[CALL].type != INVAR_LEDGER_TYPE_INT ||
@@ -253,10 +253,10 @@ static invar_status read_reply(invar_ledger_reply *out, invar_ledger *ledger,
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "ledger %.1000s: a reply has columns of wrong types; verify the ledger",
                           invar_sql_path(ledger->sql));
-    *out = (invar_ledger_reply){.plugin = values[PLUGIN].data,
-                                .call = values[CALL].integer,
-                                .data = values[DATA].data,
-                                .bytes = values[DATA].bytes};
+    *out = (invar_ledger_plugin_reply){.plugin = values[PLUGIN].data,
+                                       .call = values[CALL].integer,
+                                       .data = values[DATA].data,
+                                       .bytes = values[DATA].bytes};
     memcpy(&out->request, values[REQUEST].data, sizeof out->request);
     return INVAR_OK;
 }
@@ -272,7 +272,7 @@ invar_status invar_ledger_replies(bool *found_out, invar_ledger *ledger, int64_t
     INVAR_TRY(newest_segment(found_out, &seg, ledger, run, step));
     if (!*found_out)
         return INVAR_OK;
-    INVAR_TRY(invar_row_select(&select, ledger->sql, INVAR_TABLE_REPLY, true));
+    INVAR_TRY(invar_ledger_row_select(&select, ledger->sql, INVAR_LEDGER_TABLE_REPLY, true));
     status = invar_sql_bind_int(select, 1, run);
     if (status == INVAR_OK)
         status = invar_sql_bind_int(select, 2, step);
@@ -281,7 +281,7 @@ invar_status invar_ledger_replies(bool *found_out, invar_ledger *ledger, int64_t
     if (status == INVAR_OK)
         status = invar_sql_step(&row, select);
     while (status == INVAR_OK && row) {
-        invar_ledger_reply reply;
+        invar_ledger_plugin_reply reply;
 
         status = read_reply(&reply, ledger, select);
         if (status == INVAR_OK)
@@ -311,8 +311,8 @@ static invar_status hash_rows(invar_hasher *hasher, invar_ledger *ledger, int64_
         status = invar_sql_step(&row, stmt);
     while (status == INVAR_OK && row) {
         for (int i = 0; i < invar_sql_columns(stmt); i++) {
-            invar_ledger_value value = invar_value_column(stmt, i);
-            invar_value_hash(hasher, &value);
+            invar_ledger_value value = invar_ledger_value_column(stmt, i);
+            invar_ledger_value_hash(hasher, &value);
         }
         status = invar_sql_step(&row, stmt);
     }
@@ -347,7 +347,7 @@ invar_status invar_content_until(invar_digest *out, invar_ledger *ledger, int64_
     return status;
 }
 
-invar_status invar_ledger_content(invar_digest *out, invar_ledger *ledger, int64_t run)
+invar_status invar_ledger_content_hash(invar_digest *out, invar_ledger *ledger, int64_t run)
 {
     return invar_content_until(out, ledger, run, -1);
 }

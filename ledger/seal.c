@@ -55,8 +55,8 @@ static invar_status feed_rows(invar_sha256 *sha, invar_ledger *ledger, const cha
     status = invar_sql_step(&row, stmt);
     while (status == INVAR_OK && row) {
         for (int i = 0; i < invar_sql_columns(stmt); i++) {
-            invar_ledger_value value = invar_value_column(stmt, i);
-            invar_value_feed(feed, sha, &value);
+            invar_ledger_value value = invar_ledger_value_column(stmt, i);
+            invar_ledger_value_feed(feed, sha, &value);
         }
         status = invar_sql_step(&row, stmt);
     }
@@ -64,22 +64,22 @@ static invar_status feed_rows(invar_sha256 *sha, invar_ledger *ledger, const cha
     return status;
 }
 
-static invar_status feed_table(invar_sha256 *sha, invar_ledger *ledger, invar_table table,
+static invar_status feed_table(invar_sha256 *sha, invar_ledger *ledger, invar_ledger_table table,
                                int64_t run, int64_t entries)
 {
-    invar_row_found found;
+    invar_ledger_stored_row found;
     invar_sql_stmt *stmt;
     invar_status status;
     bool row = false;
 
-    INVAR_TRY(invar_row_select(&stmt, ledger->sql, table, false));
+    INVAR_TRY(invar_ledger_row_select(&stmt, ledger->sql, table, false));
     status = invar_sql_bind_int(stmt, 1, run);
     if (status == INVAR_OK)
         status = invar_sql_step(&row, stmt);
     while (status == INVAR_OK && row) {
-        invar_row_read(&found, stmt, table);
+        invar_ledger_row_read(&found, stmt, table);
         if (found.entry < entries)
-            invar_row_canonical(table, found.values, feed, sha);
+            invar_ledger_row_canonical(table, found.values, feed, sha);
         status = invar_sql_step(&row, stmt);
     }
     invar_sql_free(stmt);
@@ -90,7 +90,7 @@ static const char entry_rows[] = "SELECT n, kind, ns, rows, total, chain FROM en
                                  "WHERE run = ?1 AND n < ?2 ORDER BY n";
 
 static const char point_rows[] =
-    "SELECT " INVAR_POINT_NAMES " FROM manifest m JOIN point p USING(manifest) "
+    "SELECT " INVAR_MANIFEST_POINT_NAMES " FROM manifest m JOIN point p USING(manifest) "
     "WHERE m.manifest IN (SELECT DISTINCT d.manifest FROM digest d JOIN step s USING(run, step, "
     "seg) WHERE d.run = ?1 AND s.entry < ?2) ORDER BY m.hash, p.ord";
 
@@ -135,8 +135,8 @@ static invar_status compute(invar_seal *out, invar_ledger *ledger, int64_t run, 
     INVAR_TRY(invar_seal_integrity(&out->integrity, ledger, run, entries - 1));
     invar_sha256_init(&sha);
     INVAR_TRY(feed_rows(&sha, ledger, entry_rows, run, entries));
-    for (int table = 0; table < INVAR_TABLE_COUNT; table++)
-        INVAR_TRY(feed_table(&sha, ledger, (invar_table)table, run, entries));
+    for (int table = 0; table < INVAR_LEDGER_TABLE_COUNT; table++)
+        INVAR_TRY(feed_table(&sha, ledger, (invar_ledger_table)table, run, entries));
     INVAR_TRY(feed_rows(&sha, ledger, point_rows, run, entries));
     invar_sha256_final(out->sha256, &sha);
     return INVAR_OK;
@@ -180,17 +180,18 @@ static invar_status store(invar_ledger *ledger, const invar_ledger_summary *run,
     invar_ledger_position before = ledger->at, next;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_transact(ledger, "seal", INVAR_DURABILITY_POWER));
+    INVAR_TRY(invar_ledger_begin_transaction(ledger, "seal", INVAR_DURABILITY_POWER));
     if (ledger->at.run != run->run) {
         ledger->at = (invar_ledger_position){
             .run = run->run, .entry = run->entries, .entry_chain = run->integrity};
     }
     next = ledger->at;
-    status = invar_ledger_add(ledger, INVAR_TABLE_SEAL,
-                              (invar_row){invar_value_int(ledger->at.entry),
-                                          invar_value_digest(&seal->content),
-                                          invar_value_digest(&seal->integrity),
-                                          invar_value_blob(seal->sha256, INVAR_SEAL_BYTES)});
+    status = invar_ledger_add(
+        ledger, INVAR_LEDGER_TABLE_SEAL,
+        (invar_ledger_row_values){invar_ledger_value_int(ledger->at.entry),
+                                  invar_ledger_value_digest(&seal->content),
+                                  invar_ledger_value_digest(&seal->integrity),
+                                  invar_ledger_value_blob(seal->sha256, INVAR_SEAL_BYTES)});
     status = invar_ledger_commit(ledger, status, &next);
     if (status != INVAR_OK || before.run != run->run)
         ledger->at = before;

@@ -24,7 +24,7 @@ typedef struct draft {
     const invar_ledger_step *step;
     const invar_ledger_metric **metrics; /* by name */
     const invar_ledger_metric **gauges;
-    const invar_ledger_reply **replies; /* by plug-in and call */
+    const invar_ledger_plugin_reply **replies; /* by plug-in and call */
     int64_t seg;
     int64_t entry;
     invar_digest root, chain, content;
@@ -38,84 +38,86 @@ enum { STEP_ROOT = 6, STEP_CHAIN = 7, STEP_CONTENT = 8 }; /* columns of step_row
 static void step_row(invar_ledger_value *row, const draft *d)
 {
     const invar_ledger_step *s = d->step;
-    const invar_row values = {invar_value_int(s->step),       invar_value_int(d->seg),
-                              invar_value_int(d->entry),      invar_value_int(s->weights),
-                              invar_value_digest(&s->batch),  invar_value_digest(&s->rng),
-                              invar_value_digest(&d->root),   invar_value_digest(&d->chain),
-                              invar_value_digest(&d->content)};
+    const invar_ledger_row_values values = {
+        invar_ledger_value_int(s->step),       invar_ledger_value_int(d->seg),
+        invar_ledger_value_int(d->entry),      invar_ledger_value_int(s->weights),
+        invar_ledger_value_digest(&s->batch),  invar_ledger_value_digest(&s->rng),
+        invar_ledger_value_digest(&d->root),   invar_ledger_value_digest(&d->chain),
+        invar_ledger_value_digest(&d->content)};
 
     memcpy(row, values, sizeof values);
 }
 
 static void metric_row(invar_ledger_value *row, const draft *d, const invar_ledger_metric *metric)
 {
-    row[0] = invar_value_int(d->step->step);
-    row[1] = invar_value_int(d->seg);
-    row[2] = invar_value_text(metric->name);
-    row[3] = invar_value_bits(metric->value);
+    row[0] = invar_ledger_value_int(d->step->step);
+    row[1] = invar_ledger_value_int(d->seg);
+    row[2] = invar_ledger_value_text(metric->name);
+    row[3] = invar_ledger_value_bits(metric->value);
 }
 
 static void sample_row(invar_ledger_value *row, const draft *d, size_t idx)
 {
     const invar_ledger_sample *s = &d->step->samples[idx];
-    const invar_row values = {invar_value_int(d->step->step),
-                              invar_value_int(d->seg),
-                              invar_value_int((int64_t)idx),
-                              invar_value_int(s->prompt),
-                              invar_value_digest(&s->prompt_hash),
-                              invar_value_text(s->rng),
-                              invar_value_int(s->weights_first),
-                              invar_value_int(s->weights_last),
-                              invar_value_digest(&s->weights_hash),
-                              invar_value_int(s->prompt_tokens),
-                              invar_value_int(s->tokens),
-                              invar_value_digest(&s->token_hash),
-                              invar_value_digest(&s->rollout_logp),
-                              invar_value_digest(&s->train_logp),
-                              invar_value_bits(s->reward),
-                              invar_value_bits(s->advantage),
-                              invar_value_bits(s->diff),
-                              invar_value_int(s->diff_at),
-                              invar_value_text(s->finish),
-                              invar_value_int(s->arrival)};
+    const invar_ledger_row_values values = {invar_ledger_value_int(d->step->step),
+                                            invar_ledger_value_int(d->seg),
+                                            invar_ledger_value_int((int64_t)idx),
+                                            invar_ledger_value_int(s->prompt),
+                                            invar_ledger_value_digest(&s->prompt_hash),
+                                            invar_ledger_value_text(s->rng),
+                                            invar_ledger_value_int(s->weights_first),
+                                            invar_ledger_value_int(s->weights_last),
+                                            invar_ledger_value_digest(&s->weights_hash),
+                                            invar_ledger_value_int(s->prompt_tokens),
+                                            invar_ledger_value_int(s->tokens),
+                                            invar_ledger_value_digest(&s->token_hash),
+                                            invar_ledger_value_digest(&s->rollout_logp),
+                                            invar_ledger_value_digest(&s->train_logp),
+                                            invar_ledger_value_bits(s->reward),
+                                            invar_ledger_value_bits(s->advantage),
+                                            invar_ledger_value_bits(s->diff),
+                                            invar_ledger_value_int(s->diff_at),
+                                            invar_ledger_value_text(s->finish),
+                                            invar_ledger_value_int(s->arrival)};
 
     memcpy(row, values, sizeof values);
 }
 
-static void reply_row(invar_ledger_value *row, const draft *d, const invar_ledger_reply *reply)
+static void reply_row(invar_ledger_value *row, const draft *d,
+                      const invar_ledger_plugin_reply *reply)
 {
-    row[0] = invar_value_int(d->step->step);
-    row[1] = invar_value_int(d->seg);
-    row[2] = invar_value_text(reply->plugin);
-    row[3] = invar_value_int(reply->call);
-    row[4] = invar_value_digest(&reply->request);
-    row[5] = invar_value_blob(reply->data, reply->bytes);
+    row[0] = invar_ledger_value_int(d->step->step);
+    row[1] = invar_ledger_value_int(d->seg);
+    row[2] = invar_ledger_value_text(reply->plugin);
+    row[3] = invar_ledger_value_int(reply->call);
+    row[4] = invar_ledger_value_digest(&reply->request);
+    row[5] = invar_ledger_value_blob(reply->data, reply->bytes);
 }
 
-static void part_row(invar_ledger_value *row, const draft *d, const invar_ledger_part *part)
+static void part_row(invar_ledger_value *row, const draft *d, const invar_ledger_reward_part *part)
 {
-    row[0] = invar_value_int(d->step->step);
-    row[1] = invar_value_int(d->seg);
-    row[2] = invar_value_int(part->sample);
-    row[3] = invar_value_text(part->name);
-    row[4] = invar_value_bits(part->value);
+    row[0] = invar_ledger_value_int(d->step->step);
+    row[1] = invar_ledger_value_int(d->seg);
+    row[2] = invar_ledger_value_int(part->sample);
+    row[3] = invar_ledger_value_text(part->name);
+    row[4] = invar_ledger_value_bits(part->value);
 }
 
 /* Makes row i of a content table, in the order of its keys. Returns false after the last row. */
-static bool content_row(invar_ledger_value *row, const draft *d, invar_table table, size_t i)
+static bool content_row(invar_ledger_value *row, const draft *d, invar_ledger_table table, size_t i)
 {
     const invar_ledger_step *s = d->step;
 
     switch (table) {
-    case INVAR_TABLE_METRIC:
+    case INVAR_LEDGER_TABLE_METRIC:
         if (i < s->n_metrics)
             metric_row(row, d, d->metrics[i]);
         return i < s->n_metrics;
-    case INVAR_TABLE_SAMPLE:
+    case INVAR_LEDGER_TABLE_SAMPLE:
         if (i < s->n_samples)
             sample_row(row, d, i);
         return i < s->n_samples;
-    case INVAR_TABLE_REPLY:
+    case INVAR_LEDGER_TABLE_REPLY:
         if (i < s->n_replies)
             reply_row(row, d, d->replies[i]);
         return i < s->n_replies;
@@ -126,23 +128,25 @@ static bool content_row(invar_ledger_value *row, const draft *d, invar_table tab
     }
 }
 
-static void work_row(invar_ledger_value *row, const draft *d, const invar_ledger_work *work)
+static void work_row(invar_ledger_value *row, const draft *d, const invar_ledger_rank_time *work)
 {
-    const invar_row values = {invar_value_int(d->step->step), invar_value_int(d->seg),
-                              invar_value_int(work->rank),    invar_value_text(work->phase),
-                              invar_value_text(work->move),   invar_value_text(work->host),
-                              invar_value_int(work->calls),   invar_value_int(work->duration_ns),
-                              invar_value_int(work->sent),    invar_value_int(work->received)};
+    const invar_ledger_row_values values = {
+        invar_ledger_value_int(d->step->step), invar_ledger_value_int(d->seg),
+        invar_ledger_value_int(work->rank),    invar_ledger_value_text(work->phase),
+        invar_ledger_value_text(work->move),   invar_ledger_value_text(work->host),
+        invar_ledger_value_int(work->calls),   invar_ledger_value_int(work->duration_ns),
+        invar_ledger_value_int(work->sent),    invar_ledger_value_int(work->received)};
 
     memcpy(row, values, sizeof values);
 }
 
-static void op_row(invar_ledger_value *row, const draft *d, const invar_ledger_op *op)
+static void op_row(invar_ledger_value *row, const draft *d, const invar_ledger_op_time *op)
 {
-    const invar_row values = {invar_value_int(d->step->step),   invar_value_int(d->seg),
-                              invar_value_int(op->rank),        invar_value_text(op->phase),
-                              invar_value_text(op->op),         invar_value_int(op->calls),
-                              invar_value_int(op->duration_ns), invar_value_int(op->longest_ns)};
+    const invar_ledger_row_values values = {
+        invar_ledger_value_int(d->step->step),   invar_ledger_value_int(d->seg),
+        invar_ledger_value_int(op->rank),        invar_ledger_value_text(op->phase),
+        invar_ledger_value_text(op->op),         invar_ledger_value_int(op->calls),
+        invar_ledger_value_int(op->duration_ns), invar_ledger_value_int(op->longest_ns)};
 
     memcpy(row, values, sizeof values);
 }
@@ -152,8 +156,8 @@ static void op_row(invar_ledger_value *row, const draft *d, const invar_ledger_o
 static invar_status check_samples(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_samples; i++) {
-        INVAR_TRY(invar_input_name("a sample's coordinates", step->samples[i].rng));
-        INVAR_TRY(invar_input_name("a sample's finish", step->samples[i].finish));
+        INVAR_TRY(invar_ledger_validate_name("a sample's coordinates", step->samples[i].rng));
+        INVAR_TRY(invar_ledger_validate_name("a sample's finish", step->samples[i].finish));
     }
     return INVAR_OK;
 }
@@ -162,9 +166,9 @@ static invar_status check_samples(const invar_ledger_step *step)
 static invar_status check_parts(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_parts; i++) {
-        const invar_ledger_part *p = &step->parts[i], *before = i > 0 ? p - 1 : NULL;
+        const invar_ledger_reward_part *p = &step->parts[i], *before = i > 0 ? p - 1 : NULL;
 
-        INVAR_TRY(invar_input_name("a part of a reward", p->name));
+        INVAR_TRY(invar_ledger_validate_name("a part of a reward", p->name));
         if (p->sample < 0 || (uint64_t)p->sample >= step->n_samples)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "ledger: part \"%.80s\" of the reward of sample %" PRId64
@@ -182,16 +186,17 @@ static invar_status check_parts(const invar_ledger_step *step)
 
 static int by_call(const void *a, const void *b)
 {
-    const invar_ledger_reply *x = a, *y = b;
+    const invar_ledger_plugin_reply *x = a, *y = b;
     int order = strcmp(x->plugin, y->plugin);
 
     return order != 0 ? order : (x->call > y->call) - (x->call < y->call);
 }
 
-static invar_status check_replies(const invar_ledger_reply **order, const invar_ledger_step *step)
+static invar_status check_replies(const invar_ledger_plugin_reply **order,
+                                  const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_replies; i++) {
-        INVAR_TRY(invar_input_name("a plug-in", step->replies[i].plugin));
+        INVAR_TRY(invar_ledger_validate_name("a plug-in", step->replies[i].plugin));
         order[i] = &step->replies[i];
     }
     INVAR_TRY(invar_sort((const void **)order, step->n_replies, by_call));
@@ -206,16 +211,16 @@ static invar_status check_replies(const invar_ledger_reply **order, const invar_
 static invar_status check_work(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_work; i++) {
-        const invar_ledger_work *w = &step->work[i];
+        const invar_ledger_rank_time *w = &step->work[i];
 
         if (w->rank < 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "ledger: work of rank %" PRId64 "; ranks are numbered from 0",
                               w->rank);
-        INVAR_TRY(invar_input_name("the host of a rank", w->host));
-        INVAR_TRY(invar_input_name("a rank's phase", w->phase));
+        INVAR_TRY(invar_ledger_validate_name("the host of a rank", w->host));
+        INVAR_TRY(invar_ledger_validate_name("a rank's phase", w->phase));
         if (!w->move || w->move[0])
-            INVAR_TRY(invar_input_name("what a rank moved", w->move));
+            INVAR_TRY(invar_ledger_validate_name("what a rank moved", w->move));
     }
     return INVAR_OK;
 }
@@ -223,15 +228,15 @@ static invar_status check_work(const invar_ledger_step *step)
 static invar_status check_ops(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_ops; i++) {
-        const invar_ledger_op *op = &step->ops[i];
+        const invar_ledger_op_time *op = &step->ops[i];
 
         if (op->rank < 0 || op->calls < 1 || op->duration_ns < 0 || op->longest_ns < 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "ledger: %" PRId64 " calls of an op by rank %" PRId64
                               ", which took %" PRId64 " ns, the longest %" PRId64,
                               op->calls, op->rank, op->duration_ns, op->longest_ns);
-        INVAR_TRY(invar_input_name("the phase of an op", op->phase));
-        INVAR_TRY(invar_input_name("an op", op->op));
+        INVAR_TRY(invar_ledger_validate_name("the phase of an op", op->phase));
+        INVAR_TRY(invar_ledger_validate_name("an op", op->op));
     }
     return INVAR_OK;
 }
@@ -239,7 +244,7 @@ static invar_status check_ops(const invar_ledger_step *step)
 static invar_status check_led(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_led; i++) {
-        const invar_ledger_led *l = &step->led[i];
+        const invar_ledger_multi_turn *l = &step->led[i];
 
         if (l->sample < 0 || (uint64_t)l->sample >= step->n_samples || l->turns < 1 ||
             l->inserted < 0)
@@ -254,10 +259,11 @@ static invar_status check_led(const invar_ledger_step *step)
 static invar_status check_kept(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_kept; i++) {
-        const invar_ledger_kept *k = &step->kept[i];
+        const invar_ledger_kept_sample *k = &step->kept[i];
 
         if (k->sample < 0 || (uint64_t)k->sample >= step->n_samples || k->bytes == 0 ||
-            k->bytes > INVAR_LEDGER_KEPT_BYTES || (i > 0 && k->sample <= step->kept[i - 1].sample))
+            k->bytes > INVAR_LEDGER_KEPT_SAMPLE_BYTES ||
+            (i > 0 && k->sample <= step->kept[i - 1].sample))
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "ledger: %zu bytes kept of sample %" PRId64
                               ", the %zu-th kept; the step has %zu samples",
@@ -281,9 +287,9 @@ static invar_status check_details(const invar_ledger *ledger, const invar_ledger
                               "; there are %zu points",
                               step->stats[i].point, step->stats[i].rank, ledger->definition.points);
     for (size_t i = 0; i < step->n_timings; i++)
-        INVAR_TRY(invar_input_name("a timing's phase", step->timings[i].phase));
+        INVAR_TRY(invar_ledger_validate_name("a timing's phase", step->timings[i].phase));
     for (size_t i = 0; i < step->n_events; i++)
-        INVAR_TRY(invar_input_event(&step->events[i]));
+        INVAR_TRY(invar_ledger_validate_event(&step->events[i]));
     INVAR_TRY(check_led(step));
     INVAR_TRY(check_ops(step));
     INVAR_TRY(check_kept(step));
@@ -309,14 +315,14 @@ static invar_status check_state(const invar_ledger *ledger, const invar_ledger_s
 static void hash_content(draft *d)
 {
     invar_hasher hasher;
-    invar_row row;
+    invar_ledger_row_values row;
 
     invar_hasher_init(&hasher);
     step_row(row, d);
-    invar_row_content(&hasher, INVAR_TABLE_STEP, row);
+    invar_ledger_row_content(&hasher, INVAR_LEDGER_TABLE_STEP, row);
     for (size_t t = 0; t < INVAR_CONTENT_TABLES; t++)
         for (size_t i = 0; content_row(row, d, invar_content_tables[t], i); i++)
-            invar_row_content(&hasher, invar_content_tables[t], row);
+            invar_ledger_row_content(&hasher, invar_content_tables[t], row);
     invar_hasher_final(&d->content, &hasher);
 }
 
@@ -336,10 +342,10 @@ static invar_status read_execution(execution *out, const invar_ledger *ledger,
         invar_digest *digest;
     } hashes[] = {
         {STEP_ROOT, &out->root}, {STEP_CHAIN, &out->chain}, {STEP_CONTENT, &out->content}};
-    invar_row_found found;
+    invar_ledger_stored_row found;
 
-    invar_row_read(&found, select, INVAR_TABLE_STEP);
-    INVAR_TRY(invar_row_check(&found, invar_sql_path(ledger->sql)));
+    invar_ledger_row_read(&found, select, INVAR_LEDGER_TABLE_STEP);
+    INVAR_TRY(invar_ledger_row_check(&found, invar_sql_path(ledger->sql)));
     for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
         const invar_ledger_value *value = &found.values[hashes[i].column];
 
@@ -385,7 +391,7 @@ static invar_status find_execution(execution *out, const invar_ledger *ledger,
 static invar_status find_point(char *out, size_t size, const invar_ledger *ledger, const draft *d,
                                int64_t seg)
 {
-    const invar_ledger_definition *defined = &ledger->definition;
+    const invar_ledger_manifest *defined = &ledger->definition;
     invar_sql_stmt *stmt;
     invar_status status;
     bool row = false;
@@ -420,26 +426,26 @@ static invar_status find_point(char *out, size_t size, const invar_ledger *ledge
     return status;
 }
 
-static void hash_row(invar_digest *out, invar_table table, const invar_ledger_value *row)
+static void hash_row(invar_digest *out, invar_ledger_table table, const invar_ledger_value *row)
 {
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
-    invar_row_content(&hasher, table, row);
+    invar_ledger_row_content(&hasher, table, row);
     invar_hasher_final(out, &hasher);
 }
 
 /* Describes the first row of a content table that differs; leaves `out` alone if none does. */
 static invar_status find_row(char *out, size_t size, const invar_ledger *ledger, const draft *d,
-                             invar_table table, int64_t seg)
+                             invar_ledger_table table, int64_t seg)
 {
     invar_sql_stmt *select;
-    invar_row_found found;
-    invar_row own;
+    invar_ledger_stored_row found;
+    invar_ledger_row_values own;
     invar_status status;
     bool differs = false, more = true;
 
-    INVAR_TRY(invar_row_select(&select, ledger->sql, table, true));
+    INVAR_TRY(invar_ledger_row_select(&select, ledger->sql, table, true));
     status = invar_sql_bind_int(select, 1, ledger->at.run);
     if (status == INVAR_OK)
         status = invar_sql_bind_int(select, 2, d->step->step);
@@ -455,14 +461,14 @@ static invar_status find_row(char *out, size_t size, const invar_ledger *ledger,
             break;
         differs = row != more;
         if (row)
-            invar_row_read(&found, select, table);
+            invar_ledger_row_read(&found, select, table);
         if (!differs) {
             hash_row(&before, table, found.values);
             hash_row(&now, table, own);
             differs = !invar_digest_equal(&before, &now);
         }
         if (differs)
-            invar_row_describe(out, size, table, row ? found.values : own);
+            invar_ledger_row_describe(out, size, table, row ? found.values : own);
     }
     invar_sql_free(select);
     return status;
@@ -488,7 +494,7 @@ static invar_status compare_again(draft *d, const invar_ledger *ledger)
     invar_sql_stmt *select;
     invar_status status;
 
-    INVAR_TRY(invar_row_select(&select, ledger->sql, INVAR_TABLE_STEP, true));
+    INVAR_TRY(invar_ledger_row_select(&select, ledger->sql, INVAR_LEDGER_TABLE_STEP, true));
     status = find_execution(&before, ledger, select, d->step->step);
     invar_sql_free(select);
     if (status != INVAR_OK || before.seg < 0)
@@ -507,10 +513,10 @@ static invar_status compare_again(draft *d, const invar_ledger *ledger)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static invar_status write_values(invar_ledger *ledger, const draft *d, invar_table table,
+static invar_status write_values(invar_ledger *ledger, const draft *d, invar_ledger_table table,
                                  const invar_ledger_metric *const *values, size_t count)
 {
-    invar_row row;
+    invar_ledger_row_values row;
 
     for (size_t i = 0; i < count; i++) {
         INVAR_TRY(invar_ledger_add_series(ledger, values[i]->name));
@@ -523,55 +529,62 @@ static invar_status write_values(invar_ledger *ledger, const draft *d, invar_tab
 static invar_status write_digests(invar_ledger *ledger, const draft *d, int64_t rank,
                                   const invar_digest *digests)
 {
-    const invar_ledger_definition *defined = &ledger->definition;
+    const invar_ledger_manifest *defined = &ledger->definition;
 
     return invar_ledger_add(
-        ledger, INVAR_TABLE_DIGEST,
-        (invar_row){invar_value_int(d->step->step), invar_value_int(d->seg), invar_value_int(rank),
-                    invar_value_digest(&defined->hash),
-                    invar_value_blob(digests, defined->points * sizeof *digests)});
+        ledger, INVAR_LEDGER_TABLE_DIGEST,
+        (invar_ledger_row_values){
+            invar_ledger_value_int(d->step->step), invar_ledger_value_int(d->seg),
+            invar_ledger_value_int(rank), invar_ledger_value_digest(&defined->hash),
+            invar_ledger_value_blob(digests, defined->points * sizeof *digests)});
 }
 
 static invar_status write_details(invar_ledger *ledger, const draft *d)
 {
     const invar_ledger_step *s = d->step;
-    invar_row row;
+    invar_ledger_row_values row;
 
     for (size_t i = 0; i < s->n_replicas; i++)
         INVAR_TRY(write_digests(ledger, d, s->replicas[i].rank, s->replicas[i].digests));
     for (size_t i = 0; i < s->n_stats; i++)
         INVAR_TRY(invar_ledger_add(
-            ledger, INVAR_TABLE_STAT,
-            (invar_row){invar_value_int(s->step), invar_value_int(d->seg),
-                        invar_value_int(s->stats[i].rank), invar_value_int(s->stats[i].point),
-                        invar_value_int(s->stats[i].nans), invar_value_int(s->stats[i].infs),
-                        invar_value_bits(s->stats[i].absmax), invar_value_bits(s->stats[i].l2)}));
+            ledger, INVAR_LEDGER_TABLE_STAT,
+            (invar_ledger_row_values){
+                invar_ledger_value_int(s->step), invar_ledger_value_int(d->seg),
+                invar_ledger_value_int(s->stats[i].rank), invar_ledger_value_int(s->stats[i].point),
+                invar_ledger_value_int(s->stats[i].nans), invar_ledger_value_int(s->stats[i].infs),
+                invar_ledger_value_bits(s->stats[i].absmax),
+                invar_ledger_value_bits(s->stats[i].l2)}));
     for (size_t i = 0; i < s->n_timings; i++)
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_TIMING,
-                                   (invar_row){invar_value_int(s->step), invar_value_int(d->seg),
-                                               invar_value_text(s->timings[i].phase),
-                                               invar_value_int(s->timings[i].start_ns),
-                                               invar_value_int(s->timings[i].duration_ns)}));
+        INVAR_TRY(invar_ledger_add(
+            ledger, INVAR_LEDGER_TABLE_TIMING,
+            (invar_ledger_row_values){invar_ledger_value_int(s->step),
+                                      invar_ledger_value_int(d->seg),
+                                      invar_ledger_value_text(s->timings[i].phase),
+                                      invar_ledger_value_int(s->timings[i].start_ns),
+                                      invar_ledger_value_int(s->timings[i].duration_ns)}));
     for (size_t i = 0; i < s->n_work; i++) {
         work_row(row, d, &s->work[i]);
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_WORK, row));
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_LEDGER_TABLE_WORK, row));
     }
     for (size_t i = 0; i < s->n_ops; i++) {
         op_row(row, d, &s->ops[i]);
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_OP_TIME, row));
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_LEDGER_TABLE_OP_TIME, row));
     }
     for (size_t i = 0; i < s->n_led; i++)
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_LED_SAMPLE,
-                                   (invar_row){invar_value_int(s->step), invar_value_int(d->seg),
-                                               invar_value_int(s->led[i].sample),
-                                               invar_value_int(s->led[i].turns),
-                                               invar_value_int(s->led[i].inserted)}));
+        INVAR_TRY(invar_ledger_add(
+            ledger, INVAR_LEDGER_TABLE_LED_SAMPLE,
+            (invar_ledger_row_values){
+                invar_ledger_value_int(s->step), invar_ledger_value_int(d->seg),
+                invar_ledger_value_int(s->led[i].sample), invar_ledger_value_int(s->led[i].turns),
+                invar_ledger_value_int(s->led[i].inserted)}));
     for (size_t i = 0; i < s->n_kept; i++)
-        INVAR_TRY(
-            invar_ledger_add(ledger, INVAR_TABLE_KEPT_SAMPLE,
-                             (invar_row){invar_value_int(s->step), invar_value_int(d->seg),
-                                         invar_value_int(s->kept[i].sample),
-                                         invar_value_blob(s->kept[i].data, s->kept[i].bytes)}));
+        INVAR_TRY(invar_ledger_add(
+            ledger, INVAR_LEDGER_TABLE_KEPT_SAMPLE,
+            (invar_ledger_row_values){invar_ledger_value_int(s->step),
+                                      invar_ledger_value_int(d->seg),
+                                      invar_ledger_value_int(s->kept[i].sample),
+                                      invar_ledger_value_blob(s->kept[i].data, s->kept[i].bytes)}));
     for (size_t i = 0; i < s->n_events; i++)
         INVAR_TRY(invar_ledger_add_event(ledger, &s->events[i], s->step, (int64_t)i));
     if (!d->note[0])
@@ -585,20 +598,20 @@ static invar_status write_details(invar_ledger *ledger, const draft *d)
 static invar_status write_step(invar_ledger *ledger, const draft *d)
 {
     const invar_ledger_step *s = d->step;
-    invar_row row;
+    invar_ledger_row_values row;
 
     step_row(row, d);
-    INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_STEP, row));
-    INVAR_TRY(write_values(ledger, d, INVAR_TABLE_METRIC, d->metrics, s->n_metrics));
-    INVAR_TRY(write_values(ledger, d, INVAR_TABLE_GAUGE, d->gauges, s->n_gauges));
+    INVAR_TRY(invar_ledger_add(ledger, INVAR_LEDGER_TABLE_STEP, row));
+    INVAR_TRY(write_values(ledger, d, INVAR_LEDGER_TABLE_METRIC, d->metrics, s->n_metrics));
+    INVAR_TRY(write_values(ledger, d, INVAR_LEDGER_TABLE_GAUGE, d->gauges, s->n_gauges));
     INVAR_TRY(write_digests(ledger, d, 0, s->digests));
-    for (size_t i = 0; content_row(row, d, INVAR_TABLE_SAMPLE, i); i++)
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_SAMPLE, row));
-    for (size_t i = 0; content_row(row, d, INVAR_TABLE_REPLY, i); i++)
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_REPLY, row));
-    for (size_t i = 0; content_row(row, d, INVAR_TABLE_REWARD_PART, i); i++) {
+    for (size_t i = 0; content_row(row, d, INVAR_LEDGER_TABLE_SAMPLE, i); i++)
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_LEDGER_TABLE_SAMPLE, row));
+    for (size_t i = 0; content_row(row, d, INVAR_LEDGER_TABLE_REPLY, i); i++)
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_LEDGER_TABLE_REPLY, row));
+    for (size_t i = 0; content_row(row, d, INVAR_LEDGER_TABLE_REWARD_PART, i); i++) {
         INVAR_TRY(invar_ledger_add_series(ledger, s->parts[i].name));
-        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_REWARD_PART, row));
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_LEDGER_TABLE_REWARD_PART, row));
     }
     return write_details(ledger, d);
 }
@@ -608,10 +621,11 @@ static invar_status append(invar_ledger *ledger, draft *d)
     const invar_ledger_step *s = d->step;
     invar_ledger_position next = ledger->at;
 
-    INVAR_TRY(invar_input_metrics(d->metrics, "a metric", s->metrics, s->n_metrics));
-    INVAR_TRY(invar_input_metrics(d->gauges, "a gauge", s->gauges, s->n_gauges));
+    INVAR_TRY(invar_ledger_validate_metrics(d->metrics, "a metric", s->metrics, s->n_metrics));
+    INVAR_TRY(invar_ledger_validate_metrics(d->gauges, "a gauge", s->gauges, s->n_gauges));
     INVAR_TRY(check_replies(d->replies, s));
-    invar_step_root(&d->root, s->digests, ledger->definition.rooted, ledger->definition.points);
+    invar_ledger_step_root(&d->root, s->digests, ledger->definition.rooted,
+                           ledger->definition.points);
     d->chain = ledger->at.chain;
     invar_digest_chain(&d->chain, &d->root);
     hash_content(d);
@@ -619,7 +633,7 @@ static invar_status append(invar_ledger *ledger, draft *d)
         INVAR_TRY(compare_again(d, ledger));
     next.step = s->step;
     next.chain = d->chain;
-    INVAR_TRY(invar_ledger_transact(ledger, "step", INVAR_DURABILITY_PROCESS));
+    INVAR_TRY(invar_ledger_begin_transaction(ledger, "step", INVAR_DURABILITY_PROCESS));
     INVAR_TRY(invar_ledger_commit(ledger, write_step(ledger, d), &next));
     if (d->note[0] && ledger->other_content++ == 0)
         memcpy(ledger->other_note, d->note, sizeof d->note);
@@ -642,7 +656,7 @@ invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *
     order = block;
     d.metrics = (const invar_ledger_metric **)order;
     d.gauges = d.metrics + step->n_metrics;
-    d.replies = (const invar_ledger_reply **)(order + step->n_metrics + step->n_gauges);
+    d.replies = (const invar_ledger_plugin_reply **)(order + step->n_metrics + step->n_gauges);
     status = append(ledger, &d);
     invar_free(block);
     return status;

@@ -35,7 +35,7 @@ typedef struct account {
 
 typedef struct audit {
     invar_ledger *ledger;
-    invar_ledger_verdict *verdict;
+    invar_ledger_verify_result *verdict;
     void (*progress)(void *payload, int64_t done, int64_t total);
     void *payload;
     int64_t total_rows;
@@ -64,11 +64,11 @@ static void find(audit *a, const char *format, ...)
     va_end(arguments);
 }
 
-static void find_row(audit *a, const invar_row_found *row, const char *what)
+static void find_row(audit *a, const invar_ledger_stored_row *row, const char *what)
 {
     char name[256];
 
-    invar_row_describe(name, sizeof name, row->table, row->values);
+    invar_ledger_row_describe(name, sizeof name, row->table, row->values);
     find(a, "run %" PRId64 ": %s: %s", a->run, name, what);
 }
 
@@ -96,7 +96,7 @@ static invar_status each(audit *a, const char *text, void (*take)(audit *, invar
 static invar_status check_manifest(audit *a, invar_sql_stmt *points, int64_t manifest,
                                    const invar_digest *hash, int64_t count)
 {
-    invar_ledger_value values[INVAR_POINT_COLUMNS];
+    invar_ledger_value values[INVAR_MANIFEST_POINT_COLUMNS];
     invar_hasher hasher;
     invar_digest digest;
     int64_t found = 0;
@@ -108,9 +108,9 @@ static invar_status check_manifest(audit *a, invar_sql_stmt *points, int64_t man
         INVAR_TRY(invar_sql_step(&row, points));
         if (!row)
             break;
-        for (int i = 0; i < INVAR_POINT_COLUMNS; i++)
-            values[i] = invar_value_column(points, i);
-        invar_point_hash(&hasher, values);
+        for (int i = 0; i < INVAR_MANIFEST_POINT_COLUMNS; i++)
+            values[i] = invar_ledger_value_column(points, i);
+        invar_manifest_point_hash(&hasher, values);
         found++;
     }
     invar_hasher_final(&digest, &hasher);
@@ -131,7 +131,8 @@ static invar_status check_manifests(audit *a)
 
     if (status == INVAR_OK)
         status = invar_sql_prepare(&points, a->ledger->sql,
-                                   "SELECT " INVAR_POINT_NAMES " FROM point WHERE manifest = ?1 "
+                                   "SELECT " INVAR_MANIFEST_POINT_NAMES
+                                   " FROM point WHERE manifest = ?1 "
                                    "ORDER BY ord");
     if (status == INVAR_OK)
         status = invar_sql_step(&row, manifests);
@@ -181,9 +182,9 @@ static void book_pruned(audit *a, invar_sql_stmt *stmt)
     a->accounts[entry].pruned = true;
 }
 
-static void book_row(audit *a, const invar_row_found *row)
+static void book_row(audit *a, const invar_ledger_stored_row *row)
 {
-    int64_t sum = invar_row_sum(row->table, row->values);
+    int64_t sum = invar_ledger_row_sum(row->table, row->values);
 
     if (sum != row->sum)
         find_row(a, row, "its values do not give its sum");
@@ -199,7 +200,7 @@ static void book_row(audit *a, const invar_row_found *row)
         a->progress(a->payload, a->verdict->rows, a->total_rows);
 }
 
-static void check_object(audit *a, const invar_row_found *row)
+static void check_object(audit *a, const invar_ledger_stored_row *row)
 {
     invar_digest hash;
 
@@ -209,21 +210,21 @@ static void check_object(audit *a, const invar_row_found *row)
         find_row(a, row, "its data do not give its hash");
 }
 
-static invar_status check_table(audit *a, invar_table table)
+static invar_status check_table(audit *a, invar_ledger_table table)
 {
-    invar_row_found found;
+    invar_ledger_stored_row found;
     invar_sql_stmt *stmt;
     invar_status status;
     bool row = false;
 
-    INVAR_TRY(invar_row_select(&stmt, a->ledger->sql, table, false));
+    INVAR_TRY(invar_ledger_row_select(&stmt, a->ledger->sql, table, false));
     status = invar_sql_bind_int(stmt, 1, a->run);
     if (status == INVAR_OK)
         status = invar_sql_step(&row, stmt);
     while (status == INVAR_OK && row) {
-        invar_row_read(&found, stmt, table);
+        invar_ledger_row_read(&found, stmt, table);
         book_row(a, &found);
-        if (table == INVAR_TABLE_OBJECT)
+        if (table == INVAR_LEDGER_TABLE_OBJECT)
             check_object(a, &found);
         status = invar_sql_step(&row, stmt);
     }
@@ -248,10 +249,10 @@ static invar_status close_accounts(audit *a)
         status = invar_sql_step(&row, stmt);
         if (status != INVAR_OK || !row)
             break;
-        kind = invar_value_column(stmt, 1);
+        kind = invar_ledger_value_column(stmt, 1);
         whole = invar_sql_digest(&stored, stmt, 5);
-        invar_entry_chain(&chain, invar_sql_int(stmt, 0), &kind, invar_sql_int(stmt, 2),
-                          invar_sql_int(stmt, 3), invar_sql_int(stmt, 4));
+        invar_ledger_entry_chain(&chain, invar_sql_int(stmt, 0), &kind, invar_sql_int(stmt, 2),
+                                 invar_sql_int(stmt, 3), invar_sql_int(stmt, 4));
         if (invar_sql_int(stmt, 0) != n)
             find(a, "run %" PRId64 ": entry %" PRId64 " is missing", a->run, n);
         else if (!whole || !invar_digest_equal(&stored, &chain))
@@ -380,9 +381,9 @@ static invar_status check_roots(audit *a)
 /* ---- content --------------------------------------------------------------------------------- */
 
 static invar_status hash_step_rows(invar_hasher *hasher, audit *a, invar_sql_stmt *select,
-                                   invar_table table, const invar_row_found *step)
+                                   invar_ledger_table table, const invar_ledger_stored_row *step)
 {
-    invar_row_found found;
+    invar_ledger_stored_row found;
     bool row;
 
     INVAR_TRY(invar_sql_bind_int(select, 1, a->run));
@@ -392,8 +393,8 @@ static invar_status hash_step_rows(invar_hasher *hasher, audit *a, invar_sql_stm
         INVAR_TRY(invar_sql_step(&row, select));
         if (!row)
             break;
-        invar_row_read(&found, select, table);
-        invar_row_content(hasher, table, found.values);
+        invar_ledger_row_read(&found, select, table);
+        invar_ledger_row_content(hasher, table, found.values);
     }
     invar_sql_reset(select);
     return INVAR_OK;
@@ -401,7 +402,7 @@ static invar_status hash_step_rows(invar_hasher *hasher, audit *a, invar_sql_stm
 
 static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stmt *const *selects)
 {
-    invar_row_found step;
+    invar_ledger_stored_row step;
     bool row;
 
     INVAR_TRY(invar_sql_bind_int(steps, 1, a->run));
@@ -411,11 +412,11 @@ static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stm
         INVAR_TRY(invar_sql_step(&row, steps));
         if (!row)
             return INVAR_OK;
-        invar_row_read(&step, steps, INVAR_TABLE_STEP);
+        invar_ledger_row_read(&step, steps, INVAR_LEDGER_TABLE_STEP);
         if (step.entry >= 0 && step.entry < a->entries && a->accounts[step.entry].pruned)
             continue;
         invar_hasher_init(&hasher);
-        invar_row_content(&hasher, INVAR_TABLE_STEP, step.values);
+        invar_ledger_row_content(&hasher, INVAR_LEDGER_TABLE_STEP, step.values);
         for (int i = 0; i < INVAR_CONTENT_TABLES; i++)
             INVAR_TRY(hash_step_rows(&hasher, a, selects[i], invar_content_tables[i], &step));
         invar_hasher_final(&content, &hasher);
@@ -428,10 +429,12 @@ static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stm
 static invar_status check_contents(audit *a)
 {
     invar_sql_stmt *steps = NULL, *selects[INVAR_CONTENT_TABLES] = {NULL};
-    invar_status status = invar_row_select(&steps, a->ledger->sql, INVAR_TABLE_STEP, false);
+    invar_status status =
+        invar_ledger_row_select(&steps, a->ledger->sql, INVAR_LEDGER_TABLE_STEP, false);
 
     for (int i = 0; i < INVAR_CONTENT_TABLES && status == INVAR_OK; i++)
-        status = invar_row_select(&selects[i], a->ledger->sql, invar_content_tables[i], true);
+        status =
+            invar_ledger_row_select(&selects[i], a->ledger->sql, invar_content_tables[i], true);
     if (status == INVAR_OK)
         status = check_content(a, steps, selects);
     for (int i = 0; i < INVAR_CONTENT_TABLES; i++)
@@ -460,8 +463,8 @@ static invar_status check_identity(audit *a)
     while (status == INVAR_OK && row) {
         whole = invar_sql_digest(&stored, stmt, 0);
         for (int i = 1; i <= 2 && invar_sql_type(stmt, 1) != INVAR_LEDGER_TYPE_NULL; i++) {
-            invar_ledger_value value = invar_value_column(stmt, i);
-            invar_value_hash(&hasher, &value);
+            invar_ledger_value value = invar_ledger_value_column(stmt, i);
+            invar_ledger_value_hash(&hasher, &value);
         }
         status = invar_sql_step(&row, stmt);
     }
@@ -540,8 +543,8 @@ static invar_status check_rows(audit *a)
                    "SELECT entry, rows, total, EXISTS(SELECT 1 FROM step s WHERE s.run = p.run "
                    "AND s.entry = p.entry) FROM pruned p WHERE run = ?1",
                    book_pruned));
-    for (int table = 0; table < INVAR_TABLE_COUNT; table++)
-        INVAR_TRY(check_table(a, (invar_table)table));
+    for (int table = 0; table < INVAR_LEDGER_TABLE_COUNT; table++)
+        INVAR_TRY(check_table(a, (invar_ledger_table)table));
     INVAR_TRY(close_accounts(a));
     INVAR_TRY(check_identity(a));
     INVAR_TRY(each(a,
@@ -582,10 +585,11 @@ static invar_status check_orphans(audit *a)
     char text[256];
     int64_t orphans;
 
-    for (int table = 0; table < INVAR_TABLE_COUNT + 2; table++) {
-        const char *name = table < INVAR_TABLE_COUNT    ? invar_table_get((invar_table)table)->name
-                           : table == INVAR_TABLE_COUNT ? "entry"
-                                                        : "pruned";
+    for (int table = 0; table < INVAR_LEDGER_TABLE_COUNT + 2; table++) {
+        const char *name = table < INVAR_LEDGER_TABLE_COUNT
+                               ? invar_ledger_table_get((invar_ledger_table)table)->name
+                           : table == INVAR_LEDGER_TABLE_COUNT ? "entry"
+                                                               : "pruned";
         snprintf(text, sizeof text,
                  "SELECT count(*) FROM %s WHERE run NOT IN (SELECT run FROM run)", name);
         INVAR_TRY(invar_sql_query_int(&orphans, a->ledger->sql, text, 0));
@@ -669,7 +673,7 @@ static invar_status check_all(audit *a)
     return INVAR_OK;
 }
 
-invar_status invar_ledger_verify(invar_ledger_verdict *out, invar_ledger *ledger,
+invar_status invar_ledger_verify(invar_ledger_verify_result *out, invar_ledger *ledger,
                                  void (*progress)(void *payload, int64_t done, int64_t total),
                                  void *payload)
 {

@@ -199,7 +199,7 @@ static void print_number(const invar_field *f, const void *in)
     }
 }
 
-static void print_segments(const invar_segments *s)
+static void print_segments(const invar_row_offsets *s)
 {
     for (int64_t i = 0; i <= s->count; i++)
         fprintf(calls.file, "%s%" PRId64, i ? "," : "", s->start[i]);
@@ -340,7 +340,7 @@ static invar_status put(const invar_device *dev, void *to, const void *from, siz
 
 /* ---- interface ------------------------------------------------------------------------------- */
 
-const invar_backend *invar_calls_backend(void)
+const invar_backend *invar_op_call_log_backend(void)
 {
     static invar_backend backend;
 
@@ -356,7 +356,7 @@ const invar_backend *invar_calls_backend(void)
     return &backend;
 }
 
-void invar_calls_begin(void)
+void invar_op_call_log_begin(void)
 {
     if (calls.file)
         fclose(calls.file);
@@ -368,7 +368,7 @@ void invar_calls_begin(void)
     calls.most = calls.first = calls.bytes;
 }
 
-void invar_calls_name(const invar_tensor *tensor, const char *kind, const char *name)
+void invar_op_call_log_name(const invar_tensor *tensor, const char *kind, const char *name)
 {
     char label[LABEL];
 
@@ -376,7 +376,7 @@ void invar_calls_name(const invar_tensor *tensor, const char *kind, const char *
     note(piece_of(tensor), label);
 }
 
-char *invar_calls_text(void)
+char *invar_op_call_log_text(void)
 {
     char *copy;
 
@@ -386,12 +386,12 @@ char *invar_calls_text(void)
     return copy;
 }
 
-int invar_calls_count(void)
+int invar_op_call_log_count(void)
 {
     return calls.count;
 }
 
-size_t invar_calls_bytes(void)
+size_t invar_op_call_log_bytes(void)
 {
     return calls.most - calls.first;
 }

@@ -16,19 +16,19 @@
 #include "kernels-deterministic/tensor.h"
 
 /* One at a time. */
-const invar_backend *invar_calls_backend(void);
+const invar_backend *invar_op_call_log_backend(void);
 
 /* Begins an empty log; names and writes of the last one are forgotten. */
-void invar_calls_begin(void);
+void invar_op_call_log_begin(void);
 
 /* What is read from the tensor's memory is called so, until a call writes there. */
-void invar_calls_name(const invar_tensor *tensor, const char *kind, const char *name);
+void invar_op_call_log_name(const invar_tensor *tensor, const char *kind, const char *name);
 
 /* The log so far, one call a line; the caller frees it. */
-char *invar_calls_text(void);
-int invar_calls_count(void);
+char *invar_op_call_log_text(void);
+int invar_op_call_log_count(void);
 
 /* Most bytes that were taken at a time since the beginning, but for scratch of ops. */
-size_t invar_calls_bytes(void);
+size_t invar_op_call_log_bytes(void);
 
 #endif

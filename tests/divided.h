@@ -51,7 +51,7 @@ enum { DIVIDED_EXPERT_WORLDS = sizeof divided_expert_worlds / sizeof *divided_ex
 enum { DIVIDED_WORLDS = sizeof divided_worlds / sizeof *divided_worlds };
 
 /*
- * Eight pieces of 8 or 11 atoms on every axis that is cut; four layers. 11 atoms of a quantised
+ * Eight pieces of 8 or 11 atoms on every axis that is cut; four layers. 11 atoms of a quantized
  * layer fit 8 ranks only.
  */
 static inline invar_model_spec divided_spec(invar_test_model kind, invar_format format)
@@ -84,19 +84,19 @@ static inline invar_status divided_layout(invar_layout *out, invar_comm *world,
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* A tensor's values as f32 in the host's memory (free); quantised: as they are computed with. */
+/* A tensor's values as f32 in the host's memory (free); quantized: as they are computed with. */
 static inline invar_status divided_values(float **out, const invar_tensor *t,
                                           const invar_device *dev)
 {
     int64_t cols = invar_tensor_row_elements(t), count = t->shape[0] * cols;
-    invar_window window = {.dev = dev};
+    invar_host_window window = {.dev = dev};
     invar_device near = {.backend = invar_backend_cpu(), .numerics = dev->numerics};
-    invar_caller caller;
+    invar_op_runner caller;
     invar_tensor shown;
-    invar_status status = invar_window_tensor(&shown, &window, t);
+    invar_status status = invar_host_window_tensor(&shown, &window, t);
 
     *out = calloc((size_t)count + 1, sizeof **out);
-    invar_caller_init(&caller, &near);
+    invar_op_runner_init(&caller, &near);
     for (int64_t i = 0; status == INVAR_OK && i < count; i++) {
         if (t->dtype == INVAR_DTYPE_F32)
             (*out)[i] = ((const float *)shown.data)[i];
@@ -105,16 +105,16 @@ static inline invar_status divided_values(float **out, const invar_tensor *t,
     }
     if (status == INVAR_OK && invar_dtype_scale_block(t->dtype))
         status =
-            INVAR_CALL(&caller, DEQUANTISE, dequantise,
+            INVAR_CALL(&caller, DEQUANTIZE, dequantize,
                        .x = invar_tensor_2d(*out, INVAR_DTYPE_F32, t->shape[0], cols), .q = shown);
-    invar_caller_release(&caller);
-    invar_window_release(&window);
+    invar_op_runner_release(&caller);
+    invar_host_window_release(&window);
     return status;
 }
 
 /* Whether some rows of the box of a whole parameter have these values, element by element. */
-static inline bool divided_rows_equal(const invar_param *p, const invar_param_box *box,
-                                      invar_layout_share rows, const float *whole,
+static inline bool divided_rows_equal(const invar_param *p, const invar_param_shard *box,
+                                      invar_index_range rows, const float *whole,
                                       const float *values)
 {
     int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1;
@@ -128,16 +128,16 @@ static inline bool divided_rows_equal(const invar_param *p, const invar_param_bo
     return true;
 }
 
-static inline bool divided_box_equal(const invar_param *p, const invar_param_box *box,
+static inline bool divided_box_equal(const invar_param *p, const invar_param_shard *box,
                                      const float *whole, const float *values)
 {
-    return divided_rows_equal(p, box, (invar_layout_share){0, box->experts * box->rows}, whole,
+    return divided_rows_equal(p, box, (invar_index_range){0, box->experts * box->rows}, whole,
                               values);
 }
 
 /* Whether a rank's tensor is that part of one rank's whole one: the rows of it from `first` on. */
 static inline invar_status divided_compare(bool *equal, const invar_param *p,
-                                           const invar_param_box *box, const invar_tensor *whole,
+                                           const invar_param_shard *box, const invar_tensor *whole,
                                            const invar_device *whole_dev, const invar_tensor *own,
                                            int64_t first, const invar_device *dev)
 {
@@ -147,7 +147,7 @@ static inline invar_status divided_compare(bool *equal, const invar_param *p,
     if (status == INVAR_OK)
         status = divided_values(&b, own, dev);
     *equal = status == INVAR_OK &&
-             divided_rows_equal(p, box, (invar_layout_share){first, own->shape[0]}, a, b);
+             divided_rows_equal(p, box, (invar_index_range){first, own->shape[0]}, a, b);
     free(a);
     free(b);
     return status;
@@ -162,7 +162,7 @@ static inline invar_status divided_same_model(const invar_model *one, const inva
 
         if (p->own.experts == 0)
             continue;
-        if (p->master.shape[0] != invar_owners_here(model, i).count)
+        if (p->master.shape[0] != invar_zero_partition_here(model, i).count)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: a master of other rows", p->name);
         if (p->master.shape[0] > 0)
             INVAR_TRY(divided_compare(&master, p, &p->own, &q->master, &one->dev, &p->master,

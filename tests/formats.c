@@ -13,17 +13,17 @@ const invar_test_format invar_test_formats[INVAR_TEST_FORMATS] = {
     {"int4", INVAR_DTYPE_BF16, INVAR_DTYPE_BF16, INVAR_DTYPE_INT4},
 };
 
-invar_tensor invar_test_quantised(const invar_device *dev, const invar_tensor *plain,
+invar_tensor invar_test_quantized(const invar_device *dev, const invar_tensor *plain,
                                   invar_dtype dtype, bool weight)
 {
     invar_tensor q;
 
     if (dtype == plain->dtype)
         return invar_test_copy(plain);
-    q = invar_test_tensor(invar_tensor_quantised(
+    q = invar_test_tensor(invar_tensor_quantized(
         NULL, NULL, dtype, weight && dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1,
         plain->shape[0], plain->shape[1]));
-    assert_ok(invar_quantise(dev, &(invar_quantise_args){.q = q, .x = *plain}));
+    assert_ok(invar_quantize(dev, &(invar_quantize_args){.q = q, .x = *plain}));
     return q;
 }
 

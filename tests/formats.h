@@ -10,7 +10,7 @@
 
 typedef struct invar_test_format {
     const char *name;
-    invar_dtype storage; /* of what is quantised, and of activations that are not */
+    invar_dtype storage; /* of what is quantized, and of activations that are not */
     invar_dtype x;       /* inputs and output gradients */
     invar_dtype w;
 } invar_test_format;
@@ -21,7 +21,7 @@ typedef struct invar_test_format {
 extern const invar_test_format invar_test_formats[INVAR_TEST_FORMATS];
 
 /* `plain` in the format `dtype`, a copy where that is its own; fp8 weights take 128x128 scales. */
-invar_tensor invar_test_quantised(const invar_device *dev, const invar_tensor *plain,
+invar_tensor invar_test_quantized(const invar_device *dev, const invar_tensor *plain,
                                   invar_dtype dtype, bool weight);
 
 /* A contiguous tensor of standard normal values. */

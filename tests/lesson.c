@@ -95,9 +95,9 @@ static invar_status take_led(const asked *l, int64_t first, int64_t count, float
 {
     size_t bytes = (size_t)(l->l->start[first + count] - l->l->start[first]) * sizeof *dnow;
 
-    if (!invar_agree_leads(l->layout))
+    if (!invar_ranks_is_leader(l->layout))
         memset(dnow, 0xff, bytes);
-    return invar_agree_share(l->layout, "loss", 0, dnow, bytes);
+    return invar_ranks_broadcast(l->layout, "loss", 0, dnow, bytes);
 }
 
 static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
@@ -121,19 +121,19 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
 /* Each rank has the sums of its own rows: the others' for the comparison. */
 static invar_status make_whole(const invar_grads *grads, const invar_model *model)
 {
-    invar_slices slices = {.give = NULL};
-    invar_owned owned;
+    invar_zero_comm slices = {.give = NULL};
+    invar_zero_ranges owned;
     invar_status status;
 
-    if (!invar_owners_divide(model))
+    if (!invar_zero_partition_divide(model))
         return INVAR_OK;
-    status = invar_owned_grads(&owned, model, INVAR_OWNED_ALL);
+    status = invar_zero_ranges_grads(&owned, model, INVAR_ZERO_RANGES_ALL);
     if (status == INVAR_OK)
-        status = invar_slices_init(&slices, &grads->dev, model->layout, &owned);
+        status = invar_zero_comm_init(&slices, &grads->dev, model->layout, &owned);
     if (status == INVAR_OK)
-        status = invar_slices_gather(&slices, "gradients", grads->memory);
-    invar_slices_release(&slices);
-    invar_owned_release(&owned);
+        status = invar_zero_comm_gather(&slices, "gradients", grads->memory);
+    invar_zero_comm_release(&slices);
+    invar_zero_ranges_release(&owned);
     return status;
 }
 
@@ -163,7 +163,7 @@ static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
         memcpy(out->metrics, metrics, out->n_metrics * sizeof *metrics);
         out->bytes = grads->bytes;
         out->grads = malloc(out->bytes);
-        status = invar_device_get(&grads->dev, out->grads, grads->memory, out->bytes);
+        status = invar_device_download(&grads->dev, out->grads, grads->memory, out->bytes);
     }
     invar_grads_free(grads);
     invar_loss_free(asks.loss);

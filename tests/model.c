@@ -72,10 +72,10 @@ static void vary(const invar_param *p, uint64_t seed, const invar_device *dev)
     float *values;
 
     assert_ok(invar_alloc((void **)&values, bytes, 1, "values"));
-    assert_ok(invar_device_get(dev, values, p->master.data, bytes));
+    assert_ok(invar_device_download(dev, values, p->master.data, bytes));
     for (int64_t j = 0; j < p->rows; j++)
         values[j] += invar_test_normal(seed, (uint64_t)j, 0.2f);
-    assert_ok(invar_device_put(dev, p->master.data, values, bytes));
+    assert_ok(invar_device_upload(dev, p->master.data, values, bytes));
     invar_free(values);
 }
 
@@ -111,7 +111,7 @@ static void move_adapter(const invar_param *p, uint64_t seed, int64_t rank, cons
     assert_ok(invar_alloc((void **)&values, (size_t)count, sizeof *values, "values"));
     for (int64_t j = 0; j < count; j++)
         values[j] = j % p->cols < rank ? invar_test_normal(seed, (uint64_t)j, 0.2f) : 0.0f;
-    assert_ok(invar_device_put(dev, p->master.data, values, (size_t)count * sizeof *values));
+    assert_ok(invar_device_upload(dev, p->master.data, values, (size_t)count * sizeof *values));
     invar_free(values);
 }
 
@@ -127,7 +127,7 @@ invar_model *invar_test_model_adapted(invar_test_model kind, invar_format format
     assert_ok(invar_model_init(model, seed, dev));
     for (int64_t i = 1; i < model->n_params && !zero; i += 2)
         move_adapter(&model->params[i], seed + (uint64_t)i, rank, dev);
-    assert_ok(invar_model_refresh(model, dev));
+    assert_ok(invar_model_update_weights(model, dev));
     return model;
 }
 
@@ -142,32 +142,32 @@ invar_model *invar_test_model_new(invar_test_model kind, invar_format format, ui
     for (int64_t i = 0; i < model->n_params; i++)
         if (model->params[i].cols == 0)
             vary(&model->params[i], seed + (uint64_t)i, dev);
-    assert_ok(invar_model_refresh(model, dev));
+    assert_ok(invar_model_update_weights(model, dev));
     return model;
 }
 
-static invar_status put_box(invar_fill *fill, int64_t param, const float *whole)
+static invar_status put_box(invar_param_loader *fill, int64_t param, const float *whole)
 {
     const invar_param *p = &fill->model->params[param];
     float *own;
 
     if (p->own.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_fill_room_all(&own, fill, p));
-    invar_box_take(own, p, &p->own, whole);
-    return invar_fill_put(fill);
+    INVAR_TRY(invar_param_loader_room_all(&own, fill, p));
+    invar_param_shard_take(own, p, &p->own, whole);
+    return invar_param_loader_put(fill);
 }
 
 invar_status invar_test_model_fill(invar_model *model, const invar_model *whole,
                                    const invar_device *dev)
 {
     invar_status status = INVAR_OK;
-    invar_fill fill;
+    invar_param_loader fill;
 
-    invar_fill_init(&fill, model, dev);
+    invar_param_loader_init(&fill, model, dev);
     for (int64_t i = 0; status == INVAR_OK && i < whole->n_params; i++)
         status = put_box(&fill, i, whole->params[i].master.data);
-    invar_fill_release(&fill);
+    invar_param_loader_release(&fill);
     return status;
 }
 

@@ -63,7 +63,7 @@ void *invar_test_take(const invar_device *dev, size_t bytes, const char *what)
 {
     void *block = NULL;
 
-    assert_ok(invar_device_take(dev, &block, bytes, what));
+    assert_ok(invar_device_alloc(dev, &block, bytes, what));
     return block;
 }
 

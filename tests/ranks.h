@@ -31,7 +31,7 @@ static inline void *rank_main(void *payload)
 
     invar_error_clear();
     run->status = run->part(run);
-    run->speaks = invar_comm_speaks(run->comm);
+    run->speaks = invar_comm_reports_error(run->comm);
     invar_comm_free(run->comm);
     invar_error_take(&run->error);
     return NULL;

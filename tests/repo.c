@@ -145,7 +145,7 @@ void invar_test_enter(const char *name)
 int invar_test_leave(void **state)
 {
     (void)state;
-    return invar_folder_remove(invar_test_home) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(invar_test_home) == INVAR_OK ? 0 : -1;
 }
 
 const char *invar_test_in(const char *name)

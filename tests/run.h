@@ -82,7 +82,7 @@ typedef struct run_memory {
 static inline bool run_remember(run_memory *out, const char *folder)
 {
     invar_ledger_summary summary;
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger *ledger = NULL;
     struct stat file;
     char path[600];
@@ -97,7 +97,7 @@ static inline bool run_remember(run_memory *out, const char *folder)
     found = invar_ledger_find(&summary, ledger, NULL) == INVAR_OK;
     if (found) {
         *out = (run_memory){.last = summary.last_step, .identity = summary.identity};
-        assert_ok(invar_ledger_content(&out->content, ledger, summary.run));
+        assert_ok(invar_ledger_content_hash(&out->content, ledger, summary.run));
         if (summary.last_step >= 0)
             assert_ok(invar_ledger_chain_at(&out->chain, ledger, summary.run, summary.last_step));
     }
@@ -121,13 +121,13 @@ static char run_base[256];
 static inline int run_setup(const char *path)
 {
     (void)snprintf(run_base, sizeof run_base, "%s.%ld", path, (long)getpid());
-    return invar_folder_make(run_base) != INVAR_OK;
+    return invar_held_folder_make(run_base) != INVAR_OK;
 }
 
 static inline int run_teardown(void **state)
 {
     (void)state;
-    return invar_folder_remove(run_base) != INVAR_OK;
+    return invar_held_folder_remove(run_base) != INVAR_OK;
 }
 
 /* A path below the folder of the test; it stays for a while. */
@@ -165,10 +165,10 @@ static inline run_memory run_trained(const char *name, const run_pair *a, const 
     return run_memory_of(name);
 }
 
-static inline void run_select(const char *name, const char *sql, invar_ledger_row row,
+static inline void run_select(const char *name, const char *sql, invar_ledger_row_fn row,
                               void *payload)
 {
-    invar_ledger_request request = {.sql = sql, .row = row, .payload = payload};
+    invar_ledger_select_request request = {.sql = sql, .row = row, .payload = payload};
     invar_ledger *ledger = NULL;
     char path[500];
 

@@ -18,10 +18,10 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Of two words that are shorter than INVAR_NEAR_SIZE. */
+/* Of two words that are shorter than INVAR_SPELLING_SIZE. */
 static size_t distance(const char *a, const char *b)
 {
-    size_t rows[3][INVAR_NEAR_SIZE], width = strlen(b);
+    size_t rows[3][INVAR_SPELLING_SIZE], width = strlen(b);
     size_t *before = rows[0], *last = rows[1], *row = rows[2];
 
     for (size_t k = 0; k <= width; k++)
@@ -42,18 +42,18 @@ static size_t distance(const char *a, const char *b)
     return last[width];
 }
 
-void invar_near_init(invar_near *near, const char *wanted, size_t length)
+void invar_spelling_init(invar_spelling *near, const char *wanted, size_t length)
 {
-    *near = (invar_near){.cost = 0};
+    *near = (invar_spelling){.cost = 0};
     if (length < sizeof near->wanted)
         memcpy(near->wanted, wanted, length);
 }
 
-void invar_near_offer(invar_near *near, const char *word)
+void invar_spelling_offer(invar_spelling *near, const char *word)
 {
     size_t length = strlen(near->wanted), cost;
 
-    if (length == 0 || strlen(word) >= INVAR_NEAR_SIZE)
+    if (length == 0 || strlen(word) >= INVAR_SPELLING_SIZE)
         return;
     if (length >= 2 && strncmp(word, near->wanted, length) == 0)
         cost = 1; // as one letter: of several words that begin so, the first
@@ -65,7 +65,7 @@ void invar_near_offer(invar_near *near, const char *word)
     (void)snprintf(near->found, sizeof near->found, "%s", word);
 }
 
-const char *invar_near_hint(invar_near *near)
+const char *invar_spelling_hint(invar_spelling *near)
 {
     near->hint[0] = '\0';
     if (near->found[0])

@@ -79,7 +79,7 @@ static void print_folder(char out[INVAR_PATH_SIZE], const char *folder)
     out[0] = '\0';
     if (!text)
         return;
-    invar_text_print_word(text, folder);
+    invar_text_print_shell_word(text, folder);
     (void)fclose(text);
     out[INVAR_PATH_SIZE - 1] = '\0';
 }

@@ -43,7 +43,7 @@ int64_t invar_process_clock_ms(void)
     return invar_process_clock_ns(CLOCK_MONOTONIC) / 1000000;
 }
 
-int invar_process_above(int fd)
+int invar_process_fd_above_stdio(int fd)
 {
     int moved, code;
 
@@ -62,9 +62,9 @@ int invar_process_pipe(int ends[2])
 
     if (pipe2(ends, O_CLOEXEC) != 0)
         return errno;
-    ends[0] = invar_process_above(ends[0]);
+    ends[0] = invar_process_fd_above_stdio(ends[0]);
     code = ends[0] < 0 ? errno : 0;
-    ends[1] = invar_process_above(ends[1]);
+    ends[1] = invar_process_fd_above_stdio(ends[1]);
     return ends[1] < 0 ? errno : code;
 }
 
@@ -95,7 +95,7 @@ void invar_process_tail_add(invar_process_tail *tail, const char *block, size_t 
     tail->used = old + keep;
 }
 
-void invar_process_last_words(char *out, size_t size, const invar_process_tail *tail)
+void invar_process_last_output_line(char *out, size_t size, const invar_process_tail *tail)
 {
     size_t end = tail->used, begin;
 

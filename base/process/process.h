@@ -49,7 +49,7 @@ int64_t invar_process_clock_ns(clockid_t clock);
 int invar_process_pipe(int ends[2]);
 
 /* The descriptor moved above the standard streams in the same way; -1 stays -1, with its errno. */
-int invar_process_above(int fd);
+int invar_process_fd_above_stdio(int fd);
 
 /* The exit code of what a signal ended in order: 128 and its number, as shells count; 143, that of
    SIGTERM, for SIGHUP, whose 129 means wrong arguments. */
@@ -66,7 +66,7 @@ typedef struct invar_process_tail {
 void invar_process_tail_add(invar_process_tail *tail, const char *block, size_t bytes);
 
 /* Its last line that is not blank, as one harmless line; "": none. `size` is the room, >= 4. */
-void invar_process_last_words(char *out, size_t size, const invar_process_tail *tail);
+void invar_process_last_output_line(char *out, size_t size, const invar_process_tail *tail);
 
 #ifdef __cplusplus
 }

@@ -15,7 +15,7 @@
 
 static char name[INVAR_PATH_SIZE] = "invar";
 
-void invar_program_set(const char *word)
+void invar_argv0_set(const char *word)
 {
     static const char usual[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:=,";
@@ -30,7 +30,7 @@ void invar_program_set(const char *word)
     (void)snprintf(name, sizeof name, bare ? "%s" : "'%s'", word);
 }
 
-const char *invar_program(void)
+const char *invar_op_graph(void)
 {
     return name;
 }

@@ -11,10 +11,10 @@ extern "C" {
 #endif
 
 /* Once, at the start of main: the first word of the command line. */
-void invar_program_set(const char *word);
+void invar_argv0_set(const char *word);
 
 /* That word as a shell reads it; "invar" where none was set or nothing can be made of it. */
-const char *invar_program(void);
+const char *invar_op_graph(void);
 
 #ifdef __cplusplus
 }

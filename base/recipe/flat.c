@@ -46,20 +46,20 @@ static void copy_name(char out[INVAR_RECIPE_MAX_NAME + 1], span name)
     out[name.length] = '\0';
 }
 
-static invar_status refuse_second(const invar_recipe_place *at, const char *what, const char *name,
-                                  int line)
+static invar_status refuse_second(const invar_recipe_location *at, const char *what,
+                                  const char *name, int line)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s '%s' is already in line %d", at->file,
                       at->line, what, name, line);
 }
 
-static invar_status refuse_more(const invar_recipe_place *at, int count, const char *what)
+static invar_status refuse_more(const invar_recipe_location *at, int count, const char *what)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: the recipe has more than %d %s", at->file,
                       at->line, count, what);
 }
 
-static invar_status take_section(void *payload, const invar_recipe_place *at, span name)
+static invar_status take_section(void *payload, const invar_recipe_location *at, span name)
 {
     flat *f = payload;
     section *s;
@@ -96,7 +96,7 @@ static invar_status set_value(flat *f, key *k, span value)
     return INVAR_OK;
 }
 
-static invar_status take_key(void *payload, const invar_recipe_place *at, span name, span value)
+static invar_status take_key(void *payload, const invar_recipe_location *at, span name, span value)
 {
     flat *f = payload;
     key *k;
@@ -202,7 +202,7 @@ static invar_status copy(char **out, size_t *bytes_out, const char *text, size_t
 }
 
 invar_status invar_recipe_flatten_text(char **out, size_t *bytes_out, const char *path,
-                                       const char *text, size_t bytes, invar_recipe_open open,
+                                       const char *text, size_t bytes, invar_recipe_open_fn open,
                                        void *files)
 {
     invar_status status;

@@ -30,7 +30,7 @@ invar_status invar_recipe_flatten(char **out, size_t *bytes_out, const char *pat
 
 /* The same of a text at hand; `open` reads the files that it includes, with `files`. */
 invar_status invar_recipe_flatten_text(char **out, size_t *bytes_out, const char *path,
-                                       const char *text, size_t bytes, invar_recipe_open open,
+                                       const char *text, size_t bytes, invar_recipe_open_fn open,
                                        void *files) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -31,7 +31,7 @@ typedef struct reader {
     visit *visit;
     const struct reader *from; /* the file that includes it; NULL: none does */
     const char *path;
-    invar_recipe_place at;
+    invar_recipe_location at;
     int depth;
     bool in_section;
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -244,7 +244,7 @@ static invar_status read_file(visit *v, const reader *from, const char *path, co
     const char *end = text + bytes;
 
     invar_path_show(r.shown, path);
-    r.at = (invar_recipe_place){.file = r.shown, .number = ++v->files};
+    r.at = (invar_recipe_location){.file = r.shown, .number = ++v->files};
     if (bytes > INVAR_RECIPE_MAX_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:1: the file is larger than %d bytes", r.shown,
                           INVAR_RECIPE_MAX_BYTES);

@@ -34,27 +34,27 @@ bool invar_recipe_is_text(invar_recipe_span text);
 bool invar_recipe_span_is(invar_recipe_span span, const char *text);
 
 /* Where a line stands. */
-typedef struct invar_recipe_place {
+typedef struct invar_recipe_location {
     const char *file; /* its path in messages */
     int number;       /* of the file, from 1 on: one that is included twice has two */
     int line;
-} invar_recipe_place;
+} invar_recipe_location;
 
 typedef struct invar_recipe_visitor {
     /* The names are valid ones; a key has a section before it in its own file. */
-    invar_status (*section)(void *payload, const invar_recipe_place *at, invar_recipe_span name);
-    invar_status (*key)(void *payload, const invar_recipe_place *at, invar_recipe_span name,
+    invar_status (*section)(void *payload, const invar_recipe_location *at, invar_recipe_span name);
+    invar_status (*key)(void *payload, const invar_recipe_location *at, invar_recipe_span name,
                         invar_recipe_span value);
     void *payload;
-    invar_recipe_open open; /* of included files; NULL: an include is refused */
-    void *files;            /* payload of `open` */
+    invar_recipe_open_fn open; /* of included files; NULL: an include is refused */
+    void *files;               /* payload of `open` */
 } invar_recipe_visitor;
 
 /* `text` is that of the file `path`; the lines of an included file come in place of the include. */
 invar_status invar_recipe_visit(const invar_recipe_visitor *visitor, const char *path,
                                 const char *text, size_t bytes) INVAR_MUST_USE;
 
-/* invar_recipe_open of files on the disk. */
+/* invar_recipe_open_fn of files on the disk. */
 invar_status invar_recipe_open_file(char **out, size_t *bytes_out, void *payload,
                                     const char *path) INVAR_MUST_USE;
 

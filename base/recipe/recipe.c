@@ -79,7 +79,7 @@ static int find_section(const invar_recipe_schema *schema, span name)
 const char *invar_recipe_effect_name(invar_recipe_effect effect)
 {
     static const char *const names[] = {[INVAR_RECIPE_EFFECT_SEMANTIC] = "semantic",
-                                        [INVAR_RECIPE_EFFECT_LATER] = "semantic if set",
+                                        [INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET] = "semantic if set",
                                         [INVAR_RECIPE_EFFECT_FREE] = "free"};
 
     return names[effect];
@@ -90,7 +90,8 @@ int invar_recipe_find(const invar_recipe_schema *schema, const char *name)
     return find_key(schema, span_of(name));
 }
 
-const char *invar_recipe_instead(const invar_recipe_schema *schema, const char *name, size_t length)
+const char *invar_recipe_replacement(const invar_recipe_schema *schema, const char *name,
+                                     size_t length)
 {
     for (int i = 0; i < schema->n_gone; i++)
         if (invar_recipe_span_is((span){name, length}, schema->gone[i].name))
@@ -99,19 +100,19 @@ const char *invar_recipe_instead(const invar_recipe_schema *schema, const char *
 }
 
 /* " (did you mean 'x'?)", " (gone: use x)", or nothing when no name is near. */
-static const char *suggest(invar_near *near, const invar_recipe_schema *schema, span name,
+static const char *suggest(invar_spelling *near, const invar_recipe_schema *schema, span name,
                            bool sections)
 {
-    const char *instead = sections ? NULL : invar_recipe_instead(schema, name.at, name.length);
+    const char *instead = sections ? NULL : invar_recipe_replacement(schema, name.at, name.length);
 
     if (instead) {
         (void)snprintf(near->hint, sizeof near->hint, " (gone: use %s)", instead);
         return near->hint;
     }
-    invar_near_init(near, name.at, name.length);
+    invar_spelling_init(near, name.at, name.length);
     for (int i = 0; i < schema->count; i++)
-        invar_near_offer(near, sections ? schema->keys[i].section : schema->keys[i].name);
-    return invar_near_hint(near);
+        invar_spelling_offer(near, sections ? schema->keys[i].section : schema->keys[i].name);
+    return invar_spelling_hint(near);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -146,7 +147,7 @@ static invar_status check_schema_key(const invar_recipe_schema *schema, int inde
     if (section != index && strcmp(schema->keys[index - 1].section, key->section) != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' stands apart from [%s]",
                           key->name, key->section);
-    if (key->effect == INVAR_RECIPE_EFFECT_LATER && !key->fallback)
+    if (key->effect == INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET && !key->fallback)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' came later and has no default",
                           key->name);
     if (!key->doc || (key->type == INVAR_RECIPE_TYPE_ENUM && !key->choices))
@@ -217,11 +218,11 @@ void invar_recipe_free(invar_recipe *recipe)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static invar_status read_section(void *payload, const invar_recipe_place *at, span name)
+static invar_status read_section(void *payload, const invar_recipe_location *at, span name)
 {
     invar_recipe *recipe = payload;
     int section = find_section(recipe->schema, name);
-    invar_near near;
+    invar_spelling near;
     source_line *begun;
 
     if (section < 0)
@@ -237,11 +238,11 @@ static invar_status read_section(void *payload, const invar_recipe_place *at, sp
 }
 
 /* The key of this name in the current section. */
-static invar_status locate_key(int *out, const invar_recipe *recipe, const invar_recipe_place *at,
-                               span name)
+static invar_status locate_key(int *out, const invar_recipe *recipe,
+                               const invar_recipe_location *at, span name)
 {
     const invar_recipe_key *keys = recipe->schema->keys;
-    invar_near near;
+    invar_spelling near;
     int key = find_key(recipe->schema, name);
 
     if (key >= 0 && strcmp(keys[key].section, keys[recipe->section].section) != 0)
@@ -258,7 +259,7 @@ static invar_status locate_key(int *out, const invar_recipe *recipe, const invar
     return INVAR_OK;
 }
 
-static invar_status read_key(void *payload, const invar_recipe_place *at, span name, span value)
+static invar_status read_key(void *payload, const invar_recipe_location *at, span name, span value)
 {
     invar_recipe *recipe = payload;
     char origin[ORIGIN_SIZE], where[WHERE_SIZE];
@@ -272,8 +273,9 @@ static invar_status read_key(void *payload, const invar_recipe_place *at, span n
     return INVAR_OK;
 }
 
-invar_status invar_recipe_parse_whole(invar_recipe *recipe, const char *file, const char *text,
-                                      size_t bytes, invar_recipe_open open, void *files)
+invar_status invar_recipe_parse_with_includes(invar_recipe *recipe, const char *file,
+                                              const char *text, size_t bytes,
+                                              invar_recipe_open_fn open, void *files)
 {
     const invar_recipe_visitor visitor = {
         .section = read_section, .key = read_key, .payload = recipe, .open = open, .files = files};
@@ -288,7 +290,7 @@ invar_status invar_recipe_parse_whole(invar_recipe *recipe, const char *file, co
 invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,
                                 size_t bytes)
 {
-    return invar_recipe_parse_whole(recipe, file, text, bytes, NULL, NULL);
+    return invar_recipe_parse_with_includes(recipe, file, text, bytes, NULL, NULL);
 }
 
 /* Up to one byte more than a recipe may have, so that a longer file is noticed. */
@@ -299,7 +301,7 @@ static invar_status load(char *text, size_t *bytes_out, const char *path, const 
     int code = errno;
     invar_status status = INVAR_OK;
 
-    invar_path_whole(whole, path);
+    invar_path_absolute_hint(whole, path);
     if (!stream)
         return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be opened: %s%s", file, strerror(code),
                           code == ENOENT ? whole : "");
@@ -310,7 +312,7 @@ static invar_status load(char *text, size_t *bytes_out, const char *path, const 
     return status;
 }
 
-static invar_status read_file(invar_recipe *recipe, const char *path, invar_recipe_open open)
+static invar_status read_file(invar_recipe *recipe, const char *path, invar_recipe_open_fn open)
 {
     char *text;
     size_t bytes;
@@ -320,7 +322,7 @@ static invar_status read_file(invar_recipe *recipe, const char *path, invar_reci
     INVAR_TRY(invar_alloc((void **)&text, INVAR_RECIPE_MAX_BYTES + 1, 1, recipe->file));
     status = load(text, &bytes, path, recipe->file);
     if (status == INVAR_OK)
-        status = invar_recipe_parse_whole(recipe, path, text, bytes, open, NULL);
+        status = invar_recipe_parse_with_includes(recipe, path, text, bytes, open, NULL);
     invar_free(text);
     return status;
 }
@@ -330,7 +332,7 @@ invar_status invar_recipe_read(invar_recipe *recipe, const char *path)
     return read_file(recipe, path, NULL);
 }
 
-invar_status invar_recipe_read_whole(invar_recipe *recipe, const char *path)
+invar_status invar_recipe_read_with_includes(invar_recipe *recipe, const char *path)
 {
     return read_file(recipe, path, invar_recipe_open_file);
 }
@@ -341,7 +343,7 @@ invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char
                               const char *origin)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE], place[ORIGIN_SIZE];
-    invar_near near;
+    invar_spelling near;
     int key = invar_recipe_find(recipe->schema, name);
 
     invar_text_quote(place, sizeof place, origin, strlen(origin));
@@ -433,7 +435,7 @@ void invar_recipe_entry_get(invar_recipe_entry *out, const invar_recipe *recipe,
 
 bool invar_recipe_entry_identifies(const invar_recipe_entry *entry)
 {
-    if (entry->key->effect == INVAR_RECIPE_EFFECT_LATER)
+    if (entry->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET)
         return strcmp(entry->text, entry->key->fallback) != 0;
     return entry->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC;
 }

@@ -15,7 +15,8 @@
  *
  * before the first section reads another recipe there, by its path from the folder of this one.
  * Values of later lines replace those of earlier ones, so a file overrides what it includes; twice
- * in one file a key is still refused. Only what people write may include: invar_recipe_read_whole
+ * in one file a key is still refused. Only what people write may include:
+ * invar_recipe_read_with_includes
  * follows it, the other readers refuse it, since what was recorded must not depend on other files.
  *
  * Life: new -> read or parse, once -> set, per flag -> check -> getters. A value never changes its
@@ -54,9 +55,9 @@ typedef enum invar_recipe_type {
 } invar_recipe_type;
 
 typedef enum invar_recipe_effect {
-    INVAR_RECIPE_EFFECT_SEMANTIC, /* may change bits: belongs to the identity of the run */
-    INVAR_RECIPE_EFFECT_LATER,    /* the same, but only where it differs from its default */
-    INVAR_RECIPE_EFFECT_FREE      /* must not change bits */
+    INVAR_RECIPE_EFFECT_SEMANTIC,        /* may change bits: belongs to the identity of the run */
+    INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET, /* the same, but only where it differs from its default */
+    INVAR_RECIPE_EFFECT_FREE             /* must not change bits */
 } invar_recipe_effect;
 
 /* "semantic", "semantic if set" or "free". */
@@ -76,14 +77,14 @@ typedef struct invar_recipe_key {
 } invar_recipe_key;
 
 /* A key of an earlier version, and what to write in its place. */
-typedef struct invar_recipe_gone {
+typedef struct invar_recipe_removed_key {
     const char *name, *instead;
-} invar_recipe_gone;
+} invar_recipe_removed_key;
 
 typedef struct invar_recipe_schema {
     const invar_recipe_key *keys; /* (count) */
     int count;
-    const invar_recipe_gone *gone; /* (n_gone) */
+    const invar_recipe_removed_key *gone; /* (n_gone) */
     int n_gone;
 } invar_recipe_schema;
 
@@ -91,8 +92,8 @@ typedef struct invar_recipe_schema {
 int invar_recipe_find(const invar_recipe_schema *schema, const char *name);
 
 /* What to use for a key that is gone; NULL: there never was one of this name. */
-const char *invar_recipe_instead(const invar_recipe_schema *schema, const char *name,
-                                 size_t length);
+const char *invar_recipe_replacement(const invar_recipe_schema *schema, const char *name,
+                                     size_t length);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -106,20 +107,21 @@ void invar_recipe_free(invar_recipe *recipe);
 invar_status invar_recipe_read(invar_recipe *recipe, const char *path) INVAR_MUST_USE;
 
 /* The same with the files that it includes. */
-invar_status invar_recipe_read_whole(invar_recipe *recipe, const char *path) INVAR_MUST_USE;
+invar_status invar_recipe_read_with_includes(invar_recipe *recipe, const char *path) INVAR_MUST_USE;
 
 /* The text of an included file; whoever calls it frees *out (invar_free). */
-typedef invar_status (*invar_recipe_open)(char **out, size_t *bytes_out, void *payload,
-                                          const char *path);
+typedef invar_status (*invar_recipe_open_fn)(char **out, size_t *bytes_out, void *payload,
+                                             const char *path);
 
 /* The same from memory; `file` names it in errors and origins. */
 invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,
                                 size_t bytes) INVAR_MUST_USE;
 
 /* The same where `open` reads the files that it includes, with `files`; NULL: none. */
-invar_status invar_recipe_parse_whole(invar_recipe *recipe, const char *file, const char *text,
-                                      size_t bytes, invar_recipe_open open,
-                                      void *files) INVAR_MUST_USE;
+invar_status invar_recipe_parse_with_includes(invar_recipe *recipe, const char *file,
+                                              const char *text, size_t bytes,
+                                              invar_recipe_open_fn open,
+                                              void *files) INVAR_MUST_USE;
 
 /*
  * A flag: overrides the file and the default; the same key twice is refused. `origin` is what
@@ -171,9 +173,10 @@ typedef struct invar_recipe_entry {
 void invar_recipe_entry_get(invar_recipe_entry *out, const invar_recipe *recipe, int key);
 
 /*
- * True when the value belongs to the identity of the run. A key that is added once identities are
- * recorded is LATER: at its default, which means what was done before the key existed, it is left
- * out, so that recorded identities stay what they are. Such a default may never change.
+ * True if the value belongs to the identity of the run. A key that is added once identities are
+ * recorded is SEMANTIC_IF_SET: its default means what was done before the key existed, and a value
+ * equal to the default is left out, so that recorded identities stay what they are. Such a default
+ * may never change.
  */
 bool invar_recipe_entry_identifies(const invar_recipe_entry *entry);
 

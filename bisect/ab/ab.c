@@ -27,7 +27,7 @@
 const char *const invar_ab_letters[INVAR_AB_SIDES] = {"a", "b"};
 const char *const invar_ab_capitals[INVAR_AB_SIDES] = {"A", "B"};
 
-void invar_ab_say(invar_ab_work *w, const char *format, ...)
+void invar_ab_say(invar_ab_context *w, const char *format, ...)
 {
     char line[512];
     va_list list;
@@ -44,13 +44,13 @@ void invar_ab_say(invar_ab_work *w, const char *format, ...)
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-static bool needs_repo(const invar_ab_answer *answer)
+static bool needs_repo(const invar_ab_result *answer)
 {
     return answer->sides[INVAR_AB_A].kind == INVAR_AB_COMMIT ||
            answer->sides[INVAR_AB_B].kind == INVAR_AB_COMMIT;
 }
 
-static invar_status open_repo(invar_ab_work *w)
+static invar_status open_repo(invar_ab_context *w)
 {
     invar_status status = invar_repo_open(&w->repo, w->what->repo);
 
@@ -63,7 +63,7 @@ static invar_status open_repo(invar_ab_work *w)
 }
 
 /* It lies in no tree that is read. */
-static invar_status open_workshop(invar_ab_work *w)
+static invar_status open_workshop(invar_ab_context *w)
 {
     const char *outside[INVAR_AB_SIDES + 3], *subject = w->what->repo;
     size_t count = 0;
@@ -79,25 +79,25 @@ static invar_status open_workshop(invar_ab_work *w)
         if (w->answer->sides[i].kind == INVAR_AB_FOLDER)
             outside[count++] = w->answer->sides[i].given;
     outside[count] = NULL;
-    return invar_workshop_open(&w->workshop, w->options->work, subject, outside);
+    return invar_workspace_open(&w->workshop, w->options->work, subject, outside);
 }
 
 /* The side's program is no use: true, and the answer says why. */
-static bool is_broken(invar_ab_work *w, int side)
+static bool is_broken(invar_ab_context *w, int side)
 {
-    const invar_built *built = &w->answer->sides[side].built;
+    const invar_revision_build *built = &w->answer->sides[side].built;
 
-    if (built->state == INVAR_PROGRAM_READY)
+    if (built->state == INVAR_REVISION_BUILD_READY)
         return false;
     w->answer->verdict =
-        built->state == INVAR_PROGRAM_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
+        built->state == INVAR_REVISION_BUILD_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
     w->answer->who = side;
     (void)snprintf(w->answer->story, sizeof w->answer->story, "%s", built->story);
     (void)snprintf(w->answer->log, sizeof w->answer->log, "%s", built->log);
     return true;
 }
 
-static invar_status build_side(invar_ab_work *w, int i, invar_slot *slot)
+static invar_status build_side(invar_ab_context *w, int i, invar_worktree *slot)
 {
     invar_ab_side *side = &w->answer->sides[i];
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -110,20 +110,20 @@ static invar_status build_side(invar_ab_work *w, int i, invar_slot *slot)
         invar_ab_say(w, "%s is the %s %s", invar_ab_capitals[i],
                      side->kind == INVAR_AB_FOLDER ? "folder" : "program", shown);
     INVAR_TRY(invar_ab_side_build(side, w->workshop, slot, w->repo, w->what, w->options));
-    if (side->built.state == INVAR_PROGRAM_READY && side->kind != INVAR_AB_FILE)
+    if (side->built.state == INVAR_REVISION_BUILD_READY && side->kind != INVAR_AB_FILE)
         invar_ab_say(w, side->built.cached ? "%s was built before" : "%s is built, in %.1f s",
                      invar_ab_capitals[i], side->built.seconds);
     return INVAR_OK;
 }
 
 /* Programs and recipes, in a slot. *ready_out false: the answer says why not. */
-static invar_status make_sides(bool *ready_out, invar_ab_work *w)
+static invar_status make_sides(bool *ready_out, invar_ab_context *w)
 {
-    invar_slot slot;
+    invar_worktree slot;
     invar_status status = INVAR_OK;
     bool ready = true;
 
-    INVAR_TRY(invar_slot_take(&slot, w->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, w->workshop));
     for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK; i++)
         status = invar_ab_side_recipe(&w->recipes[i], &w->recipe_bytes[i], &w->answer->sides[i],
                                       invar_ab_side_names(w->what, i), w->what->own_recipe, &slot,
@@ -132,14 +132,14 @@ static invar_status make_sides(bool *ready_out, invar_ab_work *w)
         status = build_side(w, i, &slot);
         ready = status == INVAR_OK && !is_broken(w, i);
     }
-    invar_slot_give(&slot);
+    invar_worktree_release(&slot);
     *ready_out = ready;
     return status;
 }
 
 /* ---- the experiment -------------------------------------------------------------------------- */
 
-static void name_experiment(invar_ab_work *w)
+static void name_experiment(invar_ab_context *w)
 {
     invar_hasher hasher;
     invar_digest id;
@@ -162,7 +162,7 @@ static void name_experiment(invar_ab_work *w)
 }
 
 /* One process at a time makes an experiment. */
-static invar_status lock_experiment(invar_ab_work *w)
+static invar_status lock_experiment(invar_ab_context *w)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -176,14 +176,14 @@ static invar_status lock_experiment(invar_ab_work *w)
     return INVAR_OK;
 }
 
-static invar_status pin_recipe(invar_ab_work *w, int i)
+static invar_status pin_recipe(invar_ab_context *w, int i)
 {
     const char *named = invar_ab_side_names(w->what, i), *slash = strrchr(named, '/');
     char folder[INVAR_PATH_SIZE];
     invar_ab_side *side = &w->answer->sides[i];
 
     INVAR_TRY(invar_path_join(folder, sizeof folder, w->answer->folder, invar_ab_letters[i]));
-    INVAR_TRY(invar_folder_make(folder));
+    INVAR_TRY(invar_held_folder_make(folder));
     if (w->what->recipe_b)
         (void)snprintf(side->named, sizeof side->named, "%s", named);
     INVAR_TRY(
@@ -192,7 +192,7 @@ static invar_status pin_recipe(invar_ab_work *w, int i)
 }
 
 /* Both sides run on the seeds of the first recipe: another one of the second would be ignored. */
-static invar_status check_seed(const invar_ab_work *w, const char *key, int64_t fallback)
+static invar_status check_seed(const invar_ab_context *w, const char *key, int64_t fallback)
 {
     int64_t a, b;
 
@@ -208,9 +208,9 @@ static invar_status check_seed(const invar_ab_work *w, const char *key, int64_t 
                       key, a, b, key);
 }
 
-static invar_status make_pairs(invar_ab_work *w)
+static invar_status make_pairs(invar_ab_context *w)
 {
-    invar_ab_answer *answer = w->answer;
+    invar_ab_result *answer = w->answer;
     int64_t seed, rollout_seed;
     size_t count = (size_t)w->what->seeds;
 
@@ -235,15 +235,15 @@ static invar_status make_pairs(invar_ab_work *w)
     return INVAR_OK;
 }
 
-static invar_status make_experiment(invar_ab_work *w)
+static invar_status make_experiment(invar_ab_context *w)
 {
     char folder[INVAR_PATH_SIZE];
 
     name_experiment(w);
     INVAR_TRY(
-        invar_path_join(folder, sizeof folder, invar_workshop_folder(w->workshop), "experiments"));
+        invar_path_join(folder, sizeof folder, invar_workspace_folder(w->workshop), "experiments"));
     INVAR_TRY(invar_path_join(w->answer->folder, sizeof w->answer->folder, folder, w->answer->id));
-    INVAR_TRY(invar_folder_make(w->answer->folder));
+    INVAR_TRY(invar_held_folder_make(w->answer->folder));
     INVAR_TRY(lock_experiment(w));
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         INVAR_TRY(pin_recipe(w, i));
@@ -253,7 +253,7 @@ static invar_status make_experiment(invar_ab_work *w)
 /* ---- a side against itself ------------------------------------------------------------------- */
 
 /* The run is no use: true, and the answer says why. */
-static bool is_lost(invar_ab_work *w, int side, int64_t seed, const invar_ran *ran)
+static bool is_lost(invar_ab_context *w, int side, int64_t seed, const invar_run_result *ran)
 {
     if (ran->state == INVAR_RUN_DONE)
         return false;
@@ -267,24 +267,24 @@ static bool is_lost(invar_ab_work *w, int side, int64_t seed, const invar_ran *r
 }
 
 /* Free keys with other values than the first run has. */
-static invar_status vary(invar_ab_setting out[2], const invar_ab_work *w, int side)
+static invar_status vary(invar_ab_varied_key out[2], const invar_ab_context *w, int side)
 {
     int64_t threads, size;
 
     INVAR_TRY(invar_ab_number(&threads, w->what->flags, w->recipes[side], "threads", 0));
     INVAR_TRY(invar_ab_number(&size, w->what->flags, w->recipes[side], "micro-batch-size", 0));
-    out[0] = (invar_ab_setting){"threads", threads == 1 ? 2 : 1};
-    out[1] = (invar_ab_setting){"micro-batch-size", size == 2 ? 3 : 2};
+    out[0] = (invar_ab_varied_key){"threads", threads == 1 ? 2 : 1};
+    out[1] = (invar_ab_varied_key){"micro-batch-size", size == 2 ? 3 : 2};
     return INVAR_OK;
 }
 
 /* Runs the pair's side a second time; `first` too, where it is not there already. */
-static invar_status run_gate(invar_ab_work *w, int side, const invar_ab_pair *pair,
-                             invar_ran *first, invar_ran *second)
+static invar_status run_gate(invar_ab_context *w, int side, const invar_ab_pair *pair,
+                             invar_run_result *first, invar_run_result *second)
 {
-    invar_ab_job jobs[2] = {{.side = side, .pair = pair, .again = "", .ran = first},
-                            {.side = side, .pair = pair, .again = "-again", .ran = second}};
-    invar_ab_gate *gate = &w->answer->gates[side];
+    invar_ab_run_job jobs[2] = {{.side = side, .pair = pair, .again = "", .ran = first},
+                                {.side = side, .pair = pair, .again = "-again", .ran = second}};
+    invar_aa_check *gate = &w->answer->gates[side];
 
     INVAR_TRY(vary(jobs[1].free, w, side));
     (void)snprintf(gate->with, sizeof gate->with, "threads %" PRId64 ", micro-batch-size %" PRId64,
@@ -294,7 +294,7 @@ static invar_status run_gate(invar_ab_work *w, int side, const invar_ab_pair *pa
     if (first->state != INVAR_RUN_DONE || second->state != INVAR_RUN_FAILED)
         return INVAR_OK;
     // a program without these keys, or a recipe in which they have no place
-    jobs[1].free[0] = jobs[1].free[1] = (invar_ab_setting){0};
+    jobs[1].free[0] = jobs[1].free[1] = (invar_ab_varied_key){0};
     jobs[1].again = "-again-plain";
     gate->varied = false;
     (void)snprintf(gate->with, sizeof gate->with, "the same keys");
@@ -302,10 +302,10 @@ static invar_status run_gate(invar_ab_work *w, int side, const invar_ab_pair *pa
 }
 
 /* *passed_out false: the answer says why. */
-static invar_status pass_gate(bool *passed_out, invar_ab_work *w, int side, invar_ab_pair *pair)
+static invar_status pass_gate(bool *passed_out, invar_ab_context *w, int side, invar_ab_pair *pair)
 {
-    invar_ab_gate *gate = &w->answer->gates[side];
-    invar_ran *first = &pair->ran[side], second = {0};
+    invar_aa_check *gate = &w->answer->gates[side];
+    invar_run_result *first = &pair->ran[side], second = {0};
 
     *passed_out = false;
     INVAR_TRY(run_gate(w, side, pair, first, &second));
@@ -326,27 +326,27 @@ static invar_status pass_gate(bool *passed_out, invar_ab_work *w, int side, inva
 
 /* ---- A against B ----------------------------------------------------------------------------- */
 
-static invar_status run_pairs(invar_ab_work *w)
+static invar_status run_pairs(invar_ab_context *w)
 {
-    invar_ab_answer *answer = w->answer;
+    invar_ab_result *answer = w->answer;
     size_t count = 0;
     invar_status status;
-    invar_ab_job *jobs;
+    invar_ab_run_job *jobs;
 
     INVAR_TRY(invar_alloc((void **)&jobs, 2 * answer->n_pairs, sizeof *jobs, "runs"));
     for (size_t i = 0; i < answer->n_pairs; i++)
         for (int side = 0; side < INVAR_AB_SIDES; side++)
             if (i > 0 || side == INVAR_AB_B) // the first of A was made at the gate
-                jobs[count++] = (invar_ab_job){.side = side,
-                                               .pair = &answer->pairs[i],
-                                               .again = "",
-                                               .ran = &answer->pairs[i].ran[side]};
+                jobs[count++] = (invar_ab_run_job){.side = side,
+                                                   .pair = &answer->pairs[i],
+                                                   .again = "",
+                                                   .ran = &answer->pairs[i].ran[side]};
     status = invar_ab_jobs_run(w, jobs, (int64_t)count);
     invar_free(jobs);
     return status;
 }
 
-static bool any_lost(invar_ab_work *w)
+static bool any_lost(invar_ab_context *w)
 {
     for (size_t i = 0; i < w->answer->n_pairs; i++)
         for (int side = 0; side < INVAR_AB_SIDES; side++)
@@ -355,14 +355,14 @@ static bool any_lost(invar_ab_work *w)
     return false;
 }
 
-static bool is_one_recipe(const invar_ab_work *w)
+static bool is_one_recipe(const invar_ab_context *w)
 {
     return w->recipe_bytes[INVAR_AB_A] == w->recipe_bytes[INVAR_AB_B] &&
            memcmp(w->recipes[INVAR_AB_A], w->recipes[INVAR_AB_B], w->recipe_bytes[INVAR_AB_A]) == 0;
 }
 
 /* Both sides are asked for the same. */
-static bool is_one_program(const invar_ab_work *w)
+static bool is_one_program(const invar_ab_context *w)
 {
     const invar_ab_side *sides = w->answer->sides;
 
@@ -370,9 +370,9 @@ static bool is_one_program(const invar_ab_work *w)
            is_one_recipe(w);
 }
 
-static invar_status compare_pairs(invar_ab_work *w)
+static invar_status compare_pairs(invar_ab_context *w)
 {
-    invar_ab_answer *answer = w->answer;
+    invar_ab_result *answer = w->answer;
 
     for (size_t i = 0; i < answer->n_pairs; i++) {
         invar_ab_pair *pair = &answer->pairs[i];
@@ -393,7 +393,7 @@ static invar_status compare_pairs(invar_ab_work *w)
 }
 
 /* The pair that parts first; of equals the first. One that only has more steps comes last. */
-static invar_ab_pair *earliest(invar_ab_answer *answer)
+static invar_ab_pair *earliest(invar_ab_result *answer)
 {
     invar_ab_pair *found = NULL;
 
@@ -407,7 +407,7 @@ static invar_ab_pair *earliest(invar_ab_answer *answer)
 }
 
 /* Different: does B repeat itself, and where is it? */
-static invar_status explain(invar_ab_work *w)
+static invar_status explain(invar_ab_context *w)
 {
     invar_ab_pair *pair = earliest(w->answer);
     bool passed;
@@ -419,16 +419,16 @@ static invar_status explain(invar_ab_work *w)
     w->answer->two_models = w->answer->two_models && !is_one_recipe(w);
     if (w->answer->two_models)
         return INVAR_OK;
-    INVAR_TRY(invar_place_compare(&w->answer->place, pair->ran[INVAR_AB_A].ledger,
-                                  pair->ran[INVAR_AB_B].ledger));
+    INVAR_TRY(invar_divergence_compare(&w->answer->place, pair->ran[INVAR_AB_A].ledger,
+                                       pair->ran[INVAR_AB_B].ledger));
     return w->answer->place.known ? invar_ab_refine(w, pair) : INVAR_OK;
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static invar_status run(invar_ab_work *w)
+static invar_status run(invar_ab_context *w)
 {
-    invar_ab_answer *answer = w->answer;
+    invar_ab_result *answer = w->answer;
     bool good;
 
     for (int i = 0; i < INVAR_AB_SIDES; i++)
@@ -453,10 +453,10 @@ static invar_status run(invar_ab_work *w)
     return answer->verdict == INVAR_AB_STOPPED ? INVAR_OK : invar_ab_measure(answer);
 }
 
-invar_status invar_ab_run(invar_ab_answer **out, const invar_ab_case *what,
+invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
                           const invar_ab_options *options)
 {
-    invar_ab_work w = {
+    invar_ab_context w = {
         .what = what, .options = options, .lock = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
     invar_status status;
 
@@ -469,17 +469,17 @@ invar_status invar_ab_run(invar_ab_answer **out, const invar_ab_case *what,
         invar_free(w.recipes[i]);
     if (w.lock >= 0)
         close(w.lock); // and unlocks it
-    invar_workshop_close(w.workshop);
+    invar_workspace_close(w.workshop);
     invar_repo_close(w.repo);
     if (status != INVAR_OK) {
-        invar_ab_answer_free(w.answer);
+        invar_ab_result_free(w.answer);
         return status;
     }
     *out = w.answer;
     return INVAR_OK;
 }
 
-void invar_ab_answer_free(invar_ab_answer *answer)
+void invar_ab_result_free(invar_ab_result *answer)
 {
     if (!answer)
         return;

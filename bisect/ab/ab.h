@@ -79,7 +79,7 @@ typedef struct invar_ab_side {
     invar_ab_kind kind;
     char given[INVAR_PATH_SIZE]; /* as it was named, less the prefix */
     invar_repo_commit commit;    /* of a revision */
-    invar_built built;
+    invar_revision_build built;
     char named[INVAR_PATH_SIZE];  /* its recipe as it was named; "": that of both */
     char recipe[INVAR_PATH_SIZE]; /* the pinned one */
     double seconds;               /* of the runs of all seeds */
@@ -88,7 +88,7 @@ typedef struct invar_ab_side {
 } invar_ab_side;
 
 /* One side, run again. */
-typedef struct invar_ab_gate {
+typedef struct invar_aa_check {
     bool made;
     bool same;
     bool varied;    /* with other free keys; else the program refused those */
@@ -96,11 +96,11 @@ typedef struct invar_ab_gate {
     int64_t seed, steps;
     char headline[INVAR_DIFF_HEADLINE_SIZE];
     char ledger[INVAR_PATH_SIZE], again[INVAR_PATH_SIZE];
-} invar_ab_gate;
+} invar_aa_check;
 
 typedef struct invar_ab_pair {
     int64_t seed, rollout_seed;
-    invar_ran ran[INVAR_AB_SIDES];
+    invar_run_result ran[INVAR_AB_SIDES];
     bool compared, same;
     int64_t steps; /* that both have */
     int64_t only[INVAR_AB_SIDES];
@@ -119,31 +119,31 @@ typedef struct invar_ab_fact {
     char values[INVAR_AB_SIDES][INVAR_AB_VALUE]; /* cut where long; "": not there */
 } invar_ab_fact;
 
-typedef struct invar_ab_answer {
+typedef struct invar_ab_result {
     invar_ab_verdict verdict;
     char id[INVAR_DIGEST_HEX_SIZE];
-    char folder[INVAR_PATH_SIZE];       /* experiments/ID; "": it did not come so far */
-    int who;                            /* NONDETERMINISTIC, UNTESTABLE: the side */
-    char story[INVAR_CHILD_STORY_SIZE]; /* UNTESTABLE: why */
-    char log[INVAR_PATH_SIZE];          /* UNTESTABLE: what it printed */
+    char folder[INVAR_PATH_SIZE];        /* experiments/ID; "": it did not come so far */
+    int who;                             /* NONDETERMINISTIC, UNTESTABLE: the side */
+    char story[INVAR_CHILD_REASON_SIZE]; /* UNTESTABLE: why */
+    char log[INVAR_PATH_SIZE];           /* UNTESTABLE: what it printed */
     invar_ab_side sides[INVAR_AB_SIDES];
-    invar_ab_gate gates[INVAR_AB_SIDES];
+    invar_aa_check gates[INVAR_AB_SIDES];
     invar_ab_pair *pairs; /* (n_pairs) one a seed */
     size_t n_pairs;
-    int64_t n_different; /* of the pairs */
-    invar_place place;   /* DIFFERENT: the earliest; not known of two models */
-    bool two_models;     /* the recipes ask for models of other shapes */
+    int64_t n_different;    /* of the pairs */
+    invar_divergence place; /* DIFFERENT: the earliest; not known of two models */
+    bool two_models;        /* the recipes ask for models of other shapes */
     invar_ab_fact facts[INVAR_AB_FACTS];
     size_t n_facts;
     int64_t all_facts;            /* that differ */
     char ledger[INVAR_PATH_SIZE]; /* ab.db; "": not made */
     invar_ab_effects effects;
-} invar_ab_answer;
+} invar_ab_result;
 
 /* Fails only when something outside the question is wrong: usage, repository, disk. */
-invar_status invar_ab_run(invar_ab_answer **out, const invar_ab_case *what,
+invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
                           const invar_ab_options *options) INVAR_MUST_USE;
-void invar_ab_answer_free(invar_ab_answer *answer); /* NULL is allowed */
+void invar_ab_result_free(invar_ab_result *answer); /* NULL is allowed */
 
 #ifdef __cplusplus
 }

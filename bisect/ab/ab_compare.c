@@ -98,7 +98,7 @@ static bool is_model(const invar_diff_fact *fact)
 
 static void take_facts(void *payload, const invar_diff *diff)
 {
-    invar_ab_answer *answer = payload;
+    invar_ab_result *answer = payload;
 
     for (int pass = 0; pass < 2; pass++) { // the identity, then the rest
         for (size_t i = 0; i < diff->n_facts; i++) {
@@ -122,7 +122,7 @@ static void take_facts(void *payload, const invar_diff *diff)
 
 static void take_gate(void *payload, const invar_diff *diff)
 {
-    invar_ab_gate *gate = payload;
+    invar_aa_check *gate = payload;
 
     gate->same = is_same(diff);
     gate->steps = common_steps(diff);
@@ -134,12 +134,12 @@ invar_status invar_ab_compare_pair(invar_ab_pair *pair)
     return compare(pair->ran[INVAR_AB_A].ledger, pair->ran[INVAR_AB_B].ledger, take_pair, pair);
 }
 
-invar_status invar_ab_compare_gate(invar_ab_gate *gate)
+invar_status invar_ab_compare_gate(invar_aa_check *gate)
 {
     return compare(gate->ledger, gate->again, take_gate, gate);
 }
 
-invar_status invar_ab_compare_facts(invar_ab_answer *answer)
+invar_status invar_ab_compare_facts(invar_ab_result *answer)
 {
     return compare(answer->pairs->ran[INVAR_AB_A].ledger, answer->pairs->ran[INVAR_AB_B].ledger,
                    take_facts, answer);
@@ -163,7 +163,7 @@ static invar_status import_run(int64_t *number_out, invar_ledger *into, const ch
     return INVAR_OK;
 }
 
-static invar_status import_all(int64_t *numbers, const invar_ab_answer *answer, const char *path)
+static invar_status import_all(int64_t *numbers, const invar_ab_result *answer, const char *path)
 {
     invar_ledger *into = NULL;
     invar_status status = invar_ledger_open(
@@ -178,23 +178,23 @@ static invar_status import_all(int64_t *numbers, const invar_ab_answer *answer, 
 }
 
 /* Made beside its place, so that a ledger with the name is a whole one. */
-static invar_status merge(int64_t *numbers, invar_ab_answer *answer)
+static invar_status merge(int64_t *numbers, invar_ab_result *answer)
 {
     char folder[INVAR_PATH_SIZE], fresh[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_path_join(folder, sizeof folder, answer->folder, "new"));
     INVAR_TRY(invar_path_join(fresh, sizeof fresh, folder, "ab.db"));
     INVAR_TRY(invar_path_join(answer->ledger, sizeof answer->ledger, answer->folder, "ab.db"));
-    INVAR_TRY(invar_folder_remove(folder));
-    INVAR_TRY(invar_folder_make(folder));
+    INVAR_TRY(invar_held_folder_remove(folder));
+    INVAR_TRY(invar_held_folder_make(folder));
     INVAR_TRY(import_all(numbers, answer, fresh));
     if (rename(fresh, answer->ledger) != 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s cannot get its name: %s", fresh,
                           strerror(errno));
-    return invar_folder_remove(folder);
+    return invar_held_folder_remove(folder);
 }
 
-invar_status invar_ab_measure(invar_ab_answer *answer)
+invar_status invar_ab_measure(invar_ab_result *answer)
 {
     invar_ledger *ledger = NULL;
     invar_status status;

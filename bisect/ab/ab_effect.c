@@ -249,7 +249,7 @@ static invar_status take_steps(void *payload, const char *const *columns,
 
 static invar_status find_steps(pass *p, invar_ledger *ledger)
 {
-    const invar_ledger_request request = {
+    const invar_ledger_select_request request = {
         .sql = "SELECT run, min(step), max(step) FROM step GROUP BY run",
         .row = take_steps,
         .payload = p};
@@ -319,7 +319,7 @@ static invar_status sort(invar_ab_effects *effects)
 static invar_status read_all(pass *p, invar_ledger *ledger)
 {
     invar_ledger_argument last = {"last", {.type = INVAR_LEDGER_TYPE_INT}};
-    invar_ledger_request request = {
+    invar_ledger_select_request request = {
         .sql = all_values, .arguments = &last, .n_arguments = 1, .row = take_value, .payload = p};
 
     INVAR_TRY(find_steps(p, ledger));

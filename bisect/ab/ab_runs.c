@@ -27,7 +27,7 @@ typedef struct order {
 } order;
 
 /* How many words at `word` say what the experiment says itself: the key, or key and value. */
-static size_t said_words(const char *const *word, const invar_ab_setting *settings, size_t count)
+static size_t said_words(const char *const *word, const invar_ab_varied_key *settings, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         size_t bytes = strlen(settings[i].key);
@@ -42,10 +42,10 @@ static size_t said_words(const char *const *word, const invar_ab_setting *settin
 }
 
 /* The user's flags, less the keys that the experiment sets, and those. */
-static invar_status order_flags(order *out, const invar_ab_work *w, const invar_ab_job *j)
+static invar_status order_flags(order *out, const invar_ab_context *w, const invar_ab_run_job *j)
 {
-    invar_ab_setting settings[SETTINGS] = {{"seed", j->pair->seed},
-                                           {"rollout-seed", j->pair->rollout_seed}};
+    invar_ab_varied_key settings[SETTINGS] = {{"seed", j->pair->seed},
+                                              {"rollout-seed", j->pair->rollout_seed}};
     size_t n_settings = 2, count = 0;
 
     for (size_t i = 0; i < 2 && j->free[i].key; i++)
@@ -70,7 +70,7 @@ static invar_status order_flags(order *out, const invar_ab_work *w, const invar_
 }
 
 /* To be released with invar_free(order->flags), whatever the outcome. */
-static invar_status make_order(order *out, const invar_ab_work *w, const invar_ab_job *j)
+static invar_status make_order(order *out, const invar_ab_context *w, const invar_ab_run_job *j)
 {
     const invar_ab_side *side = &w->answer->sides[j->side];
 
@@ -95,9 +95,9 @@ static invar_status make_order(order *out, const invar_ab_work *w, const invar_a
     return INVAR_OK;
 }
 
-static void tell_run(invar_ab_work *w, const invar_ab_job *j)
+static void tell_run(invar_ab_context *w, const invar_ab_run_job *j)
 {
-    const invar_ran *ran = j->ran;
+    const invar_run_result *ran = j->ran;
 
     if (ran->state == INVAR_RUN_DONE)
         invar_ab_say(w,
@@ -107,9 +107,9 @@ static void tell_run(invar_ab_work *w, const invar_ab_job *j)
                      ran->seconds);
 }
 
-static invar_status run_job(invar_ab_work *w, const invar_ab_job *j)
+static invar_status run_job(invar_ab_context *w, const invar_ab_run_job *j)
 {
-    invar_slot slot;
+    invar_worktree slot;
     invar_status status;
     order o;
 
@@ -117,20 +117,20 @@ static invar_status run_job(invar_ab_work *w, const invar_ab_job *j)
         j->ran->state = INVAR_RUN_STOPPED;
         return INVAR_OK;
     }
-    INVAR_TRY(invar_slot_take(&slot, w->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, w->workshop));
     status = make_order(&o, w, j);
     if (status == INVAR_OK)
-        status = invar_workshop_run(j->ran, w->workshop, slot.lock, &o.request);
+        status = invar_workspace_run(j->ran, w->workshop, slot.lock, &o.request);
     if (status == INVAR_OK)
         tell_run(w, j);
     invar_free(o.flags);
-    invar_slot_give(&slot);
+    invar_worktree_release(&slot);
     return status;
 }
 
 typedef struct batch {
-    invar_ab_work *work;
-    const invar_ab_job *jobs;
+    invar_ab_context *work;
+    const invar_ab_run_job *jobs;
 } batch;
 
 static invar_status run_task(void *payload, int64_t task, int worker)
@@ -141,7 +141,7 @@ static invar_status run_task(void *payload, int64_t task, int worker)
     return run_job(b->work, &b->jobs[task]);
 }
 
-invar_status invar_ab_jobs_run(invar_ab_work *w, const invar_ab_job *jobs, int64_t count)
+invar_status invar_ab_jobs_run(invar_ab_context *w, const invar_ab_run_job *jobs, int64_t count)
 {
     batch b = {w, jobs};
     int64_t threads = w->options->jobs < count ? w->options->jobs : count;
@@ -156,23 +156,23 @@ invar_status invar_ab_jobs_run(invar_ab_work *w, const invar_ab_job *jobs, int64
 
 /* ---- every point ----------------------------------------------------------------------------- */
 
-invar_status invar_ab_refine(invar_ab_work *w, const invar_ab_pair *pair)
+invar_status invar_ab_refine(invar_ab_context *w, const invar_ab_pair *pair)
 {
     order orders[INVAR_AB_SIDES] = {{.flags = NULL}, {.flags = NULL}};
     invar_status status = INVAR_OK;
-    invar_slot slot;
+    invar_worktree slot;
 
-    INVAR_TRY(invar_slot_take(&slot, w->workshop));
+    INVAR_TRY(invar_worktree_acquire(&slot, w->workshop));
     for (int side = 0; side < INVAR_AB_SIDES && status == INVAR_OK; side++)
         status = make_order(&orders[side], w,
-                            &(invar_ab_job){.side = side, .pair = pair, .again = "-fine"});
+                            &(invar_ab_run_job){.side = side, .pair = pair, .again = "-fine"});
     invar_ab_say(w, "both again up to step %" PRId64 ", every point recorded",
                  w->answer->place.step);
     if (status == INVAR_OK)
-        status = invar_place_refine(&w->answer->place, w->workshop, slot.lock,
-                                    &orders[INVAR_AB_A].request, &orders[INVAR_AB_B].request);
+        status = invar_divergence_refine(&w->answer->place, w->workshop, slot.lock,
+                                         &orders[INVAR_AB_A].request, &orders[INVAR_AB_B].request);
     invar_free(orders[INVAR_AB_A].flags);
     invar_free(orders[INVAR_AB_B].flags);
-    invar_slot_give(&slot);
+    invar_worktree_release(&slot);
     return status;
 }

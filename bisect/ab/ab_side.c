@@ -97,8 +97,8 @@ invar_status invar_ab_side_resolve(invar_ab_side *side, invar_repo *repo)
     return invar_repo_describe(&side->commit, repo, id);
 }
 
-invar_status invar_ab_side_build(invar_ab_side *side, invar_workshop *workshop, invar_slot *slot,
-                                 invar_repo *repo, const invar_ab_case *what,
+invar_status invar_ab_side_build(invar_ab_side *side, invar_workspace *workshop,
+                                 invar_worktree *slot, invar_repo *repo, const invar_ab_case *what,
                                  const invar_ab_options *options)
 {
     const invar_build_plan how = {.command = what->build,
@@ -108,14 +108,14 @@ invar_status invar_ab_side_build(invar_ab_side *side, invar_workshop *workshop, 
 
     switch (side->kind) {
     case INVAR_AB_COMMIT:
-        return invar_workshop_program(&side->built, workshop, slot, repo, side->commit.id, &how,
-                                      options->stop);
+        return invar_workspace_program(&side->built, workshop, slot, repo, side->commit.id, &how,
+                                       options->stop);
     case INVAR_AB_FOLDER:
-        return invar_workshop_program_of_folder(&side->built, workshop, slot, side->given, &how,
-                                                options->stop);
+        return invar_workspace_program_of_folder(&side->built, workshop, slot, side->given, &how,
+                                                 options->stop);
     case INVAR_AB_FILE: break;
     }
-    return invar_workshop_program_of_file(&side->built, workshop, side->given);
+    return invar_workspace_program_of_file(&side->built, workshop, side->given);
 }
 
 /* ---- its recipe ------------------------------------------------------------------------------ */
@@ -126,7 +126,7 @@ const char *invar_ab_side_names(const invar_ab_case *what, int side)
 }
 
 invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_side *side,
-                                  const char *path, bool own_recipe, invar_slot *slot,
+                                  const char *path, bool own_recipe, invar_worktree *slot,
                                   invar_repo *repo)
 {
     char inside[INVAR_PATH_SIZE];
@@ -146,7 +146,7 @@ bool invar_ab_value(char *out, size_t size, const char *const *flags, const char
                     const char *key)
 {
     size_t bytes;
-    const char *value = invar_workshop_value(&bytes, flags, recipe, key);
+    const char *value = invar_workspace_value(&bytes, flags, recipe, key);
 
     if (!value || bytes >= size)
         return false;

@@ -19,8 +19,8 @@ invar_status invar_ab_side_read(invar_ab_side *out, const char *text) INVAR_MUST
 invar_status invar_ab_side_resolve(invar_ab_side *side, invar_repo *repo) INVAR_MUST_USE;
 
 /* Its program, in `side->built`. */
-invar_status invar_ab_side_build(invar_ab_side *side, invar_workshop *workshop, invar_slot *slot,
-                                 invar_repo *repo, const invar_ab_case *what,
+invar_status invar_ab_side_build(invar_ab_side *side, invar_workspace *workshop,
+                                 invar_worktree *slot, invar_repo *repo, const invar_ab_case *what,
                                  const invar_ab_options *options) INVAR_MUST_USE;
 
 /* The recipe that the case has for a side, INVAR_AB_A or INVAR_AB_B. */
@@ -28,7 +28,7 @@ const char *invar_ab_side_names(const invar_ab_case *what, int side);
 
 /* Its text, from `path`; the caller owns *out (invar_free). */
 invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_side *side,
-                                  const char *path, bool own_recipe, invar_slot *slot,
+                                  const char *path, bool own_recipe, invar_worktree *slot,
                                   invar_repo *repo) INVAR_MUST_USE;
 
 /* The value that a key has in the flags, else in the recipe's text; false: it is in neither. */

@@ -24,8 +24,8 @@
 /* What all runs share. */
 typedef struct scene {
     const invar_ci_options *options;
-    invar_workshop *workshops[2]; /* here, and for chaos in a folder with another name */
-    invar_built programs[2];
+    invar_workspace *workshops[2]; /* here, and for chaos in a folder with another name */
+    invar_revision_build programs[2];
     invar_chaos_locales locales;
     char folder[INVAR_PATH_SIZE];
     bool temporary;
@@ -79,7 +79,7 @@ static invar_status read_build(invar_ci_result *out, invar_ledger *ledger, int64
     const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
 
     return invar_ledger_select(
-        ledger, &(invar_ledger_request){
+        ledger, &(invar_ledger_select_request){
                     .sql = "SELECT c.value, d.value FROM fact c JOIN fact d USING(run, seg, scope)"
                            " WHERE run = :run AND scope = 'build' AND c.key = 'commit'"
                            " AND d.key = 'dirty' ORDER BY seg",
@@ -101,7 +101,7 @@ static invar_status read_run(invar_ci_side *out, invar_ci_result *result, const 
     if (status == INVAR_OK)
         status = read_build(result, ledger, run.run);
     if (status == INVAR_OK)
-        status = invar_golden_of_run(&out->golden, ledger, run.run, generator);
+        status = invar_golden_from_run(&out->golden, ledger, run.run, generator);
     if (status == INVAR_OK)
         status = invar_golden_points_of_run(&out->points, ledger, run.run);
     invar_ledger_close(ledger);
@@ -133,7 +133,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
                                  .stop = o->stop,
                                  .record_mismatch = !s->recording,
                                  .anew = true};
-    invar_ran ran;
+    invar_run_result ran;
     invar_status status;
 
     *out = (invar_ci_side){0};
@@ -145,7 +145,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
         request.prefix = chaos->prefix;
         request.same_addresses = chaos->same_addresses;
     }
-    INVAR_TRY(invar_workshop_run(&ran, s->workshops[place], -1, &request));
+    INVAR_TRY(invar_workspace_run(&ran, s->workshops[place], -1, &request));
     result->runs++;
     report(s, INVAR_CI_RAN, result, 1);
     if (ran.state != INVAR_RUN_DONE || ran.exit_code != 0) { // 1: log-probs differ, it is cut short
@@ -164,7 +164,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
         invar_ci_side_free(out);
     // what was learnt is in memory; a folder of the user's keeps the runs for a closer look
     if (status == INVAR_OK && s->temporary)
-        status = invar_folder_remove(ran.folder);
+        status = invar_held_folder_remove(ran.folder);
     return status;
 }
 
@@ -202,7 +202,7 @@ static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_sid
         memcpy(out->varied, other.varied, sizeof out->varied);
         return INVAR_OK;
     }
-    status = invar_ci_judge(&other, first, &again);
+    status = invar_ci_compare(&other, first, &again);
     if (other.verdict == INVAR_CI_SAME && again.golden->n_steps != first->golden->n_steps) {
         other.verdict = INVAR_CI_CHANGED;
         (void)snprintf(other.headline, sizeof other.headline,
@@ -278,7 +278,7 @@ static invar_status run_chaos(invar_ci_result *out, scene *s, const invar_ci_sid
     for (int64_t i = 0; i < s->options->chaos; i++) {
         if (out->verdict != INVAR_CI_SAME && out->verdict != INVAR_CI_CHANGED)
             return INVAR_OK;
-        invar_chaos_draw(&chaos, &s->locales, s->options->chaos_seed, out->item->name, i);
+        invar_chaos_generate(&chaos, &s->locales, s->options->chaos_seed, out->item->name, i);
         invar_chaos_compose(&all, &chaos, INVAR_CHAOS_ALL);
         INVAR_TRY(run_again(out, s, first, &all));
         if (out->verdict == INVAR_CI_NONDETERMINISTIC)
@@ -290,9 +290,9 @@ static invar_status run_chaos(invar_ci_result *out, scene *s, const invar_ci_sid
 /* Whether the recipe asks for something else than when the golden was made. */
 static void look_at_recipe(invar_ci_result *out, const invar_ci_options *o, int64_t made)
 {
-    invar_ci_look_at_length(out, made, o->steps);
+    invar_ci_check_length(out, made, o->steps);
     if (!o->pinned)
-        invar_ci_look_at_identity(out);
+        invar_ci_check_identity(out);
 }
 
 static invar_status write_pending(invar_ci_result *out, const scene *s, const invar_ci_side *is)
@@ -320,7 +320,7 @@ static invar_status compare_case(invar_ci_result *out, scene *s, const invar_ci_
     if (!is.golden)
         return INVAR_OK;
     if (was->golden) {
-        status = invar_ci_judge(out, was, &is);
+        status = invar_ci_compare(out, was, &is);
         look_at_recipe(out, s->options, is.golden->n_steps);
     } else {
         out->verdict = INVAR_CI_OBSOLETE; // a golden that only its version is known of
@@ -405,7 +405,7 @@ static invar_status make_folder(scene *s)
     const char *base = getenv("TMPDIR");
 
     if (s->options->work) {
-        INVAR_TRY(invar_folder_make(s->options->work));
+        INVAR_TRY(invar_held_folder_make(s->options->work));
         (void)snprintf(s->folder, sizeof s->folder, "%s", s->options->work);
         return INVAR_OK;
     }
@@ -424,10 +424,10 @@ static invar_status open_workshop(scene *s, int i, const char *name)
     char folder[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_path_join(folder, sizeof folder, s->folder, name));
-    INVAR_TRY(invar_workshop_open(&s->workshops[i], folder, NULL, (const char *const[]){NULL}));
-    return invar_workshop_program_of_file(&s->programs[i], s->workshops[i],
-                                          s->options->program ? s->options->program
-                                                              : "/proc/self/exe");
+    INVAR_TRY(invar_workspace_open(&s->workshops[i], folder, NULL, (const char *const[]){NULL}));
+    return invar_workspace_program_of_file(&s->programs[i], s->workshops[i],
+                                           s->options->program ? s->options->program
+                                                               : "/proc/self/exe");
 }
 
 static invar_status open_scene(scene *s, bool chaos)
@@ -437,22 +437,22 @@ static invar_status open_scene(scene *s, bool chaos)
     if (!chaos)
         return INVAR_OK;
     INVAR_TRY(open_workshop(s, 1, "runs-in-a-folder-with-a-longer-name"));
-    return invar_chaos_look(&s->locales, s->folder);
+    return invar_chaos_list_locales(&s->locales, s->folder);
 }
 
 static invar_status close_scene(scene *s, invar_status status)
 {
     invar_error error;
 
-    invar_workshop_close(s->workshops[0]);
-    invar_workshop_close(s->workshops[1]);
+    invar_workspace_close(s->workshops[0]);
+    invar_workspace_close(s->workshops[1]);
     pthread_mutex_destroy(&s->mutex);
     if (!s->temporary)
         return status;
     if (status == INVAR_OK)
-        return invar_folder_remove(s->folder);
+        return invar_held_folder_remove(s->folder);
     invar_error_take(&error); // the first failure is the one that is told
-    if (invar_folder_remove(s->folder) != INVAR_OK)
+    if (invar_held_folder_remove(s->folder) != INVAR_OK)
         invar_error_clear();
     invar_error_put(&error);
     return status;
@@ -518,7 +518,7 @@ static invar_status record(invar_ci_result *out, scene *s)
         return INVAR_OK;
     out->steps = is.golden->n_steps;
     out->verdict = out->steps ? INVAR_CI_SAME : INVAR_CI_NOTHING;
-    invar_chaos_draw(&chaos, &s->locales, s->options->chaos_seed, out->item->name, 0);
+    invar_chaos_generate(&chaos, &s->locales, s->options->chaos_seed, out->item->name, 0);
     invar_chaos_compose(&all, &chaos, INVAR_CHAOS_ALL);
     status = out->steps ? run_again(out, s, &is, &all) : INVAR_OK;
     if (status == INVAR_OK && out->verdict == INVAR_CI_NONDETERMINISTIC)

@@ -77,7 +77,7 @@ typedef struct invar_ci_result {
     invar_digest chain_was, chain_is; /* at `first`; without one both that of the last compared */
     bool has_loss;                    /* at `first`, on both sides */
     double loss_was, loss_is;
-    invar_golden_place place;             /* not `known` without recorded points */
+    invar_golden_divergence place;        /* not `known` without recorded points */
     char headline[INVAR_GOLDEN_HEADLINE]; /* of the place; "": there is no difference */
     char varied[INVAR_CI_STORY];          /* what the run that differs had otherwise; "" */
     int64_t runs, chaos;                  /* made in all; of them varied ones */

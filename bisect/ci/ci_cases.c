@@ -36,7 +36,7 @@ static size_t name_length(const char *file)
     static const char *const endings[] = {".ini", ".golden", ".golden.new"};
 
     for (int i = 0; i < 3; i++)
-        if (invar_text_ends(file, endings[i]))
+        if (invar_text_has_suffix(file, endings[i]))
             return strlen(file) - strlen(endings[i]);
     return 0;
 }

@@ -136,8 +136,8 @@ static void vary_process(const drawing *d)
     }
 }
 
-void invar_chaos_draw(invar_chaos *out, const invar_chaos_locales *locales, int64_t seed,
-                      const char *name, int64_t number)
+void invar_chaos_generate(invar_chaos *out, const invar_chaos_locales *locales, int64_t seed,
+                          const char *name, int64_t number)
 {
     drawing d = {.out = out, .seed = seed, .name = name, .number = number};
 
@@ -189,7 +189,7 @@ static void take_locale(invar_chaos_locales *out, const char *name, size_t lengt
     out->names[out->count++][length] = '\0';
 }
 
-invar_status invar_chaos_look(invar_chaos_locales *out, const char *folder)
+invar_status invar_chaos_list_locales(invar_chaos_locales *out, const char *folder)
 {
     static const char *const words[] = {"locale", "-a", NULL};
     char log[INVAR_PATH_SIZE], *text;

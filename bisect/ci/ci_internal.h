@@ -60,11 +60,11 @@ typedef struct invar_chaos_locales {
 } invar_chaos_locales;
 
 /* Asks `locale -a`; a file for its answer lies in `folder` meanwhile. */
-invar_status invar_chaos_look(invar_chaos_locales *out, const char *folder) INVAR_MUST_USE;
+invar_status invar_chaos_list_locales(invar_chaos_locales *out, const char *folder) INVAR_MUST_USE;
 
 /* The run `number` of a case: a pure function of its arguments. */
-void invar_chaos_draw(invar_chaos *out, const invar_chaos_locales *locales, int64_t seed,
-                      const char *name, int64_t number);
+void invar_chaos_generate(invar_chaos *out, const invar_chaos_locales *locales, int64_t seed,
+                          const char *name, int64_t number);
 
 /* ---- what is compared ------------------------------------------------------------------------ */
 
@@ -80,14 +80,14 @@ void invar_ci_side_free(invar_ci_side *side);
  * A golden of another length is OBSOLETE where its bits are the same: `made` steps were run, and
  * at least `asked` wanted (0: all).
  */
-void invar_ci_look_at_length(invar_ci_result *out, int64_t made, int64_t asked);
+void invar_ci_check_length(invar_ci_result *out, int64_t made, int64_t asked);
 
 /* A golden of another identity is OBSOLETE, whatever the bits are. */
-void invar_ci_look_at_identity(invar_ci_result *out);
+void invar_ci_check_identity(invar_ci_result *out);
 
 /* Fills everything of the result that both sides say, and the verdict SAME, CHANGED or NOTHING. */
-invar_status invar_ci_judge(invar_ci_result *out, const invar_ci_side *was,
-                            const invar_ci_side *is) INVAR_MUST_USE;
+invar_status invar_ci_compare(invar_ci_result *out, const invar_ci_side *was,
+                              const invar_ci_side *is) INVAR_MUST_USE;
 
 /* The golden at `path` and the points beside it, if they fit. */
 invar_status invar_ci_side_read(invar_ci_side *out, const char *path) INVAR_MUST_USE;

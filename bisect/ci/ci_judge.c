@@ -76,7 +76,7 @@ static void take_step(invar_ci_result *out, const invar_golden_step *was,
 static invar_status take_place(invar_ci_result *out, const invar_ci_side *was,
                                const invar_ci_side *is)
 {
-    out->place = (invar_golden_place){.step = -1, .layer = -1};
+    out->place = (invar_golden_divergence){.step = -1, .layer = -1};
     if (out->only_loss) {
         (void)snprintf(out->headline, sizeof out->headline,
                        "step %" PRId64 ", only the metric train/loss", out->first);
@@ -84,11 +84,12 @@ static invar_status take_place(invar_ci_result *out, const invar_ci_side *was,
     }
     if (was->points && is->points)
         INVAR_TRY(invar_golden_localise(&out->place, was->points, is->points, out->first));
-    invar_golden_place_tell(out->headline, &out->place, out->first);
+    invar_golden_divergence_tell(out->headline, &out->place, out->first);
     return INVAR_OK;
 }
 
-invar_status invar_ci_judge(invar_ci_result *out, const invar_ci_side *was, const invar_ci_side *is)
+invar_status invar_ci_compare(invar_ci_result *out, const invar_ci_side *was,
+                              const invar_ci_side *is)
 {
     static const invar_ci_verdict verdicts[] = {INVAR_CI_SAME, INVAR_CI_CHANGED, INVAR_CI_NOTHING};
     invar_golden_comparison c;
@@ -110,7 +111,7 @@ invar_status invar_ci_judge(invar_ci_result *out, const invar_ci_side *was, cons
     return c.first >= 0 ? take_place(out, was, is) : INVAR_OK;
 }
 
-void invar_ci_look_at_length(invar_ci_result *out, int64_t made, int64_t asked)
+void invar_ci_check_length(invar_ci_result *out, int64_t made, int64_t asked)
 {
     // a run ends with a whole rollout, which may be of several steps
     int64_t least = asked > 0 && asked < out->steps ? asked : out->steps;
@@ -123,7 +124,7 @@ void invar_ci_look_at_length(invar_ci_result *out, int64_t made, int64_t asked)
                    out->steps, made);
 }
 
-void invar_ci_look_at_identity(invar_ci_result *out)
+void invar_ci_check_identity(invar_ci_result *out)
 {
     if (out->same_identity)
         return;
@@ -176,9 +177,9 @@ invar_status invar_ci_review(invar_ci_result *out, const invar_ci_case *item)
         invar_error_clear();
         status = INVAR_OK;
     } else if (status == INVAR_OK) {
-        status = invar_ci_judge(out, &was, &is);
-        invar_ci_look_at_length(out, is.golden->n_steps, 0);
-        invar_ci_look_at_identity(out);
+        status = invar_ci_compare(out, &was, &is);
+        invar_ci_check_length(out, is.golden->n_steps, 0);
+        invar_ci_check_identity(out);
     }
     invar_ci_side_free(&was);
     invar_ci_side_free(&is);

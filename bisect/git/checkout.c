@@ -249,14 +249,14 @@ static invar_status list_tree(listing *l, const git_oid *id)
 
 static invar_status list_commit(listing *l, git_repository *git, const git_oid *id)
 {
-    invar_git_text commit;
+    invar_git_raw_commit commit;
     git_tree *tree = NULL;
     int code = GIT_ENOTFOUND;
 
-    INVAR_TRY(invar_git_text_open(&commit, git, id, l->repo->shown));
+    INVAR_TRY(invar_git_raw_commit_open(&commit, git, id, l->repo->shown));
     if (commit.object)
         code = INVAR_GIT(tree_lookup)(&tree, git, &commit.tree);
-    invar_git_text_close(&commit);
+    invar_git_raw_commit_close(&commit);
     if (code)
         return invar_git_fail(git, l->repo->shown, code, "a commit cannot be read");
     l->modules = INVAR_GIT(tree_entry_byname)(tree, ".gitmodules") != NULL;
@@ -349,7 +349,7 @@ invar_status invar_repo_checkout(invar_repo *repo, const char *commit, const cha
     status = list_commit(l, repo->git, &id);
     invar_free(l);
     if (status == INVAR_OK)
-        status = invar_files_lay(folder, &files, &source);
+        status = invar_files_checkout(folder, &files, &source);
     invar_files_release(&files);
     return status;
 }

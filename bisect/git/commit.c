@@ -94,7 +94,7 @@ static int64_t date_in(const char *line, size_t bytes)
 }
 
 /* False: it is no commit. */
-static bool parse(invar_git_text *out)
+static bool parse(invar_git_raw_commit *out)
 {
     const char *at = INVAR_GIT(odb_object_data)(out->object);
     const char *end = at + INVAR_GIT(odb_object_size)(out->object), *line;
@@ -119,8 +119,8 @@ static bool parse(invar_git_text *out)
     return true;
 }
 
-invar_status invar_git_text_open(invar_git_text *out, git_repository *git, const git_oid *id,
-                                 const char *shown)
+invar_status invar_git_raw_commit_open(invar_git_raw_commit *out, git_repository *git,
+                                       const git_oid *id, const char *shown)
 {
     char hex[INVAR_OID_SIZE];
 
@@ -128,19 +128,19 @@ invar_status invar_git_text_open(invar_git_text *out, git_repository *git, const
     INVAR_TRY(invar_git_read(&out->object, git, id, shown));
     if (!out->object || parse(out))
         return INVAR_OK;
-    invar_git_text_close(out);
+    invar_git_raw_commit_close(out);
     INVAR_GIT(oid_tostr)(hex, sizeof hex, id);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: object %s is no commit; see 'git fsck --full'",
                       shown, hex);
 }
 
-void invar_git_text_close(invar_git_text *text)
+void invar_git_raw_commit_close(invar_git_raw_commit *text)
 {
     INVAR_GIT(odb_object_free)(text->object);
     text->object = NULL;
 }
 
-git_oid invar_git_text_parent(const invar_git_text *text, unsigned number)
+git_oid invar_git_raw_commit_parent(const invar_git_raw_commit *text, unsigned number)
 {
     git_oid id;
 

@@ -19,29 +19,29 @@
 /* ---- the files ------------------------------------------------------------------------------- */
 
 /* The tree of the first parent; NULL where there is none. */
-static int tree_before(git_tree **out, invar_repo *repo, const invar_git_text *commit)
+static int tree_before(git_tree **out, invar_repo *repo, const invar_git_raw_commit *commit)
 {
-    invar_git_text parent;
+    invar_git_raw_commit parent;
     git_oid id;
     int code = GIT_ENOTFOUND;
 
     *out = NULL;
     if (commit->n_parents == 0)
         return 0;
-    id = invar_git_text_parent(commit, 0);
-    if (invar_git_text_open(&parent, repo->git, &id, repo->shown) != INVAR_OK) {
+    id = invar_git_raw_commit_parent(commit, 0);
+    if (invar_git_raw_commit_open(&parent, repo->git, &id, repo->shown) != INVAR_OK) {
         invar_error_clear(); // as if it were not here
         return code;
     }
     if (parent.object)
         code = INVAR_GIT(tree_lookup)(out, repo->git, &parent.tree);
-    invar_git_text_close(&parent);
+    invar_git_raw_commit_close(&parent);
     return code;
 }
 
 /* The difference to the first parent, or to nothing. */
-static int make_diff(git_diff **out, invar_repo *repo, const invar_git_text *commit, bool renames,
-                     uint32_t context)
+static int make_diff(git_diff **out, invar_repo *repo, const invar_git_raw_commit *commit,
+                     bool renames, uint32_t context)
 {
     git_diff_options options;
     git_diff_find_options find;
@@ -198,13 +198,13 @@ static void add_subject(invar_repo_commit *out, const char *message, size_t byte
     invar_text_quote(out->subject, sizeof out->subject, text, length);
 }
 
-static void add_text(invar_repo_commit *out, const git_oid *id, const invar_git_text *commit)
+static void add_text(invar_repo_commit *out, const git_oid *id, const invar_git_raw_commit *commit)
 {
     INVAR_GIT(oid_tostr)(out->id, sizeof out->id, id);
     INVAR_GIT(oid_tostr)(out->tree, sizeof out->tree, &commit->tree);
     out->n_parents = commit->n_parents;
     for (unsigned i = 0; i < commit->n_parents && i < INVAR_REPO_PARENTS; i++) {
-        git_oid parent = invar_git_text_parent(commit, i);
+        git_oid parent = invar_git_raw_commit_parent(commit, i);
         INVAR_GIT(oid_tostr)(out->parents[i], sizeof out->parents[i], &parent);
     }
     invar_text_quote(out->author, sizeof out->author, commit->author ? commit->author : "",
@@ -215,7 +215,7 @@ static void add_text(invar_repo_commit *out, const git_oid *id, const invar_git_
 
 invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const char *commit)
 {
-    invar_git_text found;
+    invar_git_raw_commit found;
     git_diff *diff = NULL;
     git_oid id;
     int code;
@@ -233,7 +233,7 @@ invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const
     if (code == 0 && diff)
         code = add_files(out, repo->git, diff);
     INVAR_GIT(diff_free)(diff);
-    invar_git_text_close(&found);
+    invar_git_raw_commit_close(&found);
     return code ? invar_git_fail(repo->git, repo->shown, code, "a commit cannot be compared")
                 : INVAR_OK;
 }
@@ -241,11 +241,11 @@ invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const
 invar_status invar_repo_subject(char out[INVAR_REPO_TEXT], invar_repo *repo, const char *commit)
 {
     invar_repo_commit about = {.n_parents = 0};
-    invar_git_text found;
+    invar_git_raw_commit found;
 
     INVAR_TRY(invar_git_commit(&found, repo, commit));
     add_subject(&about, found.message, found.message_bytes);
-    invar_git_text_close(&found);
+    invar_git_raw_commit_close(&found);
     memcpy(out, about.subject, sizeof about.subject);
     return INVAR_OK;
 }
@@ -291,7 +291,7 @@ static int take_lines(const git_diff_delta *delta, const git_diff_hunk *hunk,
 invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const char *commit)
 {
     patch p = {.text = NULL};
-    invar_git_text found;
+    invar_git_raw_commit found;
     git_diff *diff = NULL;
     invar_status status;
     int code;
@@ -305,7 +305,7 @@ invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const
         return status;
     }
     code = make_diff(&diff, repo, &found, true, 3);
-    invar_git_text_close(&found);
+    invar_git_raw_commit_close(&found);
     if (code == 0)
         code = INVAR_GIT(diff_print)(diff, GIT_DIFF_FORMAT_PATCH, take_lines, &p);
     INVAR_GIT(diff_free)(diff);

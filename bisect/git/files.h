@@ -85,8 +85,8 @@ typedef struct invar_files_source {
 } invar_files_source;
 
 /* Makes the folder hold these files; sorts them and fills in how they were laid. */
-invar_status invar_files_lay(const char *folder, invar_files *files,
-                             const invar_files_source *source) INVAR_MUST_USE;
+invar_status invar_files_checkout(const char *folder, invar_files *files,
+                                  const invar_files_source *source) INVAR_MUST_USE;
 
 /* All bytes to a descriptor, for `put`. */
 invar_status invar_files_put(int fd, const void *data, size_t bytes,

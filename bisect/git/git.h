@@ -48,7 +48,7 @@ invar_status invar_git_read(git_odb_object **out, git_repository *git, const git
                             const char *shown) INVAR_MUST_USE;
 
 /* A commit as its text tells, whatever its times look like. Pointers are into the object. */
-typedef struct invar_git_text {
+typedef struct invar_git_raw_commit {
     git_odb_object *object; /* NULL: it is not here */
     git_oid tree;
     const char *parents; /* lines of them */
@@ -58,13 +58,13 @@ typedef struct invar_git_text {
     int64_t date; /* of the committer; 0: none that can be read */
     const char *message;
     size_t message_bytes;
-} invar_git_text;
+} invar_git_raw_commit;
 
 /* INVAR_E_CORRUPT: the object is no commit. */
-invar_status invar_git_text_open(invar_git_text *out, git_repository *git, const git_oid *id,
-                                 const char *shown) INVAR_MUST_USE;
-void invar_git_text_close(invar_git_text *text); /* also one that is not here */
-git_oid invar_git_text_parent(const invar_git_text *text, unsigned number);
+invar_status invar_git_raw_commit_open(invar_git_raw_commit *out, git_repository *git,
+                                       const git_oid *id, const char *shown) INVAR_MUST_USE;
+void invar_git_raw_commit_close(invar_git_raw_commit *text); /* also one that is not here */
+git_oid invar_git_raw_commit_parent(const invar_git_raw_commit *text, unsigned number);
 
 /* ---- the graph of commits, read as far as somebody asked ------------------------------------- */
 
@@ -85,17 +85,17 @@ typedef struct invar_git_node {
 } invar_git_node;
 
 /* Numbers that grow at their end. */
-typedef struct invar_git_numbers {
+typedef struct invar_git_index_list {
     int32_t *at;
     int32_t count, room;
-} invar_git_numbers;
+} invar_git_index_list;
 
 typedef struct invar_git_graph {
     invar_git_node *nodes;
     int32_t count, room;
     int32_t *table; /* (table_size) open addressing; -1: empty */
     int32_t table_size;
-    invar_git_numbers parents;
+    invar_git_index_list parents;
 } invar_git_graph;
 
 /* The commit's number in the graph; INVAR_E_NOTFOUND: there is no such commit. */
@@ -111,7 +111,7 @@ invar_status invar_git_paint(bool *cut_out, invar_repo *repo, int32_t start,
 void invar_git_clear_marks(invar_repo *repo);
 void invar_git_graph_release(invar_git_graph *graph);
 
-invar_status invar_git_push(invar_git_numbers *numbers, int32_t number) INVAR_MUST_USE;
+invar_status invar_git_push(invar_git_index_list *numbers, int32_t number) INVAR_MUST_USE;
 
 /* ---- the repository -------------------------------------------------------------------------- */
 
@@ -141,7 +141,8 @@ invar_status invar_git_fail_shallow(const invar_repo *repo, const char *what) IN
 invar_status invar_git_oid(git_oid *out, const char *id) INVAR_MUST_USE;
 
 /* A commit that must be here: INVAR_E_NOTFOUND. */
-invar_status invar_git_commit(invar_git_text *out, invar_repo *repo, const char *id) INVAR_MUST_USE;
+invar_status invar_git_commit(invar_git_raw_commit *out, invar_repo *repo,
+                              const char *id) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

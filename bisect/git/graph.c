@@ -42,7 +42,7 @@ static invar_status grow(void **block, int32_t *room, int32_t used, int32_t leas
     return INVAR_OK;
 }
 
-invar_status invar_git_push(invar_git_numbers *numbers, int32_t number)
+invar_status invar_git_push(invar_git_index_list *numbers, int32_t number)
 {
     if (numbers->count == numbers->room)
         INVAR_TRY(
@@ -136,13 +136,13 @@ invar_status invar_git_load(invar_repo *repo, int32_t number)
     invar_git_graph *graph = &repo->graph;
     invar_git_node *node = &graph->nodes[number];
     invar_status status = INVAR_OK;
-    invar_git_text commit;
+    invar_git_raw_commit commit;
     unsigned parents;
     int32_t first, parent;
 
     if (node->state & INVAR_GIT_LOADED)
         return INVAR_OK;
-    INVAR_TRY(invar_git_text_open(&commit, repo->git, &node->id, repo->shown));
+    INVAR_TRY(invar_git_raw_commit_open(&commit, repo->git, &node->id, repo->shown));
     if (!commit.object) {
         node->state |= INVAR_GIT_LOADED | INVAR_GIT_MISSING;
         return INVAR_OK;
@@ -153,12 +153,12 @@ invar_status invar_git_load(invar_repo *repo, int32_t number)
     parents = node->state & INVAR_GIT_SHALLOW ? 0 : commit.n_parents;
     first = graph->parents.count;
     for (unsigned i = 0; status == INVAR_OK && i < parents; i++) {
-        git_oid id = invar_git_text_parent(&commit, i);
+        git_oid id = invar_git_raw_commit_parent(&commit, i);
         status = add(&parent, graph, &id);
         if (status == INVAR_OK)
             status = invar_git_push(&graph->parents, parent);
     }
-    invar_git_text_close(&commit);
+    invar_git_raw_commit_close(&commit);
     if (status != INVAR_OK)
         return status;
     node = &graph->nodes[number]; // it may have moved
@@ -189,7 +189,7 @@ void invar_git_clear_marks(invar_repo *repo)
 invar_status invar_git_paint(bool *cut_out, invar_repo *repo, int32_t start, uint8_t mark)
 {
     invar_git_graph *graph = &repo->graph;
-    invar_git_numbers open = {NULL, 0, 0};
+    invar_git_index_list open = {NULL, 0, 0};
     bool cut = false;
     invar_status status = invar_git_push(&open, start);
 

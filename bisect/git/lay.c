@@ -83,9 +83,9 @@ static invar_status begin(laying *lay)
     memcpy(above, lay->memory, strlen(lay->memory) + 1);
     slash = strrchr(above, '/');
     if (!slash)
-        return invar_folder_sync(".");
+        return invar_held_folder_sync(".");
     slash[slash == above] = '\0';
-    return invar_folder_sync(above);
+    return invar_held_folder_sync(above);
 }
 
 static void leave(laying *lay)
@@ -246,7 +246,7 @@ static invar_status clear_way(laying *lay, const char *path, const struct stat *
 
     if (S_ISDIR(info->st_mode)) {
         INVAR_TRY(invar_path_join(whole, sizeof whole, lay->folder, path));
-        return invar_folder_remove(whole);
+        return invar_held_folder_remove(whole);
     }
     return unlinkat(lay->inner, name_of(path), 0) == 0 ? INVAR_OK
                                                        : fail_at(lay, path, "cannot be replaced");
@@ -356,8 +356,8 @@ static invar_status lay_all(laying *lay, const invar_files *before, invar_files 
     return INVAR_OK;
 }
 
-invar_status invar_files_lay(const char *folder, invar_files *files,
-                             const invar_files_source *source)
+invar_status invar_files_checkout(const char *folder, invar_files *files,
+                                  const invar_files_source *source)
 {
     laying lay = {.folder = folder, .top = -1, .inner = -1};
     invar_files before = {NULL, 0, 0, NULL};
@@ -372,10 +372,10 @@ invar_status invar_files_lay(const char *folder, invar_files *files,
     if (status == INVAR_OK && !known) {
         status = begin(&lay);
         if (status == INVAR_OK)
-            status = invar_folder_remove(folder);
+            status = invar_held_folder_remove(folder);
     }
     if (status == INVAR_OK)
-        status = invar_folder_make(folder);
+        status = invar_held_folder_make(folder);
     if (status == INVAR_OK) {
         lay.top = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         status = lay.top < 0 ? invar_files_fail(folder, "cannot be opened")

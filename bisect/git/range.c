@@ -26,7 +26,7 @@ typedef struct range {
     invar_repo *repo;
     const invar_repo_range *want;
     int32_t bad;
-    invar_git_numbers order; /* of the range, parents before children */
+    invar_git_index_list order; /* of the range, parents before children */
     char (*paths)[INVAR_PATH_SIZE];
     invar_digest *below; /* (count of the graph) what lies below the paths */
     bool *known;         /* of `below` */
@@ -40,7 +40,7 @@ static int32_t parents_of(const range *r, const invar_git_node *node)
     return r->want->first_parent && node->n_parents > 1 ? 1 : node->n_parents;
 }
 
-static invar_status enter(range *r, invar_git_numbers *open, invar_git_numbers *next,
+static invar_status enter(range *r, invar_git_index_list *open, invar_git_index_list *next,
                           int32_t number)
 {
     invar_repo *repo = r->repo;
@@ -71,7 +71,7 @@ static invar_status enter(range *r, invar_git_numbers *open, invar_git_numbers *
 static invar_status walk(range *r)
 {
     invar_git_graph *graph = &r->repo->graph;
-    invar_git_numbers open = {NULL, 0, 0}, next = {NULL, 0, 0};
+    invar_git_index_list open = {NULL, 0, 0}, next = {NULL, 0, 0};
     invar_status status = INVAR_OK;
 
     if (!(graph->nodes[r->bad].marks & MARK_GOOD))
@@ -157,7 +157,7 @@ static invar_status look_below(invar_digest *out, range *r, int32_t number)
 {
     invar_repo *repo = r->repo;
     invar_hasher hasher;
-    invar_git_text commit;
+    invar_git_raw_commit commit;
     git_tree *tree = NULL;
     static const unsigned char nothing[sizeof(uint32_t) + GIT_OID_RAWSZ];
     int code = 0;
@@ -169,10 +169,10 @@ static invar_status look_below(invar_digest *out, range *r, int32_t number)
     invar_hasher_init(&hasher);
     if (number >= 0) {
         const git_oid *id = &repo->graph.nodes[number].id;
-        INVAR_TRY(invar_git_text_open(&commit, repo->git, id, repo->shown));
+        INVAR_TRY(invar_git_raw_commit_open(&commit, repo->git, id, repo->shown));
         code =
             commit.object ? INVAR_GIT(tree_lookup)(&tree, repo->git, &commit.tree) : GIT_ENOTFOUND;
-        invar_git_text_close(&commit);
+        invar_git_raw_commit_close(&commit);
     }
     for (size_t i = 0; code == 0 && i < r->want->n_paths; i++) {
         if (tree)

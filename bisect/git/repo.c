@@ -279,12 +279,12 @@ invar_status invar_git_oid(git_oid *out, const char *id)
     return INVAR_FAIL(INVAR_E_INVALID, 0, "'%s' is no object id", quoted);
 }
 
-invar_status invar_git_commit(invar_git_text *out, invar_repo *repo, const char *id)
+invar_status invar_git_commit(invar_git_raw_commit *out, invar_repo *repo, const char *id)
 {
     git_oid oid;
 
     INVAR_TRY(invar_git_oid(&oid, id));
-    INVAR_TRY(invar_git_text_open(out, repo->git, &oid, repo->shown));
+    INVAR_TRY(invar_git_raw_commit_open(out, repo->git, &oid, repo->shown));
     if (!out->object)
         return INVAR_FAIL(INVAR_E_NOTFOUND, GIT_ENOTFOUND, "%s: there is no commit %s", repo->shown,
                           id);
@@ -293,10 +293,10 @@ invar_status invar_git_commit(invar_git_text *out, invar_repo *repo, const char 
 
 invar_status invar_repo_tree(char out[INVAR_OID_SIZE], invar_repo *repo, const char *commit)
 {
-    invar_git_text found;
+    invar_git_raw_commit found;
 
     INVAR_TRY(invar_git_commit(&found, repo, commit));
     INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, &found.tree);
-    invar_git_text_close(&found);
+    invar_git_raw_commit_close(&found);
     return INVAR_OK;
 }

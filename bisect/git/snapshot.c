@@ -408,7 +408,7 @@ invar_status invar_repo_snapshot(char hash_out[INVAR_OID_SIZE], const char *from
     if (status == INVAR_OK)
         name_content(hash_out, &files);
     if (status == INVAR_OK)
-        status = invar_files_lay(folder, &files, &source);
+        status = invar_files_checkout(folder, &files, &source);
     invar_files_release(&files);
     invar_free(t);
     return status;

@@ -53,12 +53,12 @@ int32_t invar_history_find(const invar_history *history, const char *id);
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-typedef enum invar_mark {
-    INVAR_MARK_NONE,
-    INVAR_MARK_GOOD,
-    INVAR_MARK_BAD,
-    INVAR_MARK_SKIP
-} invar_mark;
+typedef enum invar_commit_mark {
+    INVAR_COMMIT_MARK_NONE,
+    INVAR_COMMIT_MARK_GOOD,
+    INVAR_COMMIT_MARK_BAD,
+    INVAR_COMMIT_MARK_SKIP
+} invar_commit_mark;
 
 typedef struct invar_search invar_search;
 
@@ -71,7 +71,7 @@ void invar_search_free(invar_search *search);
  * INVAR_E_MISMATCH: it is good and an ancestor of it is bad and tested, or the reverse.
  */
 invar_status invar_search_mark(invar_search *search, int32_t commit,
-                               invar_mark mark) INVAR_MUST_USE;
+                               invar_commit_mark mark) INVAR_MUST_USE;
 
 /*
  * The result of a trial, used when the search comes to that commit, which may be now. So the answer
@@ -79,8 +79,8 @@ invar_status invar_search_mark(invar_search *search, int32_t commit,
  * alternate. A result for a commit that is no candidate any more changes nothing.
  * INVAR_E_MISMATCH: the commit has another result already.
  */
-invar_status invar_search_note(invar_search *search, int32_t commit,
-                               invar_mark mark) INVAR_MUST_USE;
+invar_status invar_search_add_result(invar_search *search, int32_t commit,
+                                     invar_commit_mark mark) INVAR_MUST_USE;
 
 #define INVAR_SEARCH_JOBS 64
 
@@ -103,8 +103,8 @@ typedef struct invar_search_next {
  * midpoints that would follow if it were bad and if it were good, and so on. What is noted already
  * is not asked for again. INVAR_E_NOTFOUND: no relevant commit is a candidate.
  */
-invar_status invar_search_ask(invar_search_next *out, const invar_search *search,
-                              int32_t jobs) INVAR_MUST_USE;
+invar_status invar_search_next_commits(invar_search_next *out, const invar_search *search,
+                                       int32_t jobs) INVAR_MUST_USE;
 
 /* True while a trial of the commit would tell something: a candidate without mark or note. */
 bool invar_search_useful(const invar_search *search, int32_t commit);

@@ -123,7 +123,7 @@ static int32_t heap_pop(invar_midpoint *m, int32_t count)
     return first;
 }
 
-static void make_list(invar_midpoint *m, const invar_scope *scope)
+static void make_list(invar_midpoint *m, const invar_search_scope *scope)
 {
     const invar_history *h = m->history;
     int32_t front = 1, met = 1;
@@ -151,7 +151,7 @@ static void make_list(invar_midpoint *m, const invar_scope *scope)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-static void find_members(invar_midpoint *m, const invar_scope *scope)
+static void find_members(invar_midpoint *m, const invar_search_scope *scope)
 {
     const invar_history *h = m->history;
 
@@ -172,7 +172,8 @@ static void find_members(invar_midpoint *m, const invar_scope *scope)
 
 /* Counts in binary, one plane a digit: the n-th bit of all planes is what the n-th merge reaches.
  */
-static void weigh_batch(invar_midpoint *m, const invar_scope *scope, const int32_t *batch, int size)
+static void weigh_batch(invar_midpoint *m, const invar_search_scope *scope, const int32_t *batch,
+                        int size)
 {
     const invar_history *h = m->history;
     uint64_t planes[PLANES] = {0};
@@ -211,7 +212,7 @@ static bool halfway(const invar_midpoint *m, int32_t commit)
 }
 
 /* The first merge that is halfway, which ends it unless `all` are wanted; -1: none. */
-static int32_t weigh_merges(invar_midpoint *m, const invar_scope *scope, bool all)
+static int32_t weigh_merges(invar_midpoint *m, const invar_search_scope *scope, bool all)
 {
     int32_t batch[BATCH];
     int size = 0;
@@ -234,7 +235,7 @@ static int32_t weigh_merges(invar_midpoint *m, const invar_scope *scope, bool al
  * git goes along its list until all weights are known, and takes the first that is halfway. Where
  * dates are not in order a parent comes after its child, whose weight is known a round later.
  */
-static int32_t weigh_lines(invar_midpoint *m, const invar_scope *scope)
+static int32_t weigh_lines(invar_midpoint *m, const invar_search_scope *scope)
 {
     const invar_history *h = m->history;
     int32_t best = -1;
@@ -308,16 +309,16 @@ static int32_t away(int32_t count)
 }
 
 /* As the choice; the bad commit is the farthest of all, so it is taken only when alone. */
-static int32_t around_skips(invar_midpoint *m, const invar_scope *scope)
+static int32_t around_skips(invar_midpoint *m, const invar_search_scope *scope)
 {
     const rank *first = m->ranked[0];
     int32_t open = 0, at;
 
-    if (scope->mark[first->commit] != INVAR_MARK_SKIP)
+    if (scope->mark[first->commit] != INVAR_COMMIT_MARK_SKIP)
         return first->commit;
     for (int32_t i = 0; i < m->relevant; i++) {
         const rank *r = m->ranked[i];
-        if (scope->mark[r->commit] != INVAR_MARK_SKIP)
+        if (scope->mark[r->commit] != INVAR_COMMIT_MARK_SKIP)
             m->ranked[open++] = r;
     }
     if (open == 0)
@@ -344,7 +345,7 @@ static invar_status rank_all(invar_midpoint *m)
 }
 
 invar_status invar_midpoint_choose(int32_t *out, int32_t *candidates_out, invar_midpoint *midpoint,
-                                   const invar_scope *scope)
+                                   const invar_search_scope *scope)
 {
     find_members(midpoint, scope);
     make_list(midpoint, scope);

@@ -13,12 +13,12 @@ extern "C" {
 #endif
 
 /* What is known at one moment of a search. */
-typedef struct invar_scope {
+typedef struct invar_search_scope {
     uint8_t *candidate; /* (count) 1: may be the first bad commit */
-    uint8_t *mark;      /* (count) invar_mark */
+    uint8_t *mark;      /* (count) invar_commit_mark */
     int32_t bad;        /* the last candidate */
     bool skips;         /* a commit has been skipped */
-} invar_scope;
+} invar_search_scope;
 
 /* Space for choices in one history, linear in it. */
 typedef struct invar_midpoint invar_midpoint;
@@ -31,7 +31,7 @@ void invar_midpoint_free(invar_midpoint *midpoint); /* NULL is allowed */
  * are skipped or there is none. *candidates_out counts the relevant ones.
  */
 invar_status invar_midpoint_choose(int32_t *out, int32_t *candidates_out, invar_midpoint *midpoint,
-                                   const invar_scope *scope) INVAR_MUST_USE;
+                                   const invar_search_scope *scope) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

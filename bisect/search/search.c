@@ -14,7 +14,7 @@
 struct invar_search {
     const invar_history *history;
     invar_midpoint *midpoint;
-    invar_scope now;
+    invar_search_scope now;
     uint8_t *note;    // (count) results that the search has not come to
     uint8_t *related; // (count) ancestors or descendants, while it is looked for
 };
@@ -51,47 +51,50 @@ static void find_descendants(const invar_search *search, int32_t commit)
 
 /* ---- what is known --------------------------------------------------------------------------- */
 
-static void scope_free(invar_scope *scope)
+static void scope_free(invar_search_scope *scope)
 {
     invar_free(scope->candidate); // with the marks behind
     scope->candidate = NULL;
 }
 
-static invar_status scope_new(invar_scope *out, int32_t count)
+static invar_status scope_new(invar_search_scope *out, int32_t count)
 {
     void *block;
 
     INVAR_TRY(invar_alloc(&block, (size_t)count, 2, "the marks of commits"));
-    *out = (invar_scope){.candidate = block, .mark = (uint8_t *)block + count};
+    *out = (invar_search_scope){.candidate = block, .mark = (uint8_t *)block + count};
     return INVAR_OK;
 }
 
-static void apply(const invar_search *search, invar_scope *scope, int32_t commit, invar_mark mark)
+static void apply(const invar_search *search, invar_search_scope *scope, int32_t commit,
+                  invar_commit_mark mark)
 {
-    bool tested = scope->mark[commit] == INVAR_MARK_GOOD || scope->mark[commit] == INVAR_MARK_BAD;
+    bool tested = scope->mark[commit] == INVAR_COMMIT_MARK_GOOD ||
+                  scope->mark[commit] == INVAR_COMMIT_MARK_BAD;
 
     if (tested)
         return;
     scope->mark[commit] = (uint8_t)mark;
-    scope->skips = scope->skips || mark == INVAR_MARK_SKIP;
-    if (mark == INVAR_MARK_SKIP || (mark == INVAR_MARK_BAD && !scope->candidate[commit]))
+    scope->skips = scope->skips || mark == INVAR_COMMIT_MARK_SKIP;
+    if (mark == INVAR_COMMIT_MARK_SKIP ||
+        (mark == INVAR_COMMIT_MARK_BAD && !scope->candidate[commit]))
         return;
-    if (mark == INVAR_MARK_BAD)
+    if (mark == INVAR_COMMIT_MARK_BAD)
         scope->bad = commit;
     find_ancestors(search, commit);
     for (int32_t i = 0; i < search->history->count; i++)
-        scope->candidate[i] &= search->related[i] == (mark == INVAR_MARK_BAD);
+        scope->candidate[i] &= search->related[i] == (mark == INVAR_COMMIT_MARK_BAD);
 }
 
 /* Goes on as far as the results that are there lead; then as invar_midpoint_choose. */
 static invar_status settle(int32_t *out, int32_t *candidates_out, const invar_search *search,
-                           invar_scope *scope)
+                           invar_search_scope *scope)
 {
     for (;;) {
         INVAR_TRY(invar_midpoint_choose(out, candidates_out, search->midpoint, scope));
-        if (*out < 0 || *out == scope->bad || search->note[*out] == INVAR_MARK_NONE)
+        if (*out < 0 || *out == scope->bad || search->note[*out] == INVAR_COMMIT_MARK_NONE)
             return INVAR_OK;
-        apply(search, scope, *out, (invar_mark)search->note[*out]);
+        apply(search, scope, *out, (invar_commit_mark)search->note[*out]);
     }
 }
 
@@ -120,12 +123,12 @@ static invar_status begin(invar_search *search)
     INVAR_TRY(invar_alloc(&block, count, 2, "a search among commits"));
     search->note = block;
     search->related = search->note + count;
-    memset(search->note, INVAR_MARK_NONE, count);
+    memset(search->note, INVAR_COMMIT_MARK_NONE, count);
     INVAR_TRY(invar_midpoint_new(&search->midpoint, search->history));
     INVAR_TRY(scope_new(&search->now, search->history->count));
     memset(search->now.candidate, 1, count);
-    memset(search->now.mark, INVAR_MARK_NONE, count);
-    apply(search, &search->now, last, INVAR_MARK_BAD);
+    memset(search->now.mark, INVAR_COMMIT_MARK_NONE, count);
+    apply(search, &search->now, last, INVAR_COMMIT_MARK_BAD);
     return INVAR_OK;
 }
 
@@ -158,31 +161,36 @@ void invar_search_free(invar_search *search)
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 
-static const char *word(invar_mark mark)
+static const char *word(invar_commit_mark mark)
 {
-    return mark == INVAR_MARK_GOOD ? "good" : mark == INVAR_MARK_BAD ? "bad" : "skipped";
+    return mark == INVAR_COMMIT_MARK_GOOD  ? "good"
+           : mark == INVAR_COMMIT_MARK_BAD ? "bad"
+                                           : "skipped";
 }
 
-static invar_status check_arguments(const invar_search *search, int32_t commit, invar_mark mark)
+static invar_status check_arguments(const invar_search *search, int32_t commit,
+                                    invar_commit_mark mark)
 {
     if (commit < 0 || commit >= search->history->count)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "there is no commit number %d in the history",
                           (int)commit);
-    if (mark != INVAR_MARK_GOOD && mark != INVAR_MARK_BAD && mark != INVAR_MARK_SKIP)
+    if (mark != INVAR_COMMIT_MARK_GOOD && mark != INVAR_COMMIT_MARK_BAD &&
+        mark != INVAR_COMMIT_MARK_SKIP)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "commit %s: a mark is good, bad or skipped",
                           search->history->commits[commit].id);
     return INVAR_OK;
 }
 
 /* No ancestor of a good commit is bad, as far as they were tested. */
-static invar_status check_marks(const invar_search *search, int32_t commit, invar_mark mark)
+static invar_status check_marks(const invar_search *search, int32_t commit, invar_commit_mark mark)
 {
     const invar_history *h = search->history;
-    invar_mark other = mark == INVAR_MARK_GOOD ? INVAR_MARK_BAD : INVAR_MARK_GOOD;
+    invar_commit_mark other =
+        mark == INVAR_COMMIT_MARK_GOOD ? INVAR_COMMIT_MARK_BAD : INVAR_COMMIT_MARK_GOOD;
 
-    if (mark == INVAR_MARK_SKIP)
+    if (mark == INVAR_COMMIT_MARK_SKIP)
         return INVAR_OK;
-    if (mark == INVAR_MARK_GOOD)
+    if (mark == INVAR_COMMIT_MARK_GOOD)
         find_ancestors(search, commit);
     else
         find_descendants(search, commit);
@@ -190,12 +198,12 @@ static invar_status check_marks(const invar_search *search, int32_t commit, inva
         if (search->related[i] && search->now.mark[i] == other)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "commit %s is %s, but its %s %s is %s",
                               h->commits[commit].id, word(mark),
-                              mark == INVAR_MARK_GOOD ? "ancestor" : "descendant", h->commits[i].id,
-                              word(other));
+                              mark == INVAR_COMMIT_MARK_GOOD ? "ancestor" : "descendant",
+                              h->commits[i].id, word(other));
     return INVAR_OK;
 }
 
-invar_status invar_search_mark(invar_search *search, int32_t commit, invar_mark mark)
+invar_status invar_search_mark(invar_search *search, int32_t commit, invar_commit_mark mark)
 {
     int32_t choice, candidates;
 
@@ -205,7 +213,7 @@ invar_status invar_search_mark(invar_search *search, int32_t commit, invar_mark 
     return settle(&choice, &candidates, search, &search->now);
 }
 
-invar_status invar_search_note(invar_search *search, int32_t commit, invar_mark mark)
+invar_status invar_search_add_result(invar_search *search, int32_t commit, invar_commit_mark mark)
 {
     int32_t choice, candidates;
     uint8_t *known;
@@ -213,12 +221,12 @@ invar_status invar_search_note(invar_search *search, int32_t commit, invar_mark 
     INVAR_TRY(check_arguments(search, commit, mark));
     if (!search->now.candidate[commit])
         return INVAR_OK;
-    known = search->now.mark[commit] != INVAR_MARK_NONE ? &search->now.mark[commit]
-                                                        : &search->note[commit];
-    if (*known != INVAR_MARK_NONE && *known != mark)
+    known = search->now.mark[commit] != INVAR_COMMIT_MARK_NONE ? &search->now.mark[commit]
+                                                               : &search->note[commit];
+    if (*known != INVAR_COMMIT_MARK_NONE && *known != mark)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "commit %s is %s, but it was %s before",
                           search->history->commits[commit].id, word(mark),
-                          word((invar_mark)*known));
+                          word((invar_commit_mark)*known));
     search->note[commit] = (uint8_t)mark;
     return settle(&choice, &candidates, search, &search->now);
 }
@@ -227,19 +235,19 @@ invar_status invar_search_note(invar_search *search, int32_t commit, invar_mark 
 
 /* Moments of the search that may come, in the order of their choices. */
 typedef struct futures {
-    invar_scope scopes[2 * INVAR_SEARCH_JOBS];
+    invar_search_scope scopes[2 * INVAR_SEARCH_JOBS];
     int32_t count;
 } futures;
 
 /* What follows `scope` when `choice` is bad, and when it is good. */
-static invar_status foresee(futures *f, const invar_search *search, const invar_scope *scope,
+static invar_status foresee(futures *f, const invar_search *search, const invar_search_scope *scope,
                             int32_t choice)
 {
-    static const invar_mark marks[] = {INVAR_MARK_BAD, INVAR_MARK_GOOD};
+    static const invar_commit_mark marks[] = {INVAR_COMMIT_MARK_BAD, INVAR_COMMIT_MARK_GOOD};
     size_t count = (size_t)search->history->count;
 
     for (int n = 0; n < 2; n++) {
-        invar_scope *next = &f->scopes[f->count];
+        invar_search_scope *next = &f->scopes[f->count];
 
         INVAR_TRY(scope_new(next, search->history->count));
         f->count++;
@@ -258,7 +266,7 @@ static invar_status ask_further(invar_search_next *out, futures *f, const invar_
 {
     INVAR_TRY(foresee(f, search, &search->now, out->commits[0]));
     for (int32_t n = 0; n < f->count && out->count < jobs; n++) {
-        invar_scope *scope = &f->scopes[n];
+        invar_search_scope *scope = &f->scopes[n];
         int32_t choice, candidates;
 
         INVAR_TRY(settle(&choice, &candidates, search, scope));
@@ -281,7 +289,8 @@ static int32_t log2_above(int32_t count)
     return log;
 }
 
-invar_status invar_search_ask(invar_search_next *out, const invar_search *search, int32_t jobs)
+invar_status invar_search_next_commits(invar_search_next *out, const invar_search *search,
+                                       int32_t jobs)
 {
     int32_t choice;
     futures f = {.count = 0};
@@ -313,8 +322,8 @@ invar_status invar_search_ask(invar_search_next *out, const invar_search *search
 
 bool invar_search_useful(const invar_search *search, int32_t commit)
 {
-    return search->now.candidate[commit] && search->now.mark[commit] == INVAR_MARK_NONE &&
-           search->note[commit] == INVAR_MARK_NONE;
+    return search->now.candidate[commit] && search->now.mark[commit] == INVAR_COMMIT_MARK_NONE &&
+           search->note[commit] == INVAR_COMMIT_MARK_NONE;
 }
 
 invar_status invar_search_suspects(int32_t **out, int32_t *count_out, const invar_search *search)

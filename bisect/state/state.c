@@ -25,13 +25,13 @@
 #define TRIAL_FIELDS 14
 
 /* A reset takes away what the workshop holds; a file that somebody gave is not mended by it. */
-static const char *advice(const invar_state *state)
+static const char *advice(const invar_bisect_state *state)
 {
     return state->folder[0] ? "invar bisect reset starts over"
                             : "a whole one is what 'invar bisect log' prints";
 }
 
-invar_status invar_state_damaged(const invar_state *state, int64_t line)
+invar_status invar_bisect_state_damaged(const invar_bisect_state *state, int64_t line)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -65,39 +65,39 @@ static bool take_names(invar_bisect_trial *t, char **f)
 }
 
 /* The fields of a line "trial ..." after its first word. */
-static bool take_trial(invar_state_trial *out, char **f)
+static bool take_trial(invar_bisect_state_trial *out, char **f)
 {
     invar_bisect_trial *t = &out->trial;
     int64_t exit_code, build_ms, run_ms;
 
-    *out = (invar_state_trial){.attempt = 0};
+    *out = (invar_bisect_state_trial){.attempt = 0};
     for (int i = 0; i < TRIAL_FIELDS; i++)
-        if (!invar_words_unescape(f[i]))
+        if (!invar_word_buffer_unescape(f[i]))
             return false;
-    if (!invar_state_is_oid(f[0]) || !invar_state_is_oid(f[1]) || !take_names(t, f))
+    if (!invar_bisect_state_is_oid(f[0]) || !invar_bisect_state_is_oid(f[1]) || !take_names(t, f))
         return false;
-    if (!invar_words_int(&out->attempt, f[3], 0, 1000) ||
-        !invar_words_int(&t->parted, f[8], -1, INT64_MAX) ||
-        !invar_words_int(&exit_code, f[9], -1000, 1000) ||
-        !invar_words_int(&build_ms, f[10], 0, INT64_MAX) ||
-        !invar_words_int(&run_ms, f[11], 0, INT64_MAX))
+    if (!invar_word_buffer_int(&out->attempt, f[3], 0, 1000) ||
+        !invar_word_buffer_int(&t->parted, f[8], -1, INT64_MAX) ||
+        !invar_word_buffer_int(&exit_code, f[9], -1000, 1000) ||
+        !invar_word_buffer_int(&build_ms, f[10], 0, INT64_MAX) ||
+        !invar_word_buffer_int(&run_ms, f[11], 0, INT64_MAX))
         return false;
     t->exit_code = (int)exit_code;
     t->build_s = (double)build_ms / 1000;
     t->run_s = (double)run_ms / 1000;
-    return invar_state_copy(t->commit, sizeof t->commit, f[0]) &&
-           invar_state_copy(out->tree, sizeof out->tree, f[1]) &&
-           invar_state_copy(out->binary, sizeof out->binary, f[2]) &&
-           invar_state_copy(t->value, sizeof t->value, f[6]) &&
-           invar_state_copy(t->ledger, sizeof t->ledger, f[12]) &&
-           invar_state_copy(t->story, sizeof t->story, f[13]);
+    return invar_bisect_state_copy(t->commit, sizeof t->commit, f[0]) &&
+           invar_bisect_state_copy(out->tree, sizeof out->tree, f[1]) &&
+           invar_bisect_state_copy(out->binary, sizeof out->binary, f[2]) &&
+           invar_bisect_state_copy(t->value, sizeof t->value, f[6]) &&
+           invar_bisect_state_copy(t->ledger, sizeof t->ledger, f[12]) &&
+           invar_bisect_state_copy(t->story, sizeof t->story, f[13]);
 }
 
-static invar_status keep_trial(invar_state *s, const invar_state_trial *trial)
+static invar_status keep_trial(invar_bisect_state *s, const invar_bisect_state_trial *trial)
 {
     if (s->count == s->capacity) {
         size_t capacity = s->capacity ? 2 * s->capacity : 64;
-        invar_state_trial *grown;
+        invar_bisect_state_trial *grown;
         INVAR_TRY(invar_alloc((void **)&grown, capacity, sizeof *grown, "the trials of a bisect"));
         if (s->count)
             memcpy(grown, s->trials, s->count * sizeof *grown);
@@ -109,9 +109,9 @@ static invar_status keep_trial(invar_state *s, const invar_state_trial *trial)
     return INVAR_OK;
 }
 
-static invar_status read_line(invar_state *s, char *line, int64_t number)
+static invar_status read_line(invar_bisect_state *s, char *line, int64_t number)
 {
-    invar_state_trial trial;
+    invar_bisect_state_trial trial;
     char *fields[TRIAL_FIELDS];
     int count = 0;
 
@@ -120,25 +120,27 @@ static invar_status read_line(invar_state *s, char *line, int64_t number)
         return INVAR_OK;
     }
     if (strncmp(line, "until ", 6) == 0)
-        return invar_words_int(&s->until, line + 6, 0, INT64_MAX) ? INVAR_OK
-                                                                  : invar_state_damaged(s, number);
+        return invar_word_buffer_int(&s->until, line + 6, 0, INT64_MAX)
+                   ? INVAR_OK
+                   : invar_bisect_state_damaged(s, number);
     if (strncmp(line, "trial ", 6) != 0 || s->count >= MAX_TRIALS)
-        return invar_state_damaged(s, number);
+        return invar_bisect_state_damaged(s, number);
     for (char *at = line + 6; at && count < TRIAL_FIELDS; count++) {
         fields[count] = at;
         at = strchr(at, ' ');
         if (at)
             *at++ = '\0';
         if (at && count == TRIAL_FIELDS - 1)
-            return invar_state_damaged(s, number);
+            return invar_bisect_state_damaged(s, number);
     }
     if (count != TRIAL_FIELDS || !take_trial(&trial, fields))
-        return invar_state_damaged(s, number);
+        return invar_bisect_state_damaged(s, number);
     return keep_trial(s, &trial);
 }
 
 /* `*whole_out` is how many bytes are whole lines; what follows was cut off by a kill. */
-static invar_status read_text(invar_state *s, size_t *whole_out, const char *text, size_t bytes)
+static invar_status read_text(invar_bisect_state *s, size_t *whole_out, const char *text,
+                              size_t bytes)
 {
     const char *end = strstr(text, "\n\n");
     invar_digest digest;
@@ -146,16 +148,16 @@ static invar_status read_text(invar_state *s, size_t *whole_out, const char *tex
     int64_t number;
     char *copy;
 
-    if (strncmp(text, INVAR_STATE_MAGIC, strlen(INVAR_STATE_MAGIC)) != 0) {
+    if (strncmp(text, INVAR_BISECT_STATE_MAGIC, strlen(INVAR_BISECT_STATE_MAGIC)) != 0) {
         char shown[INVAR_PATH_SHOWN_SIZE];
         invar_path_show(shown, s->path);
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: not the state of a bisect: %s\"%.16s\": %s",
                           shown,
                           bytes ? "its first line is not " : "it is empty and does not begin with ",
-                          INVAR_STATE_MAGIC, advice(s));
+                          INVAR_BISECT_STATE_MAGIC, advice(s));
     }
     if (strlen(text) != bytes || !end)
-        return invar_state_damaged(s, 1);
+        return invar_bisect_state_damaged(s, 1);
     first = (size_t)(end - text) + 1;
     invar_hash_bytes(&digest, text, first + 1);
     invar_digest_format(s->id, &digest);
@@ -163,7 +165,7 @@ static invar_status read_text(invar_state *s, size_t *whole_out, const char *tex
     memcpy(s->text, text, bytes + 1);
     s->text[first] = '\0';
     copy = s->text + first + 1; // the lines after the empty one, in the same block
-    number = (int64_t)invar_state_count_lines(s->text) + 1;
+    number = (int64_t)invar_bisect_state_count_lines(s->text) + 1;
     *whole_out = first + 1;
     for (char *newline; (newline = strchr(copy, '\n')); copy = newline + 1) {
         *newline = '\0';
@@ -171,10 +173,10 @@ static invar_status read_text(invar_state *s, size_t *whole_out, const char *tex
         *whole_out += (size_t)(newline - copy) + 1;
         INVAR_TRY(read_line(s, copy, number));
     }
-    return invar_state_take_case(s);
+    return invar_bisect_state_take_case(s);
 }
 
-static invar_status read_state(invar_state *s, size_t *whole_out)
+static invar_status read_state(invar_bisect_state *s, size_t *whole_out)
 {
     char *text;
     size_t bytes;
@@ -188,7 +190,7 @@ static invar_status read_state(invar_state *s, size_t *whole_out)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static invar_status new_state(invar_state **out)
+static invar_status new_state(invar_bisect_state **out)
 {
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a bisect"));
     memset(*out, 0, sizeof **out);
@@ -197,9 +199,9 @@ static invar_status new_state(invar_state **out)
     return INVAR_OK;
 }
 
-invar_status invar_state_read(invar_state **out, const char *path)
+invar_status invar_bisect_state_read(invar_bisect_state **out, const char *path)
 {
-    invar_state *state;
+    invar_bisect_state *state;
     invar_status status;
     size_t whole;
 
@@ -208,14 +210,14 @@ invar_status invar_state_read(invar_state **out, const char *path)
     (void)snprintf(state->path, sizeof state->path, "%s", path);
     status = read_state(state, &whole);
     if (status != INVAR_OK) {
-        invar_state_close(state);
+        invar_bisect_state_close(state);
         return status;
     }
     *out = state;
     return INVAR_OK;
 }
 
-static invar_status refuse(const invar_state *state, const char *what)
+static invar_status refuse(const invar_bisect_state *state, const char *what)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     int code = errno;
@@ -227,7 +229,7 @@ static invar_status refuse(const invar_state *state, const char *what)
     return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot %s: %s", shown, what, strerror(code));
 }
 
-invar_status invar_state_lock(invar_state *state)
+invar_status invar_bisect_state_lock(invar_bisect_state *state)
 {
     state->fd = open(state->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (state->fd < 0)
@@ -238,7 +240,7 @@ invar_status invar_state_lock(invar_state *state)
 }
 
 /* A line counts when it is on disk; one that could not be written whole is taken back. */
-static invar_status append_line(invar_state *state, const char *line, size_t bytes)
+static invar_status append_line(invar_bisect_state *state, const char *line, size_t bytes)
 {
     off_t before = lseek(state->fd, 0, SEEK_END);
     size_t done = 0;
@@ -287,7 +289,7 @@ static invar_status read_recipe(char **out, const invar_bisect_case *what)
 }
 
 /* A file that is new, or whose first writer was killed before the first part was whole. */
-static invar_status begin_file(invar_state *s, const invar_words *head)
+static invar_status begin_file(invar_bisect_state *s, const invar_word_buffer *head)
 {
     size_t bytes;
     char *text;
@@ -303,7 +305,8 @@ static invar_status begin_file(invar_state *s, const invar_words *head)
     return append_line(s, head->data, head->used);
 }
 
-static invar_status open_file(invar_state *s, const char *folder, const invar_words *head)
+static invar_status open_file(invar_bisect_state *s, const char *folder,
+                              const invar_word_buffer *head)
 {
     invar_digest digest;
     size_t whole;
@@ -311,9 +314,9 @@ static invar_status open_file(invar_state *s, const char *folder, const invar_wo
     invar_hash_bytes(&digest, head->data, head->used);
     invar_digest_format(s->id, &digest);
     INVAR_TRY(invar_path_join(s->folder, sizeof s->folder, folder, s->id));
-    INVAR_TRY(invar_folder_make(s->folder));
-    INVAR_TRY(invar_path_join(s->path, sizeof s->path, s->folder, INVAR_STATE_FILE));
-    INVAR_TRY(invar_state_lock(s));
+    INVAR_TRY(invar_held_folder_make(s->folder));
+    INVAR_TRY(invar_path_join(s->path, sizeof s->path, s->folder, INVAR_BISECT_STATE_FILE));
+    INVAR_TRY(invar_bisect_state_lock(s));
     INVAR_TRY(begin_file(s, head));
     INVAR_TRY(read_state(s, &whole));
     if (ftruncate(s->fd, (off_t)whole) != 0)
@@ -327,17 +330,18 @@ static const char *name_inputs(char out[INVAR_DIGEST_HEX_SIZE], const invar_bise
 {
     invar_digest digest;
 
-    invar_workshop_inputs(&digest, what->recipe_text, what->flags);
+    invar_workspace_inputs(&digest, what->recipe_text, what->flags);
     invar_digest_format(out, &digest);
     return out;
 }
 
-invar_status invar_state_open(invar_state **out, const char *folder, const invar_bisect_case *what)
+invar_status invar_bisect_state_open(invar_bisect_state **out, const char *folder,
+                                     const invar_bisect_case *what)
 {
     invar_bisect_case whole = *what;
     char *recipe = NULL, inputs[INVAR_DIGEST_HEX_SIZE];
-    invar_words head = {0};
-    invar_state *state;
+    invar_word_buffer head = {0};
+    invar_bisect_state *state;
     invar_status status;
 
     *out = NULL;
@@ -348,20 +352,20 @@ invar_status invar_state_open(invar_state **out, const char *folder, const invar
     if (status == INVAR_OK && whole.recipe_text && !whole.inputs)
         whole.inputs = name_inputs(inputs, &whole);
     if (status == INVAR_OK)
-        status = invar_state_put_case(&head, &whole, whole.recipe_text);
+        status = invar_bisect_state_put_case(&head, &whole, whole.recipe_text);
     if (status == INVAR_OK)
         status = open_file(state, folder, &head);
     invar_free(recipe);
     invar_free(head.data);
     if (status != INVAR_OK) {
-        invar_state_close(state);
+        invar_bisect_state_close(state);
         return status;
     }
     *out = state;
     return INVAR_OK;
 }
 
-void invar_state_close(invar_state *state)
+void invar_bisect_state_close(invar_bisect_state *state)
 {
     if (!state)
         return;
@@ -376,7 +380,7 @@ void invar_state_close(invar_state *state)
 
 /* ---- appending ------------------------------------------------------------------------------- */
 
-static invar_status put_trial(invar_words *b, const invar_state_trial *trial)
+static invar_status put_trial(invar_word_buffer *b, const invar_bisect_state_trial *trial)
 {
     const invar_bisect_trial *t = &trial->trial;
     const char *head[] = {t->commit, trial->tree, trial->binary};
@@ -384,31 +388,32 @@ static invar_status put_trial(invar_words *b, const invar_state_trial *trial)
     const int64_t numbers[] = {t->parted, t->exit_code, (int64_t)(t->build_s * 1000),
                                (int64_t)(t->run_s * 1000)};
 
-    INVAR_TRY(invar_words_put(b, "trial"));
+    INVAR_TRY(invar_word_buffer_put(b, "trial"));
     for (size_t i = 0; i < 3; i++) {
-        INVAR_TRY(invar_words_put(b, " "));
-        INVAR_TRY(invar_words_put_word(b, head[i]));
+        INVAR_TRY(invar_word_buffer_put(b, " "));
+        INVAR_TRY(invar_word_buffer_put_word(b, head[i]));
     }
-    INVAR_TRY(invar_words_put(b, " "));
-    INVAR_TRY(invar_words_put_int(b, trial->attempt));
+    INVAR_TRY(invar_word_buffer_put(b, " "));
+    INVAR_TRY(invar_word_buffer_put_int(b, trial->attempt));
     for (size_t i = 0; i < 4; i++) {
-        INVAR_TRY(invar_words_put(b, " "));
-        INVAR_TRY(invar_words_put_word(b, middle[i]));
+        INVAR_TRY(invar_word_buffer_put(b, " "));
+        INVAR_TRY(invar_word_buffer_put_word(b, middle[i]));
     }
     for (size_t i = 0; i < 4; i++) {
-        INVAR_TRY(invar_words_put(b, " "));
-        INVAR_TRY(invar_words_put_int(b, numbers[i]));
+        INVAR_TRY(invar_word_buffer_put(b, " "));
+        INVAR_TRY(invar_word_buffer_put_int(b, numbers[i]));
     }
-    INVAR_TRY(invar_words_put(b, " "));
-    INVAR_TRY(invar_words_put_word(b, t->ledger));
-    INVAR_TRY(invar_words_put(b, " "));
-    INVAR_TRY(invar_words_put_word(b, t->story));
-    return invar_words_put(b, "\n");
+    INVAR_TRY(invar_word_buffer_put(b, " "));
+    INVAR_TRY(invar_word_buffer_put_word(b, t->ledger));
+    INVAR_TRY(invar_word_buffer_put(b, " "));
+    INVAR_TRY(invar_word_buffer_put_word(b, t->story));
+    return invar_word_buffer_put(b, "\n");
 }
 
-invar_status invar_state_add(invar_state *state, const invar_state_trial *trial)
+invar_status invar_bisect_state_add(invar_bisect_state *state,
+                                    const invar_bisect_state_trial *trial)
 {
-    invar_words line = {0};
+    invar_word_buffer line = {0};
     invar_status status = put_trial(&line, trial);
 
     if (status == INVAR_OK)
@@ -419,7 +424,7 @@ invar_status invar_state_add(invar_state *state, const invar_state_trial *trial)
     return status;
 }
 
-invar_status invar_state_set_until(invar_state *state, int64_t step)
+invar_status invar_bisect_state_set_until(invar_bisect_state *state, int64_t step)
 {
     char line[48];
 
@@ -429,7 +434,7 @@ invar_status invar_state_set_until(invar_state *state, int64_t step)
     return INVAR_OK;
 }
 
-invar_status invar_state_finish(invar_state *state)
+invar_status invar_bisect_state_finish(invar_bisect_state *state)
 {
     if (!state->finished)
         INVAR_TRY(append_line(state, "done\n", 5));
@@ -439,53 +444,54 @@ invar_status invar_state_finish(invar_state *state)
 
 /* ---- what it says ---------------------------------------------------------------------------- */
 
-const char *invar_state_id(const invar_state *state)
+const char *invar_bisect_state_id(const invar_bisect_state *state)
 {
     return state->id;
 }
 
-const char *invar_state_folder(const invar_state *state)
+const char *invar_bisect_state_folder(const invar_bisect_state *state)
 {
     return state->folder;
 }
 
-const invar_bisect_case *invar_state_case(const invar_state *state)
+const invar_bisect_case *invar_bisect_state_case(const invar_bisect_state *state)
 {
     return &state->what;
 }
 
-const char *invar_state_recipe(const invar_state *state)
+const char *invar_bisect_state_recipe(const invar_bisect_state *state)
 {
     return state->recipe;
 }
 
-const invar_state_trial *invar_state_trials(size_t *count_out, const invar_state *state)
+const invar_bisect_state_trial *invar_bisect_state_trials(size_t *count_out,
+                                                          const invar_bisect_state *state)
 {
     *count_out = state->count;
     return state->trials;
 }
 
-int64_t invar_state_until(const invar_state *state)
+int64_t invar_bisect_state_until(const invar_bisect_state *state)
 {
     return state->until;
 }
 
-bool invar_state_finished(const invar_state *state)
+bool invar_bisect_state_finished(const invar_bisect_state *state)
 {
     return state->finished;
 }
 
-invar_status invar_state_import(invar_state *state, const invar_state *from)
+invar_status invar_bisect_state_import(invar_bisect_state *state, const invar_bisect_state *from)
 {
     for (size_t i = 0; i < from->count; i++) {
-        const invar_state_trial *t = &from->trials[i];
+        const invar_bisect_state_trial *t = &from->trials[i];
         bool known = false;
         for (size_t k = 0; k < state->count && !known; k++)
             known = state->trials[k].attempt == t->attempt &&
                     strcmp(state->trials[k].trial.commit, t->trial.commit) == 0;
         if (!known)
-            INVAR_TRY(invar_state_add(state, t));
+            INVAR_TRY(invar_bisect_state_add(state, t));
     }
-    return from->until >= 0 && state->until < 0 ? invar_state_set_until(state, from->until)
+    return from->until >= 0 && state->until < 0 ? invar_bisect_state_set_until(state, from->until)
                                                 : INVAR_OK;
 }

@@ -42,22 +42,22 @@ static invar_status each_state(const char *folder,
 
 static invar_status remove_state(void *payload, const char *folder)
 {
-    invar_state state = {.fd = -1};
+    invar_bisect_state state = {.fd = -1};
     int64_t *count = payload;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_path_join(state.path, sizeof state.path, folder, INVAR_STATE_FILE));
+    INVAR_TRY(invar_path_join(state.path, sizeof state.path, folder, INVAR_BISECT_STATE_FILE));
     if (invar_path_exists(state.path))
-        status = invar_state_lock(&state);
+        status = invar_bisect_state_lock(&state);
     if (status == INVAR_OK)
-        status = invar_folder_remove(folder);
+        status = invar_held_folder_remove(folder);
     if (state.fd >= 0)
         close(state.fd);
     *count += status == INVAR_OK;
     return status;
 }
 
-invar_status invar_state_remove_all(int64_t *count_out, const char *folder)
+invar_status invar_bisect_state_remove_all(int64_t *count_out, const char *folder)
 {
     *count_out = 0;
     return each_state(folder, remove_state, count_out);
@@ -74,7 +74,7 @@ static invar_status compare_time(void *payload, const char *folder)
     char path[INVAR_PATH_SIZE];
     struct stat found;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, folder, INVAR_STATE_FILE));
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, INVAR_BISECT_STATE_FILE));
     if (stat(path, &found) != 0)
         return INVAR_OK;
     if (!n->path[0] || found.st_mtim.tv_sec > n->changed.tv_sec ||
@@ -85,7 +85,7 @@ static invar_status compare_time(void *payload, const char *folder)
     return INVAR_OK;
 }
 
-invar_status invar_state_newest(char out[INVAR_PATH_SIZE], const char *folder)
+invar_status invar_bisect_state_newest(char out[INVAR_PATH_SIZE], const char *folder)
 {
     newest n = {.path = ""};
 

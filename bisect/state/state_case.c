@@ -18,24 +18,24 @@
 /* ---- the first part: what is asked ----------------------------------------------------------- */
 
 static const char *const kind_words[] = {
-    [INVAR_QUESTION_CHAIN] = "chain",
-    [INVAR_QUESTION_METRIC] = "metric",
-    [INVAR_QUESTION_POINTS] = "points",
-    [INVAR_QUESTION_EXIT] = "exit",
+    [INVAR_CRITERION_CHAIN] = "chain",
+    [INVAR_CRITERION_METRIC] = "metric",
+    [INVAR_CRITERION_POINTS] = "points",
+    [INVAR_CRITERION_EXIT] = "exit",
 };
 static const invar_choices kinds = {kind_words, sizeof kind_words / sizeof *kind_words};
 
-static invar_status put_field(invar_words *b, const char *key, const char *value)
+static invar_status put_field(invar_word_buffer *b, const char *key, const char *value)
 {
     if (!value)
         return INVAR_OK;
-    INVAR_TRY(invar_words_put(b, key));
-    INVAR_TRY(invar_words_put(b, " "));
-    INVAR_TRY(invar_words_put_word(b, value));
-    return invar_words_put(b, "\n");
+    INVAR_TRY(invar_word_buffer_put(b, key));
+    INVAR_TRY(invar_word_buffer_put(b, " "));
+    INVAR_TRY(invar_word_buffer_put_word(b, value));
+    return invar_word_buffer_put(b, "\n");
 }
 
-static invar_status put_int(invar_words *b, const char *key, int64_t value)
+static invar_status put_int(invar_word_buffer *b, const char *key, int64_t value)
 {
     char text[32];
 
@@ -43,7 +43,7 @@ static invar_status put_int(invar_words *b, const char *key, int64_t value)
     return put_field(b, key, text);
 }
 
-static invar_status put_real(invar_words *b, const char *key, double value)
+static invar_status put_real(invar_word_buffer *b, const char *key, double value)
 {
     char text[INVAR_NUMBER_SIZE];
 
@@ -51,23 +51,23 @@ static invar_status put_real(invar_words *b, const char *key, double value)
     return put_field(b, key, text);
 }
 
-static invar_status put_list(invar_words *b, const char *key, const char *const *list)
+static invar_status put_list(invar_word_buffer *b, const char *key, const char *const *list)
 {
     for (; list && *list; list++)
         INVAR_TRY(put_field(b, key, *list));
     return INVAR_OK;
 }
 
-static invar_status put_question(invar_words *b, const invar_question *q)
+static invar_status put_question(invar_word_buffer *b, const invar_criterion *q)
 {
     INVAR_TRY(put_field(b, "question", kind_words[q->kind]));
     INVAR_TRY(put_int(b, "last", q->until));
-    if (q->kind == INVAR_QUESTION_METRIC) {
+    if (q->kind == INVAR_CRITERION_METRIC) {
         INVAR_TRY(put_field(b, "metric", q->metric));
         INVAR_TRY(put_field(b, "op", q->op));
         return put_real(b, "bound", q->bound);
     }
-    if (q->kind != INVAR_QUESTION_POINTS)
+    if (q->kind != INVAR_CRITERION_POINTS)
         return INVAR_OK;
     INVAR_TRY(put_int(b, "layer", q->layer));
     INVAR_TRY(put_field(b, "point-kind", q->point_kind));
@@ -76,22 +76,23 @@ static invar_status put_question(invar_words *b, const invar_question *q)
     return put_field(b, "point", q->point);
 }
 
-static invar_status put_recipe(invar_words *b, const char *text)
+static invar_status put_recipe(invar_word_buffer *b, const char *text)
 {
     while (text && *text) {
         const char *newline = strchr(text, '\n');
         size_t bytes = newline ? (size_t)(newline - text) : strlen(text);
-        INVAR_TRY(invar_words_put(b, "recipe-line "));
-        INVAR_TRY(invar_words_put_bytes(b, text, bytes));
-        INVAR_TRY(invar_words_put(b, "\n"));
+        INVAR_TRY(invar_word_buffer_put(b, "recipe-line "));
+        INVAR_TRY(invar_word_buffer_put_bytes(b, text, bytes));
+        INVAR_TRY(invar_word_buffer_put(b, "\n"));
         text += bytes + (newline != NULL);
     }
     return INVAR_OK;
 }
 
-invar_status invar_state_put_case(invar_words *b, const invar_bisect_case *w, const char *recipe)
+invar_status invar_bisect_state_put_case(invar_word_buffer *b, const invar_bisect_case *w,
+                                         const char *recipe)
 {
-    INVAR_TRY(invar_words_put(b, INVAR_STATE_MAGIC));
+    INVAR_TRY(invar_word_buffer_put(b, INVAR_BISECT_STATE_MAGIC));
     INVAR_TRY(put_field(b, "repo", w->repo));
     INVAR_TRY(put_field(b, "good", w->good));
     INVAR_TRY(put_field(b, "bad", w->bad));
@@ -109,7 +110,7 @@ invar_status invar_state_put_case(invar_words *b, const invar_bisect_case *w, co
     INVAR_TRY(put_field(b, "program", w->program));
     INVAR_TRY(put_real(b, "timeout", w->timeout));
     INVAR_TRY(put_recipe(b, recipe));
-    return invar_words_put(b, "\n");
+    return invar_word_buffer_put(b, "\n");
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -128,47 +129,47 @@ static bool parse_real(double *out, const char *text)
     return end != text && !*end;
 }
 
-bool invar_state_is_oid(const char *text)
+bool invar_bisect_state_is_oid(const char *text)
 {
     return strlen(text) == INVAR_OID_SIZE - 1 &&
            strspn(text, "0123456789abcdef") == INVAR_OID_SIZE - 1;
 }
 
-bool invar_state_copy(char *out, size_t size, const char *text)
+bool invar_bisect_state_copy(char *out, size_t size, const char *text)
 {
     (void)snprintf(out, size, "%s", text);
     return strlen(text) < size;
 }
 
-static bool take_question(invar_question *q, const char *key, const char *value)
+static bool take_question(invar_criterion *q, const char *key, const char *value)
 {
     if (strcmp(key, "question") == 0) {
         const int kind = invar_choices_find(&kinds, value, strlen(value));
         if (kind >= 0)
-            q->kind = (invar_question_kind)kind;
+            q->kind = (invar_criterion_kind)kind;
         return kind >= 0;
     }
     if (strcmp(key, "last") == 0)
-        return invar_words_int(&q->until, value, -1, INT64_MAX);
+        return invar_word_buffer_int(&q->until, value, -1, INT64_MAX);
     if (strcmp(key, "metric") == 0)
-        return invar_state_copy(q->metric, sizeof q->metric, value);
+        return invar_bisect_state_copy(q->metric, sizeof q->metric, value);
     if (strcmp(key, "op") == 0)
-        return invar_state_copy(q->op, sizeof q->op, value);
+        return invar_bisect_state_copy(q->op, sizeof q->op, value);
     if (strcmp(key, "bound") == 0)
         return parse_real(&q->bound, value);
     if (strcmp(key, "layer") == 0)
-        return invar_words_int(&q->layer, value, -1, INT64_MAX);
+        return invar_word_buffer_int(&q->layer, value, -1, INT64_MAX);
     if (strcmp(key, "point-kind") == 0)
-        return invar_state_copy(q->point_kind, sizeof q->point_kind, value);
+        return invar_bisect_state_copy(q->point_kind, sizeof q->point_kind, value);
     if (strcmp(key, "point-op") == 0)
-        return invar_state_copy(q->point_op, sizeof q->point_op, value);
+        return invar_bisect_state_copy(q->point_op, sizeof q->point_op, value);
     if (strcmp(key, "phase") == 0)
-        return invar_state_copy(q->phase, sizeof q->phase, value);
-    return strcmp(key, "point") == 0 && invar_state_copy(q->point, sizeof q->point, value);
+        return invar_bisect_state_copy(q->phase, sizeof q->phase, value);
+    return strcmp(key, "point") == 0 && invar_bisect_state_copy(q->point, sizeof q->point, value);
 }
 
 /* The lists share one block: paths, skips and flags follow each other in the file. */
-static void append(invar_state *s, const char *const **list, size_t *used, const char *value)
+static void append(invar_bisect_state *s, const char *const **list, size_t *used, const char *value)
 {
     if (!*list)
         *list = s->lists + *used;
@@ -176,7 +177,7 @@ static void append(invar_state *s, const char *const **list, size_t *used, const
     s->lists[*used] = NULL;
 }
 
-static bool take_field(invar_state *s, size_t *used, const char *key, char *value)
+static bool take_field(invar_bisect_state *s, size_t *used, const char *key, char *value)
 {
     invar_bisect_case *w = &s->what;
     const struct {
@@ -213,11 +214,11 @@ static bool take_field(invar_state *s, size_t *used, const char *key, char *valu
 
 static bool complete(const invar_bisect_case *w)
 {
-    return w->repo && w->good && w->bad && invar_state_is_oid(w->good) &&
-           invar_state_is_oid(w->bad) && (w->recipe != NULL) != (w->run != NULL);
+    return w->repo && w->good && w->bad && invar_bisect_state_is_oid(w->good) &&
+           invar_bisect_state_is_oid(w->bad) && (w->recipe != NULL) != (w->run != NULL);
 }
 
-size_t invar_state_count_lines(const char *text)
+size_t invar_bisect_state_count_lines(const char *text)
 {
     size_t lines = 0;
 
@@ -227,36 +228,37 @@ size_t invar_state_count_lines(const char *text)
 }
 
 /* `s->text` is the whole first part, up to its empty line. */
-invar_status invar_state_take_case(invar_state *s)
+invar_status invar_bisect_state_take_case(invar_bisect_state *s)
 {
-    invar_words recipe = {0};
+    invar_word_buffer recipe = {0};
     int64_t number = 1;
     size_t used = 0;
 
     // each list may need a NULL more than it has entries
-    INVAR_TRY(invar_alloc((void **)&s->lists, invar_state_count_lines(s->text) + 8,
+    INVAR_TRY(invar_alloc((void **)&s->lists, invar_bisect_state_count_lines(s->text) + 8,
                           sizeof *s->lists, "the lists of a bisect"));
-    s->what.question = (invar_question){.until = -1, .layer = -1};
-    for (char *line = s->text + strlen(INVAR_STATE_MAGIC), *next; *line; line = next) {
+    s->what.question = (invar_criterion){.until = -1, .layer = -1};
+    for (char *line = s->text + strlen(INVAR_BISECT_STATE_MAGIC), *next; *line; line = next) {
         char *newline = strchr(line, '\n'), *blank;
         number++;
         next = newline + 1;
         *newline = '\0';
         blank = strchr(line, ' ');
         if (!blank)
-            return invar_state_damaged(s, number);
+            return invar_bisect_state_damaged(s, number);
         *blank = '\0';
         if (strcmp(line, "recipe-line") == 0) {
-            invar_status status = invar_words_put(&recipe, blank + 1);
+            invar_status status = invar_word_buffer_put(&recipe, blank + 1);
             if (status == INVAR_OK)
-                status = invar_words_put(&recipe, "\n");
+                status = invar_word_buffer_put(&recipe, "\n");
             s->recipe = recipe.data;
             INVAR_TRY(status);
-        } else if (!invar_words_unescape(blank + 1) || !take_field(s, &used, line, blank + 1)) {
-            return invar_state_damaged(s, number);
+        } else if (!invar_word_buffer_unescape(blank + 1) ||
+                   !take_field(s, &used, line, blank + 1)) {
+            return invar_bisect_state_damaged(s, number);
         }
     }
     if (!complete(&s->what) || (s->what.recipe && !s->recipe))
-        return invar_state_damaged(s, number);
+        return invar_bisect_state_damaged(s, number);
     return INVAR_OK;
 }

@@ -15,43 +15,43 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_words_put_bytes(invar_words *b, const char *data, size_t bytes)
+invar_status invar_word_buffer_put_bytes(invar_word_buffer *b, const char *data, size_t bytes)
 {
     return invar_alloc_append(&b->data, &b->used, &b->capacity, data, bytes,
                               "the state of a bisect");
 }
 
-invar_status invar_words_put(invar_words *b, const char *text)
+invar_status invar_word_buffer_put(invar_word_buffer *b, const char *text)
 {
-    return invar_words_put_bytes(b, text, strlen(text));
+    return invar_word_buffer_put_bytes(b, text, strlen(text));
 }
 
-invar_status invar_words_put_word(invar_words *b, const char *word)
+invar_status invar_word_buffer_put_word(invar_word_buffer *b, const char *word)
 {
     if (!*word)
-        return invar_words_put(b, "\\e");
+        return invar_word_buffer_put(b, "\\e");
     for (; *word; word++) {
         if (*word == ' ')
-            INVAR_TRY(invar_words_put(b, "\\s"));
+            INVAR_TRY(invar_word_buffer_put(b, "\\s"));
         else if (*word == '\n')
-            INVAR_TRY(invar_words_put(b, "\\n"));
+            INVAR_TRY(invar_word_buffer_put(b, "\\n"));
         else if (*word == '\\')
-            INVAR_TRY(invar_words_put(b, "\\\\"));
+            INVAR_TRY(invar_word_buffer_put(b, "\\\\"));
         else
-            INVAR_TRY(invar_words_put_bytes(b, word, 1));
+            INVAR_TRY(invar_word_buffer_put_bytes(b, word, 1));
     }
     return INVAR_OK;
 }
 
-invar_status invar_words_put_int(invar_words *b, int64_t value)
+invar_status invar_word_buffer_put_int(invar_word_buffer *b, int64_t value)
 {
     char text[32];
 
     (void)snprintf(text, sizeof text, "%" PRId64, value);
-    return invar_words_put(b, text);
+    return invar_word_buffer_put(b, text);
 }
 
-bool invar_words_unescape(char *word)
+bool invar_word_buffer_unescape(char *word)
 {
     char *to = word;
 
@@ -73,7 +73,7 @@ bool invar_words_unescape(char *word)
     return true;
 }
 
-bool invar_words_int(int64_t *out, const char *text, int64_t low, int64_t high)
+bool invar_word_buffer_int(int64_t *out, const char *text, int64_t low, int64_t high)
 {
     char *end;
     long long value;

@@ -20,24 +20,24 @@ extern "C" {
 #endif
 
 /* Zeroed at first; the text ends with a NUL that is not counted. invar_free(data) at the end. */
-typedef struct invar_words {
+typedef struct invar_word_buffer {
     char *data;
     size_t used, capacity;
-} invar_words;
+} invar_word_buffer;
 
-invar_status invar_words_put_bytes(invar_words *words, const char *data,
-                                   size_t bytes) INVAR_MUST_USE;
-invar_status invar_words_put(invar_words *words, const char *text) INVAR_MUST_USE;
+invar_status invar_word_buffer_put_bytes(invar_word_buffer *words, const char *data,
+                                         size_t bytes) INVAR_MUST_USE;
+invar_status invar_word_buffer_put(invar_word_buffer *words, const char *text) INVAR_MUST_USE;
 
 /* Any text as one word; a number. */
-invar_status invar_words_put_word(invar_words *words, const char *text) INVAR_MUST_USE;
-invar_status invar_words_put_int(invar_words *words, int64_t value) INVAR_MUST_USE;
+invar_status invar_word_buffer_put_word(invar_word_buffer *words, const char *text) INVAR_MUST_USE;
+invar_status invar_word_buffer_put_int(invar_word_buffer *words, int64_t value) INVAR_MUST_USE;
 
 /* A word in place, as it was; false: nobody escapes like this. */
-bool invar_words_unescape(char *word);
+bool invar_word_buffer_unescape(char *word);
 
 /* A whole number between two others, and nothing after it. */
-bool invar_words_int(int64_t *out, const char *text, int64_t low, int64_t high);
+bool invar_word_buffer_int(int64_t *out, const char *text, int64_t low, int64_t high);
 
 #ifdef __cplusplus
 }

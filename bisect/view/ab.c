@@ -43,7 +43,7 @@ const char *invar_ab_kind_name(invar_ab_kind kind)
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-static void tell_identical(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+static void tell_identical(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
     int64_t steps = a->pairs->steps;
     size_t n = a->n_pairs;
@@ -54,7 +54,7 @@ static void tell_identical(char out[INVAR_AB_LINE], const invar_ab_answer *a)
 }
 
 /* "hidden-size 16 -> 32, lr 1e-06 -> 0.5", as many as there is room for. */
-static void list_keys(char *out, size_t size, const invar_ab_answer *a, const char *scope)
+static void list_keys(char *out, size_t size, const invar_ab_result *a, const char *scope)
 {
     size_t used = 0;
 
@@ -77,7 +77,7 @@ static void list_keys(char *out, size_t size, const invar_ab_answer *a, const ch
 }
 
 /* A folder of weights is no key of the identity: there its hashes are. */
-static void tell_models(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+static void tell_models(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
     char keys[INVAR_AB_LINE / 2];
 
@@ -90,12 +90,12 @@ static void tell_models(char out[INVAR_AB_LINE], const invar_ab_answer *a)
                    keys[0] ? keys : "none");
 }
 
-static void tell_different(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+static void tell_different(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
-    char place[INVAR_ANSWER_LINE];
+    char place[INVAR_BISECT_REPORT_LINE];
     const invar_ab_pair *p = a->pairs;
 
-    invar_answer_place(place, &a->place);
+    invar_bisect_report_place(place, &a->place);
     if (place[0])
         (void)snprintf(out, INVAR_AB_LINE,
                        "different: from %.1900s on, in %" PRId64 " of %zu seed%s", place,
@@ -108,9 +108,9 @@ static void tell_different(char out[INVAR_AB_LINE], const invar_ab_answer *a)
                        p->only[INVAR_AB_B]);
 }
 
-static void tell_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+static void tell_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
-    const invar_ab_gate *gate = &a->gates[a->who];
+    const invar_aa_check *gate = &a->gates[a->who];
     const invar_ab_pair *p = a->pairs;
 
     if (gate->made && !gate->same) {
@@ -126,7 +126,7 @@ static void tell_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_answer
                    p->headline);
 }
 
-void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
     switch (a->verdict) {
     case INVAR_AB_IDENTICAL: tell_identical(out, a); return;
@@ -153,7 +153,7 @@ static void put(FILE *f, const char *text)
 {
     char safe[INVAR_PATH_SIZE + 4];
 
-    fputs(invar_answer_safe(safe, sizeof safe, text), f);
+    fputs(invar_bisect_report_safe(safe, sizeof safe, text), f);
 }
 
 static void print_side(FILE *f, const invar_ab_side *s, char letter)
@@ -171,7 +171,7 @@ static void print_side(FILE *f, const invar_ab_side *s, char letter)
     fputc('\n', f);
 }
 
-static void print_gate(FILE *f, const invar_ab_gate *g, char letter)
+static void print_gate(FILE *f, const invar_aa_check *g, char letter)
 {
     if (!g->made)
         return;
@@ -181,7 +181,7 @@ static void print_gate(FILE *f, const invar_ab_gate *g, char letter)
 }
 
 /* With two recipes their keys are the question: all of them, before the other facts. */
-static void print_facts_of(FILE *f, const invar_ab_answer *a, bool keys, size_t limit)
+static void print_facts_of(FILE *f, const invar_ab_result *a, bool keys, size_t limit)
 {
     const bool two = a->sides[INVAR_AB_A].named[0] != '\0';
     size_t shown = 0;
@@ -209,7 +209,7 @@ static void print_facts_of(FILE *f, const invar_ab_answer *a, bool keys, size_t 
         fprintf(f, "  and %" PRId64 " more\n", all - (int64_t)shown);
 }
 
-static void print_facts(FILE *f, const invar_ab_answer *a)
+static void print_facts(FILE *f, const invar_ab_result *a)
 {
     if (a->n_pairs == 0 || !a->pairs[0].compared)
         return;
@@ -217,7 +217,7 @@ static void print_facts(FILE *f, const invar_ab_answer *a)
     print_facts_of(f, a, false, SHOWN_FACTS);
 }
 
-static void print_pairs(FILE *f, const invar_ab_answer *a)
+static void print_pairs(FILE *f, const invar_ab_result *a)
 {
     fputs("\nseed by seed\n", f);
     for (size_t i = 0; i < a->n_pairs && i < SHOWN_SEEDS; i++) {
@@ -230,18 +230,18 @@ static void print_pairs(FILE *f, const invar_ab_answer *a)
                 a->n_different);
 }
 
-static void print_place(FILE *f, const invar_ab_answer *a)
+static void print_place(FILE *f, const invar_ab_result *a)
 {
-    char line[INVAR_ANSWER_LINE];
-    const invar_place *p = &a->place;
+    char line[INVAR_BISECT_REPORT_LINE];
+    const invar_divergence *p = &a->place;
 
     if (!p->known)
         return;
-    invar_answer_place(line, p);
+    invar_bisect_report_place(line, p);
     fprintf(f, "\nfirst     %s\n", line);
     if (p->dtype[0])
         fprintf(f, "tensor    %s %s %s\n", p->kind, p->dtype, p->shape);
-    invar_answer_points(line, p);
+    invar_bisect_report_points(line, p);
     fprintf(f, "there     %s\n", line);
 }
 
@@ -288,7 +288,7 @@ static void print_equal(FILE *f, const invar_ab_effects *e)
             invar_text_plural((int64_t)e->n_same));
 }
 
-static void print_effects(FILE *f, const invar_ab_answer *a)
+static void print_effects(FILE *f, const invar_ab_result *a)
 {
     const invar_ab_effects *e = &a->effects;
     size_t apart = e->count - e->n_same, shown = count_pinned(e, 0, apart) + SHOWN_EFFECTS;
@@ -324,7 +324,7 @@ static void print_effects(FILE *f, const invar_ab_answer *a)
     print_equal(f, e);
 }
 
-static void print_cost(FILE *f, const invar_ab_answer *a)
+static void print_cost(FILE *f, const invar_ab_result *a)
 {
     const invar_ab_side *x = &a->sides[INVAR_AB_A], *y = &a->sides[INVAR_AB_B];
     double mib = 1048576;
@@ -346,7 +346,7 @@ static invar_term_style style_of(invar_ab_verdict verdict)
                                          : INVAR_TERM_STYLE_RED;
 }
 
-invar_status invar_ab_print(FILE *out, const invar_ab_answer *a, bool colour)
+invar_status invar_ab_print(FILE *out, const invar_ab_result *a, bool colour)
 {
     char headline[INVAR_AB_LINE];
 

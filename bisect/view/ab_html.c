@@ -41,7 +41,7 @@ static invar_status choose_limit(int64_t *out, const invar_report_run *run, size
     return INVAR_OK;
 }
 
-static invar_status add_run(json_t *runs, const invar_ab_answer *a, int side, size_t i,
+static invar_status add_run(json_t *runs, const invar_ab_result *a, int side, size_t i,
                             size_t shown)
 {
     const invar_ab_pair *pair = &a->pairs[i];
@@ -72,7 +72,7 @@ static invar_status add_run(json_t *runs, const invar_ab_answer *a, int side, si
     return status;
 }
 
-static invar_status add_runs(json_t *data, const invar_ab_answer *a)
+static invar_status add_runs(json_t *data, const invar_ab_result *a)
 {
     size_t shown = a->n_pairs < INVAR_AB_CURVES ? a->n_pairs : INVAR_AB_CURVES;
     json_t *runs;
@@ -86,7 +86,7 @@ static invar_status add_runs(json_t *data, const invar_ab_answer *a)
     return INVAR_OK;
 }
 
-invar_status invar_ab_html(FILE *out, const invar_ab_answer *answer)
+invar_status invar_ab_html(FILE *out, const invar_ab_result *answer)
 {
     json_t *data = invar_ab_object(answer);
     invar_status status;

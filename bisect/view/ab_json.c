@@ -35,7 +35,7 @@ static json_t *side(const invar_ab_side *s)
         "runs_cached", (json_int_t)s->cached);
 }
 
-static json_t *gate(const invar_ab_gate *g)
+static json_t *gate(const invar_aa_check *g)
 {
     if (!g->made)
         return json_null();
@@ -46,7 +46,7 @@ static json_t *gate(const invar_ab_gate *g)
         invar_view_text_or_null(g->ledger), "again", invar_view_text_or_null(g->again));
 }
 
-static json_t *ran(const invar_ran *r)
+static json_t *ran(const invar_run_result *r)
 {
     return json_pack("{s:o, s:o, s:I, s:b, s:i}", "ledger", invar_view_text_or_null(r->ledger),
                      "seconds", invar_view_real(r->seconds), "peak_bytes",
@@ -111,7 +111,7 @@ static json_t *steps(const invar_ab_effects *e)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-json_t *invar_ab_object(const invar_ab_answer *a)
+json_t *invar_ab_object(const invar_ab_result *a)
 {
     const invar_ab_side *x = &a->sides[INVAR_AB_A], *y = &a->sides[INVAR_AB_B];
     const invar_ab_effects *e = &a->effects;
@@ -143,7 +143,7 @@ json_t *invar_ab_object(const invar_ab_answer *a)
         ratio((double)y->peak_bytes, (double)x->peak_bytes));
 }
 
-invar_status invar_ab_json(FILE *out, const invar_ab_answer *answer)
+invar_status invar_ab_json(FILE *out, const invar_ab_result *answer)
 {
     return invar_view_write(out, invar_ab_object(answer));
 }

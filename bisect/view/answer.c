@@ -33,7 +33,7 @@ static void safe(const printer *p, const char *text)
 {
     char out[INVAR_PATH_SIZE + 4];
 
-    fputs(invar_answer_safe(out, sizeof out, text), p->stream);
+    fputs(invar_bisect_report_safe(out, sizeof out, text), p->stream);
 }
 
 static void name(const printer *p, const char *what)
@@ -74,7 +74,7 @@ static void title(const printer *p, const char *text)
 
 /* ---- sections -------------------------------------------------------------------------------- */
 
-static void print_verdict(const printer *p, const invar_bisect_answer *a)
+static void print_verdict(const printer *p, const invar_bisect_result *a)
 {
     static const invar_term_style styles[] = {
         [INVAR_BISECT_FOUND] = INVAR_TERM_STYLE_GREEN,
@@ -87,16 +87,16 @@ static void print_verdict(const printer *p, const invar_bisect_answer *a)
         [INVAR_BISECT_UNTESTABLE] = INVAR_TERM_STYLE_RED,
         [INVAR_BISECT_STOPPED] = INVAR_TERM_STYLE_YELLOW,
     };
-    char text[INVAR_ANSWER_LINE];
+    char text[INVAR_BISECT_REPORT_LINE];
 
-    invar_answer_headline(text, a);
+    invar_bisect_report_headline(text, a);
     fprintf(p->stream, "%s%s%s\n", style(p, styles[a->verdict]), text,
             style(p, INVAR_TERM_STYLE_PLAIN));
     if (*a->story) {
         safe(p, a->story);
         fputc('\n', p->stream);
     }
-    invar_answer_advice(text, a);
+    invar_bisect_report_advice(text, a);
     if (*text)
         fprintf(p->stream, "%s\n", text);
     fputc('\n', p->stream);
@@ -116,9 +116,9 @@ static void print_file(const printer *p, const invar_repo_file *file)
 
 static void print_commit(const printer *p, const invar_repo_commit *c)
 {
-    char when[INVAR_ANSWER_TIME];
+    char when[INVAR_BISECT_REPORT_TIME];
 
-    invar_answer_time(when, c->when);
+    invar_bisect_report_time(when, c->when);
     item(p, "commit", c->id);
     item(p, "author", c->author);
     item(p, "date", when);
@@ -131,13 +131,13 @@ static void print_commit(const printer *p, const invar_repo_commit *c)
                 c->files - (int64_t)c->n_shown);
 }
 
-static void print_place(const printer *p, const invar_place *place)
+static void print_place(const printer *p, const invar_divergence *place)
 {
-    char text[INVAR_ANSWER_LINE];
+    char text[INVAR_BISECT_REPORT_LINE];
 
     if (!place->known)
         return;
-    invar_answer_place(text, place);
+    invar_bisect_report_place(text, place);
     item(p, "place", text);
     if (*place->before == '\0') {
         item(p, "", place->headline);
@@ -148,14 +148,14 @@ static void print_place(const printer *p, const invar_place *place)
     item(p, "tensor", text);
     item(p, "  before", place->before);
     item(p, "  after", place->after);
-    invar_answer_points(text, place);
+    invar_bisect_report_points(text, place);
     item(p, "points", text);
 }
 
-static void print_found(const printer *p, const invar_bisect_answer *a)
+static void print_found(const printer *p, const invar_bisect_result *a)
 {
     const invar_bisect_change *c = a->changes;
-    char text[INVAR_ANSWER_LINE], remark[INVAR_ANSWER_LINE];
+    char text[INVAR_BISECT_REPORT_LINE], remark[INVAR_BISECT_REPORT_LINE];
 
     if (a->verdict != INVAR_BISECT_FOUND || a->n_changes == 0)
         return;
@@ -163,20 +163,20 @@ static void print_found(const printer *p, const invar_bisect_answer *a)
     item(p, "parent", c->parent);
     snprintf(text, sizeof text, "%s -> %s", c->before, c->after);
     item(p, "value", *c->before || *c->after ? text : "");
-    invar_answer_remark(remark, c);
+    invar_bisect_report_remark(remark, c);
     item(p, "remark", remark);
     print_place(p, &a->place);
-    item(p, "confirmed", invar_answer_confirmed(a));
+    item(p, "confirmed", invar_bisect_report_confirmed(a));
 }
 
 /* Commit, date, who: what a list of commits shows. */
 static void print_line(const printer *p, const invar_repo_commit *c, int depth)
 {
-    char when[INVAR_ANSWER_TIME], author[40], id[INVAR_ANSWER_SHORT + 1];
+    char when[INVAR_BISECT_REPORT_TIME], author[40], id[INVAR_BISECT_REPORT_SHORT + 1];
 
-    invar_answer_time(when, c->when);
-    snprintf(id, sizeof id, "%.*s", INVAR_ANSWER_SHORT, c->id);
-    invar_answer_safe(author, sizeof author, c->author);
+    invar_bisect_report_time(when, c->when);
+    snprintf(id, sizeof id, "%.*s", INVAR_BISECT_REPORT_SHORT, c->id);
+    invar_bisect_report_safe(author, sizeof author, c->author);
     author[strcspn(author, "<")] = '\0'; // the name will do
     fprintf(p->stream, "%*s%s", 2 * depth, "", style(p, INVAR_TERM_STYLE_YELLOW));
     safe(p, id);
@@ -188,23 +188,23 @@ static void print_line(const printer *p, const invar_repo_commit *c, int depth)
 
 static void print_change(const printer *p, const invar_bisect_change *c)
 {
-    char text[INVAR_ANSWER_LINE], before[16], after[16];
+    char text[INVAR_BISECT_REPORT_LINE], before[16], after[16];
     int depth = c->depth > 0 && c->depth < 16 ? c->depth : 0;
 
     print_line(p, &c->commit, depth);
-    snprintf(before, sizeof before, "%.*s", INVAR_ANSWER_VALUE_DIGITS, c->before);
-    snprintf(after, sizeof after, "%.*s", INVAR_ANSWER_VALUE_DIGITS, c->after);
+    snprintf(before, sizeof before, "%.*s", INVAR_BISECT_REPORT_VALUE_DIGITS, c->before);
+    snprintf(after, sizeof after, "%.*s", INVAR_BISECT_REPORT_VALUE_DIGITS, c->after);
     fprintf(p->stream, "%*s", 2 * depth + 4, "");
     safe(p, before);
     fprintf(p->stream, " -> ");
     safe(p, after);
-    invar_answer_place(text, &c->place);
+    invar_bisect_report_place(text, &c->place);
     fprintf(p->stream, "%s%s", *text ? "  " : "", text);
-    invar_answer_remark(text, c);
+    invar_bisect_report_remark(text, c);
     fprintf(p->stream, "%s%s%s\n", *text ? "  (" : "", text, *text ? ")" : "");
 }
 
-static void print_lists(const printer *p, const invar_bisect_answer *a)
+static void print_lists(const printer *p, const invar_bisect_result *a)
 {
     if (a->verdict == INVAR_BISECT_CHANGES)
         for (size_t i = 0; i < a->n_changes; i++)
@@ -218,7 +218,7 @@ static void print_lists(const printer *p, const invar_bisect_answer *a)
 }
 
 /* What a command, or its build, printed at the commit that is in the way. */
-static void print_log(const printer *p, const invar_bisect_answer *a)
+static void print_log(const printer *p, const invar_bisect_result *a)
 {
     static const char *const names[] = {"build.log", "run.log"};
     char name[INVAR_OID_SIZE + 32], path[INVAR_PATH_SIZE];
@@ -235,43 +235,43 @@ static void print_log(const printer *p, const invar_bisect_answer *a)
     }
 }
 
-static void print_search(const printer *p, const invar_bisect_answer *a)
+static void print_search(const printer *p, const invar_bisect_result *a)
 {
-    char cost[INVAR_ANSWER_LINE], page[INVAR_PATH_SIZE];
+    char cost[INVAR_BISECT_REPORT_LINE], page[INVAR_PATH_SIZE];
 
-    item(p, "note", invar_answer_third(a));
+    item(p, "note", invar_bisect_report_third(a));
     item(p, "question", a->question);
     if (a->range > 0)
         item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range,
-                    invar_text_plural(a->range), INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT,
-                    a->bad);
+                    invar_text_plural(a->range), INVAR_BISECT_REPORT_SHORT, a->good,
+                    INVAR_BISECT_REPORT_SHORT, a->bad);
     else // it was not looked at
-        item_format(p, "range", "%.*s to %.*s", INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT,
-                    a->bad);
+        item_format(p, "range", "%.*s to %.*s", INVAR_BISECT_REPORT_SHORT, a->good,
+                    INVAR_BISECT_REPORT_SHORT, a->bad);
     if (*a->base)
         item_format(p, "base", "%.*s, tested because the good end is no ancestor of the bad one",
-                    INVAR_ANSWER_SHORT, a->base);
+                    INVAR_BISECT_REPORT_SHORT, a->base);
     if (a->first_parted >= 0)
         item_format(p, "ends", "they part at step %" PRId64, a->first_parted);
-    invar_answer_cost(cost, a);
+    invar_bisect_report_cost(cost, a);
     item(p, "cost", cost);
     print_log(p, a);
     if (*a->folder && invar_path_join(page, sizeof page, a->folder, "answer.html") == INVAR_OK)
         item(p, "page", page);
 }
 
-static void print_next(const printer *p, const invar_bisect_answer *a)
+static void print_next(const printer *p, const invar_bisect_result *a)
 {
-    char command[INVAR_ANSWER_COMMAND];
+    char command[INVAR_BISECT_REPORT_COMMAND];
 
-    for (int i = 0; invar_answer_next(command, a, i); i++) {
+    for (int i = 0; invar_bisect_report_next(command, a, i); i++) {
         if (i == 0)
             title(p, "next");
         fprintf(p->stream, "  %s\n", command);
     }
 }
 
-invar_status invar_answer_print(FILE *out, const invar_bisect_answer *answer, bool colour)
+invar_status invar_bisect_report_print(FILE *out, const invar_bisect_result *answer, bool colour)
 {
     printer p = {out, colour};
 

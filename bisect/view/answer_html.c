@@ -27,7 +27,7 @@ static void text(FILE *f, const char *s)
 {
     char safe[INVAR_PATH_SIZE + 4];
 
-    invar_html_text(f, invar_answer_safe(safe, sizeof safe, s));
+    invar_html_text(f, invar_bisect_report_safe(safe, sizeof safe, s));
 }
 
 static void item(FILE *f, const char *term, const char *value)
@@ -50,9 +50,9 @@ static void item_hash(FILE *f, const char *term, const char *value)
 
 static void item_span(FILE *f, const char *term, double seconds)
 {
-    char span[INVAR_ANSWER_TIME];
+    char span[INVAR_BISECT_REPORT_TIME];
 
-    invar_answer_span(span, seconds);
+    invar_bisect_report_span(span, seconds);
     item(f, term, span);
 }
 
@@ -96,14 +96,14 @@ static void close_table(FILE *f, size_t rows)
 
 static void put_verdict(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
 
-    fputs(invar_answer_verdict(a->verdict), f);
+    fputs(invar_bisect_report_verdict(a->verdict), f);
 }
 
 static void put_tag(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
     static const char *const classes[] = {
         [INVAR_BISECT_FOUND] = "good",     [INVAR_BISECT_CHANGES] = "good",
         [INVAR_BISECT_SUSPECTS] = "warn",  [INVAR_BISECT_NONDETERMINISTIC] = "bad",
@@ -113,7 +113,7 @@ static void put_tag(FILE *f, const void *data)
     };
 
     fprintf(f, "<span class=\"tag big %s\">%s</span>", classes[a->verdict],
-            invar_answer_verdict(a->verdict));
+            invar_bisect_report_verdict(a->verdict));
     if (a->verdict == INVAR_BISECT_FOUND)
         fprintf(f, " <span class=\"tag big %s\">%s</span>", a->confirmed ? "good" : "warn",
                 a->confirmed ? "confirmed" : "not confirmed");
@@ -123,10 +123,10 @@ static void put_tag(FILE *f, const void *data)
 
 static void put_headline(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
-    char headline[INVAR_ANSWER_LINE], *rest, *blank;
+    const invar_bisect_result *a = data;
+    char headline[INVAR_BISECT_REPORT_LINE], *rest, *blank;
 
-    invar_answer_headline(headline, a);
+    invar_bisect_report_headline(headline, a);
     rest = strstr(headline, ": ") + 2; // the tag above says the verdict
     blank = a->verdict == INVAR_BISECT_FOUND ? strchr(rest, ' ') : NULL;
     if (blank) { // after the commit
@@ -141,11 +141,11 @@ static void put_headline(FILE *f, const void *data)
 
 static void put_advice(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
-    char advice[INVAR_ANSWER_LINE];
-    const char *lines[] = {a->story, advice, invar_answer_third(a)};
+    const invar_bisect_result *a = data;
+    char advice[INVAR_BISECT_REPORT_LINE];
+    const char *lines[] = {a->story, advice, invar_bisect_report_third(a)};
 
-    invar_answer_advice(advice, a);
+    invar_bisect_report_advice(advice, a);
     for (int i = 0; i < 3; i++) {
         if (*lines[i] == '\0')
             continue;
@@ -179,13 +179,13 @@ static void put_files(FILE *f, const invar_repo_commit *c)
 
 static void put_commit(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
     const invar_bisect_change *c = a->changes;
-    char when[INVAR_ANSWER_TIME], line[INVAR_ANSWER_LINE];
+    char when[INVAR_BISECT_REPORT_TIME], line[INVAR_BISECT_REPORT_LINE];
 
     if (a->verdict != INVAR_BISECT_FOUND || a->n_changes == 0)
         return;
-    invar_answer_time(when, c->commit.when);
+    invar_bisect_report_time(when, c->commit.when);
     open_card(f, "commit", "The commit");
     item_hash(f, "commit", c->commit.id);
     item(f, "author", c->commit.author);
@@ -194,9 +194,9 @@ static void put_commit(FILE *f, const void *data)
     item_hash(f, "parent", c->parent);
     item_hash(f, "before", c->before);
     item_hash(f, "after", c->after);
-    invar_answer_remark(line, c);
+    invar_bisect_report_remark(line, c);
     item(f, "remark", line);
-    item(f, "confirmed", invar_answer_confirmed(a));
+    item(f, "confirmed", invar_bisect_report_confirmed(a));
     snprintf(line, sizeof line, "%" PRId64 " changed, +%" PRId64 " -%" PRId64, c->commit.files,
              c->commit.added, c->commit.removed);
     item(f, "files", line);
@@ -205,9 +205,9 @@ static void put_commit(FILE *f, const void *data)
 
 static void put_place(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
-    const invar_place *p = &a->place;
-    char line[INVAR_ANSWER_LINE];
+    const invar_bisect_result *a = data;
+    const invar_divergence *p = &a->place;
+    char line[INVAR_BISECT_REPORT_LINE];
 
     if (!p->known)
         return;
@@ -227,14 +227,14 @@ static void put_place(FILE *f, const void *data)
     item_hash(f, "before", p->before);
     item_hash(f, "after", p->after);
     if (*p->before)
-        invar_answer_points(line, p);
+        invar_bisect_report_points(line, p);
     item(f, *p->before ? "points" : "in words", *p->before ? line : p->headline);
     fputs("</dl></div>", f);
 }
 
 static void put_cost(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
 
     open_card(f, "cost", "The search");
     item(f, "question", a->question);
@@ -262,7 +262,7 @@ static void put_cost(FILE *f, const void *data)
 /* Lines of a patch, with the colours of what came and what went. */
 static void put_patch(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
 
     if (!a->patch || !a->patch[0])
         return;
@@ -289,10 +289,10 @@ static void put_patch(FILE *f, const void *data)
 /* Commit, date, author, subject. */
 static void put_commit_cells(FILE *f, const invar_repo_commit *c, bool inner)
 {
-    char when[INVAR_ANSWER_TIME];
+    char when[INVAR_BISECT_REPORT_TIME];
 
-    invar_answer_time(when, c->when);
-    cell_short(f, inner ? "commit-id inner" : "commit-id", c->id, INVAR_ANSWER_SHORT);
+    invar_bisect_report_time(when, c->when);
+    cell_short(f, inner ? "commit-id inner" : "commit-id", c->id, INVAR_BISECT_REPORT_SHORT);
     when[strcspn(when, "T")] = '\0';
     cell(f, "num", when);
     cell(f, "value", c->author);
@@ -301,10 +301,10 @@ static void put_commit_cells(FILE *f, const invar_repo_commit *c, bool inner)
 
 static void put_changes(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
     static const char *const heads[] = {"Commit", "Date",  "Author", "Subject", "Before",
                                         "After",  "Where", "Remark", NULL};
-    char line[INVAR_ANSWER_LINE];
+    char line[INVAR_BISECT_REPORT_LINE];
 
     if (a->verdict != INVAR_BISECT_CHANGES || a->n_changes == 0)
         return;
@@ -314,11 +314,11 @@ static void put_changes(FILE *f, const void *data)
         const invar_bisect_change *c = &a->changes[i];
         fputs("<tr>", f);
         put_commit_cells(f, &c->commit, c->depth > 0);
-        cell_short(f, "digest", c->before, INVAR_ANSWER_VALUE_DIGITS);
-        cell_short(f, "digest", c->after, INVAR_ANSWER_VALUE_DIGITS);
-        invar_answer_place(line, &c->place);
+        cell_short(f, "digest", c->before, INVAR_BISECT_REPORT_VALUE_DIGITS);
+        cell_short(f, "digest", c->after, INVAR_BISECT_REPORT_VALUE_DIGITS);
+        invar_bisect_report_place(line, &c->place);
         cell(f, "value", line);
-        invar_answer_remark(line, c);
+        invar_bisect_report_remark(line, c);
         cell(f, "value", line);
         fputs("</tr>", f);
     }
@@ -327,7 +327,7 @@ static void put_changes(FILE *f, const void *data)
 
 static void put_suspects(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
     static const char *const heads[] = {"Commit", "Date", "Author", "Subject", NULL};
     char note[120];
 
@@ -378,7 +378,7 @@ static void put_mark(FILE *f, const char *verdict, bool again, double x, double 
                 y - RADIUS);
 }
 
-static double x_of(const invar_bisect_answer *a, int64_t position)
+static double x_of(const invar_bisect_result *a, int64_t position)
 {
     double room = WIDTH - LEFT - 12;
 
@@ -388,7 +388,7 @@ static double x_of(const invar_bisect_answer *a, int64_t position)
 
 /* A good end has no number in the range and stands before it; other commits without are left out.
  */
-static bool place_of(double *x_out, const invar_bisect_answer *a, const invar_bisect_trial *t)
+static bool place_of(double *x_out, const invar_bisect_result *a, const invar_bisect_trial *t)
 {
     bool first = strcmp(t->commit, a->good) == 0 || strcmp(t->commit, a->base) == 0;
 
@@ -400,9 +400,9 @@ static bool place_of(double *x_out, const invar_bisect_answer *a, const invar_bi
 
 static void put_row(FILE *f, const invar_bisect_trial *t, double x, double y)
 {
-    char head[INVAR_ANSWER_SHORT + 1];
+    char head[INVAR_BISECT_REPORT_SHORT + 1];
 
-    snprintf(head, sizeof head, "%.*s", INVAR_ANSWER_SHORT, t->commit);
+    snprintf(head, sizeof head, "%.*s", INVAR_BISECT_REPORT_SHORT, t->commit);
     fprintf(f, "<path class=\"row\" d=\"M%d %.1fH%d\"/><text x=\"0\" y=\"%.1f\" class=\"mono\">",
             LEFT, y, WIDTH - 12, y + 4);
     text(f, head);
@@ -420,7 +420,7 @@ static void put_row(FILE *f, const invar_bisect_trial *t, double x, double y)
 }
 
 /* The range as a strip, and from trial to trial the way through it. */
-static void put_walk(FILE *f, const invar_bisect_answer *a, size_t rows, int64_t goal)
+static void put_walk(FILE *f, const invar_bisect_result *a, size_t rows, int64_t goal)
 {
     int height = TOP + ROW * (int)rows + 6;
     const char *verb = "M";
@@ -472,7 +472,7 @@ static void put_legend(FILE *f)
 
 static void put_search(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
     size_t rows = 0;
     int64_t goal = 0;
     double x;
@@ -500,11 +500,11 @@ static void put_search(FILE *f, const void *data)
 
 static void put_trials(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
+    const invar_bisect_result *a = data;
     static const char *const heads[] = {"Trial", "Commit", "Subject", "Role", "Verdict",
                                         "Value", "How",    "Parts",   "Exit", "Build",
                                         "Run",   "Why",    NULL};
-    char span[INVAR_ANSWER_TIME];
+    char span[INVAR_BISECT_REPORT_TIME];
 
     if (a->n_trials == 0)
         return;
@@ -513,20 +513,20 @@ static void put_trials(FILE *f, const void *data)
         const invar_bisect_trial *t = &a->trials[i];
         fputs("<tr>", f);
         invar_html_cell_format(f, "num", "%zu", i + 1);
-        cell_short(f, "commit-id", t->commit, INVAR_ANSWER_SHORT);
+        cell_short(f, "commit-id", t->commit, INVAR_BISECT_REPORT_SHORT);
         cell(f, "value", t->subject);
         cell(f, "num", t->role);
         cell(f, "num", t->verdict);
-        cell_short(f, "digest", t->value, INVAR_ANSWER_SHORT);
+        cell_short(f, "digest", t->value, INVAR_BISECT_REPORT_SHORT);
         cell(f, "", t->via);
         if (t->parted >= 0)
             invar_html_cell_format(f, "num", "step %" PRId64, t->parted);
         else
             cell(f, "", "");
         invar_html_cell_format(f, "num", "%d", t->exit_code);
-        invar_answer_span(span, t->build_s);
+        invar_bisect_report_span(span, t->build_s);
         cell(f, "num", t->build_s > 0 ? span : "");
-        invar_answer_span(span, t->run_s);
+        invar_bisect_report_span(span, t->run_s);
         cell(f, "num", t->run_s > 0 ? span : "");
         cell(f, "value", t->story);
         fputs("</tr>", f);
@@ -536,11 +536,11 @@ static void put_trials(FILE *f, const void *data)
 
 static void put_next(FILE *f, const void *data)
 {
-    const invar_bisect_answer *a = data;
-    char command[INVAR_ANSWER_COMMAND];
+    const invar_bisect_result *a = data;
+    char command[INVAR_BISECT_REPORT_COMMAND];
     int count = 0;
 
-    for (; invar_answer_next(command, a, count); count++) {
+    for (; invar_bisect_report_next(command, a, count); count++) {
         fputs(count == 0 ? "<section><h2>Next</h2><pre>" : "", f);
         invar_html_text(f, command);
         fputc('\n', f);
@@ -560,7 +560,7 @@ static const invar_html_section sections[] = {
     {"next", put_next},         {NULL, NULL},
 };
 
-invar_status invar_answer_html(FILE *out, const invar_bisect_answer *answer)
+invar_status invar_bisect_report_html(FILE *out, const invar_bisect_result *answer)
 {
     return invar_html_write(out, invar_answer_files, sections, answer);
 }

@@ -38,9 +38,9 @@ static json_t *commit(const void *item)
 {
     const invar_repo_commit *c = item;
     size_t parents = c->n_parents < INVAR_REPO_PARENTS ? c->n_parents : INVAR_REPO_PARENTS;
-    char when[INVAR_ANSWER_TIME];
+    char when[INVAR_BISECT_REPORT_TIME];
 
-    invar_answer_time(when, c->when);
+    invar_bisect_report_time(when, c->when);
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:s, s:I, s:I, s:I, s:o}", "commit",
                      invar_view_text(c->id), "tree", invar_view_text(c->tree), "parents",
                      invar_view_list(c->parents, parents, sizeof *c->parents, parent), "author",
@@ -83,7 +83,7 @@ static json_t *trial(const void *item)
                      invar_view_text_or_null(t->story));
 }
 
-static json_t *cost(const invar_bisect_answer *a)
+static json_t *cost(const invar_bisect_result *a)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "trials",
                      (json_int_t)a->n_trials, "search_trials", (json_int_t)a->search_trials,
@@ -95,17 +95,17 @@ static json_t *cost(const invar_bisect_answer *a)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-json_t *invar_answer_object(const invar_bisect_answer *a)
+json_t *invar_bisect_report_object(const invar_bisect_result *a)
 {
     bool found = a->verdict == INVAR_BISECT_FOUND && a->n_changes > 0;
-    char headline[INVAR_ANSWER_LINE], advice[INVAR_ANSWER_LINE];
+    char headline[INVAR_BISECT_REPORT_LINE], advice[INVAR_BISECT_REPORT_LINE];
 
-    invar_answer_headline(headline, a);
-    invar_answer_advice(advice, a);
+    invar_bisect_report_headline(headline, a);
+    invar_bisect_report_advice(advice, a);
     return json_pack(
         "{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:I, s:o, s:o, s:I, s:b, s:b, s:o, s:o, s:o, s:o,"
         " s:o, s:o, s:I, s:o, s:o, s:o}",
-        "verdict", invar_answer_verdict(a->verdict), "headline", headline, "advice",
+        "verdict", invar_bisect_report_verdict(a->verdict), "headline", headline, "advice",
         invar_view_text_or_null(advice), "culprit", found ? change(a->changes) : json_null(),
         "patch", a->patch && a->patch[0] ? json_string(a->patch) : json_null(), "patch_cut",
         a->patch_cut, "changes",
@@ -123,7 +123,7 @@ json_t *invar_answer_object(const invar_bisect_answer *a)
                   invar_view_text(a->folder)));
 }
 
-invar_status invar_answer_json(FILE *out, const invar_bisect_answer *answer)
+invar_status invar_bisect_report_json(FILE *out, const invar_bisect_result *answer)
 {
-    return invar_view_write(out, invar_answer_object(answer));
+    return invar_view_write(out, invar_bisect_report_object(answer));
 }

@@ -19,7 +19,7 @@
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-const char *invar_answer_safe(char *out, size_t size, const char *text)
+const char *invar_bisect_report_safe(char *out, size_t size, const char *text)
 {
     invar_text_quote(out, size, text, strlen(text));
     return out;
@@ -55,14 +55,14 @@ static void add_safe(line *l, const char *text)
 {
     char safe[INVAR_REPO_TEXT + 4];
 
-    add(l, "%s", invar_answer_safe(safe, sizeof safe, text));
+    add(l, "%s", invar_bisect_report_safe(safe, sizeof safe, text));
 }
 
 static void add_commit(line *l, const char *id)
 {
-    char safe[INVAR_ANSWER_SHORT + 4];
+    char safe[INVAR_BISECT_REPORT_SHORT + 4];
 
-    invar_text_quote(safe, sizeof safe, id, strnlen(id, INVAR_ANSWER_SHORT));
+    invar_text_quote(safe, sizeof safe, id, strnlen(id, INVAR_BISECT_REPORT_SHORT));
     add(l, "%s", safe);
 }
 
@@ -72,33 +72,34 @@ static void add_count(line *l, int64_t count, const char *what)
     add(l, "%" PRId64 " %s%s", count, what, invar_text_plural(count));
 }
 
-void invar_answer_time(char out[INVAR_ANSWER_TIME], int64_t seconds)
+void invar_bisect_report_time(char out[INVAR_BISECT_REPORT_TIME], int64_t seconds)
 {
     time_t when = (time_t)seconds;
     struct tm parts;
 
     if (!gmtime_r(&when, &parts) ||
-        strftime(out, INVAR_ANSWER_TIME, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
-        snprintf(out, INVAR_ANSWER_TIME, "?");
+        strftime(out, INVAR_BISECT_REPORT_TIME, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        snprintf(out, INVAR_BISECT_REPORT_TIME, "?");
 }
 
-void invar_answer_span(char out[INVAR_ANSWER_TIME], double seconds)
+void invar_bisect_report_span(char out[INVAR_BISECT_REPORT_TIME], double seconds)
 {
     int64_t whole = seconds > 0 && seconds < 1e15 ? (int64_t)(seconds + 0.5) : 0;
 
     if (whole < 60)
-        snprintf(out, INVAR_ANSWER_TIME, whole < 10 ? "%.2f s" : "%.0f s",
+        snprintf(out, INVAR_BISECT_REPORT_TIME, whole < 10 ? "%.2f s" : "%.0f s",
                  seconds > 0 && seconds < 60 ? seconds : 0.0);
     else if (whole < 3600)
-        snprintf(out, INVAR_ANSWER_TIME, "%" PRId64 " min %" PRId64 " s", whole / 60, whole % 60);
+        snprintf(out, INVAR_BISECT_REPORT_TIME, "%" PRId64 " min %" PRId64 " s", whole / 60,
+                 whole % 60);
     else
-        snprintf(out, INVAR_ANSWER_TIME, "%" PRId64 " h %" PRId64 " min", whole / 3600,
+        snprintf(out, INVAR_BISECT_REPORT_TIME, "%" PRId64 " h %" PRId64 " min", whole / 3600,
                  whole / 60 % 60);
 }
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-const char *invar_answer_verdict(invar_bisect_verdict verdict)
+const char *invar_bisect_report_verdict(invar_bisect_verdict verdict)
 {
     static const char *const names[] = {
         [INVAR_BISECT_FOUND] = "found",
@@ -116,7 +117,7 @@ const char *invar_answer_verdict(invar_bisect_verdict verdict)
 }
 
 /* Which of the named commits it is: "the good end 0123456789ab". */
-static void add_who(line *l, const invar_bisect_answer *a)
+static void add_who(line *l, const invar_bisect_result *a)
 {
     const char *id = a->who;
 
@@ -133,7 +134,7 @@ static void add_who(line *l, const invar_bisect_answer *a)
     add_commit(l, id);
 }
 
-static void add_ends(line *l, const invar_bisect_answer *a)
+static void add_ends(line *l, const invar_bisect_result *a)
 {
     add_commit(l, a->good);
     add(l, " and ");
@@ -141,12 +142,12 @@ static void add_ends(line *l, const invar_bisect_answer *a)
 }
 
 /* It ran, and there is nothing to ask, or not what was asked for. */
-static bool ran_in_vain(const invar_bisect_answer *a)
+static bool ran_in_vain(const invar_bisect_result *a)
 {
     return strncmp(a->story, "ledger:", strlen("ledger:")) == 0;
 }
 
-static void add_found(line *l, const invar_bisect_answer *a)
+static void add_found(line *l, const invar_bisect_result *a)
 {
     if (a->n_changes == 0)
         return;
@@ -155,11 +156,11 @@ static void add_found(line *l, const invar_bisect_answer *a)
     add_safe(l, a->changes->commit.subject);
 }
 
-void invar_answer_headline(char out[INVAR_ANSWER_LINE], const invar_bisect_answer *a)
+void invar_bisect_report_headline(char out[INVAR_BISECT_REPORT_LINE], const invar_bisect_result *a)
 {
-    line l = begin(out, INVAR_ANSWER_LINE);
+    line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
-    add(&l, "%s: ", invar_answer_verdict(a->verdict));
+    add(&l, "%s: ", invar_bisect_report_verdict(a->verdict));
     switch (a->verdict) {
     case INVAR_BISECT_FOUND: add_found(&l, a); break;
     case INVAR_BISECT_CHANGES:
@@ -204,9 +205,9 @@ void invar_answer_headline(char out[INVAR_ANSWER_LINE], const invar_bisect_answe
     }
 }
 
-void invar_answer_advice(char out[INVAR_ANSWER_LINE], const invar_bisect_answer *a)
+void invar_bisect_report_advice(char out[INVAR_BISECT_REPORT_LINE], const invar_bisect_result *a)
 {
-    line l = begin(out, INVAR_ANSWER_LINE);
+    line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
     switch (a->verdict) {
     case INVAR_BISECT_FOUND: break;
@@ -250,10 +251,10 @@ void invar_answer_advice(char out[INVAR_ANSWER_LINE], const invar_bisect_answer 
 
 /* ---- the place, the change ------------------------------------------------------------------- */
 
-void invar_answer_place(char out[INVAR_ANSWER_LINE], const invar_place *p)
+void invar_bisect_report_place(char out[INVAR_BISECT_REPORT_LINE], const invar_divergence *p)
 {
     bool tensor = *p->before != '\0';
-    line l = begin(out, INVAR_ANSWER_LINE);
+    line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
     if (!p->known)
         return;
@@ -282,9 +283,9 @@ void invar_answer_place(char out[INVAR_ANSWER_LINE], const invar_place *p)
     }
 }
 
-void invar_answer_points(char out[INVAR_ANSWER_LINE], const invar_place *p)
+void invar_bisect_report_points(char out[INVAR_BISECT_REPORT_LINE], const invar_divergence *p)
 {
-    line l = begin(out, INVAR_ANSWER_LINE);
+    line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
     add_count(&l, p->points_different, "point");
     add(&l, " differ%s, %" PRId64 " equal at that step; %s", p->points_different == 1 ? "s" : "",
@@ -292,7 +293,7 @@ void invar_answer_points(char out[INVAR_ANSWER_LINE], const invar_place *p)
         p->fine ? "every op's output was recorded" : "only the points of the runs were recorded");
 }
 
-const char *invar_answer_confirmed(const invar_bisect_answer *a)
+const char *invar_bisect_report_confirmed(const invar_bisect_result *a)
 {
     if (a->verdict != INVAR_BISECT_FOUND)
         return "";
@@ -300,7 +301,7 @@ const char *invar_answer_confirmed(const invar_bisect_answer *a)
                         : "no: the commit and its parent were not run again";
 }
 
-const char *invar_answer_third(const invar_bisect_answer *a)
+const char *invar_bisect_report_third(const invar_bisect_result *a)
 {
     return a->third && a->verdict != INVAR_BISECT_CHANGES
                ? "a value that is neither end's was seen, so more than one commit changes it; the "
@@ -308,9 +309,10 @@ const char *invar_answer_third(const invar_bisect_answer *a)
                : "";
 }
 
-void invar_answer_remark(char out[INVAR_ANSWER_LINE], const invar_bisect_change *change)
+void invar_bisect_report_remark(char out[INVAR_BISECT_REPORT_LINE],
+                                const invar_bisect_change *change)
 {
-    line l = begin(out, INVAR_ANSWER_LINE);
+    line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
     if (change->merge)
         add(&l, "a merge whose value none of its parents has");
@@ -323,14 +325,15 @@ void invar_answer_remark(char out[INVAR_ANSWER_LINE], const invar_bisect_change 
     }
 }
 
-void invar_answer_cost(char out[INVAR_ANSWER_LINE], const invar_bisect_answer *a)
+void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE], const invar_bisect_result *a)
 {
-    char build[INVAR_ANSWER_TIME], run[INVAR_ANSWER_TIME], wall[INVAR_ANSWER_TIME];
-    line l = begin(out, INVAR_ANSWER_LINE);
+    char build[INVAR_BISECT_REPORT_TIME], run[INVAR_BISECT_REPORT_TIME],
+        wall[INVAR_BISECT_REPORT_TIME];
+    line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
-    invar_answer_span(build, a->build_s);
-    invar_answer_span(run, a->run_s);
-    invar_answer_span(wall, a->wall_s);
+    invar_bisect_report_span(build, a->build_s);
+    invar_bisect_report_span(run, a->run_s);
+    invar_bisect_report_span(wall, a->wall_s);
     add_count(&l, (int64_t)a->n_trials, "trial");
     add(&l, ", %" PRId64 " of the search", a->search_trials);
     if (a->built) {
@@ -372,15 +375,15 @@ static bool add_word(line *l, const char *word)
 }
 
 /* "build/invar diff A B" */
-static bool add_diff(line *l, const invar_place *p)
+static bool add_diff(line *l, const invar_divergence *p)
 {
     if (!p->known || *p->ledger_before == '\0' || *p->ledger_after == '\0')
         return false;
-    add(l, "%s diff", invar_program());
+    add(l, "%s diff", invar_op_graph());
     return add_word(l, p->ledger_before) && add_word(l, p->ledger_after);
 }
 
-static bool add_show(line *l, const invar_bisect_answer *a)
+static bool add_show(line *l, const invar_bisect_result *a)
 {
     const char *id = a->n_changes ? a->changes->commit.id : "";
 
@@ -395,13 +398,14 @@ static bool add_show(line *l, const invar_bisect_answer *a)
     return add_word(l, id);
 }
 
-bool invar_answer_next(char out[INVAR_ANSWER_COMMAND], const invar_bisect_answer *a, int index)
+bool invar_bisect_report_next(char out[INVAR_BISECT_REPORT_COMMAND], const invar_bisect_result *a,
+                              int index)
 {
     bool changes = a->verdict == INVAR_BISECT_CHANGES;
     int at = -1;
 
-    for (int i = 0; i < INVAR_ANSWER_COMMANDS; i++) {
-        line l = begin(out, INVAR_ANSWER_COMMAND);
+    for (int i = 0; i < INVAR_BISECT_REPORT_COMMANDS; i++) {
+        line l = begin(out, INVAR_BISECT_REPORT_COMMAND);
         bool there = false;
         switch (i) {
         case 0: there = add_show(&l, a); break;

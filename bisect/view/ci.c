@@ -57,7 +57,7 @@ static void print_loss(FILE *out, const invar_ci_result *r, const char *before)
     fprintf(out, "%sloss    %s, was %s: %s\n", before, is, was, difference);
 }
 
-static void print_place(FILE *out, const invar_golden_place *p, const char *before)
+static void print_place(FILE *out, const invar_golden_divergence *p, const char *before)
 {
     char text[INVAR_CI_LINE];
     size_t shown = p->n_changes < INVAR_GOLDEN_SHOWN ? p->n_changes : INVAR_GOLDEN_SHOWN;
@@ -107,14 +107,14 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
         line += length + 1;
     }
     if (result->pending || result->verdict == INVAR_CI_MISSING) {
-        fprintf(out, "%snext    %s ci %s ", before, invar_program(),
+        fprintf(out, "%snext    %s ci %s ", before, invar_op_graph(),
                 result->pending ? "review" : "record");
-        invar_text_print_word(out, word_of(result->item));
+        invar_text_print_shell_word(out, word_of(result->item));
         fputc('\n', out);
     }
     if (result->verdict == INVAR_CI_CHANGED) {
-        fprintf(out, "%sfind    %s bisect --good REV ", before, invar_program());
-        invar_text_print_word(out, result->item->recipe);
+        fprintf(out, "%sfind    %s bisect --good REV ", before, invar_op_graph());
+        invar_text_print_shell_word(out, result->item->recipe);
         fputs(", with REV a commit whose bits were these\n", out);
     }
 }
@@ -134,7 +134,7 @@ static json_t *digest(const invar_digest *value)
     return json_string(hex);
 }
 
-static json_t *place_json(const invar_golden_place *p)
+static json_t *place_json(const invar_golden_divergence *p)
 {
     json_t *changes = json_array();
 

@@ -17,7 +17,7 @@ json_t *invar_view_text(const char *text)
 {
     char safe[INVAR_PATH_SIZE + 4];
 
-    return json_string(invar_answer_safe(safe, sizeof safe, text));
+    return json_string(invar_bisect_report_safe(safe, sizeof safe, text));
 }
 
 json_t *invar_view_text_or_null(const char *text)
@@ -43,7 +43,7 @@ json_t *invar_view_list(const void *items, size_t count, size_t size,
     return array;
 }
 
-json_t *invar_view_place(const invar_place *p)
+json_t *invar_view_place(const invar_divergence *p)
 {
     if (!p->known)
         return json_null();

@@ -30,7 +30,7 @@ json_t *invar_view_list(const void *items, size_t count, size_t size,
                         json_t *(*element)(const void *item));
 
 /* null: not known. */
-json_t *invar_view_place(const invar_place *place);
+json_t *invar_view_place(const invar_divergence *place);
 
 /* The object, which is released, and a line end; NULL is INVAR_E_NOMEM. */
 invar_status invar_view_write(FILE *out, json_t *object) INVAR_MUST_USE;

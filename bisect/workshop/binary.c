@@ -78,7 +78,7 @@ static invar_status copy_file(const char *from, const char *to, mode_t mode)
                       strerror(errno));
 }
 
-invar_status invar_workshop_hash_binary(invar_digest *out, const char *path, bool runs)
+invar_status invar_workspace_hash_binary(invar_digest *out, const char *path, bool runs)
 {
     int fd;
 
@@ -88,7 +88,7 @@ invar_status invar_workshop_hash_binary(invar_digest *out, const char *path, boo
 }
 
 /* Modules lie beside the copy wherever they were found. */
-invar_status invar_workshop_copy_binary(invar_digest *out, const char *from, const char *to)
+invar_status invar_workspace_copy_binary(invar_digest *out, const char *from, const char *to)
 {
     char folder[INVAR_PATH_SIZE], copies[INVAR_PATH_SIZE];
     char path[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE];
@@ -101,5 +101,5 @@ invar_status invar_workshop_copy_binary(invar_digest *out, const char *from, con
             INVAR_TRY(invar_path_join(copy, sizeof copy, copies, *name));
             INVAR_TRY(copy_file(path, copy, ANY_BITS));
         }
-    return invar_workshop_hash_binary(out, to, true);
+    return invar_workspace_hash_binary(out, to, true);
 }

@@ -144,7 +144,8 @@ static invar_status log_begin(child *c)
     c->ring = c->block + BLOCK_BYTES;
     if (!path)
         return INVAR_OK;
-    c->log = invar_process_above(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    c->log =
+        invar_process_fd_above_stdio(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (c->log < 0)
         log_fails(c, errno);
     return c->status;
@@ -302,7 +303,7 @@ static int launch_child(problem *out, child *c, const launch *how, int report)
 static int try_launch(problem *out, child *c)
 {
     int output[2] = {-1, -1}, report[2] = {-1, -1};
-    int in = invar_process_above(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    int in = invar_process_fd_above_stdio(open("/dev/null", O_RDONLY | O_CLOEXEC));
     int code = in < 0 ? errno : 0;
 
     code = code ? code : invar_process_pipe(output);
@@ -429,7 +430,7 @@ static void look(child *c)
     } else if (r->watch && now - c->watched >= TICK_MS) {
         c->watched = now;
         if (r->watch(r->payload))
-            ask_to_end(c, INVAR_CHILD_WATCHED, now);
+            ask_to_end(c, INVAR_CHILD_ENDED_EARLY, now);
     }
 }
 
@@ -532,7 +533,7 @@ invar_status invar_child_run(invar_child_result *out, const invar_child_request 
     if (c.out >= 0)
         close(c.out);
     if (out->end != INVAR_CHILD_MISSING)
-        invar_process_last_words(out->last_words, sizeof out->last_words, &c.tail);
+        invar_process_last_output_line(out->last_words, sizeof out->last_words, &c.tail);
     invar_free(c.environment);
     invar_free(c.block);
     return status == INVAR_OK ? c.status : status;
@@ -553,17 +554,17 @@ static void tell_end(char out[64], const invar_child_result *result, double time
         break;
     case INVAR_CHILD_TIMED_OUT: (void)snprintf(out, 64, "no end within %g s", timeout); break;
     case INVAR_CHILD_STOPPED: (void)snprintf(out, 64, "stopped"); break;
-    case INVAR_CHILD_WATCHED: (void)snprintf(out, 64, "ended early, enough was seen"); break;
+    case INVAR_CHILD_ENDED_EARLY: (void)snprintf(out, 64, "ended early, enough was seen"); break;
     case INVAR_CHILD_MISSING: (void)snprintf(out, 64, "cannot be run"); break;
     }
 }
 
-void invar_child_tell(char out[INVAR_CHILD_STORY_SIZE], const invar_child_result *result,
+void invar_child_tell(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
                       double timeout)
 {
     char how[64] = "";
 
     tell_end(how, result, timeout);
-    (void)snprintf(out, INVAR_CHILD_STORY_SIZE, "%s%s%s", how, result->last_words[0] ? ": " : "",
+    (void)snprintf(out, INVAR_CHILD_REASON_SIZE, "%s%s%s", how, result->last_words[0] ? ": " : "",
                    result->last_words);
 }

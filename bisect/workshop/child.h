@@ -51,9 +51,9 @@ typedef enum invar_child_end {
     INVAR_CHILD_EXITED,    /* by itself: `code` */
     INVAR_CHILD_SIGNALLED, /* by itself, of the signal `code` */
     INVAR_CHILD_TIMED_OUT,
-    INVAR_CHILD_STOPPED, /* because of `stop` */
-    INVAR_CHILD_WATCHED, /* because `watch` had seen enough */
-    INVAR_CHILD_MISSING  /* there is no such program, or it is none: nothing ran */
+    INVAR_CHILD_STOPPED,     /* because of `stop` */
+    INVAR_CHILD_ENDED_EARLY, /* because `watch` had seen enough */
+    INVAR_CHILD_MISSING      /* there is no such program, or it is none: nothing ran */
 } invar_child_end;
 
 typedef struct invar_child_result {
@@ -71,10 +71,10 @@ typedef struct invar_child_result {
 invar_status invar_child_run(invar_child_result *out,
                              const invar_child_request *request) INVAR_MUST_USE;
 
-#define INVAR_CHILD_STORY_SIZE (INVAR_CHILD_WORDS_SIZE + 256)
+#define INVAR_CHILD_REASON_SIZE (INVAR_CHILD_WORDS_SIZE + 256)
 
 /* How it ended, in words: "exit code 2: LAST WORDS", "no end within 60 s", ... */
-void invar_child_tell(char out[INVAR_CHILD_STORY_SIZE], const invar_child_result *result,
+void invar_child_tell(char out[INVAR_CHILD_REASON_SIZE], const invar_child_result *result,
                       double timeout);
 
 #ifdef __cplusplus

@@ -42,7 +42,7 @@ static void mix_folder(invar_hasher *hasher, const char *path)
         if (fstatat(dirfd(entries), entry->d_name, &info, 0) != 0 || !S_ISREG(info.st_mode))
             continue;
         invar_hasher_init(&one);
-        invar_workshop_mix(&one, entry->d_name);
+        invar_workspace_key_add(&one, entry->d_name);
         mix_state(&one, &info);
         invar_hasher_final(&digest, &one);
         memcpy(part, digest.bytes, sizeof part);
@@ -69,7 +69,7 @@ static void mix_path(invar_hasher *hasher, const char *word, size_t length)
         *part = '\0';
     if (stat(path, &info) != 0)
         return;
-    invar_workshop_mix(hasher, path);
+    invar_workspace_key_add(hasher, path);
     if (S_ISDIR(info.st_mode))
         mix_folder(hasher, path);
     else
@@ -77,7 +77,7 @@ static void mix_path(invar_hasher *hasher, const char *word, size_t length)
 }
 
 /* Words end at blanks and commas; one within quotes may have them. */
-void invar_workshop_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes)
+void invar_workspace_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes)
 {
     static const char between[] = " \t\r,";
     const char *end = value + bytes;

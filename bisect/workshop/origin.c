@@ -82,8 +82,8 @@ static invar_status read_build_file(char **out, size_t *bytes_out, const char *p
     return INVAR_OK;
 }
 
-invar_status invar_workshop_write_origin(const char *to, const char *program, const char *tree,
-                                         invar_repo *repo, const char *commit)
+invar_status invar_workspace_write_origin(const char *to, const char *program, const char *tree,
+                                          invar_repo *repo, const char *commit)
 {
     char path[INVAR_PATH_SIZE], *built = NULL, *text = NULL;
     invar_repo_commit *about = NULL;
@@ -131,7 +131,7 @@ static invar_status copy_beside(const char *path, const char *to, const char *en
 }
 
 /* They lie beside the file itself, not beside a link to it, such as /proc/self/exe. */
-invar_status invar_workshop_copy_origin(const char *to, const char *program)
+invar_status invar_workspace_copy_origin(const char *to, const char *program)
 {
     char file[PATH_MAX];
 

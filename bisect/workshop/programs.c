@@ -47,11 +47,11 @@ typedef struct origin {
 
 /* One build: where it happens and what came out. */
 typedef struct making {
-    invar_workshop *workshop;
-    invar_slot *slot;
+    invar_workspace *workshop;
+    invar_worktree *slot;
     const origin *from;
     const volatile sig_atomic_t *stop;
-    invar_built *out;
+    invar_revision_build *out;
     char made[INVAR_PATH_SIZE]; /* folder of the program in the making */
 } making;
 
@@ -68,15 +68,15 @@ enum { VERDICT_STATE, VERDICT_BINARY, VERDICT_SECONDS, VERDICT_STORY, VERDICT_KE
 
 /* A build that the user stopped has no verdict. */
 static const char *const state_words[] = {
-    [INVAR_PROGRAM_READY] = "ready", [INVAR_PROGRAM_FAILED] = "failed"};
-static const invar_choices invar_program_state_choices = {state_words,
-                                                          sizeof state_words / sizeof *state_words};
+    [INVAR_REVISION_BUILD_READY] = "ready", [INVAR_REVISION_BUILD_FAILED] = "failed"};
+static const invar_choices invar_revision_build_state_choices = {
+    state_words, sizeof state_words / sizeof *state_words};
 
 static const invar_recipe_key verdict_keys[VERDICT_KEYS] = {
     {.section = "program",
      .name = "state",
      .type = INVAR_RECIPE_TYPE_ENUM,
-     .choices = &invar_program_state_choices,
+     .choices = &invar_revision_build_state_choices,
      .doc = "whether there is one"},
     {.section = "program",
      .name = "binary",
@@ -93,10 +93,10 @@ static const invar_recipe_key verdict_keys[VERDICT_KEYS] = {
 };
 static const invar_recipe_schema verdict_schema = {.keys = verdict_keys, .count = VERDICT_KEYS};
 
-static invar_status write_verdict(const char *folder, const invar_built *built)
+static invar_status write_verdict(const char *folder, const invar_revision_build *built)
 {
     char path[INVAR_PATH_SIZE], hex[INVAR_DIGEST_HEX_SIZE], seconds[INVAR_NUMBER_SIZE];
-    char text[INVAR_CHILD_STORY_SIZE + 256];
+    char text[INVAR_CHILD_REASON_SIZE + 256];
     int bytes;
 
     invar_digest_format(hex, &built->binary);
@@ -108,17 +108,17 @@ static invar_status write_verdict(const char *folder, const invar_built *built)
     return invar_file_write(path, text, (size_t)bytes);
 }
 
-static invar_status parse_verdict(invar_built *out, const invar_recipe *verdict)
+static invar_status parse_verdict(invar_revision_build *out, const invar_recipe *verdict)
 {
     INVAR_TRY(invar_recipe_check(verdict));
-    out->state = INVAR_RECIPE_ENUM(invar_program_state, verdict, VERDICT_STATE);
+    out->state = INVAR_RECIPE_ENUM(invar_revision_build_state, verdict, VERDICT_STATE);
     out->seconds = invar_recipe_float(verdict, VERDICT_SECONDS);
     (void)snprintf(out->story, sizeof out->story, "%s",
                    invar_recipe_string(verdict, VERDICT_STORY));
     return invar_digest_parse(&out->binary, invar_recipe_string(verdict, VERDICT_BINARY));
 }
 
-static invar_status read_verdict(invar_built *out, const char *folder)
+static invar_status read_verdict(invar_revision_build *out, const char *folder)
 {
     char path[INVAR_PATH_SIZE];
     invar_recipe *verdict;
@@ -139,8 +139,8 @@ static invar_status read_verdict(invar_built *out, const char *folder)
 static invar_status begin(making *m)
 {
     INVAR_TRY(invar_path_join(m->made, sizeof m->made, m->slot->folder, "made"));
-    INVAR_TRY(invar_folder_remove(m->made));
-    INVAR_TRY(invar_folder_make(m->made));
+    INVAR_TRY(invar_held_folder_remove(m->made));
+    INVAR_TRY(invar_held_folder_make(m->made));
     return invar_path_join(m->out->log, sizeof m->out->log, m->made, "build.log");
 }
 
@@ -175,7 +175,7 @@ static invar_status check_out(const making *m)
     char hash[INVAR_OID_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     const origin *from = m->from;
 
-    INVAR_TRY(invar_folder_make(m->slot->build));
+    INVAR_TRY(invar_held_folder_make(m->slot->build));
     if (from->how->program)
         INVAR_TRY(forget_program(m)); // first: it may be a file of the tree, too
     if (from->repo)
@@ -194,7 +194,8 @@ static invar_status run_build(invar_child_result *out, const making *m)
     const char *words[] = {"sh", "-c", how->command ? how->command : invar_build, NULL};
     char source[INVAR_PATH_SIZE + 32], build[INVAR_PATH_SIZE + 32], ceiling[INVAR_PATH_SIZE + 32];
     char commit[INVAR_OID_SIZE + 32], jobs[64];
-    const char *environment[] = {INVAR_SLOT_WITHOUT, source, build, ceiling, commit, jobs, NULL};
+    const char *environment[] = {
+        INVAR_WORKTREE_WITHOUT, source, build, ceiling, commit, jobs, NULL};
     invar_child_request request = {.words = words,
                                    .folder = m->slot->source,
                                    .environment = environment,
@@ -234,19 +235,19 @@ static invar_status build(invar_child_result *out, making *m)
         return INVAR_OK;
     INVAR_TRY(run_build(out, m));
     if (out->killed)
-        return invar_slot_clean(m->slot);
+        return invar_worktree_reset(m->slot);
     if (!went_wrong(m, out))
         return INVAR_OK;
-    INVAR_TRY(invar_workshop_check_room(m->workshop));
+    INVAR_TRY(invar_workspace_check_room(m->workshop));
     if (!older)
         return INVAR_OK;
     seconds = out->seconds;
-    INVAR_TRY(invar_slot_clean(m->slot));
+    INVAR_TRY(invar_worktree_reset(m->slot));
     INVAR_TRY(begin(m));
     INVAR_TRY(check_out(m));
     INVAR_TRY(run_build(out, m));
     out->seconds += seconds;
-    return went_wrong(m, out) ? invar_workshop_check_room(m->workshop) : INVAR_OK;
+    return went_wrong(m, out) ? invar_workspace_check_room(m->workshop) : INVAR_OK;
 }
 
 /* Takes the program out of the slot. One that is not there is a failed build. */
@@ -258,23 +259,24 @@ static invar_status fetch(making *m)
 
     INVAR_TRY(name_program(path, m));
     INVAR_TRY(invar_path_join(to, sizeof to, m->made, last_name(program)));
-    status = invar_workshop_copy_binary(&m->out->binary, path, to);
+    status = invar_workspace_copy_binary(&m->out->binary, path, to);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         invar_path_show(shown, program);
         (void)snprintf(m->out->story, sizeof m->out->story,
                        "the build ended well, but there is no program %s after it", shown);
-        m->out->state = INVAR_PROGRAM_FAILED;
+        m->out->state = INVAR_REVISION_BUILD_FAILED;
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    return invar_workshop_write_origin(to, path, m->from->tree, m->from->repo, m->from->commit);
+    return invar_workspace_write_origin(to, path, m->from->tree, m->from->repo, m->from->commit);
 }
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
 /* The program in `folder`, if the verdict is there and true. */
-static invar_status believe(bool *out, invar_built *built, const char *folder, const char *name)
+static invar_status believe(bool *out, invar_revision_build *built, const char *folder,
+                            const char *name)
 {
     invar_digest digest;
     invar_status status;
@@ -283,8 +285,8 @@ static invar_status believe(bool *out, invar_built *built, const char *folder, c
     INVAR_TRY(invar_path_join(built->log, sizeof built->log, folder, "build.log"));
     INVAR_TRY(invar_path_join(built->path, sizeof built->path, folder, name));
     status = read_verdict(built, folder);
-    if (status == INVAR_OK && built->state == INVAR_PROGRAM_READY) {
-        status = invar_workshop_hash_binary(&digest, built->path, true);
+    if (status == INVAR_OK && built->state == INVAR_REVISION_BUILD_READY) {
+        status = invar_workspace_hash_binary(&digest, built->path, true);
         if (status == INVAR_OK && !invar_digest_equal(&digest, &built->binary))
             return INVAR_OK;
     }
@@ -294,44 +296,44 @@ static invar_status believe(bool *out, invar_built *built, const char *folder, c
         invar_error_clear();
         return INVAR_OK;
     }
-    if (built->state == INVAR_PROGRAM_FAILED)
+    if (built->state == INVAR_REVISION_BUILD_FAILED)
         built->path[0] = '\0';
     *out = true;
     return INVAR_OK;
 }
 
 /* Takes it from the cache, if it is there. */
-static invar_status look_up(bool *out, invar_built *built, const invar_workshop *workshop,
+static invar_status look_up(bool *out, invar_revision_build *built, const invar_workspace *workshop,
                             const invar_digest *key, const char *name)
 {
     char folder[INVAR_PATH_SIZE];
 
-    *built = (invar_built){0};
-    INVAR_TRY(invar_workshop_path(folder, workshop, "programs", key));
+    *built = (invar_revision_build){0};
+    INVAR_TRY(invar_workspace_path(folder, workshop, "programs", key));
     INVAR_TRY(believe(out, built, folder, name));
     built->cached = *out;
     if (!*out)
-        *built = (invar_built){0};
+        *built = (invar_revision_build){0};
     return INVAR_OK;
 }
 
 /* `made` becomes the program of the key, unless another was faster: then it is that one. */
-static invar_status keep(invar_built *built, const invar_workshop *workshop, const char *made,
-                         const invar_digest *key, const char *name)
+static invar_status keep(invar_revision_build *built, const invar_workspace *workshop,
+                         const char *made, const invar_digest *key, const char *name)
 {
     char folder[INVAR_PATH_SIZE];
     double seconds = built->seconds;
     bool lost, there = true;
 
     INVAR_TRY(write_verdict(made, built));
-    INVAR_TRY(invar_workshop_path(folder, workshop, "programs", key));
-    INVAR_TRY(invar_workshop_settle(&lost, made, folder, false));
+    INVAR_TRY(invar_workspace_path(folder, workshop, "programs", key));
+    INVAR_TRY(invar_workspace_entry_commit(&lost, made, folder, false));
     if (lost) {
         INVAR_TRY(believe(&there, built, folder, name));
         if (!there) // something is in the way that nobody believes
-            INVAR_TRY(invar_workshop_settle(&lost, made, folder, true));
+            INVAR_TRY(invar_workspace_entry_commit(&lost, made, folder, true));
         else
-            INVAR_TRY(invar_folder_remove(made));
+            INVAR_TRY(invar_held_folder_remove(made));
     }
     INVAR_TRY(believe(&there, built, folder, name));
     built->seconds = seconds;
@@ -348,12 +350,12 @@ static void make_key(invar_digest *out, const origin *from)
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
-    invar_workshop_mix(&hasher, "tree");
-    invar_workshop_mix(&hasher, from->tree);
-    invar_workshop_mix(&hasher, how->command ? how->command : invar_build);
-    invar_workshop_mix(&hasher, how->program);
+    invar_workspace_key_add(&hasher, "tree");
+    invar_workspace_key_add(&hasher, from->tree);
+    invar_workspace_key_add(&hasher, how->command ? how->command : invar_build);
+    invar_workspace_key_add(&hasher, how->program);
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
-        invar_workshop_mix(&hasher, getenv(variables[i]));
+        invar_workspace_key_add(&hasher, getenv(variables[i]));
     invar_hasher_final(out, &hasher);
 }
 
@@ -367,18 +369,18 @@ static invar_status make(making *m, const invar_digest *key)
     INVAR_TRY(begin(m));
     INVAR_TRY(build(&result, m));
     m->out->seconds = result.seconds;
-    m->out->state = INVAR_PROGRAM_READY;
+    m->out->state = INVAR_REVISION_BUILD_READY;
     if (result.end == INVAR_CHILD_STOPPED) {
-        m->out->state = INVAR_PROGRAM_STOPPED;
+        m->out->state = INVAR_REVISION_BUILD_STOPPED;
         return INVAR_OK;
     }
     if (result.end != INVAR_CHILD_EXITED || result.code != 0) {
-        m->out->state = INVAR_PROGRAM_FAILED;
+        m->out->state = INVAR_REVISION_BUILD_FAILED;
         invar_child_tell(m->out->story, &result, m->from->how->timeout);
     }
     if (!program || result.end == INVAR_CHILD_TIMED_OUT || result.end == INVAR_CHILD_MISSING)
         return INVAR_OK;
-    if (m->out->state == INVAR_PROGRAM_READY)
+    if (m->out->state == INVAR_REVISION_BUILD_READY)
         INVAR_TRY(fetch(m));
     return keep(m->out, m->workshop, m->made, key, last_name(program));
 }
@@ -397,23 +399,24 @@ static invar_status check_how(const invar_build_plan *how)
                       shown);
 }
 
-static invar_status program_of(invar_built *out, invar_workshop *workshop, invar_slot *slot,
-                               const origin *from, const volatile sig_atomic_t *stop)
+static invar_status program_of(invar_revision_build *out, invar_workspace *workshop,
+                               invar_worktree *slot, const origin *from,
+                               const volatile sig_atomic_t *stop)
 {
     making m = {.workshop = workshop, .slot = slot, .from = from, .stop = stop, .out = out};
     invar_digest key;
     bool found = false;
 
-    *out = (invar_built){0};
+    *out = (invar_revision_build){0};
     make_key(&key, from);
     if (from->how->program)
         INVAR_TRY(look_up(&found, out, workshop, &key, last_name(from->how->program)));
     return found ? INVAR_OK : make(&m, &key);
 }
 
-invar_status invar_workshop_program(invar_built *out, invar_workshop *workshop, invar_slot *slot,
-                                    invar_repo *repo, const char *commit,
-                                    const invar_build_plan *how, const volatile sig_atomic_t *stop)
+invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workshop,
+                                     invar_worktree *slot, invar_repo *repo, const char *commit,
+                                     const invar_build_plan *how, const volatile sig_atomic_t *stop)
 {
     origin from = {.how = how, .repo = repo, .commit = commit};
 
@@ -422,10 +425,10 @@ invar_status invar_workshop_program(invar_built *out, invar_workshop *workshop, 
     return program_of(out, workshop, slot, &from, stop);
 }
 
-invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *workshop,
-                                              invar_slot *slot, const char *folder,
-                                              const invar_build_plan *how,
-                                              const volatile sig_atomic_t *stop)
+invar_status invar_workspace_program_of_folder(invar_revision_build *out, invar_workspace *workshop,
+                                               invar_worktree *slot, const char *folder,
+                                               const invar_build_plan *how,
+                                               const volatile sig_atomic_t *stop)
 {
     origin from = {.how = how, .commit = folder};
 
@@ -434,36 +437,36 @@ invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *
     return program_of(out, workshop, slot, &from, stop);
 }
 
-static invar_status copy_file(invar_built *out, const invar_workshop *workshop,
+static invar_status copy_file(invar_revision_build *out, const invar_workspace *workshop,
                               const invar_digest *key, const char *path)
 {
     char made[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE];
     invar_status status;
 
-    INVAR_TRY(invar_workshop_begin(made, workshop, "programs", key));
+    INVAR_TRY(invar_workspace_entry_new(made, workshop, "programs", key));
     status = invar_path_join(to, sizeof to, made, last_name(path));
     if (status == INVAR_OK)
-        status = invar_workshop_copy_binary(&out->binary, path, to);
+        status = invar_workspace_copy_binary(&out->binary, path, to);
     if (status == INVAR_OK)
-        status = invar_workshop_copy_origin(to, path);
+        status = invar_workspace_copy_origin(to, path);
     if (status == INVAR_OK)
         status = keep(out, workshop, made, key, last_name(path));
     if (status != INVAR_OK)
-        invar_workshop_drop(made);
+        invar_workspace_entry_discard(made);
     return status;
 }
 
-invar_status invar_workshop_program_of_file(invar_built *out, invar_workshop *workshop,
-                                            const char *path)
+invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_workspace *workshop,
+                                             const char *path)
 {
     invar_digest key, binary;
     invar_hasher hasher;
     bool found;
 
-    INVAR_TRY(invar_workshop_hash_binary(&binary, path, true));
+    INVAR_TRY(invar_workspace_hash_binary(&binary, path, true));
     invar_hasher_init(&hasher);
-    invar_workshop_mix(&hasher, "file");
-    invar_workshop_mix(&hasher, last_name(path));
+    invar_workspace_key_add(&hasher, "file");
+    invar_workspace_key_add(&hasher, last_name(path));
     invar_hasher_update(&hasher, &binary, sizeof binary);
     invar_hasher_final(&key, &hasher);
     INVAR_TRY(look_up(&found, out, workshop, &key, last_name(path)));

@@ -25,7 +25,7 @@
 
 typedef struct running {
     const invar_run_request *request;
-    invar_ran *out;
+    invar_run_result *out;
     const char *recipe; /* its text */
     int64_t looked;     /* moment */
     int64_t step;       /* newest that was seen; -1: none */
@@ -47,7 +47,7 @@ static const invar_recipe_key outcome_keys[OUTCOME_KEYS] = {
 };
 static const invar_recipe_schema outcome_schema = {.keys = outcome_keys, .count = OUTCOME_KEYS};
 
-static invar_status write_outcome(const invar_ran *ran)
+static invar_status write_outcome(const invar_run_result *ran)
 {
     char path[INVAR_PATH_SIZE], seconds[INVAR_NUMBER_SIZE], text[256];
     int bytes;
@@ -60,7 +60,7 @@ static invar_status write_outcome(const invar_ran *ran)
     return invar_file_write(path, text, (size_t)bytes);
 }
 
-static invar_status read_outcome(invar_ran *out, const char *folder)
+static invar_status read_outcome(invar_run_result *out, const char *folder)
 {
     char path[INVAR_PATH_SIZE];
     invar_recipe *outcome;
@@ -81,14 +81,14 @@ static invar_status read_outcome(invar_ran *out, const char *folder)
     return status;
 }
 
-static invar_status name_paths(invar_ran *out, const char *folder)
+static invar_status name_paths(invar_run_result *out, const char *folder)
 {
     (void)snprintf(out->folder, sizeof out->folder, "%s", folder);
     return invar_path_join(out->ledger, sizeof out->ledger, folder, "ledger.db");
 }
 
 /* The run in `folder`, if it is whole, or cut short at what is enough for this request, too. */
-static invar_status believe(bool *out, invar_ran *ran, const char *folder,
+static invar_status believe(bool *out, invar_run_result *ran, const char *folder,
                             const invar_run_request *q)
 {
     invar_status status = read_outcome(ran, folder);
@@ -203,7 +203,7 @@ static void add_name(line *l, const running *r)
     const invar_run_request *q = r->request;
     const char *slash = strrchr(q->recipe, '/'), *file = slash ? slash + 1 : q->recipe;
     size_t bytes = 0;
-    const char *value = invar_workshop_value(&bytes, q->flags, r->recipe, "name");
+    const char *value = invar_workspace_value(&bytes, q->flags, r->recipe, "name");
 
     if (has_flag(q->flags, "--name"))
         return;
@@ -289,9 +289,10 @@ static invar_status take_reason(void *payload, const char *const *columns,
 
 static invar_status look_into(progress *out, const char *path)
 {
-    invar_ledger_request reason = {.sql = "SELECT reason FROM finish ORDER BY seg DESC LIMIT 1",
-                                   .row = take_reason,
-                                   .payload = out};
+    invar_ledger_select_request reason = {.sql =
+                                              "SELECT reason FROM finish ORDER BY seg DESC LIMIT 1",
+                                          .row = take_reason,
+                                          .payload = out};
     invar_ledger *ledger = NULL;
     invar_ledger_summary run;
     invar_status status;
@@ -335,13 +336,13 @@ static bool watch(void *payload)
 /* What its end means. A program that leaves no step has not run the recipe, whatever it says. */
 static invar_status judge(running *r, const invar_child_result *result)
 {
-    invar_ran *out = r->out;
+    invar_run_result *out = r->out;
     bool finished = result->end == INVAR_CHILD_EXITED && (result->code == 0 || result->code == 1);
     progress p;
 
     out->seconds = result->seconds;
     out->peak_bytes = result->peak_bytes;
-    out->enough = result->end == INVAR_CHILD_WATCHED;
+    out->enough = result->end == INVAR_CHILD_ENDED_EARLY;
     if (!out->enough) // the code of a run that we ended says no more than that
         out->exit_code = result->code + (result->end == INVAR_CHILD_SIGNALLED ? 128 : 0);
     out->state = INVAR_RUN_FAILED;
@@ -373,7 +374,7 @@ static invar_status judge(running *r, const invar_child_result *result)
 static invar_status run(running *r, int lock)
 {
     // no checkpoints of a run that is only compared; an older program takes --save "" for that
-    static const char *const common[] = {INVAR_SLOT_WITHOUT, "INVAR_SAVE=none"};
+    static const char *const common[] = {INVAR_WORKTREE_WITHOUT, "INVAR_SAVE=none"};
     const size_t n_common = sizeof common / sizeof common[0];
     const invar_run_request *q = r->request;
     size_t extra = count_words(q->environment);
@@ -429,16 +430,16 @@ static void mix_inputs(invar_hasher *hasher, const char *recipe, const char *con
         for (size_t i = 0; i < QUIET && !apart; i++)
             apart = sets_at(at, quiet[i][0]);
         if (*at != '#' && *at != ';' && !apart && sign && sign < end)
-            invar_workshop_mix_inputs(hasher, sign + 1, (size_t)(end - sign - 1));
+            invar_workspace_mix_inputs(hasher, sign + 1, (size_t)(end - sign - 1));
     }
     for (const char *const *word = flags; word && *word; word++) {
         const char *sign = strncmp(*word, "--", 2) == 0 ? strchr(*word, '=') : NULL;
         const char *value = sign ? sign + 1 : *word;
-        invar_workshop_mix_inputs(hasher, value, strlen(value));
+        invar_workspace_mix_inputs(hasher, value, strlen(value));
     }
 }
 
-void invar_workshop_inputs(invar_digest *out, const char *recipe, const char *const *flags)
+void invar_workspace_inputs(invar_digest *out, const char *recipe, const char *const *flags)
 {
     invar_hasher hasher;
 
@@ -457,20 +458,20 @@ static invar_status make_key(invar_digest *out, const running *r)
         return INVAR_FAIL(INVAR_E_IO, errno, "the current folder cannot be found: %s",
                           strerror(errno));
     invar_hasher_init(&hasher);
-    invar_workshop_mix(&hasher, "run");
+    invar_workspace_key_add(&hasher, "run");
     invar_hasher_update(&hasher, &q->binary, sizeof q->binary);
-    invar_workshop_mix(&hasher, r->recipe);
-    invar_workshop_mix(&hasher, current);
-    invar_workshop_mix(&hasher, q->prefix);
-    invar_workshop_mix(&hasher, q->name);
+    invar_workspace_key_add(&hasher, r->recipe);
+    invar_workspace_key_add(&hasher, current);
+    invar_workspace_key_add(&hasher, q->prefix);
+    invar_workspace_key_add(&hasher, q->name);
     invar_hasher_update(&hasher, &q->until, sizeof q->until);
-    invar_workshop_mix(&hasher, q->same_addresses ? "same addresses" : NULL);
-    invar_workshop_mix(&hasher, q->record_mismatch ? "record mismatch" : NULL);
+    invar_workspace_key_add(&hasher, q->same_addresses ? "same addresses" : NULL);
+    invar_workspace_key_add(&hasher, q->record_mismatch ? "record mismatch" : NULL);
     for (const char *const *word = q->flags; word && *word; word++)
-        invar_workshop_mix(&hasher, *word);
-    invar_workshop_mix(&hasher, NULL);
+        invar_workspace_key_add(&hasher, *word);
+    invar_workspace_key_add(&hasher, NULL);
     for (const char *const *word = q->environment; word && *word; word++)
-        invar_workshop_mix(&hasher, *word);
+        invar_workspace_key_add(&hasher, *word);
     mix_inputs(&hasher, r->recipe, q->flags);
     invar_hasher_final(out, &hasher);
     return INVAR_OK;
@@ -479,28 +480,28 @@ static invar_status make_key(invar_digest *out, const running *r)
 /* Runs in the folder `made`; what came out becomes runs/KEY, unless another was faster. */
 static invar_status run_and_keep(running *r, int lock, const char *made, const char *path)
 {
-    invar_ran *out = r->out;
+    invar_run_result *out = r->out;
     bool lost = false, there = false;
 
     INVAR_TRY(name_paths(out, made));
     INVAR_TRY(run(r, lock));
     if (out->state == INVAR_RUN_STOPPED)
-        return invar_folder_remove(made);
+        return invar_held_folder_remove(made);
     if (out->state == INVAR_RUN_DONE)
         INVAR_TRY(write_outcome(out));
-    INVAR_TRY(invar_workshop_settle(&lost, made, path, r->request->anew));
+    INVAR_TRY(invar_workspace_entry_commit(&lost, made, path, r->request->anew));
     if (lost) {
-        invar_ran theirs = {0};
+        invar_run_result theirs = {0};
         INVAR_TRY(believe(&there, &theirs, path, r->request));
         if (there)
-            INVAR_TRY(invar_folder_remove(made));
+            INVAR_TRY(invar_held_folder_remove(made));
         else
-            INVAR_TRY(invar_workshop_settle(&lost, made, path, true));
+            INVAR_TRY(invar_workspace_entry_commit(&lost, made, path, true));
     }
     return name_paths(out, path);
 }
 
-static invar_status take_or_run(running *r, const invar_workshop *workshop, int lock)
+static invar_status take_or_run(running *r, const invar_workspace *workshop, int lock)
 {
     char path[INVAR_PATH_SIZE], made[INVAR_PATH_SIZE];
     bool there = false;
@@ -508,19 +509,19 @@ static invar_status take_or_run(running *r, const invar_workshop *workshop, int 
     invar_status status;
 
     INVAR_TRY(make_key(&key, r));
-    INVAR_TRY(invar_workshop_path(path, workshop, "runs", &key));
+    INVAR_TRY(invar_workspace_path(path, workshop, "runs", &key));
     if (!r->request->anew)
         INVAR_TRY(believe(&there, r->out, path, r->request));
     r->out->cached = there;
     if (there)
         return INVAR_OK;
-    *r->out = (invar_ran){0};
-    INVAR_TRY(invar_workshop_begin(made, workshop, "runs", &key));
+    *r->out = (invar_run_result){0};
+    INVAR_TRY(invar_workspace_entry_new(made, workshop, "runs", &key));
     status = run_and_keep(r, lock, made, path);
     if (status == INVAR_OK && r->out->state == INVAR_RUN_FAILED)
-        status = invar_workshop_check_room(workshop);
+        status = invar_workspace_check_room(workshop);
     if (status != INVAR_OK)
-        invar_workshop_drop(made);
+        invar_workspace_entry_discard(made);
     return status;
 }
 
@@ -534,8 +535,8 @@ static invar_status demand_record(const running *r, const char *key, const char 
     const char *const *flags = r->request->flags, *value;
     size_t bytes, record_bytes; // 0: it is not set, or set to nothing
 
-    value = invar_workshop_value(&bytes, flags, r->recipe, key);
-    (void)invar_workshop_value(&record_bytes, flags, r->recipe, record);
+    value = invar_workspace_value(&bytes, flags, r->recipe, key);
+    (void)invar_workspace_value(&record_bytes, flags, r->recipe, record);
     if (bytes == 0 || record_bytes > 0 ||
         (word && (bytes != strlen(word) || memcmp(value, word, bytes) != 0)))
         return INVAR_OK;
@@ -544,15 +545,15 @@ static invar_status demand_record(const running *r, const char *key, const char 
                       r->request->recipe, key, word ? " = " : "", word ? word : "", record);
 }
 
-invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
-                                const invar_run_request *request)
+invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
+                                 const invar_run_request *request)
 {
     running r = {.request = request, .out = out, .step = -1};
     char *recipe;
     size_t bytes;
     invar_status status;
 
-    *out = (invar_ran){0};
+    *out = (invar_run_result){0};
     INVAR_TRY(invar_recipe_flatten(&recipe, &bytes, request->recipe));
     r.recipe = recipe;
     status = demand_record(&r, "custom-agent-path", NULL, "agent-record");

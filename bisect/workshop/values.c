@@ -37,8 +37,8 @@ static const char *value_in(size_t *bytes, const char *line, const char *end, co
  * The recipe may be one of another version, with keys that this program does not know, so it is
  * looked at line by line and not against a schema.
  */
-const char *invar_workshop_value(size_t *bytes_out, const char *const *flags, const char *recipe,
-                                 const char *key)
+const char *invar_workspace_value(size_t *bytes_out, const char *const *flags, const char *recipe,
+                                  const char *key)
 {
     const char *value = NULL;
 

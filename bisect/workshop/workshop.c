@@ -156,10 +156,10 @@ static invar_status make_folder(const char *path)
     memcpy(above, path, length);
     above[length] = '\0';
     if (length > 0)
-        INVAR_TRY(invar_folder_make(above));
+        INVAR_TRY(invar_held_folder_make(above));
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         return io_error(path, "the folder cannot be made");
-    return invar_folder_make(path); // says when it is none
+    return invar_held_folder_make(path); // says when it is none
 }
 
 /* The user in a name KEY.USER-NUMBER.tmp; NULL: it is no such name. */
@@ -194,7 +194,7 @@ static invar_status remove_unfinished(const char *folder)
         invar_user_sweep(user);
         status = invar_path_join(path, sizeof path, folder, entry->d_name);
         if (status == INVAR_OK)
-            status = invar_folder_remove(path);
+            status = invar_held_folder_remove(path);
     }
     closedir(entries);
     return status;
@@ -222,7 +222,7 @@ static invar_status check_ours(const char *folder)
     return INVAR_OK;
 }
 
-static invar_status make_parts(const invar_workshop *w)
+static invar_status make_parts(const invar_workspace *w)
 {
     static const char *const parts[] = {"slots", "programs", "runs", "bisects"};
     char path[INVAR_PATH_SIZE];
@@ -231,18 +231,18 @@ static invar_status make_parts(const invar_workshop *w)
     INVAR_TRY(check_ours(w->folder));
     for (int i = 0; i < 4; i++) {
         INVAR_TRY(invar_path_join(path, sizeof path, w->folder, parts[i]));
-        INVAR_TRY(invar_folder_make(path));
+        INVAR_TRY(invar_held_folder_make(path));
         if (i == 1 || i == 2)
             INVAR_TRY(remove_unfinished(path));
     }
     return INVAR_OK;
 }
 
-invar_status invar_workshop_open(invar_workshop **out, const char *folder, const char *subject,
-                                 const char *const *outside)
+invar_status invar_workspace_open(invar_workspace **out, const char *folder, const char *subject,
+                                  const char *const *outside)
 {
     char place[INVAR_PATH_SIZE];
-    invar_workshop *w;
+    invar_workspace *w;
     invar_status status = INVAR_OK;
 
     *out = NULL;
@@ -262,20 +262,20 @@ invar_status invar_workshop_open(invar_workshop **out, const char *folder, const
     return INVAR_OK;
 }
 
-void invar_workshop_close(invar_workshop *workshop)
+void invar_workspace_close(invar_workspace *workshop)
 {
     invar_free(workshop);
 }
 
-const char *invar_workshop_folder(const invar_workshop *workshop)
+const char *invar_workspace_folder(const invar_workspace *workshop)
 {
     return workshop->folder;
 }
 
 /* ---- what is made in it ---------------------------------------------------------------------- */
 
-invar_status invar_workshop_path(char out[INVAR_PATH_SIZE], const invar_workshop *workshop,
-                                 const char *kind, const invar_digest *key)
+invar_status invar_workspace_path(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+                                  const char *kind, const invar_digest *key)
 {
     char name[64], hex[INVAR_DIGEST_HEX_SIZE];
 
@@ -300,17 +300,18 @@ static invar_status name_unfinished(char out[INVAR_PATH_SIZE], const char *path)
     return io_error(path, "cannot be made");
 }
 
-invar_status invar_workshop_begin(char out[INVAR_PATH_SIZE], const invar_workshop *workshop,
-                                  const char *kind, const invar_digest *key)
+invar_status invar_workspace_entry_new(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+                                       const char *kind, const invar_digest *key)
 {
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_workshop_path(path, workshop, kind, key));
+    INVAR_TRY(invar_workspace_path(path, workshop, kind, key));
     INVAR_TRY(name_unfinished(out, path));
-    return invar_folder_make(out);
+    return invar_held_folder_make(out);
 }
 
-invar_status invar_workshop_settle(bool *lost_out, const char *made, const char *path, bool replace)
+invar_status invar_workspace_entry_commit(bool *lost_out, const char *made, const char *path,
+                                          bool replace)
 {
     char old[INVAR_PATH_SIZE];
 
@@ -328,22 +329,22 @@ invar_status invar_workshop_settle(bool *lost_out, const char *made, const char 
         INVAR_TRY(name_unfinished(old, path));
         if (rename(path, old) != 0 && errno != ENOENT)
             break;
-        INVAR_TRY(invar_folder_remove(old));
+        INVAR_TRY(invar_held_folder_remove(old));
     }
     return io_error(path, "cannot be put in place");
 }
 
-void invar_workshop_drop(const char *made)
+void invar_workspace_entry_discard(const char *made)
 {
     invar_error why;
 
     invar_error_take(&why);
-    if (invar_folder_remove(made) != INVAR_OK)
+    if (invar_held_folder_remove(made) != INVAR_OK)
         invar_error_clear(); // the next open will
     invar_error_put(&why);
 }
 
-invar_status invar_workshop_check_room(const invar_workshop *workshop)
+invar_status invar_workspace_check_room(const invar_workspace *workshop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct statvfs disk;
@@ -359,7 +360,7 @@ invar_status invar_workshop_check_room(const invar_workshop *workshop)
                       shown);
 }
 
-void invar_workshop_mix(invar_hasher *hasher, const char *text)
+void invar_workspace_key_add(invar_hasher *hasher, const char *text)
 {
     uint64_t bytes = text ? strlen(text) + 1 : 0;
 
@@ -369,13 +370,14 @@ void invar_workshop_mix(invar_hasher *hasher, const char *text)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static invar_status slot_path(char out[INVAR_PATH_SIZE], const invar_slot *slot, const char *name)
+static invar_status slot_path(char out[INVAR_PATH_SIZE], const invar_worktree *slot,
+                              const char *name)
 {
     return invar_path_join(out, INVAR_PATH_SIZE, slot->folder, name);
 }
 
 /* Takes the lock, if it is free and its file is still the one that others find. */
-static invar_status try_lock(bool *out, const invar_slot *slot, const char *path)
+static invar_status try_lock(bool *out, const invar_worktree *slot, const char *path)
 {
     struct stat held, found;
 
@@ -389,7 +391,7 @@ static invar_status try_lock(bool *out, const invar_slot *slot, const char *path
 }
 
 /* A user that is dead has left children, which hold the lock: they end, and let go. */
-static invar_status lock_after_death(bool *out, const invar_slot *slot, const char *path,
+static invar_status lock_after_death(bool *out, const invar_worktree *slot, const char *path,
                                      const char *user)
 {
     static const struct timespec nap = {0, 5000000};
@@ -415,7 +417,7 @@ static void read_user(char out[INVAR_USER_SIZE], const char *path)
         close(fd);
 }
 
-invar_status invar_slot_clean(const invar_slot *slot)
+invar_status invar_worktree_reset(const invar_worktree *slot)
 {
     static const char *const parts[] = {"made", "build", "source"};
     char path[INVAR_PATH_SIZE];
@@ -424,19 +426,20 @@ invar_status invar_slot_clean(const invar_slot *slot)
     (void)unlink(path);
     for (int i = 0; i < 3; i++) {
         INVAR_TRY(slot_path(path, slot, parts[i]));
-        INVAR_TRY(invar_folder_remove(path));
+        INVAR_TRY(invar_held_folder_remove(path));
     }
     return INVAR_OK;
 }
 
-static invar_status try_slot(bool *out, invar_slot *slot)
+static invar_status try_slot(bool *out, invar_worktree *slot)
 {
     char lock[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
     char user[INVAR_USER_SIZE], self[INVAR_USER_SIZE];
 
     INVAR_TRY(slot_path(lock, slot, "lock"));
     INVAR_TRY(slot_path(path, slot, "user"));
-    slot->lock = invar_process_above(open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    slot->lock =
+        invar_process_fd_above_stdio(open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (slot->lock < 0)
         return io_error(lock, "cannot be opened");
     INVAR_TRY(try_lock(out, slot, lock));
@@ -448,31 +451,31 @@ static invar_status try_slot(bool *out, invar_slot *slot)
     if (user[0] && !invar_user_lives(user))
         invar_user_sweep(user); // those that have closed the lock
     if (invar_path_exists(path))
-        INVAR_TRY(invar_slot_clean(slot));
+        INVAR_TRY(invar_worktree_reset(slot));
     invar_user_self(self);
     return invar_file_write(path, self, strlen(self));
 }
 
-static invar_status name_slot(invar_slot *slot, const invar_workshop *workshop, int number)
+static invar_status name_slot(invar_worktree *slot, const invar_workspace *workshop, int number)
 {
     char name[32];
 
-    *slot = (invar_slot){.number = number, .lock = -1};
+    *slot = (invar_worktree){.number = number, .lock = -1};
     (void)snprintf(name, sizeof name, "slots/%d", number);
     INVAR_TRY(invar_path_join(slot->folder, sizeof slot->folder, workshop->folder, name));
     INVAR_TRY(slot_path(slot->source, slot, "source"));
     INVAR_TRY(slot_path(slot->build, slot, "build"));
-    return invar_folder_make(slot->folder);
+    return invar_held_folder_make(slot->folder);
 }
 
-static void release(invar_slot *slot)
+static void release(invar_worktree *slot)
 {
     if (slot->lock >= 0)
         close(slot->lock);
     slot->lock = -1;
 }
 
-invar_status invar_slot_take(invar_slot *out, invar_workshop *workshop)
+invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *workshop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     bool taken = false;
@@ -490,7 +493,7 @@ invar_status invar_slot_take(invar_slot *out, invar_workshop *workshop)
     return INVAR_FAIL(INVAR_E_BUSY, 0, "%s: all %d slots are in use", shown, SLOTS);
 }
 
-void invar_slot_give(invar_slot *slot)
+void invar_worktree_release(invar_worktree *slot)
 {
     char path[INVAR_PATH_SIZE];
 

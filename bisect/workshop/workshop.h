@@ -41,7 +41,7 @@
 extern "C" {
 #endif
 
-typedef struct invar_workshop invar_workshop;
+typedef struct invar_workspace invar_workspace;
 
 /*
  * `folder` NULL: invar/NAME-HASH below $XDG_CACHE_HOME or $HOME/.cache, for the thing `subject` (a
@@ -49,31 +49,31 @@ typedef struct invar_workshop invar_workshop;
  * the folders `outside`, which are only read (a ".git": what it is of); ended by NULL.
  * INVAR_E_STATE: the folder belongs to another user, or everybody can write into it.
  */
-invar_status invar_workshop_open(invar_workshop **out, const char *folder, const char *subject,
-                                 const char *const *outside) INVAR_MUST_USE;
-void invar_workshop_close(invar_workshop *workshop); /* NULL is allowed */
-const char *invar_workshop_folder(const invar_workshop *workshop);
+invar_status invar_workspace_open(invar_workspace **out, const char *folder, const char *subject,
+                                  const char *const *outside) INVAR_MUST_USE;
+void invar_workspace_close(invar_workspace *workshop); /* NULL is allowed */
+const char *invar_workspace_folder(const invar_workspace *workshop);
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-typedef struct invar_slot {
+typedef struct invar_worktree {
     int number;
     int lock; /* descriptor; for invar_child_request.lock */
     char folder[INVAR_PATH_SIZE], source[INVAR_PATH_SIZE], build[INVAR_PATH_SIZE];
-} invar_slot;
+} invar_worktree;
 
 /* The first slot that nobody uses; made when it is not there. */
-invar_status invar_slot_take(invar_slot *out, invar_workshop *workshop) INVAR_MUST_USE;
-void invar_slot_give(invar_slot *slot);
+invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *workshop) INVAR_MUST_USE;
+void invar_worktree_release(invar_worktree *slot);
 
 /* Source and build go, after a child in them was killed: what it wrote may be half done. */
-invar_status invar_slot_clean(const invar_slot *slot) INVAR_MUST_USE;
+invar_status invar_worktree_reset(const invar_worktree *slot) INVAR_MUST_USE;
 
 /*
  * What no child in a slot inherits, as words of invar_child_request.environment: what names the
  * user's repository (git sets it for hooks), and what `make` tells its children.
  */
-#define INVAR_SLOT_WITHOUT                                                                         \
+#define INVAR_WORKTREE_WITHOUT                                                                     \
     "INVAR_*", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX",       \
         "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "MAKEFLAGS",  \
         "MFLAGS", "MAKELEVEL"
@@ -90,21 +90,21 @@ typedef struct invar_build_plan {
     int64_t threads;     /* for the build; INVAR_JOBS */
 } invar_build_plan;
 
-typedef enum invar_program_state {
-    INVAR_PROGRAM_READY,
-    INVAR_PROGRAM_FAILED, /* the build ended with a failure: `story` */
-    INVAR_PROGRAM_STOPPED /* the user stopped it */
-} invar_program_state;
+typedef enum invar_revision_build_state {
+    INVAR_REVISION_BUILD_READY,
+    INVAR_REVISION_BUILD_FAILED, /* the build ended with a failure: `story` */
+    INVAR_REVISION_BUILD_STOPPED /* the user stopped it */
+} invar_revision_build_state;
 
-typedef struct invar_built {
-    invar_program_state state;
+typedef struct invar_revision_build {
+    invar_revision_build_state state;
     bool cached;                /* no build was needed */
     char path[INVAR_PATH_SIZE]; /* of the program; "": none is named */
     invar_digest binary;        /* of its bytes and its modules'; zeros without one */
     double seconds;
     char log[INVAR_PATH_SIZE];
-    char story[INVAR_CHILD_STORY_SIZE]; /* of a failure */
-} invar_built;
+    char story[INVAR_CHILD_REASON_SIZE]; /* of a failure */
+} invar_revision_build;
 
 /*
  * The program of a commit: from the cache, or checked out into the slot and built there. The build
@@ -117,27 +117,27 @@ typedef struct invar_built {
  * PROGRAM.build names the first of them. INVAR_E_IO: also when the disk is full, which would make
  * any build fail.
  */
-invar_status invar_workshop_program(invar_built *out, invar_workshop *workshop, invar_slot *slot,
-                                    invar_repo *repo, const char *commit,
-                                    const invar_build_plan *how,
-                                    const volatile sig_atomic_t *stop) INVAR_MUST_USE;
+invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workshop,
+                                     invar_worktree *slot, invar_repo *repo, const char *commit,
+                                     const invar_build_plan *how,
+                                     const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 /* The same for the work tree `folder` as it is now (a copy is built, the folder is only read). */
-invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *workshop,
-                                              invar_slot *slot, const char *folder,
-                                              const invar_build_plan *how,
-                                              const volatile sig_atomic_t *stop) INVAR_MUST_USE;
+invar_status invar_workspace_program_of_folder(invar_revision_build *out, invar_workspace *workshop,
+                                               invar_worktree *slot, const char *folder,
+                                               const invar_build_plan *how,
+                                               const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 /* The same for a program that is there already: it is copied, so that it stays what it is. */
-invar_status invar_workshop_program_of_file(invar_built *out, invar_workshop *workshop,
-                                            const char *path) INVAR_MUST_USE;
+invar_status invar_workspace_program_of_file(invar_revision_build *out, invar_workspace *workshop,
+                                             const char *path) INVAR_MUST_USE;
 
 /*
  * The digest of a program's bytes and of its modules' (base/process/module.h). INVAR_E_NOTFOUND:
  * there is no such file or, with `runs`, none that may be run.
  */
-invar_status invar_workshop_hash_binary(invar_digest *out, const char *path,
-                                        bool runs) INVAR_MUST_USE;
+invar_status invar_workspace_hash_binary(invar_digest *out, const char *path,
+                                         bool runs) INVAR_MUST_USE;
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
@@ -166,14 +166,14 @@ typedef struct invar_run_request {
     bool anew;            /* do not take it from the cache */
 } invar_run_request;
 
-typedef enum invar_ran_state {
+typedef enum invar_run_outcome {
     INVAR_RUN_DONE,   /* to its end, or as far as `watch` wanted */
     INVAR_RUN_FAILED, /* it crashed, refused the recipe, or took too long: `story` */
     INVAR_RUN_STOPPED /* the user stopped it */
-} invar_ran_state;
+} invar_run_outcome;
 
-typedef struct invar_ran {
-    invar_ran_state state;
+typedef struct invar_run_result {
+    invar_run_outcome state;
     bool cached;
     bool enough;                  /* ended by `watch` */
     int exit_code;                /* of `train` */
@@ -181,21 +181,21 @@ typedef struct invar_ran {
     char ledger[INVAR_PATH_SIZE];
     double seconds;
     int64_t peak_bytes;
-    char story[INVAR_CHILD_STORY_SIZE]; /* of a failure, or of an exit code that is not 0 */
-} invar_ran;
+    char story[INVAR_CHILD_REASON_SIZE]; /* of a failure, or of an exit code that is not 0 */
+} invar_run_result;
 
 /*
  * The value that a key has in the flags (ended by NULL; NULL: none), else in the recipe's text; it
  * may be empty. NULL: it is in neither. Borrowed, and not ended.
  */
-const char *invar_workshop_value(size_t *bytes_out, const char *const *flags, const char *recipe,
-                                 const char *key);
+const char *invar_workspace_value(size_t *bytes_out, const char *const *flags, const char *recipe,
+                                  const char *key);
 
 /*
  * The files that a recipe (its text) and flags (ended by NULL; NULL: none) name, as they are now:
  * a part of every run's key, and of the name of a bisect.
  */
-void invar_workshop_inputs(invar_digest *out, const char *recipe, const char *const *flags);
+void invar_workspace_inputs(invar_digest *out, const char *recipe, const char *const *flags);
 
 /*
  * Runs it, or takes what the same program made of the same recipe, flags, environment and name in
@@ -204,8 +204,8 @@ void invar_workshop_inputs(invar_digest *out, const char *recipe, const char *co
  * asks for are neither read nor written. Only what is DONE is taken again. `lock` as in
  * invar_child_request. INVAR_E_STATE: somebody else's signal ended it, before its time.
  */
-invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
-                                const invar_run_request *request) INVAR_MUST_USE;
+invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
+                                 const invar_run_request *request) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -202,7 +202,7 @@ static invar_status run_sgemm(void *payload)
     const sgemm_call *s = payload;
 
     for (int64_t i = 0; i < s->c->n_products; i++) {
-        const invar_bench_product *p = &s->c->products[i];
+        const invar_bench_gemm *p = &s->c->products[i];
         int64_t depth = p->a.shape[p->transpose_a ? 0 : 1];
         if (p->c.shape[0] == 0 || depth == 0)
             continue; // an expert without tokens
@@ -374,7 +374,7 @@ static void set_rate(row *r, const invar_bench_case *c)
 invar_status invar_bench_run(invar_bench *b, const invar_bench_case *c)
 {
     // f32 operands use fmaf under every numerics: sm90 would repeat the ieee rows
-    bool step = invar_op_uses_step(b->op) && c->type != INVAR_DTYPE_F32;
+    bool step = invar_op_depends_on_numerics(b->op) && c->type != INVAR_DTYPE_F32;
     double ieee[MAX_POOLS] = {0};
     char shape[64];
     row r = {.op = invar_op_name(b->op),
@@ -406,10 +406,10 @@ invar_status invar_bench_run(invar_bench *b, const invar_bench_case *c)
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 typedef struct settings {
-    invar_option_word device;
+    invar_option_choice device;
     const char *op;
     int64_t threads;
-    invar_race_options race;
+    invar_gpu_compare_options race;
 #ifdef INVAR_LEDGER
     invar_bench_model_options whole; /* without a model: ops */
 #endif
@@ -458,7 +458,7 @@ static invar_status run_bench(invar_bench *b, const settings *s)
         print_head(b->colour);
     status = run_selected(b, s);
     if (b->json)
-        invar_plain_end_json(stdout, status);
+        invar_safe_text_end_json(stdout, status);
     else if (status == INVAR_OK)
         printf("\nratio: the peer's time over ours; above 1 we are faster\n");
     return status;
@@ -472,7 +472,7 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
 {
     const struct {
         const char *name;
-        invar_option_word *value;
+        invar_option_choice *value;
         const char *metavar, *help;
     } words[] = {
         {"model", &o->model, "SHAPE", "measure a whole model with random weights"},
@@ -708,8 +708,9 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_bench = {.name = "bench",
-                                     .summary = "measure the speed of ops or of a whole model",
-                                     .run = run,
-                                     .help = help,
-                                     .several = true};
+const invar_cli_command invar_verb_bench = {.name = "bench",
+                                            .summary =
+                                                "measure the speed of ops or of a whole model",
+                                            .run = run,
+                                            .help = help,
+                                            .several = true};

@@ -29,14 +29,14 @@ typedef enum invar_bench_peer {
 } invar_bench_peer;
 
 /* c = a b, or c += a b; a may be used transposed, b too. f32, contiguous. */
-typedef struct invar_bench_product {
+typedef struct invar_bench_gemm {
     invar_tensor c; /* (m, n) */
     invar_tensor a; /* (m, k), or (k, m) transposed */
     invar_tensor b; /* (k, n), or (n, k) transposed */
     bool transpose_a;
     bool transpose_b;
     bool accumulate;
-} invar_bench_product;
+} invar_bench_gemm;
 
 enum { INVAR_BENCH_MAX_RANK = 5 };
 
@@ -47,7 +47,7 @@ typedef struct invar_bench_case {
     invar_bench_unit unit;
     double work; /* in units, per call */
     invar_bench_peer peer;
-    const invar_bench_product *products; /* (n_products) for INVAR_BENCH_PEER_SGEMM */
+    const invar_bench_gemm *products; /* (n_products) for INVAR_BENCH_PEER_SGEMM */
     int64_t n_products;
     const void *hashed; /* `work` bytes for INVAR_BENCH_PEER_XXH3 */
 } invar_bench_case;
@@ -71,7 +71,7 @@ float invar_bench_noise(uint64_t *state);
 invar_status invar_bench_prepare(invar_bench *bench, invar_op op, const void *args) INVAR_MUST_USE;
 
 /* The same on a GPU, for ops with `only` in their names; `pool` is for the comparison. */
-invar_status invar_bench_gpu(const char *only, const invar_race_options *options,
+invar_status invar_bench_gpu(const char *only, const invar_gpu_compare_options *options,
                              invar_pool *pool) INVAR_MUST_USE;
 
 /* Times a case of the current op, and its peer, under every thread count; prints the rows. */

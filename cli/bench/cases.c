@@ -14,7 +14,7 @@
 const invar_dtype invar_case_types[INVAR_CASE_TYPES] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
 
 static const int64_t whole_start[] = {0, INVAR_CASE_TOKENS};
-const invar_segments invar_case_whole = {whole_start, 1};
+const invar_row_offsets invar_case_whole = {whole_start, 1};
 
 void invar_case_fill(const invar_tensor *t, float range)
 {
@@ -30,7 +30,7 @@ void invar_case_fill(const invar_tensor *t, float range)
                 state = state * 1664525u + 1013904223u;
                 values[k] = ((float)(state >> 8) * 0x1p-23f - 1.0f) * range;
             }
-            invar_row_store(t, i, j, count, values);
+            invar_tensor_row_store(t, i, j, count, values);
         }
 }
 
@@ -94,7 +94,7 @@ invar_status invar_case_run(invar_bench *b, invar_bench_case c, int64_t n0, int6
 
 invar_status invar_case_products(invar_bench *b, const void *args, invar_dtype type,
                                  const int64_t shape[3], int64_t experts,
-                                 const invar_bench_product *products)
+                                 const invar_bench_gemm *products)
 {
     invar_bench_case c =
         invar_case_multiplies(args, type, (double)shape[0] * (double)shape[1] * (double)shape[2]);

@@ -22,7 +22,7 @@ enum { INVAR_CASE_TOKENS = 1024, INVAR_CASE_WIDTH = 1024, INVAR_CASE_TYPES = 2 }
 extern const invar_dtype invar_case_types[INVAR_CASE_TYPES];
 
 /* INVAR_CASE_TOKENS rows are one sample, one unit. */
-extern const invar_segments invar_case_whole;
+extern const invar_row_offsets invar_case_whole;
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -53,6 +53,6 @@ invar_status invar_case_run(invar_bench *b, invar_bench_case c, int64_t n0, int6
 /* `products` are what sgemm does instead; f32 only. */
 invar_status invar_case_products(invar_bench *b, const void *args, invar_dtype type,
                                  const int64_t shape[3], int64_t experts,
-                                 const invar_bench_product *products) INVAR_MUST_USE;
+                                 const invar_bench_gemm *products) INVAR_MUST_USE;
 
 #endif

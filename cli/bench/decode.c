@@ -50,10 +50,10 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     if (w->count < w->wanted)
         return INVAR_OK;
     if (w->profiled > 0 && w->full == WARM_UP + w->wanted)
-        INVAR_TRY(invar_meter_begin(w->on->meter, &w->on->dev));
+        INVAR_TRY(invar_profiling_backend_begin(w->on->meter, &w->on->dev));
     w->enough = w->full >= WARM_UP + w->wanted + w->profiled;
     if (w->enough && w->profiled > 0)
-        invar_meter_end(w->on->meter);
+        invar_profiling_backend_end(w->on->meter);
     return w->enough ? INVAR_FAIL(INVAR_E_STATE, 0, "bench: it has run long enough") : INVAR_OK;
 }
 
@@ -83,13 +83,14 @@ static int64_t response(const invar_bench_decode *d, const watch *w, int64_t chu
 static invar_status run(watch *w, invar_bench_decode *d, invar_rl_sample *samples)
 {
     const invar_bench_subject *on = w->on;
-    int64_t chunk = invar_device_far(&on->dev) ? 4096 : 512, longest;
-    invar_sampling sampling = {
+    int64_t chunk = invar_device_is_local(&on->dev) ? 4096 : 512, longest;
+    invar_sampling_params sampling = {
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = response(d, w, chunk)};
-    invar_rollout_limits limits = {.concurrency = d->batch,
-                                   .chunk = chunk,
-                                   .page_size = PAGE,
-                                   .no_graphs = w->profiled > 0}; // ops in a graph have no times
+    invar_rollout_exec_options limits = {.concurrency = d->batch,
+                                         .chunk = chunk,
+                                         .page_size = PAGE,
+                                         .no_graphs =
+                                             w->profiled > 0}; // ops in a graph have no times
     invar_rollout *rollout = NULL;
     invar_status status;
 
@@ -105,8 +106,8 @@ static invar_status run(watch *w, invar_bench_decode *d, invar_rl_sample *sample
         status = INVAR_OK;
     }
     d->last_context = samples[0].n_tokens;
-    d->cache = invar_meter_taken(on->meter, "the KV cache");
-    d->activations = invar_meter_taken(on->meter, "activations");
+    d->cache = invar_profiling_backend_taken(on->meter, "the KV cache");
+    d->activations = invar_profiling_backend_taken(on->meter, "activations");
     invar_rollout_free(rollout);
     if (status == INVAR_OK && !w->enough)
         return INVAR_FAIL(INVAR_E_STATE, 0, "bench: too few passes had all sequences in them");
@@ -159,9 +160,9 @@ invar_status invar_bench_decode_run(invar_bench_decode *d, const invar_bench_sub
     double prefill;
 
     if (on->peer) {
-        invar_meter_exchange(on->meter, on->peer);
+        invar_profiling_backend_exchange(on->meter, on->peer);
         status = measure_all(&d->peer_seconds, &prefill, &d->profile.peer, d, on);
-        invar_meter_exchange(on->meter, on->own);
+        invar_profiling_backend_exchange(on->meter, on->own);
     }
     if (status == INVAR_OK)
         status = measure_all(&d->seconds, &d->prefill_seconds, &d->profile.own, d, on);

@@ -142,12 +142,12 @@ invar_status invar_bench_op_moe_linear_fwd(invar_bench *b)
                                           .w = invar_case_make(b, type, EXPERTS * INNER, WIDTH),
                                           .experts = {d.start, EXPERTS},
                                           .k_shards = 1};
-        invar_bench_product products[EXPERTS];
+        invar_bench_gemm products[EXPERTS];
         for (int64_t e = 0; e < EXPERTS; e++)
-            products[e] = (invar_bench_product){.c = sent_rows(&args.y, &d, e),
-                                                .a = sent_rows(&args.x, &d, e),
-                                                .b = own_rows(&args.w, e, INNER),
-                                                .transpose_b = true};
+            products[e] = (invar_bench_gemm){.c = sent_rows(&args.y, &d, e),
+                                             .a = sent_rows(&args.x, &d, e),
+                                             .b = own_rows(&args.w, e, INNER),
+                                             .transpose_b = true};
         INVAR_TRY(invar_case_products(b, &args, type, expert_shape, EXPERTS, products));
     }
     return INVAR_OK;
@@ -167,11 +167,11 @@ invar_status invar_bench_op_moe_linear_dx(invar_bench *b)
                                          .n_parts = 1,
                                          .experts = {d.start, EXPERTS},
                                          .k_shards = 1};
-        invar_bench_product products[EXPERTS];
+        invar_bench_gemm products[EXPERTS];
         for (int64_t e = 0; e < EXPERTS; e++)
-            products[e] = (invar_bench_product){.c = sent_rows(&args.dx, &d, e),
-                                                .a = sent_rows(&part.dy, &d, e),
-                                                .b = own_rows(&part.w, e, INNER)};
+            products[e] = (invar_bench_gemm){.c = sent_rows(&args.dx, &d, e),
+                                             .a = sent_rows(&part.dy, &d, e),
+                                             .b = own_rows(&part.w, e, INNER)};
         INVAR_TRY(invar_case_products(b, &args, type, expert_shape, EXPERTS, products));
     }
     return INVAR_OK;
@@ -191,13 +191,13 @@ invar_status invar_bench_op_moe_linear_dw(invar_bench *b)
             .row_token = d.plan.row_token,
             .experts = {d.start, EXPERTS},
             .units = invar_case_whole};
-        invar_bench_product products[EXPERTS];
+        invar_bench_gemm products[EXPERTS];
         for (int64_t e = 0; e < EXPERTS; e++)
-            products[e] = (invar_bench_product){.c = own_rows(&args.dw, e, INNER),
-                                                .a = sent_rows(&args.dy, &d, e),
-                                                .b = sent_rows(&args.x, &d, e),
-                                                .transpose_a = true,
-                                                .accumulate = true};
+            products[e] = (invar_bench_gemm){.c = own_rows(&args.dw, e, INNER),
+                                             .a = sent_rows(&args.dy, &d, e),
+                                             .b = sent_rows(&args.x, &d, e),
+                                             .transpose_a = true,
+                                             .accumulate = true};
         INVAR_TRY(invar_case_products(b, &args, type, expert_shape, EXPERTS, products));
     }
     return INVAR_OK;

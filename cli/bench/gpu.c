@@ -31,7 +31,7 @@
 invar_status invar_gpu_bench_take(void **out, invar_gpu_bench *b, size_t bytes)
 {
     INVAR_CHECK(b->n_taken < (int)(sizeof b->taken / sizeof *b->taken));
-    INVAR_TRY(invar_device_take(&b->gpu, out, bytes, "tensors of a benchmark"));
+    INVAR_TRY(invar_device_alloc(&b->gpu, out, bytes, "tensors of a benchmark"));
     b->taken[b->n_taken++] = *out;
     return INVAR_OK;
 }
@@ -39,7 +39,7 @@ invar_status invar_gpu_bench_take(void **out, invar_gpu_bench *b, size_t bytes)
 static void give_all(invar_gpu_bench *b)
 {
     while (b->n_taken > 0)
-        invar_device_give(&b->gpu, b->taken[--b->n_taken]);
+        invar_device_free(&b->gpu, b->taken[--b->n_taken]);
 }
 
 static invar_status make_noise(invar_gpu_bench *b)
@@ -50,7 +50,7 @@ static invar_status make_noise(invar_gpu_bench *b)
     for (size_t i = 0; i < NOISE_BYTES / sizeof *b->noise; i++) {
         invar_tensor at = invar_tensor_1d(&b->noise[i], INVAR_DTYPE_BF16, 1);
         float value = invar_bench_noise(&state);
-        invar_row_store(&at, 0, 0, 1, &value);
+        invar_tensor_row_store(&at, 0, 0, 1, &value);
     }
     return INVAR_OK;
 }
@@ -60,8 +60,8 @@ invar_status invar_gpu_bench_fill(invar_gpu_bench *b, void *to, size_t bytes)
     size_t period = NOISE_BYTES - 2 * 997; // rows do not repeat
 
     for (size_t at = 0; at < bytes; at += period)
-        INVAR_TRY(invar_device_put(&b->gpu, (char *)to + at, b->noise,
-                                   bytes - at < period ? bytes - at : period));
+        INVAR_TRY(invar_device_upload(&b->gpu, (char *)to + at, b->noise,
+                                      bytes - at < period ? bytes - at : period));
     return INVAR_OK;
 }
 
@@ -95,7 +95,7 @@ invar_status invar_gpu_bench_room(invar_tensor *out, invar_gpu_bench *b, invar_d
 invar_status invar_gpu_bench_array(void **out, invar_gpu_bench *b, const void *from, size_t bytes)
 {
     INVAR_TRY(invar_gpu_bench_take(out, b, bytes));
-    return invar_device_put(&b->gpu, *out, from, bytes);
+    return invar_device_upload(&b->gpu, *out, from, bytes);
 }
 
 /* ---- a row ----------------------------------------------------------------------------------- */
@@ -117,12 +117,12 @@ static void end_scratch(invar_device *dev)
     dev->scratch = NULL;
 }
 
-invar_status invar_gpu_bench_race(invar_gpu_bench *b, const invar_race_row *row)
+invar_status invar_gpu_bench_race(invar_gpu_bench *b, const invar_gpu_compare_case *row)
 {
     b->compared += row->compared;
     b->different += row->different;
     INVAR_TRY(begin_scratch(&b->gpu, row->op, row->args[0]));
-    return invar_race_run(b->race, row);
+    return invar_gpu_compare_run(b->race, row);
 }
 
 /* ---- bits ------------------------------------------------------------------------------------ */
@@ -135,36 +135,36 @@ static invar_status note_difference(void *payload, const invar_audit_finding *fi
     return INVAR_OK;
 }
 
-static invar_status run_audited(invar_caller *caller, const invar_race_row *row)
+static invar_status run_audited(invar_op_runner *caller, const invar_gpu_compare_case *row)
 {
     for (int64_t step = 0; step < 2; step++) { // the first time the audit learns what there is
         invar_audit_begin(caller->audit, step, INVAR_AUDIT_TRAIN);
-        INVAR_TRY(invar_caller_run(caller, row->op, row->args[0]));
+        INVAR_TRY(invar_op_runner_run(caller, row->op, row->args[0]));
         invar_audit_end(caller->audit);
     }
     return INVAR_OK;
 }
 
-invar_status invar_gpu_bench_audit(invar_race_row *row, const invar_gpu_bench *b)
+invar_status invar_gpu_bench_audit(invar_gpu_compare_case *row, const invar_gpu_bench *b)
 {
     enum { ELEMENTS = 16 };
     invar_audit_options options = {
         .elements = ELEMENTS, .found = note_difference, .payload = &row->different};
-    invar_caller caller;
+    invar_op_runner caller;
     invar_status status;
     int64_t differ;
 
-    invar_caller_init(&caller, &b->gpu);
+    invar_op_runner_init(&caller, &b->gpu);
     status = invar_audit_new(&caller.audit, &b->gpu, &options);
     if (status == INVAR_OK)
         status = run_audited(&caller, row);
     invar_audit_counted(&row->compared, &differ, caller.audit);
     invar_audit_free(caller.audit);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     return status;
 }
 #else
-invar_status invar_gpu_bench_audit(invar_race_row *row, const invar_gpu_bench *b)
+invar_status invar_gpu_bench_audit(invar_gpu_compare_case *row, const invar_gpu_bench *b)
 {
     (void)row, (void)b;
     return INVAR_OK;
@@ -186,12 +186,12 @@ static invar_status fetch(excerpt *out, const invar_gpu_bench *b, invar_tensor *
 
     if (cut)
         t->shape[0] = rows;
-    out->far = (char *)t->data + (cut ? (size_t)invar_gpu_sample_first(all, rows) * row : 0);
+    out->far = (char *)t->data + (cut ? (size_t)invar_gpu_row_check_first(all, rows) * row : 0);
     out->bytes = (size_t)t->shape[0] * row;
     INVAR_TRY(invar_alloc((void **)&out->near, out->bytes, 1, "rows of a benchmark"));
     INVAR_TRY(invar_alloc((void **)&out->after, out->bytes, 1, "rows of a benchmark"));
     t->data = out->near;
-    return invar_device_get(&b->gpu, out->near, out->far, out->bytes);
+    return invar_device_download(&b->gpu, out->near, out->far, out->bytes);
 }
 
 invar_status invar_gpu_bench_run(invar_device *dev, invar_op op, const void *args)
@@ -204,21 +204,21 @@ invar_status invar_gpu_bench_run(invar_device *dev, invar_op op, const void *arg
     return status;
 }
 
-invar_status invar_gpu_bench_quantised(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
+invar_status invar_gpu_bench_quantized(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
                                        int32_t scale_rows, int64_t rows, int64_t cols)
 {
-    invar_quantise_args q = {.q =
-                                 invar_tensor_quantised(NULL, NULL, dtype, scale_rows, rows, cols)};
+    invar_quantize_args q = {.q =
+                                 invar_tensor_quantized(NULL, NULL, dtype, scale_rows, rows, cols)};
 
     INVAR_TRY(invar_gpu_bench_make(&q.x, b, INVAR_DTYPE_BF16, rows, cols));
     INVAR_TRY(invar_gpu_bench_take(&q.q.data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
     INVAR_TRY(invar_gpu_bench_take(&q.q.scale, b, invar_tensor_scale_bytes(&q.q)));
     *out = q.q;
-    return invar_gpu_bench_run(&b->gpu, INVAR_OP_QUANTISE, &q);
+    return invar_gpu_bench_run(&b->gpu, INVAR_OP_QUANTIZE, &q);
 }
 
-static invar_status compare_excerpts(invar_race_row *row, invar_gpu_bench *b,
-                                     const invar_gpu_sample *s, excerpt *e)
+static invar_status compare_excerpts(invar_gpu_compare_case *row, invar_gpu_bench *b,
+                                     const invar_gpu_row_check *s, excerpt *e)
 {
     int64_t all = s->tensors[0]->shape[0];
 
@@ -228,7 +228,7 @@ static invar_status compare_excerpts(invar_race_row *row, invar_gpu_bench *b,
     INVAR_TRY(invar_gpu_bench_run(&b->cpu, row->op, s->args));
     for (int i = 0; i < s->results; i++) {
         size_t size = (size_t)invar_dtype_bits(s->tensors[i]->dtype) / 8;
-        INVAR_TRY(invar_device_get(&b->gpu, e[i].after, e[i].far, e[i].bytes));
+        INVAR_TRY(invar_device_download(&b->gpu, e[i].after, e[i].far, e[i].bytes));
         for (size_t at = 0; at < e[i].bytes; at += size)
             row->different += memcmp(e[i].near + at, e[i].after + at, size) != 0;
         row->compared += (int64_t)(e[i].bytes / size);
@@ -236,13 +236,13 @@ static invar_status compare_excerpts(invar_race_row *row, invar_gpu_bench *b,
     return INVAR_OK;
 }
 
-invar_status invar_gpu_bench_compare(invar_race_row *row, invar_gpu_bench *b,
-                                     const invar_gpu_sample *s)
+invar_status invar_gpu_bench_compare(invar_gpu_compare_case *row, invar_gpu_bench *b,
+                                     const invar_gpu_row_check *s)
 {
-    excerpt e[INVAR_GPU_SAMPLE_TENSORS] = {{0}};
+    excerpt e[INVAR_GPU_ROW_CHECK_TENSORS] = {{0}};
     invar_status status = compare_excerpts(row, b, s, e);
 
-    for (int i = 0; i < INVAR_GPU_SAMPLE_TENSORS; i++) {
+    for (int i = 0; i < INVAR_GPU_ROW_CHECK_TENSORS; i++) {
         invar_free(e[i].near);
         invar_free(e[i].after);
     }
@@ -269,18 +269,20 @@ static const size3 weight_sizes[] = {{1024, 3072, 16384}, {2048, 1024, 16384}, {
 enum { SHAPE_SIZE = 64 };
 
 /* (m, n) by k products each, with operands of this type. */
-static invar_race_row product_row(invar_op op, invar_dtype type, size3 z, char shape[SHAPE_SIZE])
+static invar_gpu_compare_case product_row(invar_op op, invar_dtype type, size3 z,
+                                          char shape[SHAPE_SIZE])
 {
     size_t touched = invar_gpu_bench_bytes(type, z.m + z.n, z.k) +
                      invar_gpu_bench_bytes(INVAR_DTYPE_BF16, z.m, z.n);
     size_t sets = CACHE_BYTES / touched + 1;
 
     snprintf(shape, SHAPE_SIZE, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
-    return (invar_race_row){.op = op,
-                            .type = invar_dtype_name(type),
-                            .shape = shape,
-                            .sets = sets > INVAR_RACE_SETS ? INVAR_RACE_SETS : (int)sets,
-                            .work = 2.0 * (double)z.m * (double)z.n * (double)z.k};
+    return (invar_gpu_compare_case){.op = op,
+                                    .type = invar_dtype_name(type),
+                                    .shape = shape,
+                                    .sets = sets > INVAR_GPU_COMPARE_SETS ? INVAR_GPU_COMPARE_SETS
+                                                                          : (int)sets,
+                                    .work = 2.0 * (double)z.m * (double)z.n * (double)z.k};
 }
 
 static void name_shards(char shape[SHAPE_SIZE], int32_t shards)
@@ -293,9 +295,9 @@ static void name_shards(char shape[SHAPE_SIZE], int32_t shards)
 
 static invar_status forward(invar_gpu_bench *b, size3 z, int32_t shards)
 {
-    invar_linear_fwd_args args[INVAR_RACE_SETS];
+    invar_linear_fwd_args args[INVAR_GPU_COMPARE_SETS];
     char shape[SHAPE_SIZE];
-    invar_race_row row = product_row(INVAR_OP_LINEAR_FWD, INVAR_DTYPE_BF16, z, shape);
+    invar_gpu_compare_case row = product_row(INVAR_OP_LINEAR_FWD, INVAR_DTYPE_BF16, z, shape);
 
     name_shards(shape, shards);
     for (int i = 0; i < row.sets; i++) {
@@ -311,9 +313,9 @@ static invar_status forward(invar_gpu_bench *b, size3 z, int32_t shards)
 
 static invar_status input_gradient(invar_gpu_bench *b, size3 z, int32_t shards)
 {
-    invar_linear_dx_args args[INVAR_RACE_SETS];
+    invar_linear_dx_args args[INVAR_GPU_COMPARE_SETS];
     char shape[SHAPE_SIZE];
-    invar_race_row row = product_row(INVAR_OP_LINEAR_DX, INVAR_DTYPE_BF16, z, shape);
+    invar_gpu_compare_case row = product_row(INVAR_OP_LINEAR_DX, INVAR_DTYPE_BF16, z, shape);
 
     name_shards(shape, shards);
     for (int i = 0; i < row.sets; i++) {
@@ -331,10 +333,10 @@ static invar_status weight_gradient(invar_gpu_bench *b, size3 z)
 {
     enum { UNITS = 8 };
     int64_t start[UNITS + 1];
-    invar_linear_dw_args args[INVAR_RACE_SETS];
+    invar_linear_dw_args args[INVAR_GPU_COMPARE_SETS];
     void *units;
     char shape[SHAPE_SIZE];
-    invar_race_row row = product_row(INVAR_OP_LINEAR_DW, INVAR_DTYPE_BF16, z, shape);
+    invar_gpu_compare_case row = product_row(INVAR_OP_LINEAR_DW, INVAR_DTYPE_BF16, z, shape);
 
     for (int i = 0; i <= UNITS; i++)
         start[i] = z.k / UNITS * i;
@@ -352,20 +354,20 @@ static invar_status weight_gradient(invar_gpu_bench *b, size3 z)
 
 static const size3 fp8_sizes[] = {{8192, 8192, 8192}, {4096, 4096, 4096}, {8192, 4096, 14336}};
 
-static invar_status forward_quantised(invar_gpu_bench *b, invar_dtype dtype, size3 z)
+static invar_status forward_quantized(invar_gpu_bench *b, invar_dtype dtype, size3 z)
 {
     bool weights_only = dtype == INVAR_DTYPE_INT4;
-    invar_linear_fwd_args args[INVAR_RACE_SETS];
+    invar_linear_fwd_args args[INVAR_GPU_COMPARE_SETS];
     char shape[SHAPE_SIZE];
-    invar_race_row row = product_row(INVAR_OP_LINEAR_FWD, dtype, z, shape);
+    invar_gpu_compare_case row = product_row(INVAR_OP_LINEAR_FWD, dtype, z, shape);
 
     for (int i = 0; i < row.sets; i++) {
         args[i] = (invar_linear_fwd_args){.k_shards = 1};
         if (weights_only)
             INVAR_TRY(invar_gpu_bench_make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
         else
-            INVAR_TRY(invar_gpu_bench_quantised(&args[i].x, b, dtype, 1, z.m, z.k));
-        INVAR_TRY(invar_gpu_bench_quantised(
+            INVAR_TRY(invar_gpu_bench_quantized(&args[i].x, b, dtype, 1, z.m, z.k));
+        INVAR_TRY(invar_gpu_bench_quantized(
             &args[i].w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1, z.n, z.k));
         INVAR_TRY(invar_gpu_bench_room(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
         row.args[i] = &args[i];
@@ -403,19 +405,19 @@ static invar_status attention(invar_gpu_bench *b, attention_size z)
     double flops = 2.0 * (double)(z.batch * z.heads * z.length) * (double)(z.length * z.dim);
     char shape[SHAPE_SIZE];
     void *samples;
-    invar_race_row row = {.op = INVAR_OP_ATTENTION_FWD,
-                          .type = "bf16",
-                          .shape = shape,
-                          .args = {&f},
-                          .sets = 1,
-                          .work = flops};
+    invar_gpu_compare_case row = {.op = INVAR_OP_ATTENTION_FWD,
+                                  .type = "bf16",
+                                  .shape = shape,
+                                  .args = {&f},
+                                  .sets = 1,
+                                  .work = flops};
 
     snprintf(shape, sizeof shape, "B%" PRId64 " H%" PRId64 "/%" PRId64 " S%" PRId64 " D%" PRId64,
              z.batch, z.heads, z.kv_heads, z.length, z.dim);
     for (int64_t i = 0; i <= z.batch; i++)
         start[i] = i * z.length;
     INVAR_TRY(invar_gpu_bench_array(&samples, b, start, (size_t)(z.batch + 1) * sizeof *start));
-    f.samples = (invar_segments){samples, z.batch};
+    f.samples = (invar_row_offsets){samples, z.batch};
     INVAR_TRY(make_heads(&f.q, b, tokens, z.heads, z.dim));
     INVAR_TRY(make_heads(&f.k, b, tokens, z.kv_heads, z.dim));
     INVAR_TRY(make_heads(&f.v, b, tokens, z.kv_heads, z.dim));
@@ -466,16 +468,16 @@ static invar_status products(invar_gpu_bench *b)
     for (size_t i = 0; i < SIZES(shard_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
         INVAR_TRY(invar_gpu_bench_end_row(b, forward(b, shard_sizes[i], SHARDS)));
     for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
-        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
         INVAR_TRY(
-            invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
-        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
+            invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
     }
     for (size_t i = DECODING; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
         INVAR_TRY(
-            invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, forward_sizes[i])));
+            invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_MXFP8, forward_sizes[i])));
         INVAR_TRY(
-            invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, forward_sizes[i])));
+            invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_INT4, forward_sizes[i])));
     }
     for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
         INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, fp8_sizes[i], 1)));
@@ -486,7 +488,7 @@ static invar_status products(invar_gpu_bench *b)
     return INVAR_OK;
 }
 
-static invar_status each(invar_gpu_bench *b, const invar_gpu_mover *m)
+static invar_status each(invar_gpu_bench *b, const invar_gpu_memory_bench *m)
 {
     for (; m->run; m++)
         if (wanted(b, m->op))
@@ -504,16 +506,16 @@ static invar_status run_rows(invar_gpu_bench *b)
     return each(b, invar_gpu_experts);
 }
 
-static invar_status run(invar_gpu_bench *b, const invar_race_options *options)
+static invar_status run(invar_gpu_bench *b, const invar_gpu_compare_options *options)
 {
     invar_status status;
     int rows;
 
     INVAR_TRY(invar_device_open(&b->gpu));
     INVAR_TRY(make_noise(b));
-    INVAR_TRY(invar_race_new(&b->race, &b->gpu, options));
+    INVAR_TRY(invar_gpu_compare_new(&b->race, &b->gpu, options));
     status = run_rows(b);
-    rows = invar_race_end(b->race, status);
+    rows = invar_gpu_compare_end(b->race, status);
     INVAR_TRY(status);
     if (rows == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -529,7 +531,8 @@ static invar_status run(invar_gpu_bench *b, const invar_race_options *options)
     return INVAR_OK;
 }
 
-invar_status invar_bench_gpu(const char *only, const invar_race_options *options, invar_pool *pool)
+invar_status invar_bench_gpu(const char *only, const invar_gpu_compare_options *options,
+                             invar_pool *pool)
 {
     invar_gpu_bench b = {
         .gpu = {.numerics = INVAR_NUMERICS_SM90, .pool = pool},
@@ -539,7 +542,7 @@ invar_status invar_bench_gpu(const char *only, const invar_race_options *options
 
     INVAR_TRY(invar_backend_find(&b.gpu.backend, INVAR_DEVICE_CUDA));
     status = run(&b, options);
-    invar_race_free(b.race);
+    invar_gpu_compare_free(b.race);
     invar_free(b.noise);
     invar_device_close(&b.gpu);
     return status;

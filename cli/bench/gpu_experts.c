@@ -31,7 +31,8 @@ static invar_status make_route(invar_moe_route_fwd_args *out, invar_gpu_bench *b
 static invar_status bench_route(invar_gpu_bench *b)
 {
     invar_moe_route_fwd_args a, part;
-    invar_gpu_sample s = {&part, 64, 4, 3, {&part.ids, &part.weights, &part.scores, &part.logits}};
+    invar_gpu_row_check s = {
+        &part, 64, 4, 3, {&part.ids, &part.weights, &part.scores, &part.logits}};
 
     INVAR_TRY(make_route(&a, b));
     part = a;
@@ -43,7 +44,7 @@ static invar_status bench_route_bwd(invar_gpu_bench *b)
 {
     invar_moe_route_fwd_args f;
     invar_moe_route_bwd_args a = {0}, part;
-    invar_gpu_sample s = {
+    invar_gpu_row_check s = {
         &part, 64, 4, 1, {&part.dlogits, &part.dweights, &part.ids, &part.scores}};
 
     INVAR_TRY(make_route(&f, b));
@@ -73,7 +74,7 @@ static invar_status make_slots(invar_tensor *out, invar_gpu_bench *b)
 static invar_status bench_gather(invar_gpu_bench *b)
 {
     invar_moe_gather_fwd_args a = {0}, part;
-    invar_gpu_sample s = {&part, 2, 3, 1, {&part.out, &part.x, &part.row_token}};
+    invar_gpu_row_check s = {&part, 2, 3, 1, {&part.out, &part.x, &part.row_token}};
 
     INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
@@ -87,7 +88,7 @@ static invar_status bench_gather(invar_gpu_bench *b)
 static invar_status bench_gather_bwd(invar_gpu_bench *b)
 {
     invar_moe_gather_bwd_args a = {0}, part;
-    invar_gpu_sample s = {&part, TOKENS, 3, 1, {&part.dx, &part.dout, &part.slot_row}};
+    invar_gpu_row_check s = {&part, TOKENS, 3, 1, {&part.dx, &part.dout, &part.slot_row}};
 
     INVAR_TRY(invar_gpu_bench_room(&a.dx, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.dout, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
@@ -100,7 +101,8 @@ static invar_status bench_gather_bwd(invar_gpu_bench *b)
 static invar_status bench_combine(invar_gpu_bench *b)
 {
     invar_moe_combine_fwd_args a = {0}, part;
-    invar_gpu_sample s = {&part, TOKENS, 4, 1, {&part.out, &part.y, &part.weights, &part.slot_row}};
+    invar_gpu_row_check s = {
+        &part, TOKENS, 4, 1, {&part.out, &part.y, &part.weights, &part.slot_row}};
 
     INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_make(&a.y, b, INVAR_DTYPE_BF16, ROWS, HIDDEN));
@@ -114,7 +116,7 @@ static invar_status bench_combine(invar_gpu_bench *b)
 static invar_status bench_combine_bwd(invar_gpu_bench *b)
 {
     invar_moe_combine_bwd_args a = {0}, part;
-    invar_gpu_sample s = {
+    invar_gpu_row_check s = {
         &part,
         ROWS,
         6,
@@ -137,7 +139,7 @@ static invar_status bench_combine_bwd(invar_gpu_bench *b)
 enum { EACH = 256, ALL = EXPERTS * EACH, FFN = 768, WIDTH = 2048, BATCH = 4096 };
 
 /* So many rows of an expert. */
-static invar_status make_experts(invar_segments *out, invar_gpu_bench *b)
+static invar_status make_experts(invar_row_offsets *out, invar_gpu_bench *b)
 {
     int64_t start[EXPERTS + 1];
     void *there;
@@ -145,19 +147,19 @@ static invar_status make_experts(invar_segments *out, invar_gpu_bench *b)
     for (int i = 0; i <= EXPERTS; i++)
         start[i] = i * EACH;
     INVAR_TRY(invar_gpu_bench_array(&there, b, start, sizeof start));
-    *out = (invar_segments){there, EXPERTS};
+    *out = (invar_row_offsets){there, EXPERTS};
     return INVAR_OK;
 }
 
 static invar_status multiplies(invar_gpu_bench *b, invar_op op, const char *type, const char *shape,
                                const void *args)
 {
-    invar_race_row row = {.op = op,
-                          .type = type,
-                          .shape = shape,
-                          .args = {args},
-                          .sets = 1,
-                          .work = 2.0 * ALL * FFN * WIDTH};
+    invar_gpu_compare_case row = {.op = op,
+                                  .type = type,
+                                  .shape = shape,
+                                  .args = {args},
+                                  .sets = 1,
+                                  .work = 2.0 * ALL * FFN * WIDTH};
 
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
     return invar_gpu_bench_race(b, &row);
@@ -183,9 +185,9 @@ static invar_status linear_fp8(invar_gpu_bench *b, int64_t out, int64_t in, cons
 
     INVAR_TRY(make_experts(&a.experts, b));
     INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, ALL, out));
-    INVAR_TRY(invar_gpu_bench_quantised(&a.x, b, INVAR_DTYPE_FP8, 1, ALL, in));
+    INVAR_TRY(invar_gpu_bench_quantized(&a.x, b, INVAR_DTYPE_FP8, 1, ALL, in));
     INVAR_TRY(
-        invar_gpu_bench_quantised(&a.w, b, INVAR_DTYPE_FP8, INVAR_FP8_BLOCK, EXPERTS * out, in));
+        invar_gpu_bench_quantized(&a.w, b, INVAR_DTYPE_FP8, INVAR_FP8_BLOCK, EXPERTS * out, in));
     return multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "fp8", shape, &a);
 }
 
@@ -217,7 +219,7 @@ static invar_status bench_linear_dw(invar_gpu_bench *b)
     for (int i = 0; i <= UNITS; i++)
         start[i] = BATCH / UNITS * i;
     INVAR_TRY(invar_gpu_bench_array(&units, b, start, sizeof start));
-    a.units = (invar_segments){units, UNITS};
+    a.units = (invar_row_offsets){units, UNITS};
     INVAR_TRY(make_experts(&a.experts, b));
     INVAR_TRY(invar_gpu_bench_make(&a.dw, b, INVAR_DTYPE_F32, EXPERTS * FFN, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.dy, b, INVAR_DTYPE_BF16, ALL, FFN));
@@ -228,7 +230,7 @@ static invar_status bench_linear_dw(invar_gpu_bench *b)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-const invar_gpu_mover invar_gpu_experts[] = {
+const invar_gpu_memory_bench invar_gpu_experts[] = {
     {INVAR_OP_MOE_ROUTE_FWD, bench_route},         {INVAR_OP_MOE_ROUTE_BWD, bench_route_bwd},
     {INVAR_OP_MOE_GATHER_FWD, bench_gather},       {INVAR_OP_MOE_GATHER_BWD, bench_gather_bwd},
     {INVAR_OP_MOE_LINEAR_FWD, bench_linear},       {INVAR_OP_MOE_LINEAR_DX, bench_linear_dx},

@@ -17,13 +17,13 @@
 
 enum { TOKENS = 16384, HIDDEN = 4096, VOCABULARY = 151936 };
 
-static invar_race_row mover(invar_op op, const void *args, const char *shape, double bytes)
+static invar_gpu_compare_case mover(invar_op op, const void *args, const char *shape, double bytes)
 {
-    return (invar_race_row){
+    return (invar_gpu_compare_case){
         .op = op, .type = "bf16", .shape = shape, .args = {args}, .sets = 1, .work = bytes};
 }
 
-static invar_status race_copy(invar_gpu_bench *b, invar_race_row *row)
+static invar_status race_copy(invar_gpu_bench *b, invar_gpu_compare_case *row)
 {
     size_t half = (size_t)(row->work / 2);
 
@@ -33,10 +33,10 @@ static invar_status race_copy(invar_gpu_bench *b, invar_race_row *row)
     return invar_gpu_bench_race(b, row);
 }
 
-invar_status invar_gpu_bench_moves(invar_gpu_bench *b, const invar_gpu_sample *s, invar_op op,
+invar_status invar_gpu_bench_moves(invar_gpu_bench *b, const invar_gpu_row_check *s, invar_op op,
                                    const void *args, const char *shape, double bytes)
 {
-    invar_race_row row = mover(op, args, shape, bytes);
+    invar_gpu_compare_case row = mover(op, args, shape, bytes);
 
     INVAR_TRY(invar_gpu_bench_compare(&row, b, s));
     return race_copy(b, &row);
@@ -56,7 +56,7 @@ static invar_status make_activations(invar_gpu_bench *b, invar_tensor *out, inva
 static invar_status bench_add(invar_gpu_bench *b)
 {
     invar_add_args a = {0}, part;
-    invar_gpu_sample s = {&part, 2, 3, 1, {&part.out, &part.a, &part.b}};
+    invar_gpu_row_check s = {&part, 2, 3, 1, {&part.out, &part.a, &part.b}};
 
     INVAR_TRY(make_activations(b, &a.out, &a.a, &a.b));
     part = a;
@@ -66,7 +66,7 @@ static invar_status bench_add(invar_gpu_bench *b)
 static invar_status bench_rmsnorm(invar_gpu_bench *b)
 {
     invar_rmsnorm_fwd_args a = {.eps = 1e-6f}, part;
-    invar_gpu_sample s = {&part, 2, 3, 1, {&part.y, &part.x, &part.weight}};
+    invar_gpu_row_check s = {&part, 2, 3, 1, {&part.y, &part.x, &part.weight}};
 
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
@@ -82,7 +82,7 @@ static invar_status bench_rmsnorm(invar_gpu_bench *b)
 static invar_status bench_swiglu(invar_gpu_bench *b)
 {
     invar_swiglu_fwd_args a = {0}, part;
-    invar_gpu_sample s = {&part, 2, 3, 1, {&part.y, &part.gate, &part.up}};
+    invar_gpu_row_check s = {&part, 2, 3, 1, {&part.y, &part.gate, &part.up}};
 
     INVAR_TRY(make_activations(b, &a.y, &a.gate, &a.up));
     part = a;
@@ -91,15 +91,15 @@ static invar_status bench_swiglu(invar_gpu_bench *b)
 }
 
 /* Activations, a scale for each row and block. */
-static invar_status quantise(invar_gpu_bench *b, invar_dtype dtype)
+static invar_status quantize(invar_gpu_bench *b, invar_dtype dtype)
 {
     static float here[2 * HIDDEN / INVAR_FP8_BLOCK], there[2 * HIDDEN / INVAR_FP8_BLOCK];
-    invar_quantise_args a = {.q = invar_tensor_quantised(NULL, NULL, dtype, 1, TOKENS, HIDDEN)};
-    invar_quantise_args part;
-    invar_gpu_sample s = {&part, 2, 2, 1, {&part.q, &part.x}};
+    invar_quantize_args a = {.q = invar_tensor_quantized(NULL, NULL, dtype, 1, TOKENS, HIDDEN)};
+    invar_quantize_args part;
+    invar_gpu_row_check s = {&part, 2, 2, 1, {&part.q, &part.x}};
     size_t bytes = invar_tensor_scale_bytes(&a.q), row_bytes = bytes / TOKENS;
-    invar_race_row row =
-        mover(INVAR_OP_QUANTISE, &a, "16384x4096", 3.0 * TOKENS * HIDDEN + (double)bytes);
+    invar_gpu_compare_case row =
+        mover(INVAR_OP_QUANTIZE, &a, "16384x4096", 3.0 * TOKENS * HIDDEN + (double)bytes);
 
     row.type = invar_dtype_name(dtype);
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
@@ -108,20 +108,20 @@ static invar_status quantise(invar_gpu_bench *b, invar_dtype dtype)
     part = a;
     part.q.scale = here;
     INVAR_TRY(invar_gpu_bench_compare(&row, b, &s));
-    INVAR_TRY(invar_device_get(&b->gpu, there,
-                               (char *)a.q.scale +
-                                   (size_t)invar_gpu_sample_first(TOKENS, s.rows) * row_bytes,
-                               (size_t)s.rows * row_bytes));
+    INVAR_TRY(invar_device_download(
+        &b->gpu, there,
+        (char *)a.q.scale + (size_t)invar_gpu_row_check_first(TOKENS, s.rows) * row_bytes,
+        (size_t)s.rows * row_bytes));
     row.compared++;
     row.different += memcmp(here, there, (size_t)s.rows * row_bytes) != 0;
     return race_copy(b, &row);
 }
 
-static invar_status bench_quantise(invar_gpu_bench *b)
+static invar_status bench_quantize(invar_gpu_bench *b)
 {
-    INVAR_TRY(quantise(b, INVAR_DTYPE_FP8));
+    INVAR_TRY(quantize(b, INVAR_DTYPE_FP8));
     INVAR_TRY(invar_gpu_bench_end_row(b, INVAR_OK));
-    return quantise(b, INVAR_DTYPE_MXFP8);
+    return quantize(b, INVAR_DTYPE_MXFP8);
 }
 
 /* Runs an op of a whole tensor on the CPU: `x`, to which `args` point, is a copy here meanwhile. */
@@ -132,7 +132,7 @@ static invar_status run_near(invar_gpu_bench *b, invar_op op, const void *args, 
     invar_status status;
 
     INVAR_TRY(invar_alloc(&x->data, bytes, 1, "a tensor of a benchmark"));
-    status = invar_device_get(&b->gpu, x->data, far, bytes);
+    status = invar_device_download(&b->gpu, x->data, far, bytes);
     if (status == INVAR_OK)
         status = invar_gpu_bench_run(&b->cpu, op, args);
     invar_free(x->data);
@@ -141,7 +141,7 @@ static invar_status run_near(invar_gpu_bench *b, invar_op op, const void *args, 
 }
 
 /* The whole digest. */
-static invar_status compare_digest(invar_race_row *row, invar_gpu_bench *b, invar_tensor *x,
+static invar_status compare_digest(invar_gpu_compare_case *row, invar_gpu_bench *b, invar_tensor *x,
                                    const invar_hash_tree_args *a)
 {
     invar_hash_tree_args near = *a;
@@ -150,7 +150,7 @@ static invar_status compare_digest(invar_race_row *row, invar_gpu_bench *b, inva
     near.digest = &here;
     INVAR_TRY(run_near(b, row->op, &near, x));
     INVAR_TRY(invar_gpu_bench_run(&b->gpu, row->op, a));
-    INVAR_TRY(invar_device_get(&b->gpu, &there, a->digest, sizeof there));
+    INVAR_TRY(invar_device_download(&b->gpu, &there, a->digest, sizeof there));
     row->compared = 1;
     row->different = !invar_digest_equal(&here, &there);
     return INVAR_OK;
@@ -160,7 +160,7 @@ static invar_status bench_hash(invar_gpu_bench *b)
 {
     invar_tensor x;
     invar_hash_tree_args a = {.x = &x, .count = 1, .shards = 1};
-    invar_race_row row;
+    invar_gpu_compare_case row;
     void *digest;
 
     INVAR_TRY(invar_gpu_bench_make(&x, b, INVAR_DTYPE_BF16, 4 * TOKENS, HIDDEN));
@@ -182,7 +182,7 @@ static invar_status bench_grad_norm(invar_gpu_bench *b)
     invar_grad_norm_args a = {
         .norm = &there[0], .clip = &there[1], .grads = &grad, .count = 1, .max_norm = 1.0f};
     invar_grad_norm_args near = a;
-    invar_race_row row = mover(INVAR_OP_GRAD_NORM, &a, "268435456", 4.0 * PARAMETERS);
+    invar_gpu_compare_case row = mover(INVAR_OP_GRAD_NORM, &a, "268435456", 4.0 * PARAMETERS);
 
     row.type = "f32";
     near.norm = &here[0];
@@ -212,7 +212,7 @@ static invar_status bench_adamw(invar_gpu_bench *b)
                           .beta1_power = 0.5f,
                           .beta2_power = 0.5f};
     invar_adamw_args part;
-    invar_gpu_sample s = {
+    invar_gpu_row_check s = {
         &part, 64, 5, 4, {&part.weight, &part.master, &part.m, &part.v, &part.grad}};
     invar_tensor *f32[] = {&a.master, &a.m, &a.v, &a.grad};
     void *digest;
@@ -258,7 +258,7 @@ static invar_status make_logprob(invar_logprob_fwd_args *out, invar_gpu_bench *b
 static invar_status bench_logprob(invar_gpu_bench *b)
 {
     invar_logprob_fwd_args a, part;
-    invar_gpu_sample s = {
+    invar_gpu_row_check s = {
         &part,
         2,
         6,
@@ -276,11 +276,11 @@ static invar_status bench_logprob_sum(invar_gpu_bench *b)
 {
     enum { IDS = VOCABULARY / 2 };
     invar_logprob_sum_args a = {.temperature = 1.0f}, part;
-    invar_gpu_sample s = {&part, 2, 3, 1, {&part.sums, &part.logits, &part.targets}};
+    invar_gpu_row_check s = {&part, 2, 3, 1, {&part.sums, &part.logits, &part.targets}};
 
     INVAR_TRY(invar_gpu_bench_make(&a.logits, b, INVAR_DTYPE_F32, LOGIT_ROWS, IDS));
     INVAR_TRY(invar_gpu_bench_room(&a.sums, b, INVAR_DTYPE_F32, LOGIT_ROWS,
-                                   invar_logprob_sums_of(VOCABULARY, 2)));
+                                   invar_logprob_sum_columns(VOCABULARY, 2)));
     INVAR_TRY(invar_gpu_bench_indices(&a.targets, b, LOGIT_ROWS, IDS, 37));
     part = a;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_LOGPROB_SUM, &a, "4096x75968",
@@ -292,7 +292,7 @@ static invar_status bench_sample(invar_gpu_bench *b)
     enum { ROWS = 256 };
     static invar_sample_coords coords[ROWS];
     invar_sample_args a = {.temperature = 1.0f, .top_p = 1.0f}, part;
-    invar_gpu_sample s = {&part, 2, 2, 1, {&part.tokens, &part.logits}};
+    invar_gpu_row_check s = {&part, 2, 2, 1, {&part.tokens, &part.logits}};
     void *at;
 
     for (int i = 0; i < ROWS; i++)
@@ -303,7 +303,7 @@ static invar_status bench_sample(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_array(&at, b, coords, sizeof coords));
     a.coords = at;
     part = a;
-    part.coords = coords + invar_gpu_sample_first(ROWS, s.rows);
+    part.coords = coords + invar_gpu_row_check_first(ROWS, s.rows);
     return invar_gpu_bench_moves(b, &s, INVAR_OP_SAMPLE, &a, "256x151936", 4.0 * ROWS * VOCABULARY);
 }
 
@@ -312,14 +312,14 @@ static invar_status bench_sample(invar_gpu_bench *b)
 enum { UNITS = 8 };
 
 /* The tokens in equal parts, here and there. */
-static invar_status make_units(int64_t start[UNITS + 1], invar_segments *out, invar_gpu_bench *b)
+static invar_status make_units(int64_t start[UNITS + 1], invar_row_offsets *out, invar_gpu_bench *b)
 {
     void *there;
 
     for (int i = 0; i <= UNITS; i++)
         start[i] = TOKENS / UNITS * i;
     INVAR_TRY(invar_gpu_bench_array(&there, b, start, (UNITS + 1) * sizeof *start));
-    *out = (invar_segments){there, UNITS};
+    *out = (invar_row_offsets){there, UNITS};
     return INVAR_OK;
 }
 
@@ -328,7 +328,7 @@ static invar_status bench_rmsnorm_bwd(invar_gpu_bench *b)
     static const int64_t few[] = {0, 2};
     int64_t start[UNITS + 1];
     invar_rmsnorm_bwd_args a = {.eps = 1e-6f}, part;
-    invar_gpu_sample s = {&part, 2, 4, 1, {&part.dx, &part.dy, &part.x, &part.weight}};
+    invar_gpu_row_check s = {&part, 2, 4, 1, {&part.dx, &part.dy, &part.x, &part.weight}};
     invar_tensor *rows[] = {&a.dx, &a.dy, &a.x};
 
     INVAR_TRY(make_units(start, &a.units, b));
@@ -342,7 +342,7 @@ static invar_status bench_rmsnorm_bwd(invar_gpu_bench *b)
     a.dweight = invar_tensor_1d(a.dweight.data, INVAR_DTYPE_F32, HIDDEN);
     part = a;
     part.dweight = (invar_tensor){0}; // a sum over all rows
-    part.units = (invar_segments){few, 1};
+    part.units = (invar_row_offsets){few, 1};
     return invar_gpu_bench_moves(b, &s, INVAR_OP_RMSNORM_BWD, &a, "16384x4096",
                                  3.0 * TOKENS * HIDDEN * 2);
 }
@@ -350,7 +350,8 @@ static invar_status bench_rmsnorm_bwd(invar_gpu_bench *b)
 static invar_status bench_swiglu_bwd(invar_gpu_bench *b)
 {
     invar_swiglu_bwd_args a = {0}, part;
-    invar_gpu_sample s = {&part, 2, 5, 2, {&part.dgate, &part.dup, &part.dy, &part.gate, &part.up}};
+    invar_gpu_row_check s = {
+        &part, 2, 5, 2, {&part.dgate, &part.dup, &part.dy, &part.gate, &part.up}};
     invar_tensor *all[] = {&a.dgate, &a.dup, &a.dy, &a.gate, &a.up};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -365,7 +366,7 @@ static invar_status bench_token_sum(invar_gpu_bench *b)
 {
     int64_t start[UNITS + 1];
     invar_token_sum_args a = {0}, part;
-    invar_gpu_sample s = {&part, HIDDEN, 2, 1, {&part.out, &part.x}};
+    invar_gpu_row_check s = {&part, HIDDEN, 2, 1, {&part.out, &part.x}};
 
     INVAR_TRY(make_units(start, &a.units, b));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
@@ -381,7 +382,7 @@ static invar_status bench_logprob_bwd(invar_gpu_bench *b)
 {
     invar_logprob_fwd_args f;
     invar_logprob_bwd_args a = {.temperature = 1.0f}, part;
-    invar_gpu_sample s = {
+    invar_gpu_row_check s = {
         &part,
         2,
         6,
@@ -424,7 +425,7 @@ static invar_status bench_embedding(invar_gpu_bench *b)
 {
     enum { WIDTH = 1024 };
     invar_embedding_fwd_args a = {0}, part;
-    invar_gpu_sample s = {&part, 2, 3, 1, {&part.out, &part.table, &part.ids}};
+    invar_gpu_row_check s = {&part, 2, 3, 1, {&part.out, &part.table, &part.ids}};
 
     INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.table, b, INVAR_DTYPE_BF16, VOCABULARY, WIDTH));
@@ -440,7 +441,7 @@ static invar_status bench_embedding_bwd(invar_gpu_bench *b)
     enum { WIDTH = 1024, ROWS = 32768, ASKED = 12289 };
     int64_t start[UNITS + 1];
     invar_embedding_bwd_args a = {0}, part;
-    invar_gpu_sample s = {&part, ROWS, 3, 1, {&part.dtable, &part.dout, &part.ids}};
+    invar_gpu_row_check s = {&part, ROWS, 3, 1, {&part.dtable, &part.dout, &part.ids}};
 
     INVAR_TRY(invar_gpu_bench_make(&a.dtable, b, INVAR_DTYPE_F32, ROWS, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.dout, b, INVAR_DTYPE_BF16, TOKENS, WIDTH));
@@ -456,7 +457,7 @@ static invar_status rotate(invar_gpu_bench *b, invar_op op)
 {
     enum { HEADS = 16, DIM = 128, POSITIONS = 4096 };
     invar_rope_fwd_args a = {0}, part;
-    invar_gpu_sample s = {
+    invar_gpu_row_check s = {
         &part, 2, 5, 1, {&part.y, &part.x, &part.positions, &part.cosine, &part.sine}};
     invar_tensor *rows[] = {&a.y, &a.x}, *tables[] = {&a.cosine, &a.sine};
 
@@ -487,7 +488,7 @@ static invar_status bench_paged(invar_gpu_bench *b)
     enum { HEADS = 16, KV_HEADS = 8, DIM = 128, CACHED = SEQUENCES * CONTEXT };
     int64_t start[SEQUENCES + 1], lengths[SEQUENCES];
     invar_attention_paged_args a = {.rows = {NULL, SEQUENCES}};
-    invar_race_row row =
+    invar_gpu_compare_case row =
         mover(INVAR_OP_ATTENTION_PAGED, &a, "B256 H16/8 S512 D128", 4.0 * CACHED * KV_HEADS * DIM);
     invar_tensor *queries[] = {&a.q, &a.o}, *cached[] = {&a.cache.k, &a.cache.v};
     void *at;
@@ -521,7 +522,7 @@ static invar_status bench_kv_write(invar_gpu_bench *b)
     enum { HEADS = 8, DIM = 128, ALL = SEQUENCES * PAGES };
     int64_t start[SEQUENCES + 1], lengths[SEQUENCES];
     invar_kv_write_args a = {.rows = {NULL, SEQUENCES}}, part;
-    invar_gpu_sample s = {
+    invar_gpu_row_check s = {
         &part, ALL, 5, 2, {&part.cache.k, &part.cache.v, &part.k, &part.v, &part.cache.pages}};
     invar_tensor *rows[] = {&a.k, &a.v}, *cached[] = {&a.cache.k, &a.cache.v};
     void *at;
@@ -551,9 +552,9 @@ static invar_status bench_kv_write(invar_gpu_bench *b)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-const invar_gpu_mover invar_gpu_movers[] = {
+const invar_gpu_memory_bench invar_gpu_movers[] = {
     {INVAR_OP_ADD, bench_add},
-    {INVAR_OP_QUANTISE, bench_quantise},
+    {INVAR_OP_QUANTIZE, bench_quantize},
     {INVAR_OP_TOKEN_SUM, bench_token_sum},
     {INVAR_OP_EMBEDDING_FWD, bench_embedding},
     {INVAR_OP_EMBEDDING_BWD, bench_embedding_bwd},

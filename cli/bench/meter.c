@@ -22,27 +22,27 @@ typedef struct block {
     char what[40];
 } block;
 
-struct invar_meter {
+struct invar_profiling_backend {
     invar_backend table; /* first: a device's backend is the meter */
     const invar_backend *behind;
     bool on;
     double begun, seconds;
     double idle; /* seconds of a wait for nothing */
     int64_t waits;
-    invar_meter_row rows[MOST_ROWS];
+    invar_profile_row rows[MOST_ROWS];
     int64_t n_rows;
     block blocks[MOST_BLOCKS];
     int n_blocks;
 };
 
-static invar_meter *meter_of(const invar_device *dev)
+static invar_profiling_backend *meter_of(const invar_device *dev)
 {
-    return (invar_meter *)(uintptr_t)dev->backend;
+    return (invar_profiling_backend *)(uintptr_t)dev->backend;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static void note(invar_meter *m, const char *name, const char *shape, double seconds)
+static void note(invar_profiling_backend *m, const char *name, const char *shape, double seconds)
 {
     int64_t i = 0;
 
@@ -54,7 +54,7 @@ static void note(invar_meter *m, const char *name, const char *shape, double sec
         m->rows[i].name = "others";
         m->rows[i].shape[0] = '\0';
     } else if (i == m->n_rows) {
-        m->rows[m->n_rows++] = (invar_meter_row){.name = name};
+        m->rows[m->n_rows++] = (invar_profile_row){.name = name};
         (void)snprintf(m->rows[i].shape, sizeof m->rows[i].shape, "%s", shape);
     }
     m->rows[i].calls++;
@@ -65,7 +65,7 @@ static void note(invar_meter *m, const char *name, const char *shape, double sec
 static invar_status close_row(const invar_device *dev, const char *name, const char *shape,
                               double begun)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
     double seconds;
 
     INVAR_TRY(m->behind->memory.wait(dev));
@@ -75,7 +75,7 @@ static invar_status close_row(const invar_device *dev, const char *name, const c
     return INVAR_OK;
 }
 
-#define SHAPE_SIZE sizeof((invar_meter_row){0}.shape)
+#define SHAPE_SIZE sizeof((invar_profile_row){0}.shape)
 
 static void format_product(char *out, int64_t rows, int64_t outputs, int64_t inputs,
                            const char *type)
@@ -115,7 +115,7 @@ static void describe(char *out, invar_op op, const void *args)
 
 static invar_status run_op(const invar_device *dev, invar_op op, const void *args, void *workspace)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
     char shape[SHAPE_SIZE];
     double begun;
 
@@ -149,7 +149,7 @@ static const invar_op_impl impls[INVAR_OP_COUNT] = {
 
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
     block *b = &m->blocks[m->n_blocks];
 
     INVAR_CHECK(m->n_blocks < MOST_BLOCKS);
@@ -163,7 +163,7 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
 
 static void give(const invar_device *dev, void *at)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
 
     for (int i = 0; i < m->n_blocks; i++)
         if (m->blocks[i].at == at) {
@@ -175,7 +175,7 @@ static void give(const invar_device *dev, void *at)
 
 static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.put(dev, to, from, bytes));
@@ -184,7 +184,7 @@ static invar_status put(const invar_device *dev, void *to, const void *from, siz
 
 static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.get(dev, to, from, bytes));
@@ -195,7 +195,7 @@ static invar_status get(const invar_device *dev, void *to, const void *from, siz
 
 static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.copy(dev, to, from, bytes));
@@ -205,7 +205,7 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
 static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
                               size_t stride, size_t count)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.copy_each(dev, to, from, bytes, stride, count));
@@ -214,7 +214,7 @@ static invar_status copy_each(const invar_device *dev, void *to, const void *fro
 
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
-    invar_meter *m = meter_of(dev);
+    invar_profiling_backend *m = meter_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
     INVAR_TRY(m->behind->memory.zero(dev, at, bytes));
@@ -228,9 +228,9 @@ static invar_status wait(const invar_device *dev)
 
 /* ---- the object ------------------------------------------------------------------------------ */
 
-invar_status invar_meter_new(invar_meter **out, const invar_backend *behind)
+invar_status invar_profiling_backend_new(invar_profiling_backend **out, const invar_backend *behind)
 {
-    invar_meter *m = NULL;
+    invar_profiling_backend *m = NULL;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a meter"));
@@ -252,22 +252,22 @@ invar_status invar_meter_new(invar_meter **out, const invar_backend *behind)
     return INVAR_OK;
 }
 
-void invar_meter_free(invar_meter *meter)
+void invar_profiling_backend_free(invar_profiling_backend *meter)
 {
     invar_free(meter);
 }
 
-const invar_backend *invar_meter_backend(const invar_meter *meter)
+const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *meter)
 {
     return &meter->table;
 }
 
-void invar_meter_exchange(invar_meter *meter, const invar_backend *behind)
+void invar_profiling_backend_exchange(invar_profiling_backend *meter, const invar_backend *behind)
 {
     meter->behind = behind;
 }
 
-invar_status invar_meter_begin(invar_meter *meter, const invar_device *dev)
+invar_status invar_profiling_backend_begin(invar_profiling_backend *meter, const invar_device *dev)
 {
     enum { TRIES = 16 };
 
@@ -285,21 +285,22 @@ invar_status invar_meter_begin(invar_meter *meter, const invar_device *dev)
     return INVAR_OK;
 }
 
-void invar_meter_end(invar_meter *meter)
+void invar_profiling_backend_end(invar_profiling_backend *meter)
 {
     meter->seconds = invar_bench_now() - meter->begun - meter->idle * (double)meter->waits;
     meter->on = false;
 }
 
-double invar_meter_seconds(const invar_meter *meter)
+double invar_profiling_backend_seconds(const invar_profiling_backend *meter)
 {
     return meter->seconds;
 }
 
-const invar_meter_row *invar_meter_rows(int64_t *count_out, invar_meter *meter)
+const invar_profile_row *invar_profiling_backend_rows(int64_t *count_out,
+                                                      invar_profiling_backend *meter)
 {
     for (int64_t i = 1; i < meter->n_rows; i++) {
-        invar_meter_row row = meter->rows[i];
+        invar_profile_row row = meter->rows[i];
         int64_t at = i;
         for (; at > 0 && meter->rows[at - 1].seconds < row.seconds; at--)
             meter->rows[at] = meter->rows[at - 1];
@@ -309,7 +310,7 @@ const invar_meter_row *invar_meter_rows(int64_t *count_out, invar_meter *meter)
     return meter->rows;
 }
 
-size_t invar_meter_taken(const invar_meter *meter, const char *what)
+size_t invar_profiling_backend_taken(const invar_profiling_backend *meter, const char *what)
 {
     size_t bytes = 0;
 

@@ -14,35 +14,38 @@
 
 #include "kernels-deterministic/ops.h"
 
-typedef struct invar_meter invar_meter;
+typedef struct invar_profiling_backend invar_profiling_backend;
 
-invar_status invar_meter_new(invar_meter **out, const invar_backend *behind) INVAR_MUST_USE;
-void invar_meter_free(invar_meter *meter);
+invar_status invar_profiling_backend_new(invar_profiling_backend **out,
+                                         const invar_backend *behind) INVAR_MUST_USE;
+void invar_profiling_backend_free(invar_profiling_backend *meter);
 
 /* For a device, and all that is made with it; the meter outlives them. */
-const invar_backend *invar_meter_backend(const invar_meter *meter);
+const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *meter);
 
-void invar_meter_exchange(invar_meter *meter, const invar_backend *behind);
+void invar_profiling_backend_exchange(invar_profiling_backend *meter, const invar_backend *behind);
 
 /* Takes times from now on, and forgets those it has; or ends it, and keeps them. */
-invar_status invar_meter_begin(invar_meter *meter, const invar_device *dev) INVAR_MUST_USE;
-void invar_meter_end(invar_meter *meter);
+invar_status invar_profiling_backend_begin(invar_profiling_backend *meter,
+                                           const invar_device *dev) INVAR_MUST_USE;
+void invar_profiling_backend_end(invar_profiling_backend *meter);
 
 /* All calls of an op with operands of these extents, or all copies in one direction. */
-typedef struct invar_meter_row {
+typedef struct invar_profile_row {
     const char *name; /* "linear.fwd" */
     char shape[48];   /* rows x outputs x inputs and the like; "": not told apart */
     int64_t calls;
     double seconds;
-} invar_meter_row;
+} invar_profile_row;
 
 /* The longest first; borrowed until the next begin. */
-const invar_meter_row *invar_meter_rows(int64_t *count_out, invar_meter *meter);
+const invar_profile_row *invar_profiling_backend_rows(int64_t *count_out,
+                                                      invar_profiling_backend *meter);
 
 /* Seconds from begin to end, without the waits. */
-double invar_meter_seconds(const invar_meter *meter);
+double invar_profiling_backend_seconds(const invar_profiling_backend *meter);
 
 /* Bytes that are taken now under this name; NULL: of all names. */
-size_t invar_meter_taken(const invar_meter *meter, const char *what);
+size_t invar_profiling_backend_taken(const invar_profiling_backend *meter, const char *what);
 
 #endif

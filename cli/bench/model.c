@@ -134,14 +134,14 @@ static invar_status make_noise(noise *n, float deviation)
         narrow[i] = invar_bf16_from_f32(wide[i]);
     }
     if (status == INVAR_OK)
-        status = invar_device_take(n->dev, (void **)&n->wide, NOISE_COUNT * sizeof *wide, "noise");
+        status = invar_device_alloc(n->dev, (void **)&n->wide, NOISE_COUNT * sizeof *wide, "noise");
     if (status == INVAR_OK)
         status =
-            invar_device_take(n->dev, (void **)&n->narrow, NOISE_COUNT * sizeof *narrow, "noise");
+            invar_device_alloc(n->dev, (void **)&n->narrow, NOISE_COUNT * sizeof *narrow, "noise");
     if (status == INVAR_OK)
-        status = invar_device_put(n->dev, n->wide, wide, NOISE_COUNT * sizeof *wide);
+        status = invar_device_upload(n->dev, n->wide, wide, NOISE_COUNT * sizeof *wide);
     if (status == INVAR_OK)
-        status = invar_device_put(n->dev, n->narrow, narrow, NOISE_COUNT * sizeof *narrow);
+        status = invar_device_upload(n->dev, n->narrow, narrow, NOISE_COUNT * sizeof *narrow);
     invar_free(wide);
     invar_free(narrow);
     return status;
@@ -178,15 +178,15 @@ static invar_status fill_norm(const noise *n, const invar_param *p)
         ones[i] = 1.0f;
         rounded[i] = invar_bf16_from_f32(1.0f);
     }
-    status = invar_device_put(n->dev, p->master.data, ones, count * sizeof *ones);
+    status = invar_device_upload(n->dev, p->master.data, ones, count * sizeof *ones);
     if (status == INVAR_OK && p->weight.dtype == INVAR_DTYPE_BF16)
-        status = invar_device_put(n->dev, p->weight.data, rounded, count * sizeof *rounded);
+        status = invar_device_upload(n->dev, p->weight.data, rounded, count * sizeof *rounded);
     invar_free(ones);
     return status;
 }
 
 /* The master, and what the format makes of it. */
-static invar_status fill_param(const noise *n, invar_caller *caller, const invar_param *p,
+static invar_status fill_param(const noise *n, invar_op_runner *caller, const invar_param *p,
                                int64_t number)
 {
     int64_t first = number * 104729 % NOISE_COUNT;
@@ -198,23 +198,23 @@ static invar_status fill_param(const noise *n, invar_caller *caller, const invar
         return spread(n, p->weight.data, n->narrow, sizeof *n->narrow, elements(p), first);
     if (p->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK; // the master itself
-    return INVAR_CALL(caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
+    return INVAR_CALL(caller, QUANTIZE, quantize, .q = p->weight, .x = p->master);
 }
 
 static invar_status fill_model(invar_model *model, const invar_device *dev)
 {
     noise n = {.dev = dev};
-    invar_caller caller;
+    invar_op_runner caller;
     invar_status status = make_noise(&n, model->spec.init_std);
 
-    invar_caller_init(&caller, dev);
+    invar_op_runner_init(&caller, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
         status = fill_param(&n, &caller, &model->params[i], i);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     if (n.wide)
-        invar_device_give(dev, n.wide);
+        invar_device_free(dev, n.wide);
     if (n.narrow)
-        invar_device_give(dev, n.narrow);
+        invar_device_free(dev, n.narrow);
     return status;
 }
 
@@ -240,13 +240,14 @@ double invar_bench_median(double *times, int64_t count)
     return times[count / 2];
 }
 
-invar_status invar_bench_profile_take(invar_bench_profile *out, invar_meter *meter, int64_t rounds)
+invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *meter,
+                                      int64_t rounds)
 {
-    const invar_meter_row *rows = invar_meter_rows(&out->count, meter);
+    const invar_profile_row *rows = invar_profiling_backend_rows(&out->count, meter);
 
     INVAR_TRY(invar_alloc((void **)&out->rows, (size_t)out->count, sizeof *rows, "a profile"));
     memcpy(out->rows, rows, (size_t)out->count * sizeof *rows);
-    out->seconds = invar_meter_seconds(meter);
+    out->seconds = invar_profiling_backend_seconds(meter);
     out->rounds = rounds;
     return INVAR_OK;
 }
@@ -286,7 +287,7 @@ static double mib(size_t bytes)
 }
 
 /* The peer's seconds for the same calls; 0: it has none. */
-static double peer_seconds(const invar_bench_profile *peer, const invar_meter_row *row)
+static double peer_seconds(const invar_bench_profile *peer, const invar_profile_row *row)
 {
     for (int64_t i = 0; i < peer->count; i++)
         if (strcmp(peer->rows[i].name, row->name) == 0 &&
@@ -305,7 +306,7 @@ static double rest(const invar_bench_profile *p)
     return seconds;
 }
 
-static void print_row(const invar_bench_profiles *p, const invar_meter_row *r, double peer)
+static void print_row(const invar_bench_profiles *p, const invar_profile_row *r, double peer)
 {
     double rounds = (double)p->own.rounds;
 
@@ -320,8 +321,8 @@ static void print_row(const invar_bench_profiles *p, const invar_meter_row *r, d
 static void print_profile(const invar_bench_profiles *p, const char *what)
 {
     const invar_bench_profile *own = &p->own;
-    invar_meter_row host = {.name = "the host", .calls = own->rounds, .seconds = rest(own)};
-    invar_meter_row all = {.name = "all", .calls = own->rounds, .seconds = own->seconds};
+    invar_profile_row host = {.name = "the host", .calls = own->rounds, .seconds = rest(own)};
+    invar_profile_row all = {.name = "all", .calls = own->rounds, .seconds = own->seconds};
 
     if (!own->rows)
         return;
@@ -345,7 +346,7 @@ static void print_train(const answer *a)
 
     printf("\ntraining, %" PRId64 " x %" PRId64 " tokens\n", t->samples, t->length);
     printf("  %-38s %10.3f ms %12.0f tokens/s", "a step", 1e3 * t->seconds, rate);
-    if (invar_device_far(a->dev))
+    if (invar_device_is_local(a->dev))
         printf("  %.1f %% of 989 TFLOP/s", 100.0 * t->flop / t->seconds / PEAK_FLOPS);
     printf("\n");
     print_more("digests of the step, ledger", t->recorded[INVAR_PROBE_STEP].seconds, t->seconds);
@@ -412,7 +413,7 @@ static void print_rollout(const answer *a)
     printf("  %-38s cache %.0f, activations %.0f\n", "MiB", mib(r->cache), mib(r->activations));
 }
 
-static void print_guessed(const invar_bench_guessed *g, const invar_bench_guessed *none)
+static void print_guessed(const invar_bench_draft_result *g, const invar_bench_draft_result *none)
 {
     printf("  %-38" PRId64 " %10.3f ms %12.0f tokens/s %6.2f times, %" PRId64 " passes, %" PRId64
            " of %" PRId64 " guesses held\n",
@@ -561,7 +562,7 @@ static void json_speculation(const answer *a)
     for (int text = 0; text < INVAR_BENCH_TEXT_COUNT; text++) {
         printf(", \"%s\": [", invar_bench_text_choices.words[text]);
         for (int i = 0; i < INVAR_BENCH_GUESSED; i++) {
-            const invar_bench_guessed *g = &s->guessed[text][i];
+            const invar_bench_draft_result *g = &s->guessed[text][i];
             printf("%s{\"tokens_at_a_time\": %" PRId64 ", \"tokens\": %" PRId64
                    ", \"passes\": %" PRId64 ", \"drafted\": %" PRId64 ", \"accepted\": %" PRId64
                    ", \"seconds\": %.9g}",
@@ -631,7 +632,7 @@ static invar_status measure(answer *a, const invar_bench_subject *subject)
         return status;
     if (status != INVAR_OK) {
         printf(",\n  \"error\": ");
-        invar_plain_print_json(stdout, invar_error_last()->message);
+        invar_safe_text_print_json(stdout, invar_error_last()->message);
     }
     printf("\n}\n");
     return status;
@@ -673,9 +674,9 @@ static invar_status open_subject(invar_bench_subject *subject, const answer *a)
 
     INVAR_TRY(invar_backend_find(&subject->own, o->device));
     INVAR_TRY(find_peer(subject, o->peer));
-    INVAR_TRY(invar_meter_new(&subject->meter, subject->own));
+    INVAR_TRY(invar_profiling_backend_new(&subject->meter, subject->own));
     INVAR_TRY(invar_pool_new(&subject->dev.pool, (int)o->threads));
-    subject->dev.backend = invar_meter_backend(subject->meter);
+    subject->dev.backend = invar_profiling_backend_backend(subject->meter);
     subject->dev.numerics = o->numerics.value < 0 ? usual : (invar_numerics)o->numerics.value;
     INVAR_TRY(invar_device_open(&subject->dev));
     INVAR_TRY(invar_model_new(&subject->model, &a->shape.spec, format, NULL, &subject->dev));
@@ -688,7 +689,7 @@ static void close_subject(invar_bench_subject *subject)
     if (subject->meter)
         invar_device_close(&subject->dev);
     invar_pool_free(subject->dev.pool);
-    invar_meter_free(subject->meter);
+    invar_profiling_backend_free(subject->meter);
 }
 
 invar_status invar_bench_model(const invar_bench_model_options *options)

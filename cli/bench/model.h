@@ -22,16 +22,16 @@
 #undef INVAR_CHOICE
 
 typedef struct invar_bench_model_options {
-    invar_option_word model; /* an invar_bench_shape; none: single ops are measured */
+    invar_option_choice model; /* an invar_bench_shape; none: single ops are measured */
     invar_device_kind device;
-    invar_option_word dtype;
-    invar_option_word numerics; /* none: sm90 on a GPU, ieee on the CPU */
+    invar_option_choice dtype;
+    invar_option_choice numerics; /* none: sm90 on a GPU, ieee on the CPU */
     const char *tokens; /* "8x2048": samples of a step and the tokens of each; "": the shape's */
-    invar_option_word only; /* an invar_bench_part; none: train and decode */
-    const char *peer;       /* a shared object, see invar_bench_peer_fn; "": none */
-    int64_t micro_batch;    /* samples; 0: all in one */
-    int64_t batch;          /* sequences; 0: as the shape has it, here and below */
-    int64_t context;        /* tokens of each before the first that is timed */
+    invar_option_choice only; /* an invar_bench_part; none: train and decode */
+    const char *peer;         /* a shared object, see invar_bench_peer_fn; "": none */
+    int64_t micro_batch;      /* samples; 0: all in one */
+    int64_t batch;            /* sequences; 0: as the shape has it, here and below */
+    int64_t context;          /* tokens of each before the first that is timed */
     int64_t layers;
     int64_t logical_tp; /* pieces of sums */
     int64_t repetitions;
@@ -54,7 +54,7 @@ typedef const invar_backend *(*invar_bench_peer_fn)(const invar_backend *own);
 /* What is measured. */
 typedef struct invar_bench_subject {
     invar_device dev; /* its backend is the meter's */
-    invar_meter *meter;
+    invar_profiling_backend *meter;
     const invar_backend *own;  /* behind the meter */
     const invar_backend *peer; /* NULL: none */
     invar_model *model;
@@ -70,7 +70,7 @@ void invar_bench_tokens(int32_t *out, int64_t count, uint64_t *state, int64_t vo
 double invar_bench_median(double *times, int64_t count);
 
 typedef struct invar_bench_profile {
-    invar_meter_row *rows; /* (count), the longest first; invar_free */
+    invar_profile_row *rows; /* (count), the longest first; invar_free */
     int64_t count;
     double seconds; /* of what was profiled, everything included */
     int64_t rounds; /* steps or passes in it */
@@ -82,7 +82,7 @@ typedef struct invar_bench_profiles {
 } invar_bench_profiles;
 
 /* What the meter has measured over `rounds`. */
-invar_status invar_bench_profile_take(invar_bench_profile *out, invar_meter *meter,
+invar_status invar_bench_profile_take(invar_bench_profile *out, invar_profiling_backend *meter,
                                       int64_t rounds) INVAR_MUST_USE;
 
 enum { INVAR_BENCH_LEVELS = INVAR_PROBE_FULL + 1 };
@@ -149,19 +149,19 @@ invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,
                                      const invar_bench_subject *subject) INVAR_MUST_USE;
 
 /* A rollout of given responses. */
-typedef struct invar_bench_guessed {
+typedef struct invar_bench_draft_result {
     int64_t ahead;  /* tokens guessed at a time; 0: none */
     int64_t tokens; /* of all responses */
     int64_t passes, drafted, accepted;
     double seconds;
-} invar_bench_guessed;
+} invar_bench_draft_result;
 
 enum { INVAR_BENCH_GUESSED = 4 }; /* numbers of tokens at a time, the first is 0 */
 
 typedef struct invar_bench_speculation {
     int64_t batch; /* sequences */
     /* out */
-    invar_bench_guessed guessed[INVAR_BENCH_TEXT_COUNT][INVAR_BENCH_GUESSED];
+    invar_bench_draft_result guessed[INVAR_BENCH_TEXT_COUNT][INVAR_BENCH_GUESSED];
 } invar_bench_speculation;
 
 invar_status invar_bench_speculation_run(invar_bench_speculation *speculation,

@@ -61,7 +61,7 @@ static invar_tensor make_counting(invar_bench *b, int64_t n)
     return invar_case_1d(&t);
 }
 
-/* Room for a quantised tensor. */
+/* Room for a quantized tensor. */
 static invar_tensor make_format(invar_bench *b, invar_dtype format, int64_t rows, int64_t cols,
                                 int32_t scale_rows)
 {
@@ -72,13 +72,13 @@ static invar_tensor make_format(invar_bench *b, invar_dtype format, int64_t rows
     return q;
 }
 
-static invar_status make_quantised(invar_tensor *out, invar_bench *b, invar_dtype format,
+static invar_status make_quantized(invar_tensor *out, invar_bench *b, invar_dtype format,
                                    int64_t rows, int64_t cols, int32_t scale_rows)
 {
     *out = make_format(b, format, rows, cols, scale_rows);
     return invar_bench_prepare(
-        b, INVAR_OP_QUANTISE,
-        &(invar_quantise_args){.q = *out, .x = invar_case_make(b, INVAR_DTYPE_BF16, rows, cols)});
+        b, INVAR_OP_QUANTIZE,
+        &(invar_quantize_args){.q = *out, .x = invar_case_make(b, INVAR_DTYPE_BF16, rows, cols)});
 }
 
 static int32_t weight_scale_rows(invar_dtype format)
@@ -91,19 +91,19 @@ static int32_t weight_scale_rows(invar_dtype format)
 static invar_status linear_fwd_case(invar_bench *b, invar_dtype type, int64_t m, int64_t n,
                                     int64_t k)
 {
-    bool quantised = type != INVAR_DTYPE_F32 && type != INVAR_DTYPE_BF16;
-    invar_dtype storage = quantised ? INVAR_DTYPE_BF16 : type;
+    bool quantized = type != INVAR_DTYPE_F32 && type != INVAR_DTYPE_BF16;
+    invar_dtype storage = quantized ? INVAR_DTYPE_BF16 : type;
     invar_linear_fwd_args args = {.y = invar_case_make(b, storage, m, n), .k_shards = 1};
-    invar_bench_product product = {.transpose_b = true};
+    invar_bench_gemm product = {.transpose_b = true};
 
-    if (!quantised || type == INVAR_DTYPE_INT4)
+    if (!quantized || type == INVAR_DTYPE_INT4)
         args.x = invar_case_make(b, storage, m, k);
     else
-        INVAR_TRY(make_quantised(&args.x, b, type, m, k, 1));
-    if (!quantised)
+        INVAR_TRY(make_quantized(&args.x, b, type, m, k, 1));
+    if (!quantized)
         args.w = invar_case_make(b, type, n, k);
     else
-        INVAR_TRY(make_quantised(&args.w, b, type, n, k, weight_scale_rows(type)));
+        INVAR_TRY(make_quantized(&args.w, b, type, n, k, weight_scale_rows(type)));
     product.c = args.y;
     product.a = args.x;
     product.b = args.w;
@@ -133,7 +133,7 @@ invar_status invar_bench_op_linear_dx(invar_bench *b)
         invar_linear_part part = {invar_case_make(b, type, m, n), invar_case_make(b, type, n, k)};
         invar_linear_dx_args args = {
             .dx = invar_case_make(b, type, m, k), .parts = {part}, .n_parts = 1, .k_shards = 1};
-        invar_bench_product product = {.c = args.dx, .a = part.dy, .b = part.w};
+        invar_bench_gemm product = {.c = args.dx, .a = part.dy, .b = part.w};
         INVAR_TRY(invar_case_products(b, &args, type, gradient_shape, 1, &product));
     }
     return INVAR_OK;
@@ -150,7 +150,7 @@ invar_status invar_bench_op_linear_dw(invar_bench *b)
                                      .dy = invar_case_make(b, type, m, n),
                                      .x = invar_case_make(b, type, m, k),
                                      .units = {unit, 1}};
-        invar_bench_product product = {
+        invar_bench_gemm product = {
             .c = args.dw, .a = args.dy, .b = args.x, .transpose_a = true, .accumulate = true};
         INVAR_TRY(invar_case_products(b, &args, type, gradient_shape, 1, &product));
     }
@@ -175,7 +175,7 @@ invar_status invar_bench_op_token_fold(invar_bench *b)
     invar_token_fold_args args = {
         .out = make_vector(b, INVAR_DTYPE_F32, WIDE),
         .sums = invar_case_make(b, INVAR_DTYPE_F32,
-                                invar_token_blocks_of(&invar_case_whole, TOKENS), WIDE),
+                                invar_token_blocks_max(&invar_case_whole, TOKENS), WIDE),
         .units = invar_case_whole,
         .tokens = TOKENS};
 
@@ -207,10 +207,10 @@ invar_status invar_bench_op_shards_fold(invar_bench *b)
 static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
-invar_status invar_bench_op_quantise(invar_bench *b)
+invar_status invar_bench_op_quantize(invar_bench *b)
 {
     for (int i = 0; i < FORMATS; i++) {
-        invar_quantise_args args = {
+        invar_quantize_args args = {
             .q = make_format(b, formats[i], TOKENS, WIDE, weight_scale_rows(formats[i])),
             .x = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
         double bytes = invar_case_bytes(&args.q) + invar_case_bytes(&args.x);
@@ -219,13 +219,13 @@ invar_status invar_bench_op_quantise(invar_bench *b)
     return INVAR_OK;
 }
 
-invar_status invar_bench_op_dequantise(invar_bench *b)
+invar_status invar_bench_op_dequantize(invar_bench *b)
 {
     for (int i = 0; i < FORMATS; i++) {
-        invar_dequantise_args args = {.x = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
+        invar_dequantize_args args = {.x = invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, WIDE)};
         double bytes;
         INVAR_TRY(
-            make_quantised(&args.q, b, formats[i], TOKENS, WIDE, weight_scale_rows(formats[i])));
+            make_quantized(&args.q, b, formats[i], TOKENS, WIDE, weight_scale_rows(formats[i])));
         bytes = invar_case_bytes(&args.q) + invar_case_bytes(&args.x);
         INVAR_TRY(invar_case_run(b, invar_case_moves(&args, formats[i], bytes), TOKENS, WIDE, 0));
     }
@@ -535,12 +535,12 @@ invar_status invar_bench_op_logprob_sum(invar_bench *b)
 {
     int64_t ids = VOCABULARY / INVAR_LOGPROB_CHUNK / RANKS * INVAR_LOGPROB_CHUNK;
     invar_tensor logits = make_logits(b);
-    invar_logprob_sum_args args = {.sums =
-                                       invar_case_make(b, INVAR_DTYPE_F32, LOGIT_ROWS,
-                                                       invar_logprob_sums_of(VOCABULARY, RANKS)),
-                                   .logits = invar_tensor_columns(&logits, 0, ids),
-                                   .targets = make_ids(b, LOGIT_ROWS, ids),
-                                   .temperature = 1.0f};
+    invar_logprob_sum_args args = {
+        .sums = invar_case_make(b, INVAR_DTYPE_F32, LOGIT_ROWS,
+                                invar_logprob_sum_columns(VOCABULARY, RANKS)),
+        .logits = invar_tensor_columns(&logits, 0, ids),
+        .targets = make_ids(b, LOGIT_ROWS, ids),
+        .temperature = 1.0f};
 
     return invar_case_run(b,
                           invar_case_moves(&args, INVAR_DTYPE_F32, invar_case_bytes(&args.logits)),
@@ -549,17 +549,17 @@ invar_status invar_bench_op_logprob_sum(invar_bench *b)
 
 invar_status invar_bench_op_logprob_join(invar_bench *b)
 {
-    invar_logprob_join_args args = {.logp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                    .entropy = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                    .max = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                    .logsum = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
-                                    .sums =
-                                        invar_case_make(b, INVAR_DTYPE_F32, RANKS * LOGIT_ROWS,
-                                                        invar_logprob_sums_of(VOCABULARY, RANKS)),
-                                    .targets = make_ids(b, LOGIT_ROWS, VOCABULARY),
-                                    .vocabulary = VOCABULARY,
-                                    .parts = RANKS,
-                                    .temperature = 1.0f};
+    invar_logprob_join_args args = {
+        .logp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+        .entropy = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+        .max = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+        .logsum = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
+        .sums = invar_case_make(b, INVAR_DTYPE_F32, RANKS * LOGIT_ROWS,
+                                invar_logprob_sum_columns(VOCABULARY, RANKS)),
+        .targets = make_ids(b, LOGIT_ROWS, VOCABULARY),
+        .vocabulary = VOCABULARY,
+        .parts = RANKS,
+        .temperature = 1.0f};
 
     return invar_case_run(b, invar_case_moves(&args, INVAR_DTYPE_F32, invar_case_bytes(&args.sums)),
                           LOGIT_ROWS, VOCABULARY, 0);

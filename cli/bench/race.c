@@ -35,9 +35,9 @@ typedef struct family {
     int rows;
 } family;
 
-struct invar_race {
+struct invar_gpu_compare {
     const invar_device *dev;
-    const invar_race_peer *peers;
+    const invar_gpu_compare_peer *peers;
     double burst; /* seconds */
     bool json;
     int rows;
@@ -47,10 +47,10 @@ struct invar_race {
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static invar_status find_peers(invar_race *race, const char *path)
+static invar_status find_peers(invar_gpu_compare *race, const char *path)
 {
-    static const invar_race_peer none[] = {{0}};
-    invar_race_peers_fn list = NULL;
+    static const invar_gpu_compare_peer none[] = {{0}};
+    invar_gpu_compare_peers_fn list = NULL;
     void *library, *symbol;
 
     race->peers = none;
@@ -84,12 +84,12 @@ static invar_status run_copy(const invar_device *dev, const void *args, void *wo
 /* ---- time ------------------------------------------------------------------------------------ */
 
 typedef struct runner {
-    const char *name;  /* NULL: ours */
-    invar_race_fn run; /* NULL: the op */
+    const char *name;         /* NULL: ours */
+    invar_gpu_compare_fn run; /* NULL: the op */
     const void *const *args;
     int sets;
     int calls; /* of a burst */
-    invar_graph *graph;
+    invar_device_graph *graph;
     double times[ROUNDS]; /* of a call */
 } runner;
 
@@ -107,10 +107,10 @@ static invar_status burst(double *out, const invar_device *dev, invar_op op, con
 {
     double begin;
 
-    INVAR_TRY(invar_device_wait(dev));
+    INVAR_TRY(invar_device_synchronize(dev));
     begin = invar_bench_now();
     INVAR_TRY(r->graph ? dev->backend->graphs.run(dev, r->graph) : queue(dev, op, r));
-    INVAR_TRY(invar_device_wait(dev));
+    INVAR_TRY(invar_device_synchronize(dev));
     *out = (invar_bench_now() - begin) / r->calls;
     return INVAR_OK;
 }
@@ -149,8 +149,8 @@ static double median(const double *times)
     return sorted[ROUNDS / 2];
 }
 
-static invar_status run_rounds(runner *runners, int count, const invar_race *race, invar_op op,
-                               bool graphs)
+static invar_status run_rounds(runner *runners, int count, const invar_gpu_compare *race,
+                               invar_op op, bool graphs)
 {
     const invar_device *dev = race->dev;
 
@@ -164,7 +164,8 @@ static invar_status run_rounds(runner *runners, int count, const invar_race *rac
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void note(invar_race *race, const invar_race_row *row, const char *peer, double ratio)
+static void note(invar_gpu_compare *race, const invar_gpu_compare_case *row, const char *peer,
+                 double ratio)
 {
     family *f = race->families, *end = f + race->n_families;
 
@@ -181,8 +182,8 @@ static void note(invar_race *race, const invar_race_row *row, const char *peer, 
     f->rows++;
 }
 
-static void print_json(const invar_race *race, const invar_race_row *row, const runner *runners,
-                       int count, const char *unit, double rate)
+static void print_json(const invar_gpu_compare *race, const invar_gpu_compare_case *row,
+                       const runner *runners, int count, const char *unit, double rate)
 {
     double seconds = median(runners[0].times);
 
@@ -197,7 +198,7 @@ static void print_json(const invar_race *race, const invar_race_row *row, const 
     printf("]}");
 }
 
-static void print_line(const invar_race_row *row, const runner *runners, int count,
+static void print_line(const invar_gpu_compare_case *row, const runner *runners, int count,
                        const char *unit, double rate)
 {
     enum { LEFT = 87 }; // columns before those of the peer
@@ -213,7 +214,8 @@ static void print_line(const invar_race_row *row, const runner *runners, int cou
         printf("\n");
 }
 
-static void print_row(invar_race *race, const invar_race_row *row, const runner *runners, int count)
+static void print_row(invar_gpu_compare *race, const invar_gpu_compare_case *row,
+                      const runner *runners, int count)
 {
     double seconds = median(runners[0].times);
     const char *unit = row->copy_from ? "GB/s" : "TFLOP/s";
@@ -229,7 +231,7 @@ static void print_row(invar_race *race, const invar_race_row *row, const runner 
         note(race, row, runners[i].name, median(runners[i].times) / seconds);
 }
 
-invar_status invar_race_run(invar_race *race, const invar_race_row *row)
+invar_status invar_gpu_compare_run(invar_gpu_compare *race, const invar_gpu_compare_case *row)
 {
     copy_args copy = {row->copy_to, row->copy_from, (size_t)(row->work / 2)};
     const void *copies[] = {&copy};
@@ -239,7 +241,7 @@ invar_status invar_race_run(invar_race *race, const invar_race_row *row)
 
     if (row->copy_from)
         runners[count++] = (runner){.name = "copy", .run = run_copy, .args = copies, .sets = 1};
-    for (const invar_race_peer *p = race->peers; p->name && count < MOST_RUNNERS; p++)
+    for (const invar_gpu_compare_peer *p = race->peers; p->name && count < MOST_RUNNERS; p++)
         if (p->op == row->op && strcmp(p->type, row->type) == 0)
             runners[count++] =
                 (runner){.name = p->name, .run = p->run, .args = row->args, .sets = row->sets};
@@ -254,17 +256,18 @@ invar_status invar_race_run(invar_race *race, const invar_race_row *row)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-invar_status invar_race_new(invar_race **out, const invar_device *dev,
-                            const invar_race_options *options)
+invar_status invar_gpu_compare_new(invar_gpu_compare **out, const invar_device *dev,
+                                   const invar_gpu_compare_options *options)
 {
     bool colour = invar_term_colour(stdout);
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a benchmark"));
-    **out = (invar_race){.dev = dev, .burst = 1e-3 * (double)options->burst, .json = options->json};
+    **out = (invar_gpu_compare){
+        .dev = dev, .burst = 1e-3 * (double)options->burst, .json = options->json};
     status = find_peers(*out, options->peer);
     if (status != INVAR_OK) {
-        invar_race_free(*out);
+        invar_gpu_compare_free(*out);
         *out = NULL;
         return status;
     }
@@ -278,15 +281,15 @@ invar_status invar_race_new(invar_race **out, const invar_device *dev,
     return INVAR_OK;
 }
 
-void invar_race_free(invar_race *race)
+void invar_gpu_compare_free(invar_gpu_compare *race)
 {
     invar_free(race);
 }
 
-int invar_race_end(invar_race *race, invar_status status)
+int invar_gpu_compare_end(invar_gpu_compare *race, invar_status status)
 {
     if (race->json)
-        invar_plain_end_json(stdout, status);
+        invar_safe_text_end_json(stdout, status);
     else if (race->n_families > 0)
         printf("\nratio: the peer's time over ours; above 1 we are faster\n");
     for (int i = 0; i < race->n_families && !race->json; i++) {

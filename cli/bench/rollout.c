@@ -53,7 +53,7 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     double now = invar_bench_now();
 
     (void)samples_done;
-    invar_rollout_counted(&counted, w->rollout);
+    invar_rollout_get_counters(&counted, w->rollout);
     if (counted.prefilled + counted.again > w->known)
         passes = &w->out->prompts;
     else if (tokens_done - w->tokens == w->out->batch)
@@ -97,9 +97,9 @@ static invar_status make_samples(invar_rl_sample *samples, const invar_bench_rol
 static invar_status follow(invar_bench_rollout *r, const invar_bench_subject *on,
                            const invar_rl_sample *samples)
 {
-    const invar_sampling sampling = {
+    const invar_sampling_params sampling = {
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = r->longest};
-    const invar_rollout_limits limits = {.concurrency = r->batch};
+    const invar_rollout_exec_options limits = {.concurrency = r->batch};
     watch w = {.out = r};
     invar_rollout_counters counted;
     invar_rollout *rollout;
@@ -109,13 +109,14 @@ static invar_status follow(invar_bench_rollout *r, const invar_bench_subject *on
     INVAR_TRY(invar_rollout_new(&rollout, on->model, NULL, &on->dev, &limits));
     w.rollout = rollout;
     begun = w.last = invar_bench_now();
-    status = invar_rollout_follow(rollout, samples, r->groups * r->group, &sampling, tick, &w);
+    status =
+        invar_rollout_teacher_force(rollout, samples, r->groups * r->group, &sampling, tick, &w);
     r->seconds = invar_bench_now() - begun;
     r->tokens = w.tokens;
-    invar_rollout_counted(&counted, rollout);
+    invar_rollout_get_counters(&counted, rollout);
     r->again = counted.again;
-    r->cache = invar_meter_taken(on->meter, "the KV cache");
-    r->activations = invar_meter_taken(on->meter, "activations");
+    r->cache = invar_profiling_backend_taken(on->meter, "the KV cache");
+    r->activations = invar_profiling_backend_taken(on->meter, "activations");
     invar_rollout_free(rollout);
     return status;
 }

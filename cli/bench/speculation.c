@@ -99,7 +99,7 @@ static invar_status write_samples(invar_rl_sample *samples, int64_t count, int64
 
 static invar_status note_tokens(void *payload, int64_t samples_done, int64_t tokens_done)
 {
-    invar_bench_guessed *g = payload;
+    invar_bench_draft_result *g = payload;
 
     (void)samples_done;
     g->tokens = tokens_done;
@@ -107,18 +107,18 @@ static invar_status note_tokens(void *payload, int64_t samples_done, int64_t tok
 }
 
 /* The second of two runs: the first one has recorded the graphs. */
-static invar_status measure(invar_bench_guessed *g, const invar_bench_subject *on,
+static invar_status measure(invar_bench_draft_result *g, const invar_bench_subject *on,
                             const invar_rl_sample *samples, int64_t count)
 {
-    const invar_sampling sampling = {
+    const invar_sampling_params sampling = {
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = MOST_TOKENS};
-    const invar_rollout_limits limits = {.concurrency = count,
-                                         .speculation = {g->ahead
-                                                             ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
-                                                             : INVAR_SPECULATIVE_ALGORITHM_NONE,
-                                                         g->ahead,
-                                                         {2, 12},
-                                                         NULL}};
+    const invar_rollout_exec_options limits = {
+        .concurrency = count,
+        .speculation = {g->ahead ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
+                                 : INVAR_SPECULATIVE_ALGORITHM_NONE,
+                        g->ahead,
+                        {2, 12},
+                        NULL}};
     invar_rollout_counters counted;
     invar_rollout *rollout;
     invar_status status = INVAR_OK;
@@ -126,10 +126,10 @@ static invar_status measure(invar_bench_guessed *g, const invar_bench_subject *o
     INVAR_TRY(invar_rollout_new(&rollout, on->model, NULL, &on->dev, &limits));
     for (int i = 0; i < 2 && status == INVAR_OK; i++) {
         double begun = invar_bench_now();
-        status = invar_rollout_follow(rollout, samples, count, &sampling, note_tokens, g);
+        status = invar_rollout_teacher_force(rollout, samples, count, &sampling, note_tokens, g);
         g->seconds = invar_bench_now() - begun;
     }
-    invar_rollout_counted(&counted, rollout);
+    invar_rollout_get_counters(&counted, rollout);
     g->passes = counted.passes;
     g->drafted = counted.drafted;
     g->accepted = counted.accepted;

@@ -66,7 +66,7 @@ static void recorder_close(recorder *r)
     invar_recorder_close(&r->is);
     // what stays in /tmp makes the measurement none the worse
     invar_error_take(&before);
-    if (r->folder[0] && invar_folder_remove(r->folder) != INVAR_OK)
+    if (r->folder[0] && invar_held_folder_remove(r->folder) != INVAR_OK)
         invar_error_clear();
     invar_error_put(&before);
 }
@@ -77,7 +77,7 @@ typedef struct lesson {
     const invar_bench_subject *on;
     invar_bench_train *train;
     invar_rl_samples samples; /* (train->samples) */
-    invar_flat flat;
+    invar_token_arrays flat;
     invar_trainer *trainer;
     invar_learner learner;
 } lesson;
@@ -99,8 +99,8 @@ static invar_status differentiate(lesson *l)
     const invar_trainer_loss loss = {.run = mean_loss, .payload = l->train};
     invar_trainer_result result = {.now = l->flat.train_logp};
 
-    return invar_learner_differentiate(&l->learner, l->trainer, l->samples.items, l->samples.count,
-                                       &loss, &result);
+    return invar_learner_forward_backward(&l->learner, l->trainer, l->samples.items,
+                                          l->samples.count, &loss, &result);
 }
 
 /* All of it begun. */
@@ -108,26 +108,26 @@ static invar_status advance(lesson *l, bool watched)
 {
     l->learner.options.unwatched = !watched;
     INVAR_TRY(differentiate(l));
-    return invar_learner_move(&l->learner, 0, false);
+    return invar_learner_step(&l->learner, 0, false);
 }
 
 static invar_status learn(lesson *l)
 {
     INVAR_TRY(advance(l, false));
-    INVAR_TRY(invar_learner_settle(&l->learner, NULL));
-    return invar_device_wait(&l->on->dev);
+    INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
+    return invar_device_synchronize(&l->on->dev);
 }
 
 static invar_status learn_recorded(lesson *l, recorder *r)
 {
-    invar_step step = {.number = r->step++,
-                       .samples = l->samples.items,
-                       .flat = &l->flat,
-                       .count = l->samples.count,
-                       .start = l->flat.start,
-                       .own_weights = true,
-                       .learners = {{.learner = &l->learner}},
-                       .n_learners = 1};
+    invar_step_report step = {.number = r->step++,
+                              .samples = l->samples.items,
+                              .flat = &l->flat,
+                              .count = l->samples.count,
+                              .start = l->flat.start,
+                              .own_weights = true,
+                              .learners = {{.learner = &l->learner}},
+                              .n_learners = 1};
     invar_status status;
 
     INVAR_TRY(invar_recorder_begin(&r->is, &step, ""));
@@ -136,7 +136,7 @@ static invar_status learn_recorded(lesson *l, recorder *r)
     invar_recorder_watch(&r->is, l->trainer, NULL);
     INVAR_TRY(status);
     INVAR_TRY(invar_recorder_end(&r->is));
-    return invar_device_wait(&l->on->dev);
+    return invar_device_synchronize(&l->on->dev);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -158,9 +158,9 @@ static invar_status take_step(lesson *l, const turn *t)
         return learn_recorded(l, t->recorder);
     if (!t->peer)
         return learn(l);
-    invar_meter_exchange(on->meter, t->peer);
+    invar_profiling_backend_exchange(on->meter, t->peer);
     status = learn(l);
-    invar_meter_exchange(on->meter, on->own);
+    invar_profiling_backend_exchange(on->meter, on->own);
     return status;
 }
 
@@ -227,9 +227,9 @@ static invar_status profile(invar_bench_profile *out, lesson *l)
 {
     if (!l->on->profile)
         return INVAR_OK;
-    INVAR_TRY(invar_meter_begin(l->on->meter, &l->on->dev));
+    INVAR_TRY(invar_profiling_backend_begin(l->on->meter, &l->on->dev));
     INVAR_TRY(learn(l));
-    invar_meter_end(l->on->meter);
+    invar_profiling_backend_end(l->on->meter);
     return invar_bench_profile_take(out, l->on->meter, 1);
 }
 
@@ -241,7 +241,7 @@ static invar_status try_peer(lesson *l, float own)
     // our own gradients are still there, and would stand for what it leaves undone
     INVAR_TRY(invar_device_zero(&l->on->dev, l->learner.grads->memory, l->learner.grads->bytes));
     INVAR_TRY(differentiate(l));
-    INVAR_TRY(invar_learner_settle(&l->learner, NULL));
+    INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
     t->peer_norm_ratio = (double)l->learner.norm / (double)own;
     if (!(t->peer_norm_ratio > 0.98 && t->peer_norm_ratio < 1.02))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
@@ -259,22 +259,22 @@ static invar_status check_peer(lesson *l)
     if (!on->peer)
         return INVAR_OK;
     INVAR_TRY(differentiate(l));
-    INVAR_TRY(invar_learner_settle(&l->learner, NULL));
-    invar_meter_exchange(on->meter, on->peer);
+    INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
+    invar_profiling_backend_exchange(on->meter, on->peer);
     status = try_peer(l, l->learner.norm);
-    invar_meter_exchange(on->meter, on->own);
+    invar_profiling_backend_exchange(on->meter, on->own);
     return status;
 }
 
 static void weigh(invar_bench_train *t, const lesson *l)
 {
-    const invar_meter *meter = l->on->meter;
+    const invar_profiling_backend *meter = l->on->meter;
 
     t->gradients = l->learner.grads->bytes;
     t->optimizer = 2 * l->learner.optimizer->bytes;
-    t->activations = invar_meter_taken(meter, "activations");
-    t->head = invar_meter_taken(meter, "rows of the head");
-    t->scratch = invar_meter_taken(meter, "arena scratch of ops");
+    t->activations = invar_profiling_backend_taken(meter, "activations");
+    t->head = invar_profiling_backend_taken(meter, "rows of the head");
+    t->scratch = invar_profiling_backend_taken(meter, "arena scratch of ops");
 }
 
 static invar_status measure_all(lesson *l)
@@ -316,10 +316,10 @@ static invar_status make_samples(lesson *l)
 /* What a run would have computed before the step. */
 static invar_status make_flat(lesson *l)
 {
-    invar_flat *f = &l->flat;
+    invar_token_arrays *f = &l->flat;
     size_t bytes;
 
-    INVAR_TRY(invar_flat_make(f, &l->samples, &(invar_flat_wants){.critic = false}));
+    INVAR_TRY(invar_token_arrays_make(f, &l->samples, &(invar_token_array_flags){.critic = false}));
     bytes = (size_t)f->tokens * sizeof(float);
     memset(f->score_logp, 0, bytes);
     memset(f->entropy, 0, bytes);
@@ -351,7 +351,7 @@ static invar_status open_lesson(lesson *l)
 static void close_lesson(lesson *l)
 {
     invar_rl_samples_reset(&l->samples);
-    invar_flat_release(&l->flat);
+    invar_token_arrays_release(&l->flat);
     invar_learner_close(&l->learner);
     invar_trainer_free(l->trainer);
 }

@@ -46,7 +46,7 @@ static int exit_code(invar_ab_verdict verdict)
 /* ---- the answer ------------------------------------------------------------------------------ */
 
 /* Into `html`, or beside the experiment's ledger; *path_out "": there is nothing to show. */
-static invar_status write_page(char path_out[INVAR_PATH_SIZE], const invar_ab_answer *answer,
+static invar_status write_page(char path_out[INVAR_PATH_SIZE], const invar_ab_result *answer,
                                const char *html)
 {
     invar_output page;
@@ -66,32 +66,32 @@ static invar_status write_page(char path_out[INVAR_PATH_SIZE], const invar_ab_an
 static void print_path(const char *what, const char *path)
 {
     printf("%-9s ", what);
-    invar_plain_print(stdout, path);
+    invar_safe_text_print(stdout, path);
     putchar('\n');
 }
 
-static void print_next(const invar_ab_answer *answer)
+static void print_next(const invar_ab_result *answer)
 {
     const invar_ab_effects *effects = &answer->effects;
 
     if (effects->count > effects->n_same) {
-        printf("next: %s ledger query ab-effect --experiment %s --metric ", invar_program(),
+        printf("next: %s ledger query ab-effect --experiment %s --metric ", invar_op_graph(),
                answer->id);
-        invar_text_print_word(stdout, effects->items->name);
+        invar_text_print_shell_word(stdout, effects->items->name);
         printf(" --step %" PRId64 " --ledger ", effects->items->step);
-        invar_text_print_word(stdout, answer->ledger);
+        invar_text_print_shell_word(stdout, answer->ledger);
         putchar('\n');
     }
     if (answer->place.known) {
-        printf("next: %s diff ", invar_program());
-        invar_text_print_word(stdout, answer->place.ledger_before);
+        printf("next: %s diff ", invar_op_graph());
+        invar_text_print_shell_word(stdout, answer->place.ledger_before);
         putchar(' ');
-        invar_text_print_word(stdout, answer->place.ledger_after);
+        invar_text_print_shell_word(stdout, answer->place.ledger_after);
         putchar('\n');
     }
 }
 
-static invar_status tell(const invar_ab_answer *answer, const settings *s)
+static invar_status tell(const invar_ab_result *answer, const settings *s)
 {
     char page[INVAR_PATH_SIZE];
 
@@ -135,7 +135,7 @@ static const invar_option *options(settings *s)
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 7, &s->shared);
-    list[7 + INVAR_BISECT_SHARED_OPTIONS] = invar_flags_end();
+    list[7 + INVAR_BISECT_SHARED_OPTIONS] = invar_recipe_flags_end();
     return list;
 }
 
@@ -171,7 +171,7 @@ static invar_status check_recipe(const char *path, const char *const *flags)
     INVAR_TRY(invar_alloc((void **)&list, (size_t)words + 1, sizeof *list, "flags"));
     list[0] = (char *)(uintptr_t)path;
     memcpy(list + 1, flags, (size_t)words * sizeof *list); // with the NULL
-    status = invar_flags_recipe(&recipe, &found, &none, &words, list);
+    status = invar_recipe_flags_recipe(&recipe, &found, &none, &words, list);
     invar_free(list);
     if (status == INVAR_OK)
         status = invar_config_check(recipe);
@@ -207,7 +207,7 @@ static invar_status parse(settings *s, const char ***flags_out, int argc, char *
 {
     int words;
 
-    INVAR_TRY(invar_flags_words(flags_out, options(s), &argc, argv));
+    INVAR_TRY(invar_recipe_flags_to_argv(flags_out, options(s), &argc, argv));
     INVAR_TRY(invar_options_parse_words(&words, options(s), argc, argv, "one RECIPE or two", 1, 2));
     s->what.recipe = argv[0];
     s->what.recipe_b = words == 2 ? argv[1] : NULL;
@@ -221,7 +221,7 @@ static void say(void *payload, const char *line)
 {
     (void)payload;
     fputs("ab: ", stderr);
-    invar_plain_print(stderr, line);
+    invar_safe_text_print(stderr, line);
     fputc('\n', stderr);
 }
 
@@ -231,9 +231,9 @@ static invar_status compare(int *code_out, settings *s)
         .work = s->shared.work,
         .jobs = s->shared.jobs,
         .threads = invar_default_threads(),
-        .stop = invar_live_catch("stopping; run the same command again to continue"),
+        .stop = invar_interactive_catch_signals("stopping; run the same command again to continue"),
         .say = say};
-    invar_ab_answer *answer = NULL;
+    invar_ab_result *answer = NULL;
     invar_status status;
 
     s->what.repo = s->shared.repo;
@@ -241,7 +241,7 @@ static invar_status compare(int *code_out, settings *s)
     INVAR_TRY(invar_ab_run(&answer, &s->what, &how));
     *code_out = exit_code(answer->verdict);
     status = tell(answer, s);
-    invar_ab_answer_free(answer);
+    invar_ab_result_free(answer);
     return status;
 }
 
@@ -291,7 +291,7 @@ static void help(void)
         "explains one.");
 }
 
-const invar_verb invar_verb_ab = {
+const invar_cli_command invar_verb_ab = {
     .name = "ab",
     .summary = "compare two versions, or two recipes, on the same seeds",
     .run = run,

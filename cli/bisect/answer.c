@@ -92,7 +92,7 @@ static void show_end(const screen *s, const invar_bisect_trial *t)
         fprintf(stderr, ", ran %.1f s", t->run_s);
     if (!t->value[0] && t->story[0]) {
         fputs("; ", stderr);
-        invar_plain_print(stderr, t->story);
+        invar_safe_text_print(stderr, t->story);
     }
     fputc('\n', stderr);
 }
@@ -121,7 +121,7 @@ static void show(void *payload, invar_bisect_event_kind kind, const invar_bisect
 
 /* ---- afterwards ------------------------------------------------------------------------------ */
 
-static int exit_code(const invar_bisect_answer *a)
+static int exit_code(const invar_bisect_result *a)
 {
     switch (a->verdict) {
     case INVAR_BISECT_FOUND:
@@ -132,20 +132,20 @@ static int exit_code(const invar_bisect_answer *a)
     }
 }
 
-static invar_status print_plain(FILE *out, const invar_bisect_answer *answer)
+static invar_status print_plain(FILE *out, const invar_bisect_result *answer)
 {
-    return invar_answer_print(out, answer, false);
+    return invar_bisect_report_print(out, answer, false);
 }
 
 /* The answer in every form, beside the state: invar bisect view shows it again. */
-static invar_status keep(const invar_bisect_answer *a)
+static invar_status keep(const invar_bisect_result *a)
 {
     const struct {
         const char *name;
-        invar_status (*write)(FILE *out, const invar_bisect_answer *answer);
+        invar_status (*write)(FILE *out, const invar_bisect_result *answer);
     } forms[] = {{"answer.txt", print_plain},
-                 {"answer.json", invar_answer_json},
-                 {"answer.html", invar_answer_html}};
+                 {"answer.json", invar_bisect_report_json},
+                 {"answer.html", invar_bisect_report_html}};
 
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         char path[INVAR_PATH_SIZE];
@@ -157,23 +157,23 @@ static invar_status keep(const invar_bisect_answer *a)
     return INVAR_OK;
 }
 
-static invar_status tell(const invar_bisect_answer *a, const invar_bisect_settings *s)
+static invar_status tell(const invar_bisect_result *a, const invar_bisect_settings *s)
 {
     invar_output page;
 
     if (!s->html || strcmp(s->html, "-") != 0) // first: a file that cannot be written hides nothing
-        INVAR_TRY(s->json ? invar_answer_json(stdout, a)
-                          : invar_answer_print(stdout, a, invar_term_colour(stdout)));
+        INVAR_TRY(s->json ? invar_bisect_report_json(stdout, a)
+                          : invar_bisect_report_print(stdout, a, invar_term_colour(stdout)));
     INVAR_TRY(keep(a));
     INVAR_TRY(invar_archive_answer(a, exit_code(a)));
     if (!s->html)
         return INVAR_OK;
     INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK("answer")));
-    return invar_output_close(&page, invar_answer_html(page.stream, a));
+    return invar_output_close(&page, invar_bisect_report_html(page.stream, a));
 }
 
-int invar_bisect_answer_it(const invar_bisect_case *what, const invar_bisect_settings *settings,
-                           const char *log)
+int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect_settings *settings,
+                               const char *log)
 {
     screen s = {.live = invar_term_live(stderr), .colour = invar_term_colour(stderr)};
     invar_bisect_options options = {
@@ -181,10 +181,10 @@ int invar_bisect_answer_it(const invar_bisect_case *what, const invar_bisect_set
         .log = log,
         .jobs = settings->jobs,
         .threads = invar_default_threads(),
-        .stop = invar_live_catch("stopping; run the same command again to continue"),
+        .stop = invar_interactive_catch_signals("stopping; run the same command again to continue"),
         .event = show,
         .payload = &s};
-    invar_bisect_answer *answer = NULL;
+    invar_bisect_result *answer = NULL;
     invar_status status =
         settings->html ? invar_output_check(settings->html, INVAR_PAGE_MARK("answer")) : INVAR_OK;
     int code;
@@ -196,23 +196,23 @@ int invar_bisect_answer_it(const invar_bisect_case *what, const invar_bisect_set
     if (status == INVAR_OK)
         status = tell(answer, settings);
     code = status == INVAR_OK ? exit_code(answer) : invar_report_error();
-    invar_bisect_answer_free(answer);
+    invar_bisect_result_free(answer);
     return code;
 }
 
 invar_status invar_bisect_folder(char out[INVAR_PATH_SIZE], const invar_bisect_settings *settings)
 {
-    invar_workshop *workshop = NULL;
+    invar_workspace *workshop = NULL;
     invar_repo *repo = NULL;
     invar_status status = invar_repo_open(&repo, settings->repo);
 
     if (status == INVAR_OK)
-        status = invar_workshop_open(
+        status = invar_workspace_open(
             &workshop, settings->work, invar_repo_folder(repo),
             (const char *const[]){invar_repo_folder(repo), invar_repo_work_tree(repo), NULL});
     if (status == INVAR_OK)
-        status = invar_path_join(out, INVAR_PATH_SIZE, invar_workshop_folder(workshop), "bisects");
-    invar_workshop_close(workshop);
+        status = invar_path_join(out, INVAR_PATH_SIZE, invar_workspace_folder(workshop), "bisects");
+    invar_workspace_close(workshop);
     invar_repo_close(repo);
     return status;
 }

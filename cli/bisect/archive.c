@@ -39,7 +39,7 @@ static invar_status note(invar_ledger *ledger, const char *kind, const char *mes
     char *data;
 
     INVAR_TRY(invar_json_dump(&data, &bytes, item, JSON_COMPACT | JSON_REAL_PRECISION(17), kind));
-    status = invar_ledger_note(
+    status = invar_ledger_log_event(
         ledger,
         &(invar_ledger_event){
             .step = -1, .level = "info", .kind = kind, .message = said ? said : "", .data = data});
@@ -132,7 +132,7 @@ invar_status invar_archive_ci(const char *path, const invar_ci_result *results, 
 
 /* ---- bisect ---------------------------------------------------------------------------------- */
 
-static invar_status write_answer(const char *path, const invar_bisect_answer *a,
+static invar_status write_answer(const char *path, const invar_bisect_result *a,
                                  const json_t *answer, int code)
 {
     const invar_ledger_pair identity[] = {
@@ -155,7 +155,7 @@ static invar_status write_answer(const char *path, const invar_bisect_answer *a,
 }
 
 /* Made beside its place, so that a ledger with the name is a whole one. */
-invar_status invar_archive_answer(const invar_bisect_answer *a, int code)
+invar_status invar_archive_answer(const invar_bisect_result *a, int code)
 {
     char folder[INVAR_PATH_SIZE], fresh[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
     json_t *answer = NULL;
@@ -164,9 +164,9 @@ invar_status invar_archive_answer(const invar_bisect_answer *a, int code)
     INVAR_TRY(invar_path_join(folder, sizeof folder, a->folder, "new"));
     INVAR_TRY(invar_path_join(fresh, sizeof fresh, folder, "answer.db"));
     INVAR_TRY(invar_path_join(path, sizeof path, a->folder, "answer.db"));
-    INVAR_TRY(invar_folder_remove(folder));
-    INVAR_TRY(invar_folder_make(folder));
-    answer = invar_answer_object(a);
+    INVAR_TRY(invar_held_folder_remove(folder));
+    INVAR_TRY(invar_held_folder_make(folder));
+    answer = invar_bisect_report_object(a);
     status = answer ? write_answer(fresh, a, answer, code)
                     : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the answer as a ledger");
     json_decref(answer);
@@ -174,5 +174,5 @@ invar_status invar_archive_answer(const invar_bisect_answer *a, int code)
     if (rename(fresh, path) != 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s cannot get its name: %s", fresh,
                           strerror(errno));
-    return invar_folder_remove(folder);
+    return invar_held_folder_remove(folder);
 }

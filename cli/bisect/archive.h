@@ -25,7 +25,7 @@ invar_status invar_archive_ci(const char *path, const invar_ci_result *results, 
                               int code) INVAR_MUST_USE;
 
 /* Makes answer.db beside the other forms of the answer; an earlier one is replaced. */
-invar_status invar_archive_answer(const invar_bisect_answer *answer, int code) INVAR_MUST_USE;
+invar_status invar_archive_answer(const invar_bisect_result *answer, int code) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -49,7 +49,7 @@ static const invar_option *options(settings *s)
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 13, &s->shared);
-    list[13 + INVAR_BISECT_SHARED_OPTIONS] = invar_flags_end();
+    list[13 + INVAR_BISECT_SHARED_OPTIONS] = invar_recipe_flags_end();
     return list;
 }
 
@@ -58,17 +58,17 @@ static invar_status need(const char *value, const char *what)
     return value ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s is missing", what);
 }
 
-static invar_status make_question(invar_question *out, const settings *s)
+static invar_status make_question(invar_criterion *out, const settings *s)
 {
-    *out = (invar_question){.layer = -1};
+    *out = (invar_criterion){.layer = -1};
     if (s->metric && s->chain)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--metric and --chain: give one of them");
     if (s->metric)
-        INVAR_TRY(invar_question_parse(out, s->metric));
+        INVAR_TRY(invar_criterion_parse(out, s->metric));
     else
-        out->kind = s->run && !s->chain ? INVAR_QUESTION_EXIT : INVAR_QUESTION_CHAIN;
+        out->kind = s->run && !s->chain ? INVAR_CRITERION_EXIT : INVAR_CRITERION_CHAIN;
     out->until = s->until;
-    if (out->kind == INVAR_QUESTION_EXIT && s->until >= 0)
+    if (out->kind == INVAR_CRITERION_EXIT && s->until >= 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--until is about steps: it needs a recipe, --chain or --metric");
     return INVAR_OK;
@@ -129,8 +129,8 @@ static int ask(settings *s, const char *recipe, const char *const *flags)
         status = invar_bisect_list(&skip, (char *)s->skip);
     what.paths = paths;
     what.skip = skip;
-    code =
-        status == INVAR_OK ? invar_bisect_answer_it(&what, &s->shared, NULL) : invar_report_error();
+    code = status == INVAR_OK ? invar_bisect_run_and_print(&what, &s->shared, NULL)
+                              : invar_report_error();
     invar_free((void *)paths);
     invar_free((void *)skip);
     return code;
@@ -142,7 +142,7 @@ static int run(int argc, char **argv)
     const char **flags = NULL;
     int words, code;
 
-    if (invar_flags_words(&flags, options(&s), &argc, argv) != INVAR_OK)
+    if (invar_recipe_flags_to_argv(&flags, options(&s), &argc, argv) != INVAR_OK)
         return invar_report_error();
     if (invar_options_parse_words(&words, options(&s), argc, argv, "RECIPE", 0, 1) == INVAR_OK)
         code = ask(&s, words ? argv[0] : NULL, flags);
@@ -178,7 +178,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_bisect = {
+const invar_cli_command invar_verb_bisect = {
     .name = "bisect",
     .summary = "find the commit that changed the bits, down to the op",
     .run = run,

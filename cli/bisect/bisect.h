@@ -28,8 +28,8 @@ void invar_bisect_options_shared(invar_option out[INVAR_BISECT_SHARED_OPTIONS],
                                  invar_bisect_settings *settings);
 
 /* Asks, shows progress on stderr and the answer on stdout, keeps it beside the state. */
-int invar_bisect_answer_it(const invar_bisect_case *what, const invar_bisect_settings *settings,
-                           const char *log);
+int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect_settings *settings,
+                               const char *log);
 
 /* The folder bisects/ of the repository's workshop. */
 invar_status invar_bisect_folder(char out[INVAR_PATH_SIZE],
@@ -41,7 +41,7 @@ invar_status invar_bisect_folder(char out[INVAR_PATH_SIZE],
  */
 invar_status invar_bisect_list(const char ***out, char *text) INVAR_MUST_USE;
 
-extern const invar_verb *const invar_bisect_verbs[]; /* log view resume-log reset */
+extern const invar_cli_command *const invar_bisect_verbs[]; /* log view resume-log reset */
 
 #ifdef __cplusplus
 }

@@ -46,15 +46,15 @@ static const invar_option *options(settings *s)
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 10, &s->shared);
-    list[10 + INVAR_BISECT_SHARED_OPTIONS] = invar_flags_end();
+    list[10 + INVAR_BISECT_SHARED_OPTIONS] = invar_recipe_flags_end();
     return list;
 }
 
-static invar_status copy(char out[INVAR_QUESTION_WORD], const char *word, const char *name)
+static invar_status copy(char out[INVAR_CRITERION_WORD], const char *word, const char *name)
 {
-    if (word && strlen(word) >= INVAR_QUESTION_WORD)
+    if (word && strlen(word) >= INVAR_CRITERION_WORD)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: the word is too long", name);
-    (void)snprintf(out, INVAR_QUESTION_WORD, "%s", word ? word : "");
+    (void)snprintf(out, INVAR_CRITERION_WORD, "%s", word ? word : "");
     return INVAR_OK;
 }
 
@@ -97,13 +97,13 @@ static invar_status check_op(const char *word)
                       quote, HOST_OPS);
 }
 
-static invar_status make_question(invar_question *q, const settings *s)
+static invar_status make_question(invar_criterion *q, const settings *s)
 {
     bool any = s->layer < 0 && !s->kind && !s->op && !s->phase && !s->point;
 
-    *q = (invar_question){.kind = any ? INVAR_QUESTION_CHAIN : INVAR_QUESTION_POINTS,
-                          .until = s->until,
-                          .layer = s->layer};
+    *q = (invar_criterion){.kind = any ? INVAR_CRITERION_CHAIN : INVAR_CRITERION_POINTS,
+                           .until = s->until,
+                           .layer = s->layer};
     INVAR_TRY(check_word("kind", s->kind, KINDS));
     INVAR_TRY(check_word("phase", s->phase, PHASES));
     INVAR_TRY(check_op(s->op));
@@ -128,7 +128,7 @@ static int ask(const settings *s, const char *recipe, const char *const *flags)
 
     if (make_question(&what.question, s) != INVAR_OK)
         return invar_report_error();
-    return invar_bisect_answer_it(&what, &s->shared, NULL);
+    return invar_bisect_run_and_print(&what, &s->shared, NULL);
 }
 
 static int run(int argc, char **argv)
@@ -137,7 +137,7 @@ static int run(int argc, char **argv)
     const char **flags = NULL;
     int words, code;
 
-    if (invar_flags_words(&flags, options(&s), &argc, argv) != INVAR_OK)
+    if (invar_recipe_flags_to_argv(&flags, options(&s), &argc, argv) != INVAR_OK)
         return invar_report_error();
     if (invar_options_parse_words(&words, options(&s), argc, argv, "RECIPE", 1, 1) != INVAR_OK)
         code = invar_report_error();
@@ -164,9 +164,9 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_blame = {.name = "blame",
-                                     .summary = "list every commit that changed the bits",
-                                     .run = run,
-                                     .help = help,
-                                     .arguments =
-                                         "--good REV [--bad REV] RECIPE [--key value ...]"};
+const invar_cli_command invar_verb_blame = {.name = "blame",
+                                            .summary = "list every commit that changed the bits",
+                                            .run = run,
+                                            .help = help,
+                                            .arguments =
+                                                "--good REV [--bad REV] RECIPE [--key value ...]"};

@@ -142,7 +142,7 @@ void invar_ci_show(const invar_ci_result *result)
     char headline[INVAR_CI_LINE];
 
     invar_ci_headline(headline, result);
-    invar_plain_print(stdout, result->item->name);
+    invar_safe_text_print(stdout, result->item->name);
     printf(": %s%s%s%s%s\n", invar_term_escape(colour, style_of(result->verdict)),
            invar_ci_verdict_name(result->verdict),
            invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), joint(result), headline);
@@ -246,7 +246,7 @@ static invar_ci_options options_of(const settings *s, invar_progress **progress)
                               .pinned = s->bisect,
                               .jobs = s->jobs,
                               .timeout = s->timeout,
-                              .stop = invar_live_catch("stopping"),
+                              .stop = invar_interactive_catch_signals("stopping"),
                               .event = show,
                               .payload = progress};
 }
@@ -280,39 +280,40 @@ static int for_bisect(const settings *s, int code)
     if (!s->bisect || code == INVAR_EXIT_OK || code == INVAR_EXIT_DIFFERENT ||
         code == INVAR_EXIT_USAGE)
         return code;
-    return invar_live_caught() ? invar_process_stop_code(invar_live_caught())
-                               : INVAR_EXIT_UNTESTABLE;
+    return invar_interactive_caught() ? invar_process_stop_code(invar_interactive_caught())
+                                      : INVAR_EXIT_UNTESTABLE;
 }
 
 static invar_status print_table(const invar_ci_result *results, size_t count)
 {
     static const char *const head[] = {"case", "verdict", "steps", "runs", "seconds", "first"};
-    invar_grid *grid;
+    invar_text_table *grid;
     invar_status status;
     char seconds[32];
 
-    INVAR_TRY(invar_grid_new(&grid, 6));
+    INVAR_TRY(invar_text_table_new(&grid, 6));
     status = INVAR_OK;
     for (int i = 0; i < 6 && status == INVAR_OK; i++)
-        status = invar_grid_string(grid, head[i]);
+        status = invar_text_table_string(grid, head[i]);
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
         const invar_ci_result *r = &results[i];
         (void)snprintf(seconds, sizeof seconds, "%.1f", r->seconds);
-        status = invar_grid_string(grid, r->item->name);
+        status = invar_text_table_string(grid, r->item->name);
         if (status == INVAR_OK)
-            status = invar_grid_string(grid, invar_ci_verdict_name(r->verdict));
+            status = invar_text_table_string(grid, invar_ci_verdict_name(r->verdict));
         if (status == INVAR_OK)
-            status = invar_grid_int(grid, r->compared);
+            status = invar_text_table_int(grid, r->compared);
         if (status == INVAR_OK)
-            status = invar_grid_int(grid, r->runs);
+            status = invar_text_table_int(grid, r->runs);
         if (status == INVAR_OK)
-            status = invar_grid_number(grid, seconds);
+            status = invar_text_table_number(grid, seconds);
         if (status == INVAR_OK)
-            status = r->first >= 0 ? invar_grid_int(grid, r->first) : invar_grid_string(grid, "");
+            status = r->first >= 0 ? invar_text_table_int(grid, r->first)
+                                   : invar_text_table_string(grid, "");
     }
     if (status == INVAR_OK)
-        status = invar_grid_show(grid, stdout);
-    invar_grid_free(grid);
+        status = invar_text_table_show(grid, stdout);
+    invar_text_table_free(grid);
     return status;
 }
 
@@ -459,11 +460,12 @@ static void check_help(void)
     invar_options_help(check_options(&s));
 }
 
-const invar_verb invar_verb_ci_check = {.name = "check",
-                                        .summary = "run cases and compare them with their goldens",
-                                        .run = check,
-                                        .help = check_help,
-                                        .arguments = "[CASE ...] [--option value ...]"};
+const invar_cli_command invar_verb_ci_check = {.name = "check",
+                                               .summary =
+                                                   "run cases and compare them with their goldens",
+                                               .run = check,
+                                               .help = check_help,
+                                               .arguments = "[CASE ...] [--option value ...]"};
 
 /* ---- record ---------------------------------------------------------------------------------- */
 
@@ -493,13 +495,13 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
         invar_ci_show(&result);
         return INVAR_OK;
     }
-    invar_plain_print(stdout, item.name);
+    invar_safe_text_print(stdout, item.name);
     printf(": recorded, %" PRId64
            " steps; ran twice with different free keys: the same bits\n  next    git add ",
            result.steps);
-    invar_text_print_word(stdout, item.golden);
+    invar_text_print_shell_word(stdout, item.golden);
     putchar(' ');
-    invar_text_print_word(stdout, item.points);
+    invar_text_print_shell_word(stdout, item.points);
     putchar('\n');
     return INVAR_OK;
 }
@@ -526,17 +528,17 @@ static void record_help(void)
     invar_options_help(record_options(&s));
 }
 
-const invar_verb invar_verb_ci_record = {.name = "record",
-                                         .summary = "record the golden of a case",
-                                         .run = record,
-                                         .help = record_help,
-                                         .arguments = "CASE [--option value ...]"};
+const invar_cli_command invar_verb_ci_record = {.name = "record",
+                                                .summary = "record the golden of a case",
+                                                .run = record,
+                                                .help = record_help,
+                                                .arguments = "CASE [--option value ...]"};
 
 /* ---- the group ------------------------------------------------------------------------------- */
 
-static const invar_verb *const subs[] = {&invar_verb_ci_record, &invar_verb_ci_check,
-                                         &invar_verb_ci_review, &invar_verb_ci_accept,
-                                         &invar_verb_ci_status, NULL};
+static const invar_cli_command *const subs[] = {&invar_verb_ci_record, &invar_verb_ci_check,
+                                                &invar_verb_ci_review, &invar_verb_ci_accept,
+                                                &invar_verb_ci_status, NULL};
 
 static void help(void)
 {
@@ -547,9 +549,9 @@ static void help(void)
         "hardware.");
 }
 
-const invar_verb invar_verb_ci = {.name = "ci",
-                                  .summary =
-                                      "bit-exact CI: compare recipes with their golden files",
-                                  .help = help,
-                                  .arguments = "VERB [CASE ...] [--option value ...]",
-                                  .subs = subs};
+const invar_cli_command invar_verb_ci = {
+    .name = "ci",
+    .summary = "bit-exact CI: compare recipes with their golden files",
+    .help = help,
+    .arguments = "VERB [CASE ...] [--option value ...]",
+    .subs = subs};

@@ -31,7 +31,7 @@ static invar_status accept_with_reason(const invar_ci_case *item)
 {
     char reason[512];
 
-    if (!invar_live_ask(reason, sizeof reason, stdout, "reason: "))
+    if (!invar_interactive_ask(reason, sizeof reason, stdout, "reason: "))
         return INVAR_OK;
     if (invar_ci_accept(item, reason) == INVAR_OK) {
         puts("accepted");
@@ -51,7 +51,7 @@ static invar_status decide(bool *more_out, const invar_ci_case *item)
 
     *more_out = true;
     for (;;) {
-        if (!invar_live_ask(answer, sizeof answer, stdout, "[a]ccept, [r]eject, [s]kip: ")) {
+        if (!invar_interactive_ask(answer, sizeof answer, stdout, "[a]ccept, [r]eject, [s]kip: ")) {
             *more_out = false;
             return INVAR_OK;
         }
@@ -112,7 +112,7 @@ static invar_status reject_case(const settings *s)
     INVAR_TRY(invar_ci_attended("review --reject"));
     INVAR_TRY(invar_ci_case_of(&item, s->cases, s->reject));
     INVAR_TRY(invar_ci_reject(&item));
-    invar_plain_print(stdout, item.name);
+    invar_safe_text_print(stdout, item.name);
     puts(": rejected");
     return INVAR_OK;
 }
@@ -164,11 +164,12 @@ static void review_help(void)
     invar_options_help(review_options(&s));
 }
 
-const invar_verb invar_verb_ci_review = {.name = "review",
-                                         .summary = "show pending changes, accept or reject them",
-                                         .run = review,
-                                         .help = review_help,
-                                         .arguments = "[CASE ...] [--reject CASE]"};
+const invar_cli_command invar_verb_ci_review = {.name = "review",
+                                                .summary =
+                                                    "show pending changes, accept or reject them",
+                                                .run = review,
+                                                .help = review_help,
+                                                .arguments = "[CASE ...] [--reject CASE]"};
 
 /* ---- accept ---------------------------------------------------------------------------------- */
 
@@ -193,11 +194,11 @@ static invar_status accept_case(const settings *s, const char *word)
     INVAR_TRY(invar_ci_attended("accept"));
     INVAR_TRY(invar_ci_case_of(&item, s->cases, word));
     INVAR_TRY(invar_ci_accept(&item, s->reason ? s->reason : ""));
-    invar_plain_print(stdout, item.name);
+    invar_safe_text_print(stdout, item.name);
     fputs(": accepted; commit ", stdout);
-    invar_text_print_word(stdout, item.golden);
+    invar_text_print_shell_word(stdout, item.golden);
     fputs(" and ", stdout);
-    invar_text_print_word(stdout, item.points);
+    invar_text_print_shell_word(stdout, item.points);
     putchar('\n');
     return INVAR_OK;
 }
@@ -222,11 +223,11 @@ static void accept_help(void)
     invar_options_help(accept_options(&s));
 }
 
-const invar_verb invar_verb_ci_accept = {.name = "accept",
-                                         .summary = "make pending bits the new golden",
-                                         .run = accept,
-                                         .help = accept_help,
-                                         .arguments = "CASE --reason TEXT"};
+const invar_cli_command invar_verb_ci_accept = {.name = "accept",
+                                                .summary = "make pending bits the new golden",
+                                                .run = accept,
+                                                .help = accept_help,
+                                                .arguments = "CASE --reason TEXT"};
 
 /* ---- status ---------------------------------------------------------------------------------- */
 
@@ -266,20 +267,20 @@ static standing look(const invar_ci_case *item)
     return out;
 }
 
-static invar_status status_row(invar_grid *grid, const invar_ci_case *item)
+static invar_status status_row(invar_text_table *grid, const invar_ci_case *item)
 {
     standing s = look(item);
     char identity[13];
 
     (void)snprintf(identity, sizeof identity, "%.12s", s.identity);
-    INVAR_TRY(invar_grid_string(grid, item->name));
-    INVAR_TRY(invar_grid_string(grid, s.golden));
-    INVAR_TRY(invar_grid_int(grid, s.steps));
-    INVAR_TRY(invar_grid_string(grid, identity));
-    INVAR_TRY(invar_grid_int(grid, s.ops));
-    INVAR_TRY(invar_grid_int(grid, s.accepted));
-    INVAR_TRY(invar_grid_string(grid, s.points ? "yes" : "no"));
-    return invar_grid_string(grid, invar_ci_pending(item) ? "pending" : "");
+    INVAR_TRY(invar_text_table_string(grid, item->name));
+    INVAR_TRY(invar_text_table_string(grid, s.golden));
+    INVAR_TRY(invar_text_table_int(grid, s.steps));
+    INVAR_TRY(invar_text_table_string(grid, identity));
+    INVAR_TRY(invar_text_table_int(grid, s.ops));
+    INVAR_TRY(invar_text_table_int(grid, s.accepted));
+    INVAR_TRY(invar_text_table_string(grid, s.points ? "yes" : "no"));
+    return invar_text_table_string(grid, invar_ci_pending(item) ? "pending" : "");
 }
 
 static invar_status status_table(const invar_ci_case *cases, size_t count)
@@ -287,16 +288,16 @@ static invar_status status_table(const invar_ci_case *cases, size_t count)
     static const char *const head[] = {"case", "golden",   "steps",  "identity",
                                        "ops",  "accepted", "points", "pending"};
     invar_status status = INVAR_OK;
-    invar_grid *grid;
+    invar_text_table *grid;
 
-    INVAR_TRY(invar_grid_new(&grid, 8));
+    INVAR_TRY(invar_text_table_new(&grid, 8));
     for (int i = 0; i < 8 && status == INVAR_OK; i++)
-        status = invar_grid_string(grid, head[i]);
+        status = invar_text_table_string(grid, head[i]);
     for (size_t i = 0; i < count && status == INVAR_OK; i++)
         status = status_row(grid, &cases[i]);
     if (status == INVAR_OK)
-        status = invar_grid_show(grid, stdout);
-    invar_grid_free(grid);
+        status = invar_text_table_show(grid, stdout);
+    invar_text_table_free(grid);
     return status;
 }
 
@@ -308,8 +309,8 @@ static invar_status status_json(const invar_ci_case *cases, size_t count)
         standing s = look(&cases[i]);
         (void)json_array_append_new(
             list, json_pack("{s:o, s:s, s:I, s:o, s:I, s:I, s:b, s:b}", "case",
-                            invar_rows_json_string(cases[i].name), "golden", s.golden, "steps",
-                            (json_int_t)s.steps, "identity",
+                            invar_row_writer_json_string(cases[i].name), "golden", s.golden,
+                            "steps", (json_int_t)s.steps, "identity",
                             s.identity[0] ? json_string(s.identity) : json_null(), "ops",
                             (json_int_t)s.ops, "accepted", (json_int_t)s.accepted, "points",
                             (int)s.points, "pending", (int)invar_ci_pending(&cases[i])));
@@ -353,8 +354,9 @@ static void status_help(void)
     invar_options_help(status_options(&s));
 }
 
-const invar_verb invar_verb_ci_status = {.name = "status",
-                                         .summary = "list cases, goldens and pending changes",
-                                         .run = show_status,
-                                         .help = status_help,
-                                         .arguments = "[--cases DIR]"};
+const invar_cli_command invar_verb_ci_status = {.name = "status",
+                                                .summary =
+                                                    "list cases, goldens and pending changes",
+                                                .run = show_status,
+                                                .help = status_help,
+                                                .arguments = "[--cases DIR]"};

@@ -51,7 +51,7 @@ static invar_status newest(char out[INVAR_PATH_SIZE], const settings *s, const c
     size_t bytes;
 
     INVAR_TRY(invar_bisect_folder(folder, &s->shared));
-    INVAR_TRY(invar_state_newest(out, folder));
+    INVAR_TRY(invar_bisect_state_newest(out, folder));
     bytes = (size_t)(strrchr(out, '/') + 1 - out);
     if (bytes + strlen(name) >= INVAR_PATH_SIZE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "the path of the bisect is too long");
@@ -73,17 +73,17 @@ static invar_status copy_file(FILE *out, const char *path)
 /* ---- log ------------------------------------------------------------------------------------- */
 
 /* What git bisect replay reads. A verdict "third" is bad there. */
-static void print_git(const invar_state *state)
+static void print_git(const invar_bisect_state *state)
 {
     size_t count;
-    const invar_state_trial *trials = invar_state_trials(&count, state);
-    const invar_bisect_case *what = invar_state_case(state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, state);
+    const invar_bisect_case *what = invar_bisect_state_case(state);
 
     printf("git bisect start%s '%s' '%s'", what->first_parent ? " '--first-parent'" : "", what->bad,
            what->good);
     for (const char *const *path = what->paths; path && *path; path++) {
         fputs(path == what->paths ? " -- " : " ", stdout);
-        invar_text_print_word(stdout, *path);
+        invar_text_print_shell_word(stdout, *path);
     }
     putchar('\n');
     for (size_t i = 0; i < count; i++) {
@@ -111,14 +111,14 @@ static const invar_option *log_options(settings *s)
 static invar_status log_it(const settings *s)
 {
     char path[INVAR_PATH_SIZE];
-    invar_state *state;
+    invar_bisect_state *state;
 
     INVAR_TRY(newest(path, s, "state"));
     if (!s->git)
         return copy_file(stdout, path);
-    INVAR_TRY(invar_state_read(&state, path));
+    INVAR_TRY(invar_bisect_state_read(&state, path));
     print_git(state);
-    invar_state_close(state);
+    invar_bisect_state_close(state);
     return INVAR_OK;
 }
 
@@ -141,11 +141,12 @@ static void help_log(void)
     invar_options_help(log_options(&s));
 }
 
-static const invar_verb log_verb = {.name = "log",
-                                    .summary = "print the question and the result of every trial",
-                                    .run = run_log,
-                                    .help = help_log,
-                                    .arguments = "[--git]"};
+static const invar_cli_command log_verb = {.name = "log",
+                                           .summary =
+                                               "print the question and the result of every trial",
+                                           .run = run_log,
+                                           .help = help_log,
+                                           .arguments = "[--git]"};
 
 /* ---- view ------------------------------------------------------------------------------------ */
 
@@ -201,11 +202,11 @@ static void help_view(void)
     invar_options_help(view_options(&s));
 }
 
-static const invar_verb view_verb = {.name = "view",
-                                     .summary = "show the result of the latest bisect again",
-                                     .run = run_view,
-                                     .help = help_view,
-                                     .arguments = "[--json] [--html FILE]"};
+static const invar_cli_command view_verb = {.name = "view",
+                                            .summary = "show the result of the latest bisect again",
+                                            .run = run_view,
+                                            .help = help_view,
+                                            .arguments = "[--json] [--html FILE]"};
 
 /* ---- resume-log ------------------------------------------------------------------------------ */
 
@@ -225,7 +226,7 @@ static void show_text(const char *name, const char *text)
     while (text && *text) {
         size_t bytes = strcspn(text, "\n");
         fprintf(stderr, "  %-11s", name);
-        invar_plain_print_bytes(stderr, text, bytes);
+        invar_safe_text_print_bytes(stderr, text, bytes);
         fputc('\n', stderr);
         text += bytes + (text[bytes] == '\n');
         name = "";
@@ -256,7 +257,7 @@ static invar_status agree(const settings *s, const invar_bisect_case *what, cons
     if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: nothing was run: read the commands above, then give --yes", shown);
-    if (invar_live_ask(answer, sizeof answer, stderr, "run them? [y/N] ") &&
+    if (invar_interactive_ask(answer, sizeof answer, stderr, "run them? [y/N] ") &&
         (answer[0] == 'y' || answer[0] == 'Y'))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_STATE, 0, "%s: nothing was run", shown);
@@ -264,19 +265,19 @@ static invar_status agree(const settings *s, const invar_bisect_case *what, cons
 
 static int resume(const settings *s, const char *path)
 {
-    invar_state *state;
+    invar_bisect_state *state;
     invar_bisect_case what;
     int code;
 
-    if (invar_state_read(&state, path) != INVAR_OK)
+    if (invar_bisect_state_read(&state, path) != INVAR_OK)
         return invar_report_error();
-    what = *invar_state_case(state);
-    what.recipe_text = invar_state_recipe(state);
+    what = *invar_bisect_state_case(state);
+    what.recipe_text = invar_bisect_state_recipe(state);
     if (s->shared.repo)
         what.repo = s->shared.repo;
-    code = agree(s, &what, path) == INVAR_OK ? invar_bisect_answer_it(&what, &s->shared, path)
+    code = agree(s, &what, path) == INVAR_OK ? invar_bisect_run_and_print(&what, &s->shared, path)
                                              : invar_report_error();
-    invar_state_close(state);
+    invar_bisect_state_close(state);
     return code;
 }
 
@@ -307,11 +308,12 @@ static void help_resume(void)
     invar_options_help(resume_options(&s));
 }
 
-static const invar_verb resume_verb = {.name = "resume-log",
-                                       .summary = "continue from a log, here or on another machine",
-                                       .run = run_resume,
-                                       .help = help_resume,
-                                       .arguments = "FILE [--yes] [--repo DIR]"};
+static const invar_cli_command resume_verb = {.name = "resume-log",
+                                              .summary =
+                                                  "continue from a log, here or on another machine",
+                                              .run = run_resume,
+                                              .help = help_resume,
+                                              .arguments = "FILE [--yes] [--repo DIR]"};
 
 /* ---- reset ----------------------------------------------------------------------------------- */
 
@@ -336,15 +338,15 @@ static invar_status reset_it(const settings *s)
     int64_t count;
 
     INVAR_TRY(invar_bisect_folder(folder, &s->shared));
-    INVAR_TRY(invar_state_remove_all(&count, folder));
+    INVAR_TRY(invar_bisect_state_remove_all(&count, folder));
     *strrchr(folder, '/') = '\0';
     for (size_t i = 0; s->all && i < sizeof rest / sizeof *rest; i++) {
         INVAR_TRY(invar_path_join(path, sizeof path, folder, rest[i]));
-        INVAR_TRY(invar_folder_remove(path));
+        INVAR_TRY(invar_held_folder_remove(path));
     }
     printf("removed %" PRId64 " bisect%s%s from ", count, invar_text_plural(count),
            s->all ? ", all programs, runs and checkouts" : "");
-    invar_plain_print(stdout, folder);
+    invar_safe_text_print(stdout, folder);
     putchar('\n');
     return INVAR_OK;
 }
@@ -368,11 +370,11 @@ static void help_reset(void)
     invar_options_help(reset_options(&s));
 }
 
-static const invar_verb reset_verb = {.name = "reset",
-                                      .summary = "delete the bisects of a repository",
-                                      .run = run_reset,
-                                      .help = help_reset,
-                                      .arguments = "[--all]"};
+static const invar_cli_command reset_verb = {.name = "reset",
+                                             .summary = "delete the bisects of a repository",
+                                             .run = run_reset,
+                                             .help = help_reset,
+                                             .arguments = "[--all]"};
 
-const invar_verb *const invar_bisect_verbs[] = {&log_verb, &view_verb, &resume_verb, &reset_verb,
-                                                NULL};
+const invar_cli_command *const invar_bisect_verbs[] = {&log_verb, &view_verb, &resume_verb,
+                                                       &reset_verb, NULL};

@@ -90,9 +90,9 @@ enum {
 
 /* State that the recipes of all pairs share. */
 typedef struct scene {
-    invar_recipe *recipe;            /* recipe of the current pair */
-    invar_session sessions[FOLDERS]; /* the models of all folders */
-    int count;                       /* number of sessions that are open */
+    invar_recipe *recipe;                /* recipe of the current pair */
+    invar_run_context sessions[FOLDERS]; /* the models of all folders */
+    int count;                           /* number of sessions that are open */
 } scene;
 
 /* ---- the recipe of a pair -------------------------------------------------------------------- */
@@ -194,14 +194,15 @@ static invar_status write_features(draft *d, const feature *const parts[PARTS])
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-static invar_status open_folder(invar_session *out, invar_recipe *recipe, const char *keys)
+static invar_status open_folder(invar_run_context *out, invar_recipe *recipe, const char *keys)
 {
     draft d = {.recipe = recipe};
 
     INVAR_TRY(invar_recipe_reset(recipe));
     INVAR_TRY(set_keys(&d, keys));
     INVAR_TRY(set_entries(&d, bases, BASES, ""));
-    return invar_session_open(out, recipe, INVAR_SESSION_NO_WEIGHTS | INVAR_SESSION_ANY_DEVICE);
+    return invar_run_context_open(out, recipe,
+                                  INVAR_RUN_CONTEXT_NO_WEIGHTS | INVAR_RUN_CONTEXT_ANY_DEVICE);
 }
 
 static invar_status open_scene(scene *out)
@@ -215,7 +216,7 @@ static invar_status open_scene(scene *out)
 static void close_scene(scene *s)
 {
     while (s->count > 0)
-        invar_session_close(&s->sessions[--s->count]);
+        invar_run_context_close(&s->sessions[--s->count]);
     invar_recipe_free(s->recipe);
 }
 
@@ -246,10 +247,10 @@ static const invar_model_spec *find_actor(const scene *s, const invar_recipe *re
 /* Returns the least number of ranks of the layout. Contradictory layouts are refused later. */
 static int count_ranks(const draft *d)
 {
-    invar_sides_sizes sides;
+    invar_rank_role_sizes sides;
     int least;
 
-    if (invar_settings_sides(&sides, d->recipe) != INVAR_OK) {
+    if (invar_train_settings_sides(&sides, d->recipe) != INVAR_OK) {
         invar_error_clear();
         return 0;
     }
@@ -283,7 +284,7 @@ static invar_status admit(const draft *d, const scene *s)
                                    .critic = find_beside(&critic, d, s, INVAR_KEY_CRITIC_LOAD)};
 
     INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = d->recipe}));
-    INVAR_TRY(invar_session_complete_spec(&actor, d->recipe));
+    INVAR_TRY(invar_run_context_complete_spec(&actor, d->recipe));
     return invar_admission_check(&facts);
 }
 
@@ -343,7 +344,7 @@ static invar_status show_refusal(const scene *s, const feature *const pair[2])
     }
     (void)snprintf(line, sizeof line, "%s with %s: %s%s", pair[0]->name, pair[1]->name, needs_it,
                    why);
-    invar_plain_wrap(stdout, line, 0);
+    invar_safe_text_wrap(stdout, line, 0);
     return INVAR_OK;
 }
 

@@ -34,7 +34,7 @@ typedef struct made {
     bool running;
 } made;
 
-struct invar_browser {
+struct invar_live_report_server {
     const invar_located *at;
     const invar_serve_table *http;
     void *listener;
@@ -46,7 +46,7 @@ struct invar_browser {
 /* ---- bodies ---------------------------------------------------------------------------------- */
 
 /* A copy becomes the body of the reply. */
-static invar_status give(invar_serve_exchange *e, int status, const char *type, const char *text,
+static invar_status give(invar_http_transaction *e, int status, const char *type, const char *text,
                          size_t bytes)
 {
     e->status = status;
@@ -58,7 +58,7 @@ static invar_status give(invar_serve_exchange *e, int status, const char *type, 
 }
 
 /* What cannot be said for lack of memory is an empty reply. */
-static void tell(invar_serve_exchange *e, int status, const char *text)
+static void tell(invar_http_transaction *e, int status, const char *text)
 {
     if (give(e, status, TYPE_TEXT, text, strlen(text)) != INVAR_OK)
         invar_error_clear();
@@ -90,8 +90,9 @@ static invar_status refresh(made *body, invar_ledger *ledger, const invar_ledger
     return INVAR_OK;
 }
 
-static invar_status answer_body(invar_serve_exchange *e, invar_browser *b, invar_ledger *ledger,
-                                const invar_ledger_summary *run, bool running, bool page)
+static invar_status answer_body(invar_http_transaction *e, invar_live_report_server *b,
+                                invar_ledger *ledger, const invar_ledger_summary *run, bool running,
+                                bool page)
 {
     made *body = page ? &b->page : &b->data;
 
@@ -103,7 +104,7 @@ static invar_status answer_body(invar_serve_exchange *e, invar_browser *b, invar
     return status;
 }
 
-static invar_status answer_state(invar_serve_exchange *e, const invar_ledger_summary *run,
+static invar_status answer_state(invar_http_transaction *e, const invar_ledger_summary *run,
                                  bool running)
 {
     char text[80];
@@ -113,7 +114,8 @@ static invar_status answer_state(invar_serve_exchange *e, const invar_ledger_sum
     return give(e, 200, TYPE_JSON, text, (size_t)bytes);
 }
 
-static invar_status answer_path(invar_serve_exchange *e, invar_browser *b, invar_ledger *ledger)
+static invar_status answer_path(invar_http_transaction *e, invar_live_report_server *b,
+                                invar_ledger *ledger)
 {
     char writer[INVAR_LEDGER_WRITER_SIZE] = "";
     invar_ledger_summary run;
@@ -138,9 +140,9 @@ static bool is_known(const char *path)
     return false;
 }
 
-static bool admit(void *payload, invar_serve_exchange *e)
+static bool admit(void *payload, invar_http_transaction *e)
 {
-    const invar_browser *b = payload;
+    const invar_live_report_server *b = payload;
 
     if (!invar_server_asked_here(e->host, b->port)) {
         char text[INVAR_SERVER_NOT_HERE_SIZE];
@@ -157,9 +159,9 @@ static bool admit(void *payload, invar_serve_exchange *e)
     return false;
 }
 
-static void answer(void *payload, invar_serve_exchange *e)
+static void answer(void *payload, invar_http_transaction *e)
 {
-    invar_browser *b = payload;
+    invar_live_report_server *b = payload;
     invar_ledger *ledger = NULL;
     invar_status status = invar_ledger_open(&ledger, b->at->path, NULL);
 
@@ -174,7 +176,7 @@ static void answer(void *payload, invar_serve_exchange *e)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static invar_status start(invar_browser *b, int64_t port)
+static invar_status start(invar_live_report_server *b, int64_t port)
 {
     const invar_serve_settings settings = {
         .port = (uint16_t)port,
@@ -192,31 +194,32 @@ static invar_status start(invar_browser *b, int64_t port)
                       port, why);
 }
 
-invar_status invar_browser_open(invar_browser **out, const invar_located *at, int64_t port)
+invar_status invar_live_report_server_open(invar_live_report_server **out, const invar_located *at,
+                                           int64_t port)
 {
     const invar_serve_table *http;
-    invar_browser *b;
+    invar_live_report_server *b;
 
     *out = NULL;
     INVAR_TRY(invar_server_load(&http, NULL));
     INVAR_TRY(invar_alloc((void **)&b, 1, sizeof *b, "a server of a page"));
-    *b = (invar_browser){.at = at, .http = http};
+    *b = (invar_live_report_server){.at = at, .http = http};
     (void)pthread_mutex_init(&b->lock, NULL);
     invar_status status = start(b, port);
     if (status != INVAR_OK) {
-        invar_browser_close(b);
+        invar_live_report_server_close(b);
         return status;
     }
     *out = b;
     return INVAR_OK;
 }
 
-int64_t invar_browser_port(const invar_browser *browser)
+int64_t invar_live_report_server_port(const invar_live_report_server *browser)
 {
     return browser->port;
 }
 
-void invar_browser_close(invar_browser *b)
+void invar_live_report_server_close(invar_live_report_server *b)
 {
     if (!b)
         return;

@@ -22,16 +22,16 @@
 extern "C" {
 #endif
 
-typedef struct invar_browser invar_browser;
+typedef struct invar_live_report_server invar_live_report_server;
 
 /*
  * Listens at 127.0.0.1, port 0: any that is free. `at` is borrowed for its path and uuid.
  * INVAR_E_UNSUPPORTED: there is no HTTP server; INVAR_E_IO: it cannot listen there.
  */
-invar_status invar_browser_open(invar_browser **out, const invar_located *at,
-                                int64_t port) INVAR_MUST_USE;
-int64_t invar_browser_port(const invar_browser *browser);
-void invar_browser_close(invar_browser *browser);
+invar_status invar_live_report_server_open(invar_live_report_server **out, const invar_located *at,
+                                           int64_t port) INVAR_MUST_USE;
+int64_t invar_live_report_server_port(const invar_live_report_server *browser);
+void invar_live_report_server_close(invar_live_report_server *browser);
 
 #ifdef __cplusplus
 }

@@ -134,10 +134,10 @@ static void last_line(char *out, size_t size, const char *text, size_t bytes)
     invar_process_tail tail = {0};
 
     invar_process_tail_add(&tail, text, bytes);
-    invar_process_last_words(out, size, &tail);
+    invar_process_last_output_line(out, size, &tail);
 }
 
-static void describe_end(member *m, const invar_ext_child *child, const char *text, size_t bytes,
+static void describe_end(member *m, const invar_subprocess *child, const char *text, size_t bytes,
                          const char *limit)
 {
     int code = WIFEXITED(child->wait_status) ? WEXITSTATUS(child->wait_status) : -1;
@@ -156,25 +156,25 @@ static void describe_end(member *m, const invar_ext_child *child, const char *te
 static invar_status run_program(bundle *b, member *m, char *const *words, size_t most)
 {
     int ends[2], streams[3] = {-1}, rc = invar_process_pipe(ends);
-    invar_ext_child child = {0};
+    invar_subprocess child = {0};
     invar_status status;
     size_t bytes = 0;
     bool whole;
 
     if (rc != 0)
         return INVAR_FAIL(INVAR_E_IO, rc, "%s: cannot open a pipe: %s", m->name, strerror(rc));
-    streams[0] = invar_process_above(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    streams[0] = invar_process_fd_above_stdio(open("/dev/null", O_RDONLY | O_CLOEXEC));
     streams[1] = streams[2] = ends[1];
-    status = invar_ext_child_start(&child, m->name, words, streams);
+    status = invar_subprocess_start(&child, m->name, words, streams);
     (void)close(ends[1]);
     if (streams[0] >= 0)
         (void)close(streams[0]);
     if (status == INVAR_OK) {
         int64_t until = invar_process_clock_ms() + WAIT_MS;
         whole = listen(&bytes, b, most, ends[0], until);
-        while (whole && !invar_ext_child_ended(&child) && invar_process_clock_ms() < until)
+        while (whole && !invar_subprocess_ended(&child) && invar_process_clock_ms() < until)
             (void)poll(NULL, 0, 1);
-        invar_ext_child_kill(&child);
+        invar_subprocess_kill(&child);
         describe_end(m, &child, b->buffer, bytes, whole ? NULL : bytes == most ? "size" : "time");
         status = write_member(b, m, b->buffer, bytes);
     }
@@ -347,7 +347,7 @@ static void list_entry(listing *l, int folder, const char *name, const char *sho
     if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return; // gone by now
     fprintf(l->out, "%14lld  ", (long long)st.st_size);
-    invar_plain_print(l->out, path);
+    invar_safe_text_print(l->out, path);
     fprintf(l->out, "%s\n",
             S_ISDIR(st.st_mode)   ? "/"
             : S_ISREG(st.st_mode) ? ""
@@ -453,7 +453,7 @@ static void print_members(FILE *out, const bundle *b)
         fprintf(out, "  %-14s %9zu  %s", m->name, m->bytes, m->about);
         if (m->note[0]) {
             fputs(m->bytes ? " (" : ": missing (", out);
-            invar_plain_print(out, m->note);
+            invar_safe_text_print(out, m->note);
             fputc(')', out);
         }
         fputc('\n', out);
@@ -492,13 +492,13 @@ static invar_status write_members(bundle *b, const settings *s)
 static void print_json(const bundle *b)
 {
     fputs("{\"file\": ", stdout);
-    invar_plain_print_json(stdout, b->path);
+    invar_safe_text_print_json(stdout, b->path);
     fputs(", \"members\": [", stdout);
     for (const member *m = b->members; m < b->members + b->count; m++) {
         printf("%s{\"name\": \"%s\", \"about\": \"%s\", \"bytes\": %zu, \"note\": ",
                m == b->members ? "" : ", ", m->name, m->about, m->bytes);
         if (m->note[0])
-            invar_plain_print_json(stdout, m->note);
+            invar_safe_text_print_json(stdout, m->note);
         else
             fputs("null", stdout);
         fputc('}', stdout);
@@ -514,11 +514,11 @@ static void print_result(const bundle *b, const settings *s)
     }
     print_members(stdout, b);
     fputs("\nwritten   ", stdout);
-    invar_plain_print(stdout, b->path);
+    invar_safe_text_print(stdout, b->path);
     printf("\nnot in it: weights, data%s, and what looks like a secret\n",
            s->samples ? "" : ", prompts and responses");
     fputs("look at it before you send it: tar xf ", stdout);
-    invar_text_print_word(stdout, b->path);
+    invar_text_print_shell_word(stdout, b->path);
     puts(" --one-top-level=bug-report");
 }
 
@@ -595,7 +595,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_bug_report = {
+const invar_cli_command invar_verb_bug_report = {
     .name = "bug-report",
     .summary = "pack what a maintainer asks about a run into one file",
     .run = pack_report,

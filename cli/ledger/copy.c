@@ -52,7 +52,7 @@ static invar_option count_option(const char *name, int64_t *value, const char *h
 /* "PATH: text" on stdout. */
 static void print_done(const char *path, const char *text)
 {
-    invar_plain_print(stdout, path);
+    invar_safe_text_print(stdout, path);
     printf(": %s\n", text);
 }
 
@@ -79,12 +79,12 @@ static invar_status count_run(void *payload, const invar_ledger_summary *run)
 /* True for the ledger of a run: `invar train` wrote it last, or it lies among a run's files. */
 static invar_status is_of_run(bool *out, const char *path)
 {
-    static const char *const marks[] = {INVAR_FOLDERS_CHECKPOINTS, "report.html"};
+    static const char *const marks[] = {INVAR_RUN_PATHS_CHECKPOINTS, "report.html"};
     char last[INVAR_LEDGER_WRITER_SIZE], beside[INVAR_PATH_SIZE];
     const char *slash = strrchr(path, '/');
 
     INVAR_TRY(invar_ledger_last_writer(last, path));
-    *out = invar_text_ends(last, ": invar train");
+    *out = invar_text_has_suffix(last, ": invar train");
     for (size_t i = 0; slash && strcmp(slash, "/ledger.db") == 0 && i < 2; i++) {
         int length =
             snprintf(beside, sizeof beside, "%.*s/%s", (int)(slash - path), path, marks[i]);
@@ -187,7 +187,7 @@ static int run_import(int argc, char **argv)
         return invar_report_error();
     if (s.json)
         return invar_exit(invar_json_write(stdout, json_pack("{s:o, s:I}", "ledger",
-                                                             invar_rows_json_string(s.into),
+                                                             invar_row_writer_json_string(s.into),
                                                              "imported", (json_int_t)runs)));
     snprintf(text, sizeof text, "%" PRId64 " run%s imported", runs, invar_text_plural(runs));
     print_done(s.into, text);
@@ -205,7 +205,7 @@ static void help_import(void)
     invar_options_help(import_options(&s));
 }
 
-const invar_verb invar_verb_ledger_import = {
+const invar_cli_command invar_verb_ledger_import = {
     .name = "import",
     .summary = "copy runs from several ledgers into one",
     .run = run_import,
@@ -241,7 +241,7 @@ static invar_status backup(const settings *s, const char *word)
     INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_ledger_backup(
-        ledger, s->out, &(invar_ledger_keep){.last = s->keep_last, .every = s->keep_every});
+        ledger, s->out, &(invar_ledger_retention){.last = s->keep_last, .every = s->keep_every});
     invar_ledger_close(ledger);
     return status;
 }
@@ -256,8 +256,8 @@ static int run_backup(int argc, char **argv)
         backup(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
         return invar_report_error();
     if (s.json)
-        return invar_exit(
-            invar_json_write(stdout, json_pack("{s:o}", "ledger", invar_rows_json_string(s.out))));
+        return invar_exit(invar_json_write(
+            stdout, json_pack("{s:o}", "ledger", invar_row_writer_json_string(s.out))));
     print_done(s.out, "written");
     invar_print_next(stdout, "ledger verify", s.out, NULL, NULL);
     return INVAR_EXIT_OK;
@@ -276,7 +276,7 @@ static void help_backup(void)
     invar_options_help(backup_options(&s));
 }
 
-const invar_verb invar_verb_ledger_backup = {
+const invar_cli_command invar_verb_ledger_backup = {
     .name = "backup",
     .summary = "copy a ledger, optionally without old detail",
     .run = run_backup,
@@ -341,7 +341,7 @@ static int run_export(int argc, char **argv)
         return invar_report_error();
     if (s.tensorboard) {
         fputs("next: tensorboard --logdir ", stderr);
-        invar_text_print_word(stderr, s.tensorboard);
+        invar_text_print_shell_word(stderr, s.tensorboard);
         fputc('\n', stderr);
     } else {
         invar_print_next(stderr, "ledger report", words > 0 ? argv[0] : NULL, s.ledger,
@@ -360,7 +360,7 @@ static void help_export(void)
     invar_options_help(export_options(&s));
 }
 
-const invar_verb invar_verb_ledger_export = {
+const invar_cli_command invar_verb_ledger_export = {
     .name = "export",
     .summary = "write a run as CSV, JSON lines or TensorBoard events",
     .run = run_export,

@@ -14,7 +14,7 @@
 
 #include "base/invar_banned.h"
 
-static const invar_verb *const subs[] = {
+static const invar_cli_command *const subs[] = {
     &invar_verb_ledger_ls,     &invar_verb_ledger_show,   &invar_verb_ledger_query,
     &invar_verb_ledger_sql,    &invar_verb_ledger_verify, &invar_verb_ledger_seal,
     &invar_verb_ledger_import, &invar_verb_ledger_export, &invar_verb_ledger_backup,
@@ -32,11 +32,12 @@ static void help(void)
         "that file.");
 }
 
-const invar_verb invar_verb_ledger = {.name = "ledger",
-                                      .summary = "query, verify and export the record of runs",
-                                      .help = help,
-                                      .arguments = "VERB [ARGUMENT ...] [--option value ...]",
-                                      .subs = subs};
+const invar_cli_command invar_verb_ledger = {
+    .name = "ledger",
+    .summary = "query, verify and export the record of runs",
+    .help = help,
+    .arguments = "VERB [ARGUMENT ...] [--option value ...]",
+    .subs = subs};
 
 invar_option invar_option_json(bool *value)
 {
@@ -54,12 +55,12 @@ invar_option invar_option_exact(bool *value)
         .name = "exact", .value = value, .help = "show all digits of numbers instead of 4"};
 }
 
-invar_status invar_rows_choose(invar_rows_format *out, bool json, bool csv, bool exact)
+invar_status invar_row_writer_choose(invar_row_writer_format *out, bool json, bool csv, bool exact)
 {
-    *out = json    ? INVAR_ROWS_FORMAT_JSON
-           : csv   ? INVAR_ROWS_FORMAT_CSV
-           : exact ? INVAR_ROWS_FORMAT_EXACT
-                   : INVAR_ROWS_FORMAT_TABLE;
+    *out = json    ? INVAR_ROW_WRITER_FORMAT_JSON
+           : csv   ? INVAR_ROW_WRITER_FORMAT_CSV
+           : exact ? INVAR_ROW_WRITER_FORMAT_EXACT
+                   : INVAR_ROW_WRITER_FORMAT_TABLE;
     return json && csv ? INVAR_FAIL(INVAR_E_INVALID, 0, "--json and --csv do not go together")
                        : INVAR_OK;
 }
@@ -72,14 +73,14 @@ int invar_exit(invar_status status)
 void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
                       const char *rest)
 {
-    fprintf(out, "next: %s %s", invar_program(), verb);
+    fprintf(out, "next: %s %s", invar_op_graph(), verb);
     if (word) {
         fputc(' ', out);
-        invar_text_print_word(out, word);
+        invar_text_print_shell_word(out, word);
     }
     if (ledger) {
         fputs(" --ledger ", out);
-        invar_text_print_word(out, ledger);
+        invar_text_print_shell_word(out, ledger);
     }
     fprintf(out, "%s%s\n", rest ? " " : "", rest ? rest : "");
 }
@@ -123,11 +124,11 @@ invar_status invar_run_resume(char out[INVAR_RUN_RESUME_SIZE], invar_ledger *led
     if ((run->finished && run->exit_code == 0) || strcmp(run->kind, "train") != 0)
         return INVAR_OK;
     INVAR_TRY(invar_ledger_query_find(&points, "restore-points"));
-    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_request){.sql = points.sql,
-                                                                  .arguments = &argument,
-                                                                  .n_arguments = 1,
-                                                                  .row = take_checkpoint,
-                                                                  .payload = &step}));
+    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = points.sql,
+                                                                         .arguments = &argument,
+                                                                         .n_arguments = 1,
+                                                                         .row = take_checkpoint,
+                                                                         .payload = &step}));
     if (step >= 0)
         (void)snprintf(out, INVAR_RUN_RESUME_SIZE,
                        "; the command that began it resumes after step %" PRId64
@@ -145,23 +146,24 @@ int64_t invar_run_steps(const invar_ledger_summary *run)
 
 json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const char *state)
 {
-    char created[INVAR_PLAIN_TIME_SIZE], updated[INVAR_PLAIN_TIME_SIZE];
+    char created[INVAR_SAFE_TEXT_TIME_SIZE], updated[INVAR_SAFE_TEXT_TIME_SIZE];
 
-    invar_plain_time(created, run->created_ns);
-    invar_plain_time(updated, run->updated_ns);
+    invar_safe_text_time(created, run->created_ns);
+    invar_safe_text_time(updated, run->updated_ns);
     return json_pack(
         "{s:o, s:I, s:o, s:o, s:o, s:o, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
         "s:s, s:o, s:o, s:I}",
-        "ledger", invar_rows_json_string(path), "run", (json_int_t)run->run, "uuid",
-        invar_rows_json_string(run->uuid), "name", invar_rows_json_string(run->name), "kind",
-        invar_rows_json_string(run->kind), "identity", invar_json_digest(&run->identity), "created",
-        created, "created_ns", (json_int_t)run->created_ns, "updated", updated, "updated_ns",
-        (json_int_t)run->updated_ns, "entries", (json_int_t)run->entries, "segments",
-        (json_int_t)run->segments, "first_step", (json_int_t)run->first_step, "last_step",
-        (json_int_t)run->last_step, "steps", (json_int_t)invar_run_steps(run), "chain",
-        invar_json_digest(&run->chain), "integrity", invar_json_digest(&run->integrity), "state",
-        state, "exit_code", run->finished ? json_integer(run->exit_code) : json_null(), "parent",
-        run->parent[0] ? invar_rows_json_string(run->parent) : json_null(), "fork_step",
+        "ledger", invar_row_writer_json_string(path), "run", (json_int_t)run->run, "uuid",
+        invar_row_writer_json_string(run->uuid), "name", invar_row_writer_json_string(run->name),
+        "kind", invar_row_writer_json_string(run->kind), "identity",
+        invar_json_digest(&run->identity), "created", created, "created_ns",
+        (json_int_t)run->created_ns, "updated", updated, "updated_ns", (json_int_t)run->updated_ns,
+        "entries", (json_int_t)run->entries, "segments", (json_int_t)run->segments, "first_step",
+        (json_int_t)run->first_step, "last_step", (json_int_t)run->last_step, "steps",
+        (json_int_t)invar_run_steps(run), "chain", invar_json_digest(&run->chain), "integrity",
+        invar_json_digest(&run->integrity), "state", state, "exit_code",
+        run->finished ? json_integer(run->exit_code) : json_null(), "parent",
+        run->parent[0] ? invar_row_writer_json_string(run->parent) : json_null(), "fork_step",
         (json_int_t)run->fork_step);
 }
 
@@ -176,9 +178,9 @@ invar_status invar_run_model(json_t **out, invar_ledger *ledger, int64_t run)
     const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
 
     *out = NULL;
-    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = invar_ledger_model_sql,
-                                                               .arguments = &argument,
-                                                               .n_arguments = 1,
-                                                               .row = take_model,
-                                                               .payload = out});
+    return invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = invar_ledger_model_sql,
+                                                                      .arguments = &argument,
+                                                                      .n_arguments = 1,
+                                                                      .row = take_model,
+                                                                      .payload = out});
 }

@@ -17,24 +17,24 @@
 extern "C" {
 #endif
 
-extern const invar_verb invar_verb_ledger_ls;
-extern const invar_verb invar_verb_ledger_show;
-extern const invar_verb invar_verb_ledger_query;
-extern const invar_verb invar_verb_ledger_sql;
-extern const invar_verb invar_verb_ledger_verify;
-extern const invar_verb invar_verb_ledger_seal;
-extern const invar_verb invar_verb_ledger_import;
-extern const invar_verb invar_verb_ledger_export;
-extern const invar_verb invar_verb_ledger_backup;
-extern const invar_verb invar_verb_ledger_report;
-extern const invar_verb invar_verb_ledger_watch;
+extern const invar_cli_command invar_verb_ledger_ls;
+extern const invar_cli_command invar_verb_ledger_show;
+extern const invar_cli_command invar_verb_ledger_query;
+extern const invar_cli_command invar_verb_ledger_sql;
+extern const invar_cli_command invar_verb_ledger_verify;
+extern const invar_cli_command invar_verb_ledger_seal;
+extern const invar_cli_command invar_verb_ledger_import;
+extern const invar_cli_command invar_verb_ledger_export;
+extern const invar_cli_command invar_verb_ledger_backup;
+extern const invar_cli_command invar_verb_ledger_report;
+extern const invar_cli_command invar_verb_ledger_watch;
 
 /* The options --json and --csv; the format they ask for together. */
 invar_option invar_option_json(bool *value);
 invar_option invar_option_csv(bool *value);
 invar_option invar_option_exact(bool *value);
-invar_status invar_rows_choose(invar_rows_format *out, bool json, bool csv,
-                               bool exact) INVAR_MUST_USE;
+invar_status invar_row_writer_choose(invar_row_writer_format *out, bool json, bool csv,
+                                     bool exact) INVAR_MUST_USE;
 
 /* INVAR_EXIT_OK, or what invar_report_error yields. */
 int invar_exit(invar_status status);

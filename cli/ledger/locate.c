@@ -155,7 +155,7 @@ static invar_status search_any(void *payload, const char *path)
 {
     if (search_file(payload, path) != INVAR_OK) {
         fputs("invar: left out: ", stderr);
-        invar_plain_print(stderr, invar_error_last()->message);
+        invar_safe_text_print(stderr, invar_error_last()->message);
         fputc('\n', stderr);
         invar_error_clear();
     }
@@ -173,9 +173,9 @@ static invar_status conclude(const search *s, const char *word)
                           word);
     if (s->copies[0]) {
         fprintf(stderr, "invar: run %.8s is in several ledgers: ", s->run.uuid);
-        invar_plain_print(stderr, s->copies);
+        invar_safe_text_print(stderr, s->copies);
         fputs("; taken is ", stderr);
-        invar_plain_print(stderr, s->found);
+        invar_safe_text_print(stderr, s->found);
         fputs("; to choose another give its path\n", stderr);
     }
     return INVAR_OK;

@@ -20,7 +20,7 @@ typedef struct settings {
 } settings;
 
 typedef struct listing {
-    invar_grid *table;
+    invar_text_table *table;
     json_t *array;    /* with --json, else NULL */
     const char *path; /* of the ledger that is being read */
     invar_ledger *ledger;
@@ -39,23 +39,23 @@ enum { STATE = 3, COLUMNS = sizeof columns / sizeof *columns };
 
 static invar_status add_row(listing *l, const invar_ledger_summary *run, const char *state)
 {
-    char chain[INVAR_DIGEST_HEX_SIZE], text[INVAR_PLAIN_TIME_SIZE + 16];
+    char chain[INVAR_DIGEST_HEX_SIZE], text[INVAR_SAFE_TEXT_TIME_SIZE + 16];
 
-    INVAR_TRY(invar_grid_text(l->table, run->uuid, strnlen(run->uuid, 8)));
-    INVAR_TRY(invar_grid_string(l->table, run->name));
-    INVAR_TRY(invar_grid_string(l->table, run->kind));
+    INVAR_TRY(invar_text_table_text(l->table, run->uuid, strnlen(run->uuid, 8)));
+    INVAR_TRY(invar_text_table_string(l->table, run->name));
+    INVAR_TRY(invar_text_table_string(l->table, run->kind));
     if (run->finished)
         snprintf(text, sizeof text, "%s %" PRId64, state, run->exit_code);
-    INVAR_TRY(invar_grid_string(l->table, run->finished ? text : state));
-    INVAR_TRY(invar_grid_int(l->table, invar_run_steps(run)));
-    INVAR_TRY(invar_grid_int(l->table, run->segments));
-    invar_plain_span(text, l->now_ns - run->created_ns);
-    INVAR_TRY(invar_grid_number(l->table, text));
+    INVAR_TRY(invar_text_table_string(l->table, run->finished ? text : state));
+    INVAR_TRY(invar_text_table_int(l->table, invar_run_steps(run)));
+    INVAR_TRY(invar_text_table_int(l->table, run->segments));
+    invar_safe_text_span(text, l->now_ns - run->created_ns);
+    INVAR_TRY(invar_text_table_number(l->table, text));
     invar_digest_format(chain, &run->chain);
-    INVAR_TRY(invar_grid_text(l->table, chain, run->last_step < 0 ? 0 : 12));
-    invar_plain_time(text, run->created_ns);
-    INVAR_TRY(invar_grid_string(l->table, text));
-    return invar_grid_string(l->table, l->path);
+    INVAR_TRY(invar_text_table_text(l->table, chain, run->last_step < 0 ? 0 : 12));
+    invar_safe_text_time(text, run->created_ns);
+    INVAR_TRY(invar_text_table_string(l->table, text));
+    return invar_text_table_string(l->table, l->path);
 }
 
 /* Every row has the same keys: `error` is null where the ledger can be read. */
@@ -117,10 +117,10 @@ static invar_status add_unreadable(listing *l)
     l->unreadable++;
     if (l->array)
         return append_json(l, unreadable_json(l->path),
-                           invar_rows_json_string(invar_error_last()->message));
+                           invar_row_writer_json_string(invar_error_last()->message));
     for (int i = 0; i < COLUMNS - 1; i++)
-        INVAR_TRY(invar_grid_string(l->table, i == STATE ? "unreadable" : ""));
-    return invar_grid_string(l->table, l->path);
+        INVAR_TRY(invar_text_table_string(l->table, i == STATE ? "unreadable" : ""));
+    return invar_text_table_string(l->table, l->path);
 }
 
 /* A ledger that cannot be read has a row that says so, and the others are listed. */
@@ -180,7 +180,7 @@ static invar_status print(listing *l)
                                    : "the ledgers hold no run");
         return INVAR_OK;
     }
-    INVAR_TRY(invar_grid_show(l->table, stdout));
+    INVAR_TRY(invar_text_table_show(l->table, stdout));
     if (l->runs == 0)
         return INVAR_OK;
     putchar('\n');
@@ -193,9 +193,9 @@ static invar_status list_runs(listing *l, const settings *s, int words, char **a
     l->now_ns = invar_process_clock_ns(CLOCK_REALTIME);
     if (s->json && !(l->array = json_array()))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
-    INVAR_TRY(invar_grid_new(&l->table, COLUMNS));
+    INVAR_TRY(invar_text_table_new(&l->table, COLUMNS));
     for (int i = 0; i < COLUMNS; i++)
-        INVAR_TRY(invar_grid_string(l->table, columns[i]));
+        INVAR_TRY(invar_text_table_string(l->table, columns[i]));
     INVAR_TRY(collect(l, s, words, argv));
     return print(l);
 }
@@ -220,7 +220,7 @@ static int run(int argc, char **argv)
     if (invar_options_parse_words(&words, options(&s), argc, argv, "FOLDER", 0, argc) != INVAR_OK)
         return invar_report_error();
     status = list_runs(&l, &s, words, argv);
-    invar_grid_free(l.table);
+    invar_text_table_free(l.table);
     json_decref(l.array);
     return status == INVAR_OK ? l.code : invar_report_error();
 }
@@ -242,8 +242,9 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_ledger_ls = {.name = "ls",
-                                         .summary = "list runs",
-                                         .run = run,
-                                         .help = help,
-                                         .arguments = "[FOLDER|FILE ...] [--option value ...]"};
+const invar_cli_command invar_verb_ledger_ls = {.name = "ls",
+                                                .summary = "list runs",
+                                                .run = run,
+                                                .help = help,
+                                                .arguments =
+                                                    "[FOLDER|FILE ...] [--option value ...]"};

@@ -53,7 +53,7 @@ static void set_timer(int64_t ms)
     setitimer(ITIMER_REAL, &once, NULL);
 }
 
-static invar_status select_in_time(invar_ledger *ledger, const invar_ledger_request *request)
+static invar_status select_in_time(invar_ledger *ledger, const invar_ledger_select_request *request)
 {
     const struct sigaction action = {.sa_handler = end_late};
     invar_status status;
@@ -94,7 +94,7 @@ static invar_status take_row(void *payload, const char *const *columns,
         invar_locate_checkpoint(copy, place, columns, count, s->ledger);
         values = copy;
     }
-    return invar_rows_take(s->rows, columns, values, count);
+    return invar_row_writer_take(s->rows, columns, values, count);
 }
 
 static bool for_people(const settings *s)
@@ -120,25 +120,25 @@ static invar_status judge_empty(char lacks[INVAR_LEDGER_QUERY_LINE], invar_ledge
 }
 
 /* Asks, and prints the answer. `query`: NULL where it has no name, and then `lacks`, too. */
-static invar_status answer(char *lacks, invar_ledger *ledger, invar_ledger_request *request,
+static invar_status answer(char *lacks, invar_ledger *ledger, invar_ledger_select_request *request,
                            const invar_ledger_query *query, const char *run_ledger,
                            const settings *s)
 {
     sink out = {.ledger = run_ledger};
-    invar_rows_format format;
+    invar_row_writer_format format;
     invar_status status;
 
-    INVAR_TRY(invar_rows_choose(&format, s->json, s->csv, s->exact));
-    INVAR_TRY(invar_rows_new(&out.rows, stdout, format));
+    INVAR_TRY(invar_row_writer_choose(&format, s->json, s->csv, s->exact));
+    INVAR_TRY(invar_row_writer_new(&out.rows, stdout, format));
     request->row = take_row;
     request->payload = &out;
     request->limit_ms = s->limit_ms;
     status = select_in_time(ledger, request);
-    if (status == INVAR_OK && query && invar_rows_count(out.rows) == 0)
+    if (status == INVAR_OK && query && invar_row_writer_count(out.rows) == 0)
         status = judge_empty(lacks, ledger, query, request->arguments);
     if (status == INVAR_OK && !(query && lacks[0] && for_people(s)))
-        status = invar_rows_end(out.rows);
-    invar_rows_free(out.rows);
+        status = invar_row_writer_end(out.rows);
+    invar_row_writer_free(out.rows);
     return status;
 }
 
@@ -178,23 +178,23 @@ static void format_params(char *out, size_t size, const invar_ledger_query *quer
     }
 }
 
-static invar_status add_query(invar_grid *table, int index)
+static invar_status add_query(invar_text_table *table, int index)
 {
     invar_ledger_query query;
     char params[512];
 
     INVAR_TRY(invar_ledger_query_at(&query, index));
     format_params(params, sizeof params, &query);
-    INVAR_TRY(invar_grid_string(table, query.name));
-    INVAR_TRY(invar_grid_string(table, query.question));
-    return invar_grid_string(table, params);
+    INVAR_TRY(invar_text_table_string(table, query.name));
+    INVAR_TRY(invar_text_table_string(table, query.question));
+    return invar_text_table_string(table, params);
 }
 
-static invar_status add_queries(invar_grid *table)
+static invar_status add_queries(invar_text_table *table)
 {
-    INVAR_TRY(invar_grid_string(table, "query"));
-    INVAR_TRY(invar_grid_string(table, "question"));
-    INVAR_TRY(invar_grid_string(table, "parameters"));
+    INVAR_TRY(invar_text_table_string(table, "query"));
+    INVAR_TRY(invar_text_table_string(table, "question"));
+    INVAR_TRY(invar_text_table_string(table, "parameters"));
     for (int i = 0; i < invar_ledger_query_count(); i++)
         INVAR_TRY(add_query(table, i));
     return INVAR_OK;
@@ -202,14 +202,14 @@ static invar_status add_queries(invar_grid *table)
 
 static invar_status print_queries(void)
 {
-    invar_grid *table;
+    invar_text_table *table;
     invar_status status;
 
-    INVAR_TRY(invar_grid_new(&table, 3));
+    INVAR_TRY(invar_text_table_new(&table, 3));
     status = add_queries(table);
     if (status == INVAR_OK)
-        status = invar_grid_show(table, stdout);
-    invar_grid_free(table);
+        status = invar_text_table_show(table, stdout);
+    invar_text_table_free(table);
     if (status == INVAR_OK) {
         putchar('\n');
         invar_print_next(stdout, "ledger ls", NULL, NULL, NULL);
@@ -361,9 +361,9 @@ static invar_status ask(invar_ledger *ledger, question *q, const int64_t *number
             q->arguments[i].value =
                 (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = numbers[run++]};
     return answer(q->lacks, ledger,
-                  &(invar_ledger_request){.sql = q->query.sql,
-                                          .arguments = q->arguments,
-                                          .n_arguments = (size_t)q->query.n_params},
+                  &(invar_ledger_select_request){.sql = q->query.sql,
+                                                 .arguments = q->arguments,
+                                                 .n_arguments = (size_t)q->query.n_params},
                   &q->query, q->n_runs == 1 ? q->runs[0].path : NULL, s);
 }
 
@@ -499,7 +499,7 @@ static const char *name_at(int index)
     return NULL;
 }
 
-const invar_verb invar_verb_ledger_query = {
+const invar_cli_command invar_verb_ledger_query = {
     .name = "query",
     .summary = "run a named query",
     .run = run,
@@ -532,7 +532,7 @@ static invar_status run_text(const char *text, const char *word, const settings 
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_texts_add(ledger);
     if (status == INVAR_OK)
-        status = answer(NULL, ledger, &(invar_ledger_request){.sql = text}, NULL, NULL, s);
+        status = answer(NULL, ledger, &(invar_ledger_select_request){.sql = text}, NULL, NULL, s);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && for_people(s))
         invar_print_next(stderr, "ledger query", NULL, NULL, NULL);
@@ -582,9 +582,9 @@ static void help_sql(void)
     invar_options_help(sql_options(&s));
 }
 
-const invar_verb invar_verb_ledger_sql = {.name = "sql",
-                                          .summary = "run any SQL query that only reads",
-                                          .run = run_sql,
-                                          .help = help_sql,
-                                          .arguments =
-                                              "\"SELECT ...\" [RUN|FILE] [--option value ...]"};
+const invar_cli_command invar_verb_ledger_sql = {
+    .name = "sql",
+    .summary = "run any SQL query that only reads",
+    .run = run_sql,
+    .help = help_sql,
+    .arguments = "\"SELECT ...\" [RUN|FILE] [--option value ...]"};

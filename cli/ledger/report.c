@@ -37,7 +37,7 @@ static void say_damaged(void *payload, const char *line)
     int64_t *count = payload;
 
     ++*count;
-    invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
 }
 
 static invar_status write_told(FILE *out, int64_t *damaged_out, const invar_report_run *runs,
@@ -172,7 +172,7 @@ static int run(int argc, char **argv)
         report(&damaged, &s, words, argv) != INVAR_OK)
         return invar_report_error();
     if (strcmp(s.out, "-") != 0) {
-        invar_plain_print(stdout, s.out);
+        invar_safe_text_print(stdout, s.out);
         puts(": written; open it in a browser");
         invar_print_next(stdout, damaged ? "ledger verify" : "ledger show",
                          words > 0 ? argv[0] : NULL, s.ledger, NULL);
@@ -191,7 +191,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_ledger_report = {
+const invar_cli_command invar_verb_ledger_report = {
     .name = "report",
     .summary = "write an HTML page with curves of one or several runs",
     .run = run,

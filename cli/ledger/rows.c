@@ -34,10 +34,10 @@ typedef struct chunk {
 
 struct invar_row_writer {
     FILE *stream;
-    invar_rows_format format;
-    invar_grid *table;   /* of a table, once the columns are known */
-    chunk *first, *last; /* of a document */
-    size_t bytes;        /* that are held */
+    invar_row_writer_format format;
+    invar_text_table *table; /* of a table, once the columns are known */
+    chunk *first, *last;     /* of a document */
+    size_t bytes;            /* that are held */
     int64_t count;
 };
 
@@ -85,22 +85,22 @@ static invar_status put_string(invar_row_writer *rows, const char *text)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-json_t *invar_rows_json_text(const char *text, size_t bytes)
+json_t *invar_row_writer_json_text(const char *text, size_t bytes)
 {
     json_t *out = json_stringn(text, bytes);
     char *safe;
 
     if (out || invar_alloc((void **)&safe, 4 * bytes + 1, 1, "JSON") != INVAR_OK)
         return out;
-    invar_plain_escape(safe, 4 * bytes + 1, text, bytes);
+    invar_safe_text_escape(safe, 4 * bytes + 1, text, bytes);
     out = json_string(safe);
     invar_free(safe);
     return out;
 }
 
-json_t *invar_rows_json_string(const char *text)
+json_t *invar_row_writer_json_string(const char *text)
 {
-    return invar_rows_json_text(text, strlen(text));
+    return invar_row_writer_json_text(text, strlen(text));
 }
 
 json_t *invar_json_digest(const invar_digest *digest)
@@ -146,7 +146,7 @@ json_t *invar_json_value(const invar_ledger_value *value)
     case INVAR_LEDGER_TYPE_NULL: return json_null();
     case INVAR_LEDGER_TYPE_INT: return json_integer(value->integer);
     case INVAR_LEDGER_TYPE_REAL: return json_double(value->real);
-    case INVAR_LEDGER_TYPE_TEXT: return invar_rows_json_text(value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_TEXT: return invar_row_writer_json_text(value->data, value->bytes);
     case INVAR_LEDGER_TYPE_BLOB: return json_blob(value->data, value->bytes);
     }
     return NULL;
@@ -247,7 +247,7 @@ static invar_status write_csv_text(FILE *out, const char *text, size_t bytes)
         return INVAR_OK;
     }
     INVAR_TRY(invar_alloc((void **)&safe, 4 * bytes + 1, 1, "CSV"));
-    invar_export_csv_field(out, safe, invar_plain_escape(safe, 4 * bytes + 1, text, bytes));
+    invar_export_csv_field(out, safe, invar_safe_text_escape(safe, 4 * bytes + 1, text, bytes));
     invar_free(safe);
     return INVAR_OK;
 }
@@ -288,25 +288,25 @@ static invar_status take_csv(invar_row_writer *rows, const char *const *columns,
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-static invar_status add_blob(invar_grid *table, const invar_ledger_value *value)
+static invar_status add_blob(invar_text_table *table, const invar_ledger_value *value)
 {
     invar_status status;
     char *hex;
 
     INVAR_TRY(invar_alloc((void **)&hex, 2 * value->bytes + 1, 1, "table"));
     format_hex(hex, value->data, value->bytes);
-    status = invar_grid_text(table, hex, 2 * value->bytes);
+    status = invar_text_table_text(table, hex, 2 * value->bytes);
     invar_free(hex);
     return status;
 }
 
-static invar_status add_cell(invar_grid *table, const invar_ledger_value *value, bool exact)
+static invar_status add_cell(invar_text_table *table, const invar_ledger_value *value, bool exact)
 {
     switch (value->type) {
-    case INVAR_LEDGER_TYPE_NULL: return invar_grid_text(table, "", 0);
-    case INVAR_LEDGER_TYPE_INT: return invar_grid_int(table, value->integer);
-    case INVAR_LEDGER_TYPE_REAL: return invar_grid_real(table, value->real, exact);
-    case INVAR_LEDGER_TYPE_TEXT: return invar_grid_text(table, value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_NULL: return invar_text_table_text(table, "", 0);
+    case INVAR_LEDGER_TYPE_INT: return invar_text_table_int(table, value->integer);
+    case INVAR_LEDGER_TYPE_REAL: return invar_text_table_real(table, value->real, exact);
+    case INVAR_LEDGER_TYPE_TEXT: return invar_text_table_text(table, value->data, value->bytes);
     case INVAR_LEDGER_TYPE_BLOB: return add_blob(table, value);
     }
     return INVAR_FAIL(INVAR_E_INVALID, 0, "a value of type %d does not exist", (int)value->type);
@@ -316,63 +316,64 @@ static invar_status take_cells(invar_row_writer *rows, const char *const *column
                                const invar_ledger_value *values, int count)
 {
     if (!values)
-        INVAR_TRY(invar_grid_new(&rows->table, count));
+        INVAR_TRY(invar_text_table_new(&rows->table, count));
     for (int c = 0; c < count; c++) {
         INVAR_TRY(hold(rows, CELL_BYTES + (values ? values[c].bytes : 0), TABLE_BYTES));
-        INVAR_TRY(values
-                      ? add_cell(rows->table, &values[c], rows->format == INVAR_ROWS_FORMAT_EXACT)
-                      : invar_grid_string(rows->table, columns[c]));
+        INVAR_TRY(values ? add_cell(rows->table, &values[c],
+                                    rows->format == INVAR_ROW_WRITER_FORMAT_EXACT)
+                         : invar_text_table_string(rows->table, columns[c]));
     }
     return INVAR_OK;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-invar_status invar_rows_new(invar_row_writer **out, FILE *stream, invar_rows_format format)
+invar_status invar_row_writer_new(invar_row_writer **out, FILE *stream,
+                                  invar_row_writer_format format)
 {
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "rows"));
     **out = (invar_row_writer){.stream = stream, .format = format};
     return INVAR_OK;
 }
 
-invar_status invar_rows_take(void *payload, const char *const *columns,
-                             const invar_ledger_value *values, int count)
+invar_status invar_row_writer_take(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
     invar_row_writer *rows = payload;
 
     rows->count += values != NULL;
     switch (rows->format) {
-    case INVAR_ROWS_FORMAT_TABLE:
-    case INVAR_ROWS_FORMAT_EXACT: return take_cells(rows, columns, values, count);
-    case INVAR_ROWS_FORMAT_JSON: return take_json(rows, columns, values, count);
-    case INVAR_ROWS_FORMAT_CSV: return take_csv(rows, columns, values, count);
+    case INVAR_ROW_WRITER_FORMAT_TABLE:
+    case INVAR_ROW_WRITER_FORMAT_EXACT: return take_cells(rows, columns, values, count);
+    case INVAR_ROW_WRITER_FORMAT_JSON: return take_json(rows, columns, values, count);
+    case INVAR_ROW_WRITER_FORMAT_CSV: return take_csv(rows, columns, values, count);
     }
     return INVAR_FAIL(INVAR_E_INVALID, 0, "format %d does not exist", (int)rows->format);
 }
 
-invar_status invar_rows_end(invar_row_writer *rows)
+invar_status invar_row_writer_end(invar_row_writer *rows)
 {
     switch (rows->format) {
-    case INVAR_ROWS_FORMAT_JSON: return end_json(rows);
-    case INVAR_ROWS_FORMAT_CSV: return INVAR_OK;
+    case INVAR_ROW_WRITER_FORMAT_JSON: return end_json(rows);
+    case INVAR_ROW_WRITER_FORMAT_CSV: return INVAR_OK;
     default: break;
     }
     if (rows->count > 0)
-        return invar_grid_show(rows->table, rows->stream);
+        return invar_text_table_show(rows->table, rows->stream);
     fputs("none found\n", rows->stream);
     return INVAR_OK;
 }
 
-int64_t invar_rows_count(const invar_row_writer *rows)
+int64_t invar_row_writer_count(const invar_row_writer *rows)
 {
     return rows->count;
 }
 
-void invar_rows_free(invar_row_writer *rows)
+void invar_row_writer_free(invar_row_writer *rows)
 {
     if (!rows)
         return;
-    invar_grid_free(rows->table);
+    invar_text_table_free(rows->table);
     for (chunk *c = rows->first, *next; c; c = next) {
         next = c->next;
         invar_free(c);

@@ -22,35 +22,36 @@
 extern "C" {
 #endif
 
-typedef enum invar_rows_format {
-    INVAR_ROWS_FORMAT_TABLE, /* for people: "none found" where there is no row */
-    INVAR_ROWS_FORMAT_EXACT, /* the same with all digits */
-    INVAR_ROWS_FORMAT_JSON,  /* an array of objects; two columns of one name are refused */
-    INVAR_ROWS_FORMAT_CSV    /* RFC 4180, with a head */
-} invar_rows_format;
+typedef enum invar_row_writer_format {
+    INVAR_ROW_WRITER_FORMAT_TABLE, /* for people: "none found" where there is no row */
+    INVAR_ROW_WRITER_FORMAT_EXACT, /* the same with all digits */
+    INVAR_ROW_WRITER_FORMAT_JSON,  /* an array of objects; two columns of one name are refused */
+    INVAR_ROW_WRITER_FORMAT_CSV    /* RFC 4180, with a head */
+} invar_row_writer_format;
 
 typedef struct invar_row_writer invar_row_writer;
 
-invar_status invar_rows_new(invar_row_writer **out, FILE *stream,
-                            invar_rows_format format) INVAR_MUST_USE;
+invar_status invar_row_writer_new(invar_row_writer **out, FILE *stream,
+                                  invar_row_writer_format format) INVAR_MUST_USE;
 
-/* An invar_ledger_row whose payload is the invar_row_writer. INVAR_E_NOMEM: more than is held. */
-invar_status invar_rows_take(void *rows, const char *const *columns,
-                             const invar_ledger_value *values, int count) INVAR_MUST_USE;
+/* An invar_ledger_row_fn whose payload is the invar_row_writer. INVAR_E_NOMEM: more than is held.
+ * */
+invar_status invar_row_writer_take(void *rows, const char *const *columns,
+                                   const invar_ledger_value *values, int count) INVAR_MUST_USE;
 
 /* Writes what is still to be written. */
-invar_status invar_rows_end(invar_row_writer *rows) INVAR_MUST_USE;
+invar_status invar_row_writer_end(invar_row_writer *rows) INVAR_MUST_USE;
 
 /* How many there were. */
-int64_t invar_rows_count(const invar_row_writer *rows);
+int64_t invar_row_writer_count(const invar_row_writer *rows);
 
-void invar_rows_free(invar_row_writer *rows); /* NULL is allowed */
+void invar_row_writer_free(invar_row_writer *rows); /* NULL is allowed */
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 /* A new reference each; NULL: no memory. */
-json_t *invar_rows_json_text(const char *text, size_t bytes);
-json_t *invar_rows_json_string(const char *text);
+json_t *invar_row_writer_json_text(const char *text, size_t bytes);
+json_t *invar_row_writer_json_string(const char *text);
 json_t *invar_json_digest(const invar_digest *digest);
 json_t *invar_json_value(const invar_ledger_value *value);
 

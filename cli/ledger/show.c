@@ -279,7 +279,7 @@ static invar_status take_row(void *payload, const char *const *columns,
     if (values)
         invar_locate_checkpoint(e.values, place, e.columns, e.count, s->ledger);
     if (!s->array)
-        return invar_rows_take(s->rows, e.columns, values ? e.values : NULL, e.count);
+        return invar_row_writer_take(s->rows, e.columns, values ? e.values : NULL, e.count);
     if (!values)
         return INVAR_OK;
     INVAR_TRY(invar_json_row(&row, e.columns, e.values, e.count));
@@ -299,11 +299,11 @@ static invar_status select_rows(sink *s, const invar_located *at, int64_t step, 
         {"samples", {.type = INVAR_LEDGER_TYPE_INT, .integer = samples}},
     };
 
-    return invar_ledger_select(at->ledger, &(invar_ledger_request){.sql = s->section->sql,
-                                                                   .arguments = arguments,
-                                                                   .n_arguments = 4,
-                                                                   .row = take_row,
-                                                                   .payload = s});
+    return invar_ledger_select(at->ledger, &(invar_ledger_select_request){.sql = s->section->sql,
+                                                                          .arguments = arguments,
+                                                                          .n_arguments = 4,
+                                                                          .row = take_row,
+                                                                          .payload = s});
 }
 
 static void print_title(const char *title)
@@ -322,15 +322,15 @@ static invar_status print_section(int64_t *hidden, const section *what, const in
     sink s = {.section = what, .ledger = at->path, .exact = exact};
     invar_status status;
 
-    INVAR_TRY(
-        invar_rows_new(&s.rows, stdout, exact ? INVAR_ROWS_FORMAT_EXACT : INVAR_ROWS_FORMAT_TABLE));
+    INVAR_TRY(invar_row_writer_new(
+        &s.rows, stdout, exact ? INVAR_ROW_WRITER_FORMAT_EXACT : INVAR_ROW_WRITER_FORMAT_TABLE));
     status = select_rows(&s, at, step, !how->no_samples);
     *hidden += hide ? s.count : 0;
     if (status == INVAR_OK && s.count > 0 && !hide) {
         print_title(what->name);
-        status = invar_rows_end(s.rows);
+        status = invar_row_writer_end(s.rows);
     }
-    invar_rows_free(s.rows);
+    invar_row_writer_free(s.rows);
     return status;
 }
 
@@ -367,7 +367,7 @@ static invar_status check_step(const invar_located *at, int64_t step)
 static void print_fact(const char *key, const char *value)
 {
     printf("%-10s ", key);
-    invar_plain_print(stdout, value);
+    invar_safe_text_print(stdout, value);
     putchar('\n');
 }
 
@@ -391,7 +391,7 @@ static void print_model(const json_t *model)
     const char *weights = json_string_value(json_object_get(model, "weights"));
 
     printf("%-10s ", "model");
-    invar_plain_print(stdout, family ? family : "not recorded");
+    invar_safe_text_print(stdout, family ? family : "not recorded");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         const json_t *value = json_object_get(model, numbers[i].member);
         if (json_is_integer(value))
@@ -420,12 +420,13 @@ static invar_status print_other_content(const invar_located *at)
     int64_t steps = 0;
 
     INVAR_TRY(invar_ledger_select(
-        at->ledger, &(invar_ledger_request){.sql = "SELECT count(DISTINCT step) FROM event WHERE "
-                                                   "run = :run AND kind = 'content-differs'",
-                                            .arguments = &argument,
-                                            .n_arguments = 1,
-                                            .row = take_count,
-                                            .payload = &steps}));
+        at->ledger,
+        &(invar_ledger_select_request){.sql = "SELECT count(DISTINCT step) FROM event WHERE "
+                                              "run = :run AND kind = 'content-differs'",
+                                       .arguments = &argument,
+                                       .n_arguments = 1,
+                                       .row = take_count,
+                                       .payload = &steps}));
     if (steps > 0)
         printf("%-10s %" PRId64 " step%s executed again: the same bits, but other metrics, samples "
                "or replies\n",
@@ -436,7 +437,7 @@ static invar_status print_other_content(const invar_located *at)
 static void print_run(const invar_located *at, const char *state, const char *resume,
                       const json_t *model)
 {
-    char text[INVAR_PLAIN_TIME_SIZE];
+    char text[INVAR_SAFE_TEXT_TIME_SIZE];
 
     print_fact("name", at->run.name);
     print_fact("uuid", at->run.uuid);
@@ -451,9 +452,9 @@ static void print_run(const invar_located *at, const char *state, const char *re
     if (at->run.last_step >= 0)
         printf(", %" PRId64 " to %" PRId64, at->run.first_step, at->run.last_step);
     printf("\n%-10s %" PRId64 "\n", "entries", at->run.entries);
-    invar_plain_time(text, at->run.created_ns);
+    invar_safe_text_time(text, at->run.created_ns);
     print_fact("created", text);
-    invar_plain_time(text, at->run.updated_ns);
+    invar_safe_text_time(text, at->run.updated_ns);
     print_fact("updated", text);
     print_model(model);
     print_digest("identity", &at->run.identity);
@@ -465,9 +466,9 @@ static void print_run(const invar_located *at, const char *state, const char *re
 static void print_step(const invar_located *at, int64_t step)
 {
     printf("step %" PRId64 " of ", step);
-    invar_plain_print(stdout, at->run.name);
+    invar_safe_text_print(stdout, at->run.name);
     fputs(", run ", stdout);
-    invar_plain_print(stdout, at->run.uuid);
+    invar_safe_text_print(stdout, at->run.uuid);
     putchar('\n');
 }
 
@@ -582,8 +583,9 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_ledger_show = {.name = "show",
-                                           .summary = "show a run or one of its steps",
-                                           .run = run,
-                                           .help = help,
-                                           .arguments = "RUN [--step S] [--option value ...]"};
+const invar_cli_command invar_verb_ledger_show = {.name = "show",
+                                                  .summary = "show a run or one of its steps",
+                                                  .run = run,
+                                                  .help = help,
+                                                  .arguments =
+                                                      "RUN [--step S] [--option value ...]"};

@@ -33,11 +33,11 @@ static const char *rule_name(const invar_ledger_query *rule)
 /* "--run RUN", or with its ledger, as a shell takes it. */
 static void print_run(FILE *out, const settings *s)
 {
-    invar_text_print_word(out, s->run);
+    invar_text_print_shell_word(out, s->run);
     if (!s->ledger)
         return;
     fputs(" --ledger ", out);
-    invar_text_print_word(out, s->ledger);
+    invar_text_print_shell_word(out, s->ledger);
 }
 
 static bool begins(const char *text, const char *word)
@@ -58,7 +58,7 @@ static void print_command(FILE *out, const char *command, int64_t step, const se
             fprintf(out, "%" PRId64, step);
             at += strlen(step_word);
         } else if (s->model[0] && begins(at, model)) {
-            invar_text_print_word(out, s->model);
+            invar_text_print_shell_word(out, s->model);
             at += strlen(model);
         } else {
             fputc(*at++, out);
@@ -86,13 +86,13 @@ static invar_status find_model(settings *s, const invar_located *at)
                                        {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}};
 
     return invar_ledger_select(
-        at->ledger,
-        &(invar_ledger_request){.sql = "SELECT value FROM fact WHERE run = :run AND scope = 'free' "
-                                       "AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1",
-                                .arguments = &run,
-                                .n_arguments = 1,
-                                .row = take_model,
-                                .payload = s});
+        at->ledger, &(invar_ledger_select_request){
+                        .sql = "SELECT value FROM fact WHERE run = :run AND scope = 'free' "
+                               "AND key = 'hf-checkpoint' ORDER BY seg DESC LIMIT 1",
+                        .arguments = &run,
+                        .n_arguments = 1,
+                        .row = take_model,
+                        .payload = s});
 }
 
 /* ---- for programs ---------------------------------------------------------------------------- */
@@ -154,7 +154,7 @@ static void print_causes(const invar_triage_finding *f, const settings *s)
     const char *at = f->rule.sql;
 
     while ((at = invar_triage_cause(cause, check, at)) != NULL) {
-        printf("  cause?     %s\n             %s ", cause, invar_program());
+        printf("  cause?     %s\n             %s ", cause, invar_op_graph());
         print_command(stdout, check, f->step, s);
         putchar('\n');
     }
@@ -169,9 +169,9 @@ static void print_finding(const invar_triage_finding *f, const settings *s, bool
         printf("  steps      %" PRId64 " show it\n", f->steps);
     printf("  may mean   %s\n", f->means);
     print_causes(f, s);
-    printf("  all of it  %s ledger query %s --run ", invar_program(), f->rule.name);
+    printf("  all of it  %s ledger query %s --run ", invar_op_graph(), f->rule.name);
     print_run(stdout, s);
-    printf("\n  next       %s ", invar_program());
+    printf("\n  next       %s ", invar_op_graph());
     print_command(stdout, f->next, f->step, s);
     putchar('\n');
 }
@@ -209,7 +209,7 @@ static invar_status look(int *code_out, settings *s)
     if (status == INVAR_OK)
         status = invar_ledger_writer(writer, at.path);
     if (status == INVAR_OK)
-        status = invar_triage_look(&found, at.ledger, at.run.run, writer[0] != '\0');
+        status = invar_triage_run(&found, at.ledger, at.run.run, writer[0] != '\0');
     if (status == INVAR_OK)
         status = find_model(s, &at);
     if (status == INVAR_OK && s->json)
@@ -268,7 +268,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_triage = {
+const invar_cli_command invar_verb_triage = {
     .name = "triage",
     .summary = "find what is wrong with a run, with evidence and the next command",
     .run = run,

@@ -35,7 +35,7 @@ static void show_progress(void *payload, int64_t done, int64_t total)
     invar_progress_update(*progress, done, NULL);
 }
 
-static invar_status verify(invar_ledger_verdict *out, invar_ledger *ledger)
+static invar_status verify(invar_ledger_verify_result *out, invar_ledger *ledger)
 {
     invar_progress *progress = NULL;
     invar_status status = invar_ledger_verify(out, ledger, show_progress, &progress);
@@ -48,7 +48,7 @@ static invar_status verify(invar_ledger_verdict *out, invar_ledger *ledger)
 
 typedef struct hashes {
     invar_ledger *ledger;
-    invar_grid *table; /* one of the two */
+    invar_text_table *table; /* one of the two */
     json_t *array;
 } hashes;
 
@@ -58,29 +58,29 @@ static invar_status add_hashes(void *payload, const invar_ledger_summary *run)
     char content_hex[INVAR_DIGEST_HEX_SIZE], integrity_hex[INVAR_DIGEST_HEX_SIZE];
     invar_digest content;
 
-    INVAR_TRY(invar_ledger_content(&content, h->ledger, run->run));
+    INVAR_TRY(invar_ledger_content_hash(&content, h->ledger, run->run));
     invar_digest_format(content_hex, &content);
     invar_digest_format(integrity_hex, &run->integrity);
     if (h->array)
         return json_array_append_new(h->array,
                                      json_pack("{s:o, s:o, s:s, s:s}", "uuid",
-                                               invar_rows_json_string(run->uuid), "name",
-                                               invar_rows_json_string(run->name), "content",
+                                               invar_row_writer_json_string(run->uuid), "name",
+                                               invar_row_writer_json_string(run->name), "content",
                                                content_hex, "integrity", integrity_hex)) == 0
                    ? INVAR_OK
                    : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the hashes");
-    INVAR_TRY(invar_grid_text(h->table, run->uuid, strnlen(run->uuid, 8)));
-    INVAR_TRY(invar_grid_string(h->table, run->name));
-    INVAR_TRY(invar_grid_string(h->table, content_hex));
-    return invar_grid_string(h->table, integrity_hex);
+    INVAR_TRY(invar_text_table_text(h->table, run->uuid, strnlen(run->uuid, 8)));
+    INVAR_TRY(invar_text_table_string(h->table, run->name));
+    INVAR_TRY(invar_text_table_string(h->table, content_hex));
+    return invar_text_table_string(h->table, integrity_hex);
 }
 
-static invar_status add_head(invar_grid *table)
+static invar_status add_head(invar_text_table *table)
 {
-    INVAR_TRY(invar_grid_string(table, "run"));
-    INVAR_TRY(invar_grid_string(table, "name"));
-    INVAR_TRY(invar_grid_string(table, "content"));
-    return invar_grid_string(table, "integrity");
+    INVAR_TRY(invar_text_table_string(table, "run"));
+    INVAR_TRY(invar_text_table_string(table, "name"));
+    INVAR_TRY(invar_text_table_string(table, "content"));
+    return invar_text_table_string(table, "integrity");
 }
 
 static invar_status print_hashes(invar_ledger *ledger)
@@ -88,21 +88,21 @@ static invar_status print_hashes(invar_ledger *ledger)
     hashes h = {.ledger = ledger};
     invar_status status;
 
-    INVAR_TRY(invar_grid_new(&h.table, 4));
+    INVAR_TRY(invar_text_table_new(&h.table, 4));
     status = add_head(h.table);
     if (status == INVAR_OK)
         status = invar_ledger_runs(ledger, add_hashes, &h);
     if (status == INVAR_OK)
-        status = invar_grid_show(h.table, stdout);
-    invar_grid_free(h.table);
+        status = invar_text_table_show(h.table, stdout);
+    invar_text_table_free(h.table);
     return status;
 }
 
 /* ---- the answer ------------------------------------------------------------------------------ */
 
-static void print_verdict(const invar_ledger_verdict *v, const char *path)
+static void print_verdict(const invar_ledger_verify_result *v, const char *path)
 {
-    invar_plain_print(stdout, path);
+    invar_safe_text_print(stdout, path);
     printf(": %s\n", v->bad > 0     ? "CORRUPT"
                      : v->runs == 0 ? "no run in it, so nothing was checked"
                                     : "clean");
@@ -118,22 +118,23 @@ static void print_verdict(const invar_ledger_verdict *v, const char *path)
                invar_text_plural(v->seals_pruned));
     if (v->bad > 0) {
         printf("findings: %" PRId64 "; the first: ", v->bad);
-        invar_plain_print(stdout, v->first);
+        invar_safe_text_print(stdout, v->first);
         putchar('\n');
     }
 }
 
-static invar_status write_json(const invar_ledger_verdict *v, invar_ledger *ledger,
+static invar_status write_json(const invar_ledger_verify_result *v, invar_ledger *ledger,
                                const char *path, const char *seal)
 {
     hashes h = {.ledger = ledger, .array = json_array()};
-    json_t *out = json_pack(
-        "{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:o}", "ledger",
-        invar_rows_json_string(path), "clean", v->bad == 0, "runs_checked", (json_int_t)v->runs,
-        "entries", (json_int_t)v->entries, "rows", (json_int_t)v->rows, "steps",
-        (json_int_t)v->steps, "pruned", (json_int_t)v->pruned, "seals", (json_int_t)v->seals,
-        "seals_pruned", (json_int_t)v->seals_pruned, "bad", (json_int_t)v->bad, "first",
-        v->bad > 0 ? invar_rows_json_string(v->first) : json_null(), "seal", seal, "runs", h.array);
+    json_t *out = json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:o}",
+                            "ledger", invar_row_writer_json_string(path), "clean", v->bad == 0,
+                            "runs_checked", (json_int_t)v->runs, "entries", (json_int_t)v->entries,
+                            "rows", (json_int_t)v->rows, "steps", (json_int_t)v->steps, "pruned",
+                            (json_int_t)v->pruned, "seals", (json_int_t)v->seals, "seals_pruned",
+                            (json_int_t)v->seals_pruned, "bad", (json_int_t)v->bad, "first",
+                            v->bad > 0 ? invar_row_writer_json_string(v->first) : json_null(),
+                            "seal", seal, "runs", h.array);
     invar_status status = INVAR_OK;
 
     if (out && v->bad == 0)
@@ -158,7 +159,7 @@ static invar_status read_seal(const char **out, char buffer[INVAR_LEDGER_SEAL_SI
     return INVAR_OK;
 }
 
-static invar_status print_answer(const invar_ledger_verdict *v, invar_ledger *ledger,
+static invar_status print_answer(const invar_ledger_verify_result *v, invar_ledger *ledger,
                                  const char *path, const char *seal, const settings *s)
 {
     if (s->json)
@@ -178,7 +179,7 @@ static invar_status print_answer(const invar_ledger_verdict *v, invar_ledger *le
 static invar_status check_rows(int *code, invar_ledger *ledger, const char *path, const char *seal,
                                const settings *s)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_status status = verify(&verdict, ledger);
 
     if (status != INVAR_OK && status != INVAR_E_CORRUPT)
@@ -267,11 +268,12 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_ledger_verify = {.name = "verify",
-                                             .summary = "check that no bit of a ledger has changed",
-                                             .run = run,
-                                             .help = help,
-                                             .arguments = "RUN|FILE [--option value ...]"};
+const invar_cli_command invar_verb_ledger_verify = {.name = "verify",
+                                                    .summary =
+                                                        "check that no bit of a ledger has changed",
+                                                    .run = run,
+                                                    .help = help,
+                                                    .arguments = "RUN|FILE [--option value ...]"};
 
 /* ---- seal ------------------------------------------------------------------------------------ */
 
@@ -333,7 +335,7 @@ static void help_seal(void)
     invar_options_help(seal_options(&s));
 }
 
-const invar_verb invar_verb_ledger_seal = {
+const invar_cli_command invar_verb_ledger_seal = {
     .name = "seal",
     .summary = "print one line that reveals any later change of a run",
     .run = run_seal,

@@ -55,11 +55,11 @@ static void clear_status(void)
 
 static void print_status(const watch *w)
 {
-    char age[INVAR_PLAIN_TIME_SIZE];
+    char age[INVAR_SAFE_TEXT_TIME_SIZE];
 
     if (!invar_term_live(stderr))
         return;
-    invar_plain_span(age, invar_process_clock_ns(CLOCK_REALTIME) - w->at.run.updated_ns);
+    invar_safe_text_span(age, invar_process_clock_ns(CLOCK_REALTIME) - w->at.run.updated_ns);
     fprintf(stderr, "\r\033[Kstep %" PRId64 ", segment %" PRId64 ", last word %s ago", w->last_step,
             w->segment, age);
     fflush(stderr);
@@ -125,7 +125,8 @@ static invar_status take_row(void *payload, const char *const *columns,
     memcpy(&value, &values[3].integer, sizeof value);
     name = strrchr(values[2].data, '/');
     fputs("  ", stdout);
-    invar_plain_print(stdout, name && w->settings->metrics == usual ? name + 1 : values[2].data);
+    invar_safe_text_print(stdout,
+                          name && w->settings->metrics == usual ? name + 1 : values[2].data);
     invar_number_round(digits, value, 5); // `show` has all digits
     printf(" %s", digits);
     return INVAR_OK;
@@ -150,7 +151,7 @@ static invar_status tell_steps(watch *w, const char *sql, int64_t after)
 
     status = invar_ledger_select(
         w->at.ledger,
-        &(invar_ledger_request){
+        &(invar_ledger_select_request){
             .sql = sql, .arguments = arguments, .n_arguments = 5, .row = take_row, .payload = w});
     end_line(w);
     return status;
@@ -297,13 +298,13 @@ static invar_status keep_names(watch *w, const char *metrics)
 
 static invar_status follow_in_browser(watch *w)
 {
-    invar_browser *browser;
+    invar_live_report_server *browser;
 
-    INVAR_TRY(invar_browser_open(&browser, &w->at, w->settings->port));
-    printf("page at http://127.0.0.1:%" PRId64 "/\n", invar_browser_port(browser));
+    INVAR_TRY(invar_live_report_server_open(&browser, &w->at, w->settings->port));
+    printf("page at http://127.0.0.1:%" PRId64 "/\n", invar_live_report_server_port(browser));
     fflush(stdout);
     invar_status status = follow_for_good(w);
-    invar_browser_close(browser);
+    invar_live_report_server_close(browser);
     return status;
 }
 
@@ -331,7 +332,7 @@ static const invar_option *options(settings *s)
                        .help = "metrics to show instead of the usual ones; the run must have them"};
     list[3] =
         (invar_option){.name = "serve",
-                       .type = INVAR_OPTION_BARE,
+                       .type = INVAR_OPTION_OPTIONAL_INT,
                        .value = &s->port,
                        .metavar = "PORT",
                        .help = "show the report at http://127.0.0.1:PORT, live, until Ctrl-C; "
@@ -379,7 +380,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_ledger_watch = {
+const invar_cli_command invar_verb_ledger_watch = {
     .name = "watch",
     .summary = "follow a run live, step by step",
     .run = run,

@@ -24,11 +24,11 @@ static value value_of(const invar_option *option)
 {
     switch (option->type) {
     case INVAR_OPTION_FLAG:
-    case INVAR_OPTION_BARE: return (value){"none", NULL}; // the number may be left out
+    case INVAR_OPTION_OPTIONAL_INT: return (value){"none", NULL}; // the number may be left out
     case INVAR_OPTION_INT:
     case INVAR_OPTION_REAL: return (value){"number", NULL};
     case INVAR_OPTION_WORD:
-        return (value){"words", ((const invar_option_word *)option->value)->choices};
+        return (value){"words", ((const invar_option_choice *)option->value)->choices};
     default: return (value){"file", NULL};
     }
 }
@@ -56,24 +56,24 @@ static void put_choices(FILE *out, const invar_choices *choices)
         }
 }
 
-static void put_names(FILE *out, const invar_verb *const *list)
+static void put_names(FILE *out, const invar_cli_command *const *list)
 {
-    for (const invar_verb *const *at = list; *at; at++)
+    for (const invar_cli_command *const *at = list; *at; at++)
         fprintf(out, "%s%s", at == list ? "" : " ", (*at)->name);
 }
 
 /* Where the options of a page go. */
 typedef struct writer {
     FILE *out;
-    const invar_page *page;
+    const invar_manpage *page;
 } writer;
 
-static void give_options(FILE *out, const invar_page *page,
+static void give_options(FILE *out, const invar_manpage *page,
                          void (*options)(void *payload, const invar_option *options))
 {
     writer w = {out, page};
 
-    invar_help_give(page->verb, &(invar_help_taker){&w, NULL, options});
+    invar_help_give(page->verb, &(invar_help_sink){&w, NULL, options});
 }
 
 /* ---- bash ------------------------------------------------------------------------------------ */
@@ -118,7 +118,7 @@ void invar_bash_write(FILE *out, const invar_embedded *script)
     for (int i = 0; i < schema->count; i++)
         fprintf(out, "%s--%s", i ? " " : "", schema->keys[i].name);
     fputs("' ;;\n", out);
-    for (invar_page page = {0}; invar_page_next(&page);) {
+    for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         fprintf(out, "    '%s') subs='", page.words);
         if (page.verb->subs)
             put_names(out, page.verb->subs);
@@ -130,7 +130,7 @@ void invar_bash_write(FILE *out, const invar_embedded *script)
         fputs(" ;;\n", out);
     }
     fputs("    esac\n}\n\n_invar_value() {\n    case $1 in\n", out);
-    for (invar_page page = {0}; invar_page_next(&page);)
+    for (invar_manpage page = {0}; invar_manpage_next(&page);)
         give_options(out, &page, bash_values);
     for (int i = 0; i < schema->count; i++)
         bash_value(out, "key", schema->keys[i].name, value_of_key(&schema->keys[i]));
@@ -186,7 +186,7 @@ static void zsh_options(void *payload, const invar_option *options)
     fprintf(w->out, "        '--help[explain the verb]'\n        ) keys=%d", keys);
 }
 
-static void zsh_verbs(FILE *out, const invar_verb *const *list)
+static void zsh_verbs(FILE *out, const invar_cli_command *const *list)
 {
     fputs(" subs=(\n", out);
     for (; *list; list++) {
@@ -207,7 +207,7 @@ void invar_zsh_write(FILE *out, const invar_embedded *script)
         zsh_option(out, schema->keys[i].name, schema->keys[i].doc, "value",
                    value_of_key(&schema->keys[i]));
     fputs("        ) ;;\n", out);
-    for (invar_page page = {0}; invar_page_next(&page);) {
+    for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         fprintf(out, "    '%s')", page.words);
         if (page.verb->subs) {
             zsh_verbs(out, page.verb->subs);

@@ -147,11 +147,11 @@ static void skip_options(void *payload, const invar_option *options)
     (void)options;
 }
 
-static void put_paragraphs(FILE *out, const invar_verb *verb, const char *title, bool codes)
+static void put_paragraphs(FILE *out, const invar_cli_command *verb, const char *title, bool codes)
 {
     reader r = {.out = out, .title = title, .codes = codes};
 
-    invar_help_give(verb, &(invar_help_taker){&r, read_text, skip_options});
+    invar_help_give(verb, &(invar_help_sink){&r, read_text, skip_options});
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -185,7 +185,7 @@ static void put_head(FILE *out, const char *page, int section)
     fprintf(out, " %d \"\" \"Invar " INVAR_VERSION "\" \"Invar\"\n.ad l\n.nh\n", section);
 }
 
-static void put_verbs(FILE *out, const char *group, const invar_verb *const *list)
+static void put_verbs(FILE *out, const char *group, const invar_cli_command *const *list)
 {
     fputs(".SH COMMANDS\n", out);
     for (; *list; list++) {
@@ -220,7 +220,7 @@ void invar_man_program(FILE *out)
     put_end(out, ".BR invar\\-recipe (5)\n.PP\n");
 }
 
-void invar_man_verb(FILE *out, const invar_page *page)
+void invar_man_verb(FILE *out, const invar_manpage *page)
 {
     put_head(out, page->name, 1);
     put_text(out, ".SH NAME\n", page->name, " \\- ");
@@ -231,14 +231,14 @@ void invar_man_verb(FILE *out, const invar_page *page)
         put_verbs(out, page->verb->name, page->verb->subs);
     put_paragraphs(out, page->verb, "DESCRIPTION", false);
     put_paragraphs(out, page->verb, "EXIT STATUS", true);
-    invar_help_give(page->verb, &(invar_help_taker){out, NULL, put_options});
+    invar_help_give(page->verb, &(invar_help_sink){out, NULL, put_options});
     put_end(out, ".BR invar (1)\n.PP\n");
 }
 
 void invar_man_recipe(FILE *out)
 {
     const invar_recipe_schema *schema = invar_config_schema();
-    char head[INVAR_FLAGS_TEXT_SIZE];
+    char head[INVAR_RECIPE_FLAGS_TEXT_SIZE];
 
     put_head(out, "invar-recipe", 5);
     fputs(".SH NAME\ninvar\\-recipe \\- the keys of a recipe, which describes a run of Invar\n"
@@ -252,7 +252,7 @@ void invar_man_recipe(FILE *out)
         const invar_recipe_key *k = &schema->keys[i];
         if (i == 0 || strcmp(k->section, schema->keys[i - 1].section) != 0)
             put_text(out, ".SH \"[", k->section, "]\"\n");
-        invar_flags_describe(head, k);
+        invar_recipe_flags_describe(head, k);
         put_text(out, ".TP\n.B ", k->name, "\n");
         put_text(out, "", head, "\n.br\n");
         put_text(out, "", k->doc, "\n");

@@ -21,7 +21,8 @@ extern const invar_embedded invar_pages_scripts[]; /* of bash, of zsh */
 /* ---- what there is --------------------------------------------------------------------------- */
 
 /* The element behind this one; the first if there is none yet. NULL: that was the last. */
-static const invar_verb *behind(const invar_verb *const *list, const invar_verb *verb)
+static const invar_cli_command *behind(const invar_cli_command *const *list,
+                                       const invar_cli_command *verb)
 {
     if (!verb)
         return *list;
@@ -30,16 +31,16 @@ static const invar_verb *behind(const invar_verb *const *list, const invar_verb 
     return list[1];
 }
 
-bool invar_page_next(invar_page *page)
+bool invar_manpage_next(invar_manpage *page)
 {
-    const invar_verb *group = page->group ? page->group : page->verb;
-    const invar_verb *sub = page->group ? page->verb : NULL;
+    const invar_cli_command *group = page->group ? page->group : page->verb;
+    const invar_cli_command *sub = page->group ? page->verb : NULL;
 
     sub = group && group->subs ? behind(group->subs, sub) : NULL;
     if (!sub)
-        *page = (invar_page){.verb = behind(invar_verbs, group)};
+        *page = (invar_manpage){.verb = behind(invar_verbs, group)};
     else
-        *page = (invar_page){.verb = sub, .group = group};
+        *page = (invar_manpage){.verb = sub, .group = group};
     if (!page->verb)
         return false;
     (void)snprintf(page->words, sizeof page->words, "%s%s%s", sub ? group->name : "",
@@ -69,7 +70,7 @@ static invar_status open_sheet(sheet *s, const char *folder, const char *room, c
 {
     if (snprintf(s->path, sizeof s->path, "%s/%s", folder, room) >= (int)sizeof s->path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%.200s ...: a path of this length", folder);
-    INVAR_TRY(invar_folder_make(s->path));
+    INVAR_TRY(invar_held_folder_make(s->path));
     if (snprintf(s->path, sizeof s->path, "%s/%s/%s", folder, room, name) >= (int)sizeof s->path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%.200s ...: a path of this length", folder);
     s->out = fopen(s->path, "w");
@@ -89,13 +90,13 @@ static invar_status close_sheet(sheet *s)
 
 static invar_status write_manual(const char *folder)
 {
-    char name[sizeof((invar_page *)0)->name + 2];
+    char name[sizeof((invar_manpage *)0)->name + 2];
     sheet s;
 
     INVAR_TRY(open_sheet(&s, folder, "man/man1", "invar.1"));
     invar_man_program(s.out);
     INVAR_TRY(close_sheet(&s));
-    for (invar_page page = {0}; invar_page_next(&page);) {
+    for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         (void)snprintf(name, sizeof name, "%s.1", page.name);
         INVAR_TRY(open_sheet(&s, folder, "man/man1", name));
         invar_man_verb(s.out, &page);

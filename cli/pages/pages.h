@@ -13,21 +13,21 @@
 #include "cli/verb.h"
 
 /* A verb, with the words that name it and the name of its page. */
-typedef struct invar_page {
-    const invar_verb *verb, *group; /* group NULL: it is a verb of the program itself */
-    char words[64];                 /* "ledger show" */
-    char name[72];                  /* "invar-ledger-show" */
-} invar_page;
+typedef struct invar_manpage {
+    const invar_cli_command *verb, *group; /* group NULL: it is a verb of the program itself */
+    char words[64];                        /* "ledger show" */
+    char name[72];                         /* "invar-ledger-show" */
+} invar_manpage;
 
 /* The next verb, each behind its group; all NULL begins, false ends. */
-bool invar_page_next(invar_page *page);
+bool invar_manpage_next(invar_manpage *page);
 
 /* Is the verb one whose options are recipe keys, too? `options` are all that it has. */
 bool invar_pages_has_keys(const invar_option *options);
 
 /* Pages in roff: of the program, of one verb, and of the keys of a recipe (section 5). */
 void invar_man_program(FILE *out);
-void invar_man_verb(FILE *out, const invar_page *page);
+void invar_man_verb(FILE *out, const invar_manpage *page);
 void invar_man_recipe(FILE *out);
 
 /* Completions for two shells: the tables, and below them the script that reads them. */

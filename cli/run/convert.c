@@ -37,7 +37,7 @@ static const char *const format_words[] = {
 static const invar_choices formats = {format_words, sizeof format_words / sizeof *format_words};
 
 typedef struct settings {
-    invar_option_word dtype;
+    invar_option_choice dtype;
     const char *tokenizer;
     const char *ignored;
     const char *adapter;
@@ -71,14 +71,14 @@ typedef struct job {
     char source[INVAR_PATH_SIZE];       /* the folder that has config.json */
     const char *config;                 /* folder whose config.json is handed on */
     invar_hf_files files;               /* config.json, and what comes along */
-    invar_checkpoint_claim claim; /* of TO, where it has files already and gets a checkpoint */
+    invar_checkpoint_lock claim; /* of TO, where it has files already and gets a checkpoint */
 } job;
 
 static void release(job *j)
 {
     invar_hf_files_release(&j->files);
     invar_model_free(j->model);
-    invar_checkpoint_claim_release(&j->claim);
+    invar_checkpoint_lock_release(&j->claim);
 }
 
 /* ---- may it be written ----------------------------------------------------------------------- */
@@ -88,7 +88,7 @@ static invar_status claim_place(job *j)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    INVAR_TRY(invar_checkpoint_claim_take(&j->claim, j->to));
+    INVAR_TRY(invar_checkpoint_lock_acquire(&j->claim, j->to));
     if (!j->claim.owner.uuid[0])
         return INVAR_OK;
     invar_path_show(shown, j->to);
@@ -107,7 +107,7 @@ static invar_status check_place(job *j)
     invar_path_show(shown, j->to);
     if (invar_path_same(j->from, j->to))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: FROM and TO are the same folder", shown);
-    INVAR_TRY(invar_folder_is_empty(&empty, j->to));
+    INVAR_TRY(invar_held_folder_is_empty(&empty, j->to));
     if (!empty && !j->set->force)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not empty; --force writes into it all the same",
                           shown);
@@ -120,7 +120,7 @@ static invar_status check_place(job *j)
 static void look_into(job *j, invar_checkpoint *checkpoint)
 {
     (void)snprintf(j->source, sizeof j->source, "%s", invar_checkpoint_path(checkpoint));
-    j->adapters = invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS);
+    j->adapters = invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS);
     j->trained = invar_checkpoint_state_of(checkpoint)->adapters;
     memcpy(j->uuid, invar_checkpoint_state_of(checkpoint)->uuid, sizeof j->uuid);
     invar_checkpoint_close(checkpoint);
@@ -129,15 +129,15 @@ static void look_into(job *j, invar_checkpoint *checkpoint)
 /* Replaces the folder of a run, which has no model of its own, with its folder of checkpoints. */
 static invar_status find_checkpoints(job *j)
 {
-    char config[INVAR_PATH_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE];
+    char config[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
 
     INVAR_TRY(invar_hf_check_folder("FROM", j->from));
     INVAR_TRY(invar_path_join(config, sizeof config, j->from, CONFIG));
     if (invar_path_exists(config))
         return INVAR_OK;
-    INVAR_TRY(invar_folders_checkpoints(j->checkpoints, warning, j->from, j->set->step));
+    INVAR_TRY(invar_run_paths_checkpoints(j->checkpoints, warning, j->from, j->set->step));
     if (warning[0])
-        invar_live_say(NULL, warning);
+        invar_interactive_say(NULL, warning);
     j->run = j->from;
     j->from = j->checkpoints;
     return INVAR_OK;
@@ -154,7 +154,7 @@ static invar_status find_source(job *j)
     if (!invar_path_exists(latest)) {
         if (j->set->step != INVAR_CHECKPOINT_LATEST)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--ckpt-step: FROM has no checkpoints");
-        if (!invar_checkpoint_is(j->from)) {
+        if (!invar_checkpoint_is_folder(j->from)) {
             INVAR_TRY(invar_error_advise(
                 invar_hf_check_model("FROM", j->from), INVAR_E_NOTFOUND,
                 "it may also be a run, a checkpoint or a folder of checkpoints"));
@@ -164,9 +164,10 @@ static invar_status find_source(job *j)
         look_into(j, checkpoint);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_checkpoint_open(
-        &checkpoint, j->from,
-        &(invar_checkpoint_choice){.step = j->set->step, .settings = INVAR_CHECKPOINT_CKPT_STEP}));
+    INVAR_TRY(
+        invar_checkpoint_open(&checkpoint, j->from,
+                              &(invar_checkpoint_open_options){
+                                  .step = j->set->step, .settings = INVAR_CHECKPOINT_CKPT_STEP}));
     look_into(j, checkpoint);
     return INVAR_OK;
 }
@@ -254,7 +255,7 @@ static invar_status compare_in(merge_report *out, const invar_model *model,
     for (int64_t i = 0; i < model->n_params; i++)
         memcpy(written->params[i].master.data, model->params[i].master.data,
                (size_t)invar_param_elements(&model->params[i]) * sizeof(float));
-    status = invar_model_refresh(written, dev);
+    status = invar_model_update_weights(written, dev);
     if (status == INVAR_OK)
         status = compare(out, written, adapted, dev);
     invar_model_free(written);
@@ -274,7 +275,7 @@ static invar_status merge(job *j)
     INVAR_TRY(invar_model_new(&adapted, &spec, format, NULL, &j->dev));
     status = invar_peft_load(adapted, adapter, &j->dev);
     if (status == INVAR_OK)
-        status = invar_session_load(adapted, j->from, j->set->step, &j->dev);
+        status = invar_run_context_load(adapted, j->from, j->set->step, &j->dev);
     if (status == INVAR_OK)
         status = invar_peft_merge(j->model, adapted, &j->dev);
     if (status == INVAR_OK)
@@ -291,7 +292,7 @@ static invar_status read_model(job *j)
 
     INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
     INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, NULL, &j->dev));
-    INVAR_TRY(invar_session_load(j->model, j->from, j->set->step, &j->dev));
+    INVAR_TRY(invar_run_context_load(j->model, j->from, j->set->step, &j->dev));
     if (!j->set->adapter)
         return INVAR_OK;
     return merge(j);
@@ -324,7 +325,7 @@ static invar_status ask_key(value *out, const job *j, invar_ledger *ledger, cons
 {
     const invar_ledger_argument arguments[] = {{"uuid", text_value(j->uuid)},
                                                {"key", text_value(key)}};
-    const invar_ledger_request request = {
+    const invar_ledger_select_request request = {
         .sql = "SELECT value FROM fact WHERE run = (SELECT run FROM run WHERE uuid = :uuid) "
                "AND scope = 'free' AND key = :key ORDER BY seg DESC LIMIT 1",
         .arguments = arguments,
@@ -370,7 +371,7 @@ static invar_status find_base(job *j)
             continue;
         (void)snprintf(line, sizeof line, "warning: the base of the run is not known: %s",
                        invar_error_last()->message);
-        invar_live_say(NULL, line);
+        invar_interactive_say(NULL, line);
         invar_error_clear();
     }
     return INVAR_OK;
@@ -383,14 +384,14 @@ static void warn_of_base(const char *base)
     char line[sizeof shown + sizeof whole + 320];
 
     invar_path_show(shown, base);
-    invar_path_whole(whole, base);
+    invar_path_absolute_hint(whole, base);
     (void)snprintf(line, sizeof line,
                    "warning: %s%s, which the run started from, %s: config.json describes the model "
                    "and has no other keys, such as bos_token_id%s",
                    shown, whole, invar_path_exists(base) ? "is another model" : "does not exist",
                    whole[0] ? "; to keep them, convert in the folder that the run was started in"
                             : "");
-    invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
 }
 
 /*
@@ -442,7 +443,7 @@ static invar_status read_all(job *j)
     INVAR_TRY(invar_hf_files_read(&j->files, tokenizer, ""));
     invar_hf_files_warning(warning, &j->files);
     if (warning[0])
-        invar_live_say(NULL, warning);
+        invar_interactive_say(NULL, warning);
     if (j->set->tokenizer && j->files.count == 1)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "--tokenizer: the folder has no tokenizer");
     return INVAR_OK;
@@ -506,7 +507,7 @@ static invar_status convert_adapters(job *j)
     if (spec.lora.rank > 0)
         INVAR_TRY(invar_lora_targets(&spec.lora.targets, j->trained.targets));
     INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, NULL, &j->dev));
-    INVAR_TRY(invar_session_load(j->model, j->from, j->set->step, &j->dev));
+    INVAR_TRY(invar_run_context_load(j->model, j->from, j->set->step, &j->dev));
     return invar_peft_save(j->model, NULL, j->to, j->base);
 }
 
@@ -520,22 +521,22 @@ static invar_status print_result(const job *j)
     INVAR_TRY(invar_model_hash(&digest, j->model, &j->dev));
     invar_digest_format(hex, &digest);
     printf("read      ");
-    invar_plain_print(stdout, j->source);
+    invar_safe_text_print(stdout, j->source);
     if (j->config == j->base) {
-        invar_path_whole(whole, j->base);
+        invar_path_absolute_hint(whole, j->base);
         printf("\nconfig    ");
-        invar_plain_print(stdout, j->base);
+        invar_safe_text_print(stdout, j->base);
         printf("%s", whole);
     }
     if (j->set->adapter) {
         printf("\nmerged    ");
-        invar_plain_print(stdout, j->set->adapter);
+        invar_safe_text_print(stdout, j->set->adapter);
         printf("\nlog-probs %.3g is the largest difference from base and adapter, of %lld tokens",
                j->merged.largest, (long long)j->merged.tokens);
     }
     printf("\n%s  %s%s\nwritten   ", j->adapters ? "adapters" : "weights ", hex,
            j->dtype == INVAR_DTYPE_BF16 ? ", then rounded to bf16" : "");
-    invar_plain_print(stdout, j->to);
+    invar_safe_text_print(stdout, j->to);
     putchar('\n');
     return INVAR_OK;
 }
@@ -653,7 +654,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_convert = {
+const invar_cli_command invar_verb_convert = {
     .name = "convert",
     .summary = "convert weights between checkpoints and Hugging Face folders",
     .run = run,

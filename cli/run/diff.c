@@ -145,7 +145,7 @@ static const invar_option *options(settings *s)
                              .value = &s->again.keep,
                              .metavar = "DIR",
                              .help = "keep the ledgers of --replay in this new folder"};
-    list[7] = invar_flags_end();
+    list[7] = invar_recipe_flags_end();
     return list;
 }
 
@@ -153,7 +153,7 @@ static int run(int argc, char **argv)
 {
     settings s = {0};
     int words, code = INVAR_EXIT_TROUBLE;
-    invar_status status = invar_flags_words(&s.again.flags, options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_to_argv(&s.again.flags, options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse_words(&words, options(&s), argc, argv, "A B, two runs", 2, 2);
@@ -192,8 +192,9 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_diff = {.name = "diff",
-                                    .summary = "find where two runs diverge: step, layer, tensor",
-                                    .run = run,
-                                    .help = help,
-                                    .arguments = "A B [--option value ...]"};
+const invar_cli_command invar_verb_diff = {.name = "diff",
+                                           .summary =
+                                               "find where two runs diverge: step, layer, tensor",
+                                           .run = run,
+                                           .help = help,
+                                           .arguments = "A B [--option value ...]"};

@@ -82,12 +82,12 @@ static invar_status status_of(const invar_child_result *ran)
 /* The step as it was recorded, in the ledger of `folder`. */
 static invar_status execute(const scene *s, int i, const char *folder)
 {
-    char line[128], story[INVAR_CHILD_STORY_SIZE], copy[INVAR_PATH_SIZE];
+    char line[128], story[INVAR_CHILD_REASON_SIZE], copy[INVAR_PATH_SIZE];
     invar_child_result ran;
     bool answered;
 
     snprintf(line, sizeof line, "executing step %" PRId64 " of %c again", s->coarse->step, "AB"[i]);
-    invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
     INVAR_TRY(invar_path_join(copy, sizeof copy, folder, "run"));
     INVAR_TRY(run_child(&ran, s, i, folder, (const char *const[MORE_WORDS]){NULL}));
     answered = ran.end == INVAR_CHILD_EXITED &&
@@ -156,7 +156,7 @@ static invar_status look_behind_samples(invar_diff **fine, const scene *s, const
     INVAR_TRY(invar_path_join(saved, sizeof saved, s->scratch, "a-saves"));
     INVAR_TRY(invar_path_join(given, sizeof given, s->scratch, "b-of-a"));
     INVAR_TRY(invar_path_join(samples, sizeof samples, s->scratch, "{rollout_id}.rollout"));
-    invar_live_say(NULL, "the samples differ: executing B again with those of A");
+    invar_interactive_say(NULL, "the samples differ: executing B again with those of A");
     INVAR_TRY(run_child(&ran, s, 0, saved,
                         (const char *const[MORE_WORDS]){"--save-debug-rollout-data", samples}));
     if (ran.end != INVAR_CHILD_EXITED || ran.code != INVAR_EXIT_OK)
@@ -190,7 +190,7 @@ static invar_status replay_both(invar_diff **out, const scene *s)
     first = fine->culprit ? fine->culprit : fine->points;
     // other weights or random numbers explain other samples
     if (fine->n_points && strcmp(first->phase, "rollout") == 0 &&
-        fine->same_rng != INVAR_DIFF_ANSWER_NO && fine->same_weights != INVAR_DIFF_ANSWER_NO)
+        fine->same_rng != INVAR_TRISTATE_NO && fine->same_weights != INVAR_TRISTATE_NO)
         status = look_behind_samples(&fine, s, a);
     if (status == INVAR_OK)
         *out = fine;
@@ -223,7 +223,7 @@ invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--replay: %c disagrees with itself; 'invar diff' without it says where",
                           coarse->self);
-    s.stop = invar_live_catch("stopping");
+    s.stop = invar_interactive_catch_signals("stopping");
     INVAR_TRY(invar_replay_scratch(s.scratch, replay->keep));
     status = replay_both(out, &s);
     if (status == INVAR_OK)

@@ -40,27 +40,27 @@ static void print_keys(const invar_recipe *recipe, bool changed)
             printf("[%s]\n", e.key->section);
         section = e.key->section;
         printf("%s =%s", e.key->name, e.text[0] ? " " : "");
-        invar_plain_print(stdout, e.text);
+        invar_safe_text_print(stdout, e.text);
         putchar('\n');
     }
     putchar('\n');
 }
 
 /* Of the ranks that train, where there are several, the one that needs most. */
-static invar_status plan(invar_memory_view *out, const invar_recipe *recipe, int ranks)
+static invar_status plan(invar_memory_planning *out, const invar_recipe *recipe, int ranks)
 {
-    invar_sides_sizes sides;
-    invar_budget most = {.need = 0};
+    invar_rank_role_sizes sides;
+    invar_memory_plan most = {.need = 0};
     int train;
 
     if (ranks == 1)
-        return invar_memory_plan(out, recipe, 0);
-    INVAR_TRY(invar_settings_sides(&sides, recipe));
+        return invar_memory_planning_run(out, recipe, 0);
+    INVAR_TRY(invar_train_settings_sides(&sides, recipe));
     train = ranks - sides.rollout_ranks;
-    INVAR_TRY(invar_memory_open(out, recipe, 0));
-    invar_memory_take_sides(out, sides.rollout_ranks ? &sides : NULL, ranks);
+    INVAR_TRY(invar_memory_planning_open(out, recipe, 0));
+    invar_memory_planning_take_sides(out, sides.rollout_ranks ? &sides : NULL, ranks);
     for (int stage = 0; stage < sides.train.pipeline; stage++) {
-        INVAR_TRY(invar_memory_plan_stage(out, &sides.train, train, stage));
+        INVAR_TRY(invar_memory_planning_plan_stage(out, &sides.train, train, stage));
         most = out->budget.need > most.need ? out->budget : most;
     }
     out->budget = most;
@@ -70,20 +70,20 @@ static invar_status plan(invar_memory_view *out, const invar_recipe *recipe, int
 
 static invar_status print_memory(const invar_recipe *recipe, const char *path, int ranks)
 {
-    invar_memory_view view = {.world = 0};
+    invar_memory_planning view = {.world = 0};
     invar_status status = plan(&view, recipe, ranks);
     invar_disk disk;
 
     if (status == INVAR_OK)
-        status = invar_memory_disk(&disk, &view, path);
+        status = invar_memory_table_disk(&disk, &view, path);
     if (status == INVAR_OK)
-        status = invar_memory_show(&view.budget);
+        status = invar_memory_table_show(&view.budget);
     if (status == INVAR_OK)
         status = invar_disk_show(&disk);
     putchar('\n');
     if (status == INVAR_OK && fflush(stdout) == 0)
-        status = invar_budget_verdict(&view.budget, &view.ask);
-    invar_memory_release(&view);
+        status = invar_memory_plan_check_fits(&view.budget, &view.ask);
+    invar_memory_planning_release(&view);
     return status;
 }
 
@@ -101,7 +101,7 @@ static void print_digest(const char *what, const invar_digest *digest)
 typedef struct scene {
     const invar_recipe *recipe;
     const char *path;
-    invar_train_given given; /* of rank 0 */
+    invar_train_inputs given; /* of rank 0 */
 } scene;
 
 static invar_status check_rank(void *payload, invar_comm *comm, int threads)
@@ -112,8 +112,8 @@ static invar_status check_rank(void *payload, invar_comm *comm, int threads)
                                          .until = -1,
                                          .comm = comm,
                                          .threads_for = threads,
-                                         .say = leads ? invar_live_say : NULL};
-    invar_train_given given;
+                                         .say = leads ? invar_interactive_say : NULL};
+    invar_train_inputs given;
 
     return invar_train_check(leads ? &s->given : &given, s->recipe, &options);
 }
@@ -121,12 +121,12 @@ static invar_status check_rank(void *payload, invar_comm *comm, int threads)
 invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe, const char *path)
 {
     const int ranks = launch->comms ? invar_comm_size(launch->comms[0]) : 1;
-    const bool leads = invar_launch_leads(launch);
+    const bool leads = invar_launch_has_rank0(launch);
     scene s = {.recipe = recipe, .path = path};
-    invar_train_given given;
-    invar_folders at;
+    invar_train_inputs given;
+    invar_run_paths at;
 
-    INVAR_TRY(invar_folders_find(&at, recipe, path));
+    INVAR_TRY(invar_run_paths_find(&at, recipe, path));
     INVAR_TRY(invar_admission_check(&(invar_admission){.recipe = recipe, .ranks = ranks}));
     if (leads) {
         print_keys(recipe, true);
@@ -138,7 +138,7 @@ invar_status invar_dry_run(invar_launch *launch, const invar_recipe *recipe, con
         return INVAR_OK;
     given = s.given;
     printf("run       ");
-    invar_plain_print(stdout, at.run);
+    invar_safe_text_print(stdout, at.run);
     puts(" (nothing is written)");
     print_digest("data", &given.data);
     print_digest("weights", &given.weights);

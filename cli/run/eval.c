@@ -27,19 +27,19 @@ typedef struct settings {
 
 /* Where results go: a table, or JSON. */
 typedef struct results {
-    invar_grid *table;
+    invar_text_table *table;
     json_t *sets;
     bool exact;
 } results;
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-static invar_status add_line(invar_grid *table, const char *set, const invar_ledger_metric *m,
+static invar_status add_line(invar_text_table *table, const char *set, const invar_ledger_metric *m,
                              bool exact)
 {
-    INVAR_TRY(invar_grid_string(table, set));
-    INVAR_TRY(invar_grid_string(table, m->name));
-    return invar_grid_real(table, m->value, exact);
+    INVAR_TRY(invar_text_table_string(table, set));
+    INVAR_TRY(invar_text_table_string(table, m->name));
+    return invar_text_table_real(table, m->value, exact);
 }
 
 static invar_status take(void *payload, const char *set, const invar_ledger_metric *list,
@@ -56,7 +56,7 @@ static invar_status take(void *payload, const char *set, const invar_ledger_metr
     return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : INVAR_OK;
 }
 
-static invar_status print(const results *r, const invar_session *s, int64_t rollout, bool json)
+static invar_status print(const results *r, const invar_run_context *s, int64_t rollout, bool json)
 {
     char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
 
@@ -64,29 +64,29 @@ static invar_status print(const results *r, const invar_session *s, int64_t roll
     invar_weights_from(from, s);
     if (json)
         return invar_json_write(stdout, json_pack("{s:s, s:o, s:I, s:O}", "weights", weights,
-                                                  "from", invar_rows_json_string(from), "rollout",
-                                                  (json_int_t)rollout, "sets", r->sets));
-    INVAR_TRY(invar_grid_show(r->table, stdout));
+                                                  "from", invar_row_writer_json_string(from),
+                                                  "rollout", (json_int_t)rollout, "sets", r->sets));
+    INVAR_TRY(invar_text_table_show(r->table, stdout));
     printf("\nweights %s, draws of rollout %" PRId64 "\nfrom    ", weights, rollout);
-    invar_plain_print(stdout, from);
+    invar_safe_text_print(stdout, from);
     putchar('\n');
     return INVAR_OK;
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static invar_status evaluate(results *r, const settings *set, invar_session *s,
+static invar_status evaluate(results *r, const settings *set, invar_run_context *s,
                              invar_plugin *reward, invar_plugin *turns)
 {
-    invar_rollout_limits limits = invar_session_limits(s);
+    invar_rollout_exec_options limits = invar_run_context_limits(s);
     invar_evaluation e = {
         .session = s, .plugin = reward, .turns = turns, .take = take, .payload = r};
     invar_status status;
 
-    INVAR_TRY(invar_session_load_newest(s));
+    INVAR_TRY(invar_run_context_load_newest(s));
     e.number = set->rollout >= 0 ? set->rollout : s->loaded.rollout;
-    INVAR_TRY(
-        invar_rollout_new(&e.rollout, invar_session_sampler(s), s->tokenizer, &s->dev, &limits));
+    INVAR_TRY(invar_rollout_new(&e.rollout, invar_run_context_sampler(s), s->tokenizer, &s->dev,
+                                &limits));
     status = invar_evaluate(&e);
     if (status == INVAR_OK)
         status = print(r, s, e.number, set->json);
@@ -97,20 +97,20 @@ static invar_status evaluate(results *r, const settings *set, invar_session *s,
 static invar_status with_parts(results *r, const settings *set, const invar_recipe *recipe)
 {
     invar_plugin *reward = NULL, *turns = NULL;
-    invar_session session;
+    invar_run_context session;
     invar_status status;
 
-    INVAR_TRY(invar_session_open(&session, recipe, 0));
+    INVAR_TRY(invar_run_context_open(&session, recipe, 0));
     status = invar_evaluate_read_sets(&session);
     if (status == INVAR_OK)
-        status = invar_judge_attach(&reward, recipe, false);
+        status = invar_reward_source_attach(&reward, recipe, false);
     if (status == INVAR_OK)
-        status = invar_turns_attach(&turns, recipe, false);
+        status = invar_multi_turn_attach(&turns, recipe, false);
     if (status == INVAR_OK)
         status = evaluate(r, set, &session, reward, turns);
     invar_plugin_close(turns);
     invar_plugin_close(reward);
-    invar_session_close(&session);
+    invar_run_context_close(&session);
     return status;
 }
 
@@ -125,16 +125,16 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
                           "there is nothing to evaluate: the recipe has neither eval-prompt-data "
                           "nor eval-config");
     r.sets = json_object();
-    status = invar_grid_new(&r.table, 3);
+    status = invar_text_table_new(&r.table, 3);
     if (status == INVAR_OK)
-        status = invar_grid_string(r.table, "set");
+        status = invar_text_table_string(r.table, "set");
     if (status == INVAR_OK)
-        status = invar_grid_string(r.table, "metric");
+        status = invar_text_table_string(r.table, "metric");
     if (status == INVAR_OK)
-        status = invar_grid_string(r.table, "value");
+        status = invar_text_table_string(r.table, "value");
     if (status == INVAR_OK)
         status = with_parts(&r, set, recipe);
-    invar_grid_free(r.table);
+    invar_text_table_free(r.table);
     json_decref(r.sets);
     return status;
 }
@@ -154,7 +154,7 @@ static const invar_option *options(settings *s)
         .high = UINT32_MAX};
     list[1] = invar_option_json(&s->json);
     list[2] = invar_option_exact(&s->exact);
-    list[3] = invar_flags_end();
+    list[3] = invar_recipe_flags_end();
     return list;
 }
 
@@ -165,7 +165,7 @@ static int run(int argc, char **argv)
     const char *path = NULL;
     invar_status status;
 
-    status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)
@@ -192,7 +192,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_eval = {
+const invar_cli_command invar_verb_eval = {
     .name = "eval",
     .summary = "evaluate weights on the evaluation sets of a recipe",
     .run = run,

@@ -78,7 +78,7 @@ static invar_status print_text(const char *text, size_t bytes)
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         const char *stop = newline ? newline : end;
 
-        invar_plain_escape(safe, size, line, (size_t)(stop - line));
+        invar_safe_text_escape(safe, size, line, (size_t)(stop - line));
         puts(safe);
         line = stop + 1;
     }
@@ -120,12 +120,12 @@ static void put_differences(invar_json_text *line, const comparison *c)
 static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const comparison *c)
 {
     const char *finish = invar_finish_name(s->finish);
-    const invar_coords at = invar_coords_of(s, seed, INVAR_PURPOSE_TRAIN);
-    char coords[INVAR_COORDS_SIZE];
+    const invar_rng_coords at = invar_rng_coords_of(s, seed, INVAR_PURPOSE_TRAIN);
+    char coords[INVAR_RNG_COORDS_SIZE];
     invar_json_text line = {0};
     invar_status status;
 
-    invar_coords_format(coords, &at);
+    invar_rng_coords_format(coords, &at);
     invar_json_text_open(&line, '{');
     put_int(&line, "prompt", s->prompt);
     put_int(&line, "prompt_tokens", s->prompt_tokens);
@@ -162,26 +162,26 @@ static invar_status print_sample(const invar_rl_sample *s, bool alone)
 }
 
 /* On stderr, as one text alone is all that is on stdout. */
-static void say_weights(const invar_session *session)
+static void say_weights(const invar_run_context *session)
 {
     char from[INVAR_WEIGHTS_FROM_SIZE], line[INVAR_WEIGHTS_FROM_SIZE + 16];
 
     invar_weights_from(from, session);
     (void)snprintf(line, sizeof line, "weights from %s", from);
-    invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
 typedef struct generation {
     const settings *set;
-    const invar_session *session;
+    const invar_run_context *session;
     const invar_dataset *data;
     invar_rollout *rollout;
-    invar_sampling sampling;
-    invar_turns turns;
+    invar_sampling_params sampling;
+    invar_multi_turn turns;
     int64_t n; /* of each prompt */
-    invar_rl_speculated speculated;
+    invar_spec_decode_stats speculated;
 } generation;
 
 /* Appends the samples of prompt i. */
@@ -197,7 +197,7 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
         s->group = i;
         s->draw = (uint32_t)s->index;
         s->weights_hash = g->session->weights;
-        INVAR_TRY(invar_source_ask(s, invar_dataset_prompt(g->data, i)));
+        INVAR_TRY(invar_sample_source_init_sample(s, invar_dataset_prompt(g->data, i)));
     }
     return INVAR_OK;
 }
@@ -205,12 +205,12 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
 /* By the plug-in of the recipe, turn by turn, where there is one; rewards are nobody's here. */
 static invar_status sample(const generation *g, invar_rl_samples *batch)
 {
-    const invar_judge none = {.plugin = NULL};
-    const invar_generation how = {.rollout = g->rollout,
-                                  .sampling = &g->sampling,
-                                  .judge = &none,
-                                  .turns = &g->turns,
-                                  .per_prompt = 1};
+    const invar_reward_source none = {.plugin = NULL};
+    const invar_generate_args how = {.rollout = g->rollout,
+                                     .sampling = &g->sampling,
+                                     .judge = &none,
+                                     .turns = &g->turns,
+                                     .per_prompt = 1};
 
     if (!g->turns.on)
         return invar_rollout_run(g->rollout, batch->items, batch->count, &g->sampling, NULL, NULL);
@@ -220,10 +220,10 @@ static invar_status sample(const generation *g, invar_rl_samples *batch)
 static invar_status run_batch(generation *g, invar_rl_samples *batch)
 {
     bool alone = invar_dataset_size(g->data) * g->n == 1;
-    invar_rl_speculated sum;
+    invar_spec_decode_stats sum;
 
     INVAR_TRY(sample(g, batch));
-    sum = invar_rl_speculated_sum(batch->items, batch->count);
+    sum = invar_spec_decode_stats_sum(batch->items, batch->count);
     g->speculated.passes += sum.passes;
     g->speculated.drafted += sum.drafted;
     g->speculated.accepted += sum.accepted;
@@ -235,7 +235,7 @@ static invar_status run_batch(generation *g, invar_rl_samples *batch)
 }
 
 /* On stderr, likewise. */
-static void say_speculated(const invar_rl_speculated *s)
+static void say_speculated(const invar_spec_decode_stats *s)
 {
     char line[160];
 
@@ -245,7 +245,7 @@ static void say_speculated(const invar_rl_speculated *s)
                    "speculation: %" PRId64 " of %" PRId64 " guessed tokens were drawn, %.2f tokens "
                    "a pass",
                    s->accepted, s->drafted, 1.0 + (double)s->accepted / (double)s->passes);
-    invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
 }
 
 static invar_status run_prompts(generation *g)
@@ -267,14 +267,14 @@ static invar_status run_prompts(generation *g)
     return INVAR_OK;
 }
 
-static invar_status complete(const settings *set, invar_session *session, invar_plugin *leader)
+static invar_status complete(const settings *set, invar_run_context *session, invar_plugin *leader)
 {
-    invar_rollout_limits limits = invar_session_limits(session);
+    invar_rollout_exec_options limits = invar_run_context_limits(session);
     generation g = {
         .set = set,
         .session = session,
-        .sampling = invar_session_sampling(session),
-        .turns = invar_turns_read(session->recipe, leader, &session->spec, session->tokenizer),
+        .sampling = invar_run_context_sampling(session),
+        .turns = invar_multi_turn_read(session->recipe, leader, &session->spec, session->tokenizer),
         .n = set->n ? set->n : 1};
     invar_dataset *data = NULL;
     invar_status status;
@@ -282,18 +282,19 @@ static invar_status complete(const settings *set, invar_session *session, invar_
     if (g.sampling.max_response == 0)
         g.sampling.max_response = MAX_RESPONSE;
     INVAR_TRY(
-        invar_session_check_sampling(session, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &g.sampling));
-    INVAR_TRY(invar_session_load_newest(session));
+        invar_run_context_check_sampling(session, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &g.sampling));
+    INVAR_TRY(invar_run_context_load_newest(session));
     if (!set->json)
         say_weights(session);
     g.turns.judged = false;
-    INVAR_TRY(set->prompt ? invar_session_prompt(&data, session, set->prompt)
-                          : invar_session_data(&data, session, set->prompts, false));
+    INVAR_TRY(set->prompt ? invar_run_context_prompt(&data, session, set->prompt)
+                          : invar_run_context_data(&data, session, set->prompts, false));
     g.data = data;
-    if (invar_dataset_dropped(data))
+    if (invar_dataset_dropped_count(data))
         fprintf(stderr, "invar: %" PRId64 " prompt%s left out: too long\n",
-                invar_dataset_dropped(data), invar_dataset_dropped(data) == 1 ? " was" : "s were");
-    status = invar_rollout_new(&g.rollout, invar_session_sampler(session), session->tokenizer,
+                invar_dataset_dropped_count(data),
+                invar_dataset_dropped_count(data) == 1 ? " was" : "s were");
+    status = invar_rollout_new(&g.rollout, invar_run_context_sampler(session), session->tokenizer,
                                &session->dev, &limits);
     if (status == INVAR_OK)
         status = run_prompts(&g);
@@ -343,7 +344,7 @@ static invar_status look_up(comparison *c, const invar_rl_sample *s, const char 
 {
     invar_ledger_argument rng = {
         "rng", {.type = INVAR_LEDGER_TYPE_TEXT, .data = coords, .bytes = strlen(coords)}};
-    invar_ledger_request request = {
+    invar_ledger_select_request request = {
         .sql = "SELECT prompt_hash, token_hash, rollout_logp, weights_first <> weights_last "
                "FROM sample WHERE rng = :rng",
         .arguments = &rng,
@@ -408,14 +409,14 @@ static void print_verdict(const comparison *c)
             printf("%s%s", part_names[i], --left > 1 ? ", " : left == 1 ? " and " : "\n");
 }
 
-static invar_status again(int *code_out, const settings *set, invar_session *session)
+static invar_status again(int *code_out, const settings *set, invar_run_context *session)
 {
     invar_rl_samples samples = {0};
-    invar_coords coords;
+    invar_rng_coords coords;
     comparison found;
     invar_status status;
 
-    INVAR_TRY(invar_coords_parse(&coords, set->sample));
+    INVAR_TRY(invar_rng_coords_parse(&coords, set->sample));
     status = invar_regenerate(&samples, session, &coords);
     if (status == INVAR_OK)
         status = compare(&found, samples.items, set, session->recipe);
@@ -432,12 +433,12 @@ static invar_status again(int *code_out, const settings *set, invar_session *ses
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static invar_status complete_all(const settings *set, invar_session *session)
+static invar_status complete_all(const settings *set, invar_run_context *session)
 {
     invar_plugin *leader;
     invar_status status;
 
-    INVAR_TRY(invar_turns_attach(&leader, session->recipe, false));
+    INVAR_TRY(invar_multi_turn_attach(&leader, session->recipe, false));
     status = complete(set, session, leader);
     invar_plugin_close(leader);
     return status;
@@ -445,7 +446,7 @@ static invar_status complete_all(const settings *set, invar_session *session)
 
 static invar_status run_all(int *code_out, const settings *set, const invar_recipe *recipe)
 {
-    invar_session session;
+    invar_run_context session;
     invar_status status;
 
     if (!set->prompt + !set->prompts + !set->sample != 2)
@@ -458,9 +459,9 @@ static invar_status run_all(int *code_out, const settings *set, const invar_reci
     if (set->sample && invar_recipe_int(recipe, INVAR_KEY_CKPT_STEP) >= 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--ckpt-step would be ignored: COORDS of --sample say which weights");
-    INVAR_TRY(invar_session_open(&session, recipe, set->sample ? INVAR_SESSION_DATA : 0));
+    INVAR_TRY(invar_run_context_open(&session, recipe, set->sample ? INVAR_RUN_CONTEXT_DATA : 0));
     status = set->sample ? again(code_out, set, &session) : complete_all(set, &session);
-    invar_session_close(&session);
+    invar_run_context_close(&session);
     return status;
 }
 
@@ -493,7 +494,7 @@ static const invar_option *options(settings *s)
                              .low = 1,
                              .high = 65536};
     list[4] = invar_option_json(&s->json);
-    list[5] = invar_flags_end();
+    list[5] = invar_recipe_flags_end();
     return list;
 }
 
@@ -503,7 +504,7 @@ static int run(int argc, char **argv)
     invar_recipe *recipe = NULL;
     const char *path = NULL;
     int code = INVAR_EXIT_OK;
-    invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&recipe, &path, options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
@@ -541,7 +542,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_generate = {
+const invar_cli_command invar_verb_generate = {
     .name = "generate",
     .summary = "complete prompts, or reproduce one recorded sample",
     .run = run,

@@ -45,12 +45,12 @@ enum {
 typedef struct row {
     int gpus, data;
     invar_layout_sizes sizes;
-    invar_budget budget; /* of the rank that needs most */
+    invar_memory_plan budget; /* of the rank that needs most */
     bool fits;
-    double sent[INVAR_TRAFFIC_AXES]; /* GB of a rank, in a step */
-    double computing, moving;        /* seconds */
-    int rollout_ranks, engine;       /* GPUs that only sample, and those of an engine; 0: none */
-    invar_budget sampler;            /* of one of them */
+    double sent[INVAR_COMM_VOLUME_AXES]; /* GB of a rank, in a step */
+    double computing, moving;            /* seconds */
+    int rollout_ranks, engine; /* GPUs that only sample, and those of an engine; 0: none */
+    invar_memory_plan sampler; /* of one of them */
 } row;
 
 /* A way to divide a model, on so many GPUs. */
@@ -61,8 +61,8 @@ typedef struct task {
 
 typedef struct table {
     const invar_layouts_options *options;
-    invar_memory_view view;
-    invar_sides_sizes recipe;
+    invar_memory_planning view;
+    invar_rank_role_sizes recipe;
     row rows[MOST_ROWS];
     const void *order[MOST_ROWS]; /* rows, as they are shown */
     int count;
@@ -78,10 +78,10 @@ static double seconds_of(const row *r)
 /* ---- one layout ------------------------------------------------------------------------------ */
 
 /* GB/s along an axis: its ranks lie in one node, or not. */
-static double link_of(const table *t, const row *r, invar_traffic_axis axis)
+static double link_of(const table *t, const row *r, invar_parallel_axis axis)
 {
-    const int sizes[INVAR_TRAFFIC_AXES] = {r->sizes.tensor, r->sizes.context, r->sizes.expert,
-                                           r->data, r->sizes.pipeline};
+    const int sizes[INVAR_COMM_VOLUME_AXES] = {r->sizes.tensor, r->sizes.context, r->sizes.expert,
+                                               r->data, r->sizes.pipeline};
     int span = 1;
 
     for (int i = 0; i <= (int)axis; i++)
@@ -90,36 +90,36 @@ static double link_of(const table *t, const row *r, invar_traffic_axis axis)
 }
 
 /* The step waits for the slowest stage, and to be filled and emptied. */
-static void add_time(row *r, const table *t, const invar_traffic *traffic)
+static void add_time(row *r, const table *t, const invar_comm_volume *traffic)
 {
     double bubble = (double)(r->sizes.pipeline - 1) / (double)(traffic->rounds * r->sizes.chunks);
     double computing = traffic->flop / (t->options->tflops * 1e12) * (1.0 + bubble), moving = 0.0;
 
-    for (int i = 0; i < INVAR_TRAFFIC_AXES; i++)
-        moving += (double)invar_traffic_sent(traffic, (invar_traffic_axis)i) / 1e9 /
-                  link_of(t, r, (invar_traffic_axis)i);
+    for (int i = 0; i < INVAR_COMM_VOLUME_AXES; i++)
+        moving += (double)invar_comm_volume_sent(traffic, (invar_parallel_axis)i) / 1e9 /
+                  link_of(t, r, (invar_parallel_axis)i);
     if (computing + moving < seconds_of(r))
         return;
     r->computing = computing;
     r->moving = moving;
-    for (int i = 0; i < INVAR_TRAFFIC_AXES; i++)
-        r->sent[i] = (double)invar_traffic_sent(traffic, (invar_traffic_axis)i) / 1e9;
+    for (int i = 0; i < INVAR_COMM_VOLUME_AXES; i++)
+        r->sent[i] = (double)invar_comm_volume_sent(traffic, (invar_parallel_axis)i) / 1e9;
 }
 
 /* Bytes and time are those of the first rank of a stage, which has most units. */
 static invar_status plan_stage(row *r, table *t, int stage)
 {
-    invar_memory_view *v = &t->view;
-    invar_traffic traffic;
+    invar_memory_planning *v = &t->view;
+    invar_comm_volume traffic;
 
-    INVAR_TRY(invar_memory_plan_stage(v, &r->sizes, r->gpus, stage));
+    INVAR_TRY(invar_memory_planning_plan_stage(v, &r->sizes, r->gpus, stage));
     r->data = v->layout.data.size;
     if (v->budget.need > r->budget.need)
         r->budget = v->budget;
     r->fits = r->fits && v->budget.fits;
     if (!r->fits && t->options->all)
         return INVAR_OK;
-    INVAR_TRY(invar_traffic_make_longest(&traffic, &v->ask, &v->budget.choice));
+    INVAR_TRY(invar_comm_volume_make_longest(&traffic, &v->ask, &v->budget.choice));
     add_time(r, t, &traffic);
     return INVAR_OK;
 }
@@ -136,13 +136,13 @@ static invar_status plan_row(row *out, table *t, const invar_layout_sizes *sizes
 /* ---- the recipe's ---------------------------------------------------------------------------- */
 
 /* GPUs that train sample nothing. */
-static invar_status plan_trainers(row *out, table *t, const invar_sides_sizes *sizes, int gpus)
+static invar_status plan_trainers(row *out, table *t, const invar_rank_role_sizes *sizes, int gpus)
 {
-    const invar_budget_ask ask = t->view.ask;
-    invar_sides sides;
+    const invar_memory_workload ask = t->view.ask;
+    invar_rank_roles sides;
     invar_status status;
 
-    INVAR_TRY(invar_sides_outline(&sides, sizes, gpus));
+    INVAR_TRY(invar_rank_roles_outline(&sides, sizes, gpus));
     memset(t->view.ask.rollouts, 0, sizeof t->view.ask.rollouts);
     status = plan_row(out, t, &sizes->train, sides.first);
     t->view.ask = ask;
@@ -150,13 +150,13 @@ static invar_status plan_trainers(row *out, table *t, const invar_sides_sizes *s
 }
 
 /* With --all the smallest engine that fits. */
-static invar_status plan_samplers(row *out, table *t, invar_sides_sizes *sizes)
+static invar_status plan_samplers(row *out, table *t, invar_rank_role_sizes *sizes)
 {
     bool experts = t->view.ask.spec->experts > 0;
     int next;
 
     for (;; sizes->rollout.tensor = next, sizes->rollout.expert_tensor = experts ? next : 1) {
-        INVAR_TRY(invar_memory_plan_sampler(&t->view));
+        INVAR_TRY(invar_memory_planning_plan_sampler(&t->view));
         next = 2 * sizes->rollout.tensor;
         if (!t->options->all || t->view.budget.fits || next > MOST_ENGINE ||
             sizes->rollout_ranks % next != 0)
@@ -167,19 +167,19 @@ static invar_status plan_samplers(row *out, table *t, invar_sides_sizes *sizes)
     return INVAR_OK;
 }
 
-static invar_status plan_both(row *out, table *t, invar_sides_sizes *sizes, int gpus)
+static invar_status plan_both(row *out, table *t, invar_rank_role_sizes *sizes, int gpus)
 {
     INVAR_TRY(plan_trainers(out, t, sizes, gpus));
     return out->fits || !t->options->all ? plan_samplers(out, t, sizes) : INVAR_OK;
 }
 
-static invar_status plan_sides(row *out, table *t, invar_sides_sizes *sizes, int gpus)
+static invar_status plan_sides(row *out, table *t, invar_rank_role_sizes *sizes, int gpus)
 {
     invar_status status;
 
-    invar_memory_take_sides(&t->view, sizes, gpus);
+    invar_memory_planning_take_sides(&t->view, sizes, gpus);
     status = plan_both(out, t, sizes, gpus);
-    invar_memory_take_sides(&t->view, NULL, 0);
+    invar_memory_planning_take_sides(&t->view, NULL, 0);
     out->gpus = gpus;
     out->rollout_ranks = sizes->rollout_ranks;
     out->engine = sizes->rollout.tensor;
@@ -189,7 +189,7 @@ static invar_status plan_sides(row *out, table *t, invar_sides_sizes *sizes, int
 static invar_status add_recipe(table *t, int gpus)
 {
     const invar_admission facts = {.recipe = t->view.session.recipe, .ranks = gpus};
-    invar_sides_sizes sizes = t->recipe;
+    invar_rank_role_sizes sizes = t->recipe;
     row *next = &t->rows[t->count++];
 
     INVAR_TRY(invar_admission_check(&facts));
@@ -213,7 +213,7 @@ static invar_status forgive(invar_status status, bool *fits)
 static bool wanted(const table *t, const invar_layout_sizes *s, int gpus)
 {
     int parts = invar_layout_parts(s);
-    const invar_budget_ask *ask = &t->view.ask;
+    const invar_memory_workload *ask = &t->view.ask;
     int64_t units =
         ask->plan.unit_count < ask->step_samples ? ask->plan.unit_count : ask->step_samples;
 
@@ -228,7 +228,7 @@ static int rollout_ranks(const table *t, int gpus, int quarters)
 
 /* Of context-parallel ranks each makes some rows of an adapter's gradient. Beside training a rank
    samples by itself. */
-static bool suits(const table *t, const invar_sides_sizes *s)
+static bool suits(const table *t, const invar_rank_role_sizes *s)
 {
     const invar_lora_spec *lora = &t->view.ask.spec->lora;
 
@@ -246,7 +246,7 @@ typedef struct verdict {
 static invar_status try_layout(verdict *out, table *t, const invar_layout_sizes *sizes, int gpus,
                                int quarters)
 {
-    invar_sides_sizes sides = t->recipe;
+    invar_rank_role_sizes sides = t->recipe;
     row *next = &t->rows[t->count];
     invar_status status;
 
@@ -304,12 +304,12 @@ static invar_status list_tasks(table *t, int gpus)
 {
     bool experts = t->view.ask.spec->experts > 0;
     invar_layout_sizes s = {.context = 1, .chunks = 1};
-    invar_sides_sizes sides = t->recipe;
-    invar_sides outline;
+    invar_rank_role_sizes sides = t->recipe;
+    invar_rank_roles outline;
 
     sides.train = (invar_layout_sizes){1, 1, 1, 1, 1, 1, false};
     if (sides.rollout_ranks > 0)
-        INVAR_TRY(invar_sides_outline(&outline, &sides, gpus));
+        INVAR_TRY(invar_rank_roles_outline(&outline, &sides, gpus));
     for (s.tensor = 1; s.tensor <= MOST_TENSOR; s.tensor *= 2)
         for (s.expert = 1; s.expert <= gpus; s.expert *= 2)
             for (s.pipeline = 1; s.pipeline <= gpus; s.pipeline++)
@@ -360,7 +360,7 @@ static invar_status fill(table *t, const invar_recipe *recipe)
     const char *next = t->options->gpus;
     char *end;
 
-    INVAR_TRY(invar_settings_sides(&t->recipe, recipe));
+    INVAR_TRY(invar_train_settings_sides(&t->recipe, recipe));
     t->view.ask.must_fit = t->options->all;
 
     for (;; next = end + 1) {
@@ -379,12 +379,12 @@ static invar_status fill(table *t, const invar_recipe *recipe)
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-static invar_status add_real(invar_grid *grid, const char *format, double value)
+static invar_status add_real(invar_text_table *grid, const char *format, double value)
 {
     char cell[32];
 
     (void)snprintf(cell, sizeof cell, format, value);
-    return invar_grid_number(grid, cell);
+    return invar_text_table_number(grid, cell);
 }
 
 /* Columns that only some layouts have something for. */
@@ -407,27 +407,27 @@ static double gib(size_t bytes)
     return (double)bytes / (double)((size_t)1 << 30);
 }
 
-static invar_status add_row(invar_grid *grid, const row *r, const bool shown[COLUMNS])
+static invar_status add_row(invar_text_table *grid, const row *r, const bool shown[COLUMNS])
 {
     const int sizes[] = {r->sizes.expert, r->sizes.expert_tensor, r->sizes.pipeline, r->data};
 
-    INVAR_TRY(invar_grid_int(grid, r->gpus));
-    INVAR_TRY(invar_grid_int(grid, r->sizes.tensor));
+    INVAR_TRY(invar_text_table_int(grid, r->gpus));
+    INVAR_TRY(invar_text_table_int(grid, r->sizes.tensor));
     if (shown[SEQUENCE])
-        INVAR_TRY(invar_grid_string(grid, r->sizes.sequence ? "yes" : "no"));
+        INVAR_TRY(invar_text_table_string(grid, r->sizes.sequence ? "yes" : "no"));
     if (shown[CONTEXTS])
-        INVAR_TRY(invar_grid_int(grid, r->sizes.context));
+        INVAR_TRY(invar_text_table_int(grid, r->sizes.context));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        INVAR_TRY(invar_grid_int(grid, sizes[i]));
+        INVAR_TRY(invar_text_table_int(grid, sizes[i]));
     INVAR_TRY(add_real(grid, "%.1f", gib(r->budget.need)));
     if (shown[SAMPLERS]) {
-        INVAR_TRY(invar_grid_int(grid, r->rollout_ranks));
-        INVAR_TRY(invar_grid_int(grid, r->engine));
+        INVAR_TRY(invar_text_table_int(grid, r->rollout_ranks));
+        INVAR_TRY(invar_text_table_int(grid, r->engine));
         INVAR_TRY(add_real(grid, "%.1f", gib(r->sampler.need)));
     }
-    INVAR_TRY(invar_grid_string(grid, r->fits ? "yes" : "no"));
-    for (int i = 0; i < INVAR_TRAFFIC_AXES; i++)
-        if (i != INVAR_TRAFFIC_CONTEXT || shown[CONTEXTS])
+    INVAR_TRY(invar_text_table_string(grid, r->fits ? "yes" : "no"));
+    for (int i = 0; i < INVAR_COMM_VOLUME_AXES; i++)
+        if (i != INVAR_COMM_VOLUME_CONTEXT || shown[CONTEXTS])
             INVAR_TRY(add_real(grid, "%.2f", r->sent[i]));
     INVAR_TRY(add_real(grid, "%.3f", r->computing));
     INVAR_TRY(add_real(grid, "%.3f", r->moving));
@@ -467,27 +467,27 @@ static invar_status print_grid(const table *t, const bool shown[COLUMNS])
                  {"compute s", ALWAYS}, {"move s", ALWAYS},   {"step s", ALWAYS}};
     enum { HEADS = sizeof heads / sizeof *heads };
     int columns = 0;
-    invar_grid *grid = NULL;
+    invar_text_table *grid = NULL;
     invar_status status;
 
     for (int i = 0; i < HEADS; i++)
         columns += shown[heads[i].of];
-    status = invar_grid_new(&grid, columns);
+    status = invar_text_table_new(&grid, columns);
     for (int i = 0; i < HEADS && status == INVAR_OK; i++)
         if (shown[heads[i].of])
-            status = invar_grid_string(grid, heads[i].name);
+            status = invar_text_table_string(grid, heads[i].name);
     for (int i = 0; i < t->count && status == INVAR_OK; i++)
         if (among_fastest(t, i))
             status = add_row(grid, t->order[i], shown);
     if (status == INVAR_OK)
-        status = invar_grid_show(grid, stdout);
-    invar_grid_free(grid);
+        status = invar_text_table_show(grid, stdout);
+    invar_text_table_free(grid);
     return status;
 }
 
 static void print_samplers(const row *r)
 {
-    const invar_budget *b = &r->sampler;
+    const invar_memory_plan *b = &r->sampler;
 
     if (r->rollout_ranks > 0)
         printf("\n%d of %d GPUs only sample, in engines of %d: %.1f GiB each (%s). Before each "
@@ -498,7 +498,7 @@ static void print_samplers(const row *r)
 
 static invar_status print_text(const table *t)
 {
-    const invar_budget_ask *ask = &t->view.ask;
+    const invar_memory_workload *ask = &t->view.ask;
     bool shown[COLUMNS];
 
     find_columns(shown, t);
@@ -512,14 +512,14 @@ static invar_status print_text(const table *t)
     if (t->count == 1) {
         print_samplers(&t->rows[0]);
         putchar('\n');
-        INVAR_TRY(invar_memory_show(&t->rows[0].budget));
+        INVAR_TRY(invar_memory_table_show(&t->rows[0].budget));
     }
     printf(
         "\nGiB: memory of the rank that needs most. GB: what a rank sends in a training step of\n"
         "%" PRId64 " samples of %" PRId64 " tokens. Seconds are a prediction: %g TFLOP/s a GPU, "
         "%g GB/s inside of a\nnode of %d, %g GB/s between nodes; nothing overlaps.\n",
-        ask->step_samples, invar_budget_longest(ask), t->options->tflops, t->options->node, NODE,
-        t->options->net);
+        ask->step_samples, invar_memory_plan_longest(ask), t->options->tflops, t->options->node,
+        NODE, t->options->net);
     if (!t->options->all && t->count == 1 && !t->rows[0].fits)
         puts("The recipe's layout does not fit: --all lists those that do.");
     if (shown[SAMPLERS])
@@ -529,7 +529,7 @@ static invar_status print_text(const table *t)
 
 static json_t *row_json(const row *r)
 {
-    const invar_budget *b = &r->budget;
+    const invar_memory_plan *b = &r->budget;
 
     return json_pack(
         "{s:i, s:i, s:b, s:i, s:i, s:i, s:i, s:i, s:I, s:o, s:I, s:I, s:I, s:I, s:b, s:f, s:f, "
@@ -537,7 +537,7 @@ static json_t *row_json(const row *r)
         "gpus", r->gpus, "tensor", r->sizes.tensor, "sequence", r->sizes.sequence, "context",
         r->sizes.context, "expert", r->sizes.expert, "expert_tensor", r->sizes.expert_tensor,
         "pipeline", r->sizes.pipeline, "data", r->data, "need", (json_int_t)b->need, "items",
-        invar_memory_items(b), "sampling", (json_int_t)b->sampling, "scoring",
+        invar_memory_table_items(b), "sampling", (json_int_t)b->sampling, "scoring",
         (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
         (json_int_t)b->around, "fits", r->fits, "tensor_gb", r->sent[0], "context_gb", r->sent[1],
         "expert_gb", r->sent[2], "data_gb", r->sent[3], "pipeline_gb", r->sent[4],
@@ -546,12 +546,12 @@ static json_t *row_json(const row *r)
 
 static json_t *sampler_json(const row *r)
 {
-    const invar_budget *b = &r->sampler;
+    const invar_memory_plan *b = &r->sampler;
 
     return json_pack("{s:i, s:i, s:I, s:o, s:I, s:b, s:I}", "gpus", r->rollout_ranks,
                      "gpus_per_engine", r->engine, "need", (json_int_t)b->need, "items",
-                     invar_memory_items(b), "sampling", (json_int_t)b->sampling, "fits", b->fits,
-                     "weights", (json_int_t)b->weights);
+                     invar_memory_table_items(b), "sampling", (json_int_t)b->sampling, "fits",
+                     b->fits, "weights", (json_int_t)b->weights);
 }
 
 static invar_status print_json(const table *t)
@@ -570,7 +570,7 @@ static invar_status print_json(const table *t)
         json_pack("{s:b, s:f, s:f, s:f, s:I, s:I, s:o}", "prediction", true, "tflops",
                   t->options->tflops, "node_gb_per_s", t->options->node, "net_gb_per_s",
                   t->options->net, "samples", (json_int_t)t->view.ask.step_samples, "tokens",
-                  (json_int_t)invar_budget_longest(&t->view.ask), "layouts", list));
+                  (json_int_t)invar_memory_plan_longest(&t->view.ask), "layouts", list));
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
@@ -600,12 +600,12 @@ invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
     *fits_out = false;
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "layouts"));
     *t = (table){.options = options};
-    status = invar_memory_open(&t->view, recipe, options->memory);
+    status = invar_memory_planning_open(&t->view, recipe, options->memory);
     if (status == INVAR_OK) {
-        status = invar_memory_judge(&t->view, options->path);
+        status = invar_memory_table_judge(&t->view, options->path);
         if (status == INVAR_OK)
             status = show(fits_out, t, recipe);
-        invar_memory_release(&t->view);
+        invar_memory_planning_release(&t->view);
     }
     invar_free(t);
     return status;

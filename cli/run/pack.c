@@ -20,10 +20,10 @@ typedef struct settings {
     const char *output;
 } settings;
 
-static void print(const invar_replay_scene *scene, const invar_pack_result *r, const char *path)
+static void print(const invar_replay_context *scene, const invar_pack_result *r, const char *path)
 {
     printf("run       ");
-    invar_plain_print(stdout, scene->located.run.name);
+    invar_safe_text_print(stdout, scene->located.run.name);
     printf(" (%.8s), step %" PRId64 "\nstate     ", scene->located.run.uuid, scene->replay.step);
     if (r->after < 0)
         puts("none: the step is of the first rollout");
@@ -32,20 +32,20 @@ static void print(const invar_replay_scene *scene, const invar_pack_result *r, c
                r->made ? ", made by executing the steps before it again"
                        : ", the run's checkpoint");
     printf("pack      ");
-    invar_plain_print(stdout, path);
+    invar_safe_text_print(stdout, path);
     printf(", %" PRId64 " members, %" PRId64 " bytes\n\n", r->members, r->bytes);
     invar_print_next(stdout, "replay", path, NULL, NULL);
 }
 
 static invar_status pack(const settings *s, const char *word, const invar_recipe *flags)
 {
-    invar_replay_scene scene = {.kept = false};
+    invar_replay_context scene = {.kept = false};
     char path[INVAR_PATH_SIZE];
     invar_pack_result result;
-    invar_status status = invar_replay_scene_open(&scene, NULL);
+    invar_status status = invar_replay_context_open(&scene, NULL);
 
     if (status == INVAR_OK)
-        status = invar_replay_scene_run(&scene, word, flags, s->step);
+        status = invar_replay_context_run(&scene, word, flags, s->step);
     if (status == INVAR_OK) {
         (void)snprintf(path, sizeof path, "%.8s-%" PRId64 ".invar-pack", scene.located.run.uuid,
                        s->step);
@@ -57,7 +57,7 @@ static invar_status pack(const settings *s, const char *word, const invar_recipe
     scene.progress = NULL;
     if (status == INVAR_OK)
         print(&scene, &result, path);
-    invar_replay_scene_close(&scene);
+    invar_replay_context_close(&scene);
     return status;
 }
 
@@ -76,7 +76,7 @@ static const invar_option *options(settings *s)
                              .value = &s->output,
                              .metavar = "FILE",
                              .help = "file to write (UUID-STEP.invar-pack)"};
-    list[2] = invar_flags_end();
+    list[2] = invar_recipe_flags_end();
     return list;
 }
 
@@ -85,7 +85,7 @@ static int run(int argc, char **argv)
     settings s = {.step = -1};
     invar_recipe *flags = NULL;
     int words;
-    invar_status status = invar_flags_keys(&flags, &argc, argv);
+    invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 1, 1);
@@ -111,9 +111,9 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_pack = {.name = "pack",
-                                    .summary =
-                                        "pack a recorded step and all that it needs into one file",
-                                    .run = run,
-                                    .help = help,
-                                    .arguments = "RUN --step S [--output FILE]"};
+const invar_cli_command invar_verb_pack = {
+    .name = "pack",
+    .summary = "pack a recorded step and all that it needs into one file",
+    .run = run,
+    .help = help,
+    .arguments = "RUN --step S [--output FILE]"};

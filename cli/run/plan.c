@@ -92,10 +92,10 @@ typedef struct setting {
 
 enum { MOST_SETTINGS = 4, VERDICT_SIZE = INVAR_PATH_SHOWN_SIZE + 100 };
 
-static int settings_of(setting out[MOST_SETTINGS], const invar_memory_view *v)
+static int settings_of(setting out[MOST_SETTINGS], const invar_memory_planning *v)
 {
-    const invar_budget_choice *c = &v->budget.choice;
-    const invar_budget_ask *a = &v->ask;
+    const invar_memory_plan_choice *c = &v->budget.choice;
+    const invar_memory_workload *a = &v->ask;
     int n = 0;
 
     out[n++] = (setting){"log-probs-chunk-size", c->head_rows, a->head_rows};
@@ -112,42 +112,42 @@ static int settings_of(setting out[MOST_SETTINGS], const invar_memory_view *v)
     return n;
 }
 
-static invar_status fill_choices(invar_grid *t, const invar_memory_view *v)
+static invar_status fill_choices(invar_text_table *t, const invar_memory_planning *v)
 {
     setting list[MOST_SETTINGS];
     int n = settings_of(list, v);
 
-    INVAR_TRY(invar_grid_string(t, "key"));
-    INVAR_TRY(invar_grid_string(t, "value"));
-    INVAR_TRY(invar_grid_string(t, ""));
+    INVAR_TRY(invar_text_table_string(t, "key"));
+    INVAR_TRY(invar_text_table_string(t, "value"));
+    INVAR_TRY(invar_text_table_string(t, ""));
     for (const setting *s = list; s < list + n; s++) {
         char note[64] = "";
         if (s->asked == 0)
             (void)snprintf(note, sizeof note, "chosen");
         else if (s->value != s->asked)
             (void)snprintf(note, sizeof note, "chosen; the recipe allows %" PRId64, s->asked);
-        INVAR_TRY(invar_grid_string(t, s->key));
-        INVAR_TRY(invar_grid_int(t, s->value));
-        INVAR_TRY(invar_grid_string(t, note));
+        INVAR_TRY(invar_text_table_string(t, s->key));
+        INVAR_TRY(invar_text_table_int(t, s->value));
+        INVAR_TRY(invar_text_table_string(t, note));
     }
     return INVAR_OK;
 }
 
-static invar_status show_choices(const invar_memory_view *v)
+static invar_status show_choices(const invar_memory_planning *v)
 {
-    invar_grid *table = NULL;
-    invar_status status = invar_grid_new(&table, 3);
+    invar_text_table *table = NULL;
+    invar_status status = invar_text_table_new(&table, 3);
 
     if (status == INVAR_OK)
         status = fill_choices(table, v);
     if (status == INVAR_OK)
-        status = invar_grid_show(table, stdout);
-    invar_grid_free(table);
+        status = invar_text_table_show(table, stdout);
+    invar_text_table_free(table);
     return status;
 }
 
 /* On the memory, and on the disk where the run has checkpoints. */
-static void write_verdict(char out[VERDICT_SIZE], const invar_memory_view *v,
+static void write_verdict(char out[VERDICT_SIZE], const invar_memory_planning *v,
                           const invar_disk *disk)
 {
     const char *memory = v->budget.fits ? "fits" : "does not fit";
@@ -164,7 +164,7 @@ static void write_verdict(char out[VERDICT_SIZE], const invar_memory_view *v,
                                                : "the first checkpoint fits, all of them do not");
 }
 
-static invar_status print_text(const invar_memory_view *v, const invar_disk *disk)
+static invar_status print_text(const invar_memory_planning *v, const invar_disk *disk)
 {
     const invar_model_spec *spec = &v->session.spec;
     bool colour = invar_term_colour(stdout);
@@ -174,10 +174,10 @@ static invar_status print_text(const invar_memory_view *v, const invar_disk *dis
                                                                           : INVAR_TERM_STYLE_RED);
     char verdict[VERDICT_SIZE];
 
-    INVAR_TRY(invar_memory_show(&v->budget));
+    INVAR_TRY(invar_memory_table_show(&v->budget));
     putchar('\n');
     INVAR_TRY(show_choices(v));
-    printf("\nlongest sample: %" PRId64 " tokens%s\n", invar_budget_longest_sample(&v->ask),
+    printf("\nlongest sample: %" PRId64 " tokens%s\n", invar_memory_plan_longest_sample(&v->ask),
            v->data.prompt ? "" : " (by the recipe's bounds: prompt-data was not read)");
     if (spec->logical_tp > 1 || spec->logical_etp > 1)
         printf("sums are made of: %" PRId64 " pieces (logical-tp), those of experts %" PRId64
@@ -192,7 +192,7 @@ static invar_status print_text(const invar_memory_view *v, const invar_disk *dis
 }
 
 /* What the keys are, and which of them the plan chose. */
-static void choices_json(json_t **values_out, json_t **chosen_out, const invar_memory_view *v)
+static void choices_json(json_t **values_out, json_t **chosen_out, const invar_memory_planning *v)
 {
     setting list[MOST_SETTINGS];
     int n = settings_of(list, v);
@@ -206,13 +206,13 @@ static void choices_json(json_t **values_out, json_t **chosen_out, const invar_m
     }
 }
 
-static invar_status print_json(const invar_memory_view *v, const invar_disk *disk)
+static invar_status print_json(const invar_memory_planning *v, const invar_disk *disk)
 {
-    const invar_budget *b = &v->budget;
-    char advice[INVAR_BUDGET_ADVICE_SIZE], verdict[VERDICT_SIZE];
+    const invar_memory_plan *b = &v->budget;
+    char advice[INVAR_MEMORY_PLAN_ADVICE_SIZE], verdict[VERDICT_SIZE];
     json_t *choices, *chosen;
 
-    INVAR_TRY(invar_budget_advise(advice, b, &v->ask));
+    INVAR_TRY(invar_memory_plan_advice(advice, b, &v->ask));
     write_verdict(verdict, v, disk);
     choices_json(&choices, &chosen, v);
     return invar_json_write(
@@ -222,13 +222,13 @@ static invar_status print_json(const invar_memory_view *v, const invar_disk *dis
             "s:o, s:o, s:I, s:b, s:I, s:I, s:o, s:s}",
             "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
-            invar_memory_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
+            invar_memory_table_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
             "sampling", (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "checking",
             (json_int_t)b->checking, "beside", (json_int_t)b->beside, "scoring",
             (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
             (json_int_t)b->around, "loading", (json_int_t)b->loading, "choices", choices, "chosen",
             chosen, "advice", advice[0] ? json_string(advice) : json_null(), "longest_sample",
-            (json_int_t)invar_budget_longest_sample(&v->ask), "device_present",
+            (json_int_t)invar_memory_plan_longest_sample(&v->ask), "device_present",
             !v->session.imagined, "logical_tp", (json_int_t)v->session.spec.logical_tp,
             "logical_etp", (json_int_t)v->session.spec.logical_etp, "disk", invar_disk_json(disk),
             "verdict", verdict));
@@ -259,7 +259,7 @@ static invar_status only_warn(invar_status status)
     (void)snprintf(line, sizeof line, "warning: train refuses this on this machine: %.1300s",
                    invar_error_last()->message);
     invar_error_clear();
-    invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
     return INVAR_OK;
 }
 
@@ -267,18 +267,18 @@ static invar_status only_warn(invar_status status)
    is no failure. */
 static invar_status look_around(const invar_recipe *recipe, const char *path)
 {
-    const invar_status located = invar_plugins_locate(recipe);
-    invar_folders at;
+    const invar_status located = invar_run_plugins_locate(recipe);
+    invar_run_paths at;
 
     INVAR_TRY(located == INVAR_E_IO ? only_warn(located) : located);
-    INVAR_TRY(invar_folders_find(&at, recipe, path));
-    return only_warn(invar_folders_check(&at, recipe, false));
+    INVAR_TRY(invar_run_paths_find(&at, recipe, path));
+    return only_warn(invar_run_paths_check(&at, recipe, false));
 }
 
 static invar_status plan(int *code_out, const settings *s, const invar_recipe *recipe,
                          const char *path)
 {
-    invar_memory_view view;
+    invar_memory_planning view;
     invar_disk disk;
     size_t memory = 0;
     invar_status status;
@@ -292,17 +292,17 @@ static invar_status plan(int *code_out, const settings *s, const invar_recipe *r
     if (s->layouts.all)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--all is about many GPUs: say how many, as in --gpus 8");
-    INVAR_TRY(invar_memory_plan(&view, recipe, memory));
-    status = invar_memory_judge(&view, path);
+    INVAR_TRY(invar_memory_planning_run(&view, recipe, memory));
+    status = invar_memory_table_judge(&view, path);
     if (status == INVAR_OK)
-        status = invar_memory_disk(&disk, &view, path);
+        status = invar_memory_table_disk(&disk, &view, path);
     if (status == INVAR_OK)
         status = s->json ? print_json(&view, &disk) : print_text(&view, &disk);
     if (status == INVAR_OK && fflush(stdout) == 0)
-        status = invar_budget_verdict(&view.budget, &view.ask);
+        status = invar_memory_plan_check_fits(&view.budget, &view.ask);
     if (!view.budget.fits && status == INVAR_E_NOMEM)
         *code_out = INVAR_EXIT_DIFFERENT; // an answer, no failure
-    invar_memory_release(&view);
+    invar_memory_planning_release(&view);
     return status;
 }
 
@@ -343,7 +343,7 @@ static const invar_option *options(settings *s)
                    "GB/s that a GPU sends to others of its node of 8 (default 450)");
     list[5] = rate("net-gbs", &s->layouts.net, "GB/s that a GPU sends to other nodes (default 50)");
     list[6] = invar_option_json(&s->json);
-    list[7] = invar_flags_end();
+    list[7] = invar_recipe_flags_end();
     return list;
 }
 
@@ -355,7 +355,7 @@ static int run(int argc, char **argv)
     int code = INVAR_EXIT_OK, failure;
     invar_status status;
 
-    status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)
@@ -387,7 +387,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_plan = {
+const invar_cli_command invar_verb_plan = {
     .name = "plan",
     .summary = "show the memory that a run needs, before it runs",
     .run = run,

@@ -71,8 +71,8 @@ typedef struct report {
     record *all; /* (size) */
     int size;
     const char *transport;
-    invar_comm_trial trial;                /* its own: the rates are those of all */
-    invar_ranks_gpu gpus;                  /* likewise */
+    invar_link_test trial;                 /* its own: the rates are those of all */
+    invar_doctor_gpu_ranks gpus;           /* likewise */
     char recipe[INVAR_ERROR_MESSAGE_SIZE]; /* how their runs differ; "": they do not */
     int usual[COLUMNS];                    /* the first rank that has what most have */
     int odd[COLUMNS];                      /* the first that has something else; -1: none */
@@ -81,7 +81,7 @@ typedef struct report {
 
 /* What the ranks of a process share. */
 typedef struct scene {
-    const invar_doctor_ask *ask;
+    const invar_doctor_ranks_options *ask;
     double seconds;
     invar_digest program;
     report *out;
@@ -117,7 +117,7 @@ static void put_machine(record *own, const invar_doctor_findings *found)
 }
 
 /* Of several trials the first wrong byte is told. */
-static void put_wrong(record *own, const invar_comm_trial *trial)
+static void put_wrong(record *own, const invar_link_test *trial)
 {
     if (own->wrong == 0) {
         own->op = (int32_t)trial->op;
@@ -127,12 +127,12 @@ static void put_wrong(record *own, const invar_comm_trial *trial)
 }
 
 /* The recipe as a run reads it; that ranks differ is for the report, on all of them. */
-static invar_status check_recipe(invar_train_given *out, char *why, const scene *s,
+static invar_status check_recipe(invar_train_inputs *out, char *why, const scene *s,
                                  const invar_train_options *options)
 {
     invar_status status;
 
-    *out = (invar_train_given){.threads = 0};
+    *out = (invar_train_inputs){.threads = 0};
     why[0] = '\0';
     if (!s->ask->recipe)
         return INVAR_OK;
@@ -148,10 +148,10 @@ static invar_status gather(report *out, const invar_layout *layout, const record
 {
     invar_status status;
 
-    out->size = invar_agree_size(layout);
+    out->size = invar_ranks_size(layout);
     INVAR_TRY(
         invar_alloc((void **)&out->all, (size_t)out->size, sizeof *out->all, "what ranks tell"));
-    status = invar_agree_gather(layout, "doctor", own, sizeof *own, out->all);
+    status = invar_ranks_all_gather(layout, "doctor", own, sizeof *own, out->all);
     for (int r = 0; r < out->size && status == INVAR_OK; r++) {
         for (int c = 0; c < COLUMNS; c++)
             out->all[r].cell[c][CELL - 1] = '\0';
@@ -167,25 +167,25 @@ static invar_status gather(report *out, const invar_layout *layout, const record
 static invar_status examine(report *out, const scene *s, const invar_layout *layout,
                             const invar_train_options *options)
 {
-    invar_train_given given;
+    invar_train_inputs given;
     record own;
     invar_doctor_findings found;
 
     memset(&own, 0, sizeof own); // its gaps travel, too
-    invar_doctor_look(&found, invar_agree_place(layout));
+    invar_doctor_inspect(&found, invar_ranks_local_rank(layout));
     put_machine(&own, &found);
     INVAR_TRY(check_recipe(&given, out->recipe, s, options));
     if (given.threads == 0) // there is no recipe
         given.threads = (int)invar_process_cores(
-            options->threads_for > 1 ? options->threads_for : 1, invar_agree_here(layout));
+            options->threads_for > 1 ? options->threads_for : 1, invar_ranks_local_size(layout));
     (void)snprintf(own.cell[THREADS], CELL, "%d", given.threads);
     put_digest(own.cell[PROGRAM], &s->program);
     put_digest(own.cell[WEIGHTS], &given.weights);
     put_digest(own.cell[DATA], &given.data);
     put_digest(own.cell[IDENTITY], &given.identity);
     if (layout) {
-        INVAR_TRY(invar_comm_try(&out->trial, layout->world, s->seconds));
-        INVAR_TRY(invar_ranks_gpu_try(&out->gpus, layout, found.present, s->ask->recipe));
+        INVAR_TRY(invar_link_test_run(&out->trial, layout->world, s->seconds));
+        INVAR_TRY(invar_doctor_gpu_ranks_test(&out->gpus, layout, found.present, s->ask->recipe));
         (void)snprintf(own.cell[NCCL], CELL, "%s", out->gpus.transport.nccl_version);
     }
     put_wrong(&own, &out->trial);
@@ -230,11 +230,11 @@ static invar_status compare(report *r)
 
     INVAR_TRY(invar_alloc((void **)&digests, (size_t)r->size, sizeof *digests, "cells of ranks"));
     for (int c = 0; c < COLUMNS; c++) {
-        invar_agree_odd found;
+        invar_rank_outlier found;
 
         for (int i = 0; i < r->size; i++)
             invar_hash_bytes(&digests[i], r->all[i].cell[c], strlen(r->all[i].cell[c]));
-        found = invar_agree_find_odd(digests, r->size);
+        found = invar_ranks_find_odd(digests, r->size);
         r->usual[c] = found.usual;
         r->odd[c] = columns[c].advice ? found.odd : -1;
         r->differ = r->differ || r->odd[c] >= 0;
@@ -280,16 +280,16 @@ static int shown_bytes(int column)
     return columns[column].digest ? SHORT : CELL;
 }
 
-static invar_status fill_ranks(invar_grid *grid, const report *r)
+static invar_status fill_ranks(invar_text_table *grid, const report *r)
 {
     char text[CELL + 4];
 
-    INVAR_TRY(invar_grid_string(grid, "rank"));
+    INVAR_TRY(invar_text_table_string(grid, "rank"));
     for (int c = 0; c < COLUMNS; c++)
         if (is_shown(r, c))
-            INVAR_TRY(invar_grid_string(grid, columns[c].name));
+            INVAR_TRY(invar_text_table_string(grid, columns[c].name));
     for (int i = 0; i < r->size; i++) {
-        INVAR_TRY(invar_grid_int(grid, i));
+        INVAR_TRY(invar_text_table_int(grid, i));
         for (int c = 0; c < COLUMNS; c++) {
             const char *cell = r->all[i].cell[c];
 
@@ -297,54 +297,54 @@ static invar_status fill_ranks(invar_grid *grid, const report *r)
                 continue;
             (void)snprintf(text, sizeof text, "%.*s%s", shown_bytes(c), cell[0] ? cell : "-",
                            is_odd(r, i, c) ? " !" : "");
-            INVAR_TRY(columns[c].number ? invar_grid_number(grid, text)
-                                        : invar_grid_string(grid, text));
+            INVAR_TRY(columns[c].number ? invar_text_table_number(grid, text)
+                                        : invar_text_table_string(grid, text));
         }
     }
     return INVAR_OK;
 }
 
-static invar_status fill_trial(invar_grid *grid, const invar_comm_trial *trial)
+static invar_status fill_trial(invar_text_table *grid, const invar_link_test *trial)
 {
     static const char *const head[] = {"call", "bytes a rank sends", "microseconds", "GB/s"};
     char text[32];
 
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
-        INVAR_TRY(invar_grid_string(grid, head[i]));
+        INVAR_TRY(invar_text_table_string(grid, head[i]));
     for (int i = 0; i < INVAR_COMM_RATES; i++) {
-        const invar_comm_rate *rate = &trial->rates[i];
+        const invar_link_rate *rate = &trial->rates[i];
 
-        INVAR_TRY(invar_grid_string(grid, invar_comm_op_name(rate->op)));
-        INVAR_TRY(invar_grid_int(grid, (int64_t)rate->bytes));
+        INVAR_TRY(invar_text_table_string(grid, invar_comm_op_name(rate->op)));
+        INVAR_TRY(invar_text_table_int(grid, (int64_t)rate->bytes));
         (void)snprintf(text, sizeof text, "%.1f", rate->seconds * 1e6);
-        INVAR_TRY(invar_grid_number(grid, text));
+        INVAR_TRY(invar_text_table_number(grid, text));
         (void)snprintf(text, sizeof text, "%.2f", (double)rate->bytes / rate->seconds * 1e-9);
-        INVAR_TRY(invar_grid_number(grid, rate->bytes ? text : ""));
+        INVAR_TRY(invar_text_table_number(grid, rate->bytes ? text : ""));
     }
     return INVAR_OK;
 }
 
-static invar_status fill_rates(invar_grid *grid, const report *r)
+static invar_status fill_rates(invar_text_table *grid, const report *r)
 {
     return fill_trial(grid, &r->trial);
 }
 
-static invar_status fill_gpu_rates(invar_grid *grid, const report *r)
+static invar_status fill_gpu_rates(invar_text_table *grid, const report *r)
 {
     return fill_trial(grid, &r->gpus.trial);
 }
 
 static invar_status print_grid(const report *r, int width,
-                               invar_status (*fill)(invar_grid *grid, const report *r))
+                               invar_status (*fill)(invar_text_table *grid, const report *r))
 {
-    invar_grid *grid = NULL;
+    invar_text_table *grid = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_grid_new(&grid, width));
+    INVAR_TRY(invar_text_table_new(&grid, width));
     status = fill(grid, r);
     if (status == INVAR_OK)
-        status = invar_grid_show(grid, stdout);
-    invar_grid_free(grid);
+        status = invar_text_table_show(grid, stdout);
+    invar_text_table_free(grid);
     return status;
 }
 
@@ -361,7 +361,7 @@ static void print_wrong(const char *name)
 static void print_rank(const report *r, int rank)
 {
     printf("rank %d on ", rank);
-    invar_plain_print(stdout, r->all[rank].cell[HOST]);
+    invar_safe_text_print(stdout, r->all[rank].cell[HOST]);
 }
 
 static void print_cell(const report *r, int rank, int column)
@@ -369,8 +369,8 @@ static void print_cell(const report *r, int rank, int column)
     const char *cell = r->all[rank].cell[column];
 
     fputs(" has ", stdout);
-    invar_plain_print_bytes(stdout, cell[0] ? cell : "none",
-                            strnlen(cell[0] ? cell : "none", (size_t)shown_bytes(column)));
+    invar_safe_text_print_bytes(stdout, cell[0] ? cell : "none",
+                                strnlen(cell[0] ? cell : "none", (size_t)shown_bytes(column)));
 }
 
 static void print_differences(const report *r)
@@ -388,7 +388,7 @@ static void print_differences(const report *r)
     }
     if (r->recipe[0]) {
         print_wrong("recipe");
-        invar_plain_print(stdout, r->recipe);
+        invar_safe_text_print(stdout, r->recipe);
         putchar('\n');
     }
 }
@@ -402,7 +402,7 @@ static void print_machines(const report *r)
         print_rank(r, i);
         if (r->all[i].code == INVAR_EXIT_TROUBLE) {
             fputs(": its GPU fails: ", stdout);
-            invar_plain_print(stdout, r->all[i].trouble);
+            invar_safe_text_print(stdout, r->all[i].trouble);
             putchar('\n');
         } else {
             puts(": its GPU must not run numerics sm90: train with device = cpu");
@@ -472,7 +472,7 @@ static json_t *json_ranks(const report *r)
                 (void)json_object_set_new(rank, columns[c].name,
                                           columns[c].number
                                               ? json_integer(strtoll(r->all[i].cell[c], NULL, 10))
-                                              : invar_rows_json_string(r->all[i].cell[c]));
+                                              : invar_row_writer_json_string(r->all[i].cell[c]));
         (void)json_array_append_new(list, rank);
     }
     return list;
@@ -490,12 +490,12 @@ static json_t *json_differences(const report *r)
     return list;
 }
 
-static json_t *json_calls(const invar_comm_trial *trial, bool tried)
+static json_t *json_calls(const invar_link_test *trial, bool tried)
 {
     json_t *list = json_array();
 
     for (int i = 0; i < INVAR_COMM_RATES && tried; i++) {
-        const invar_comm_rate *rate = &trial->rates[i];
+        const invar_link_rate *rate = &trial->rates[i];
 
         (void)json_array_append_new(
             list, json_pack("{s:s, s:I, s:f}", "call", invar_comm_op_name(rate->op), "bytes",
@@ -511,20 +511,21 @@ static invar_status print_json(const report *r)
         json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "version", INVAR_VERSION,
                   "transport", r->transport, "ranks", json_ranks(r), "differences",
                   json_differences(r), "recipe",
-                  r->recipe[0] ? invar_rows_json_string(r->recipe) : json_null(), "calls",
+                  r->recipe[0] ? invar_row_writer_json_string(r->recipe) : json_null(), "calls",
                   json_calls(&r->trial, r->size > 1), "gpu_transport",
-                  r->gpus.any ? invar_rows_json_string(r->gpus.transport.text) : json_null(),
+                  r->gpus.any ? invar_row_writer_json_string(r->gpus.transport.text) : json_null(),
                   "gpu_calls", json_calls(&r->gpus.trial, r->gpus.transport.nccl), "sound",
                   code_of(r) == INVAR_EXIT_OK));
 }
 
 /* ---- all ranks ------------------------------------------------------------------------------- */
 
-static invar_status run_ranks(report *out, invar_launch *launch, const invar_doctor_ask *ask)
+static invar_status run_ranks(report *out, invar_launch *launch,
+                              const invar_doctor_ranks_options *ask)
 {
     scene s = {.ask = ask,
                .seconds = ask->seconds > 0.0 ? ask->seconds
-                          : ask->recipe      ? invar_launch_patience(ask->recipe)
+                          : ask->recipe      ? invar_launch_timeout(ask->recipe)
                                              : PATIENCE,
                .out = out};
 
@@ -533,7 +534,7 @@ static invar_status run_ranks(report *out, invar_launch *launch, const invar_doc
     return invar_launch_end(launch, invar_launch_run(launch, work, &s));
 }
 
-int invar_doctor_ranks(const invar_doctor_ask *ask)
+int invar_doctor_ranks(const invar_doctor_ranks_options *ask)
 {
     invar_launch launch = {.count = 1};
     report found = {.all = NULL};

@@ -10,31 +10,32 @@
 
 #include "base/invar_banned.h"
 
-static invar_status try_transport(invar_ranks_gpu *out, invar_layout *layout,
+static invar_status try_transport(invar_doctor_gpu_ranks *out, invar_layout *layout,
                                   const invar_device *dev, invar_distributed_backend wanted)
 {
     int64_t far;
 
-    INVAR_TRY(invar_agree_first(&far, layout, "GPUs", invar_device_far(dev)));
+    INVAR_TRY(invar_ranks_first_nonzero(&far, layout, "GPUs", invar_device_is_local(dev)));
     out->any = far != 0;
     INVAR_TRY(invar_layout_choose_transport(&out->transport, layout, dev, wanted));
     INVAR_TRY(invar_layout_open_transport(layout, dev, &out->transport));
     if (!layout->data.far)
         return INVAR_OK;
-    return invar_comm_try_far(&out->trial, layout->world, layout->data.far, dev, layout->seconds);
+    return invar_link_test_run_device(&out->trial, layout->world, layout->data.far, dev,
+                                      layout->seconds);
 }
 
-invar_status invar_ranks_gpu_try(invar_ranks_gpu *out, const invar_layout *layout, bool present,
-                                 const invar_recipe *recipe)
+invar_status invar_doctor_gpu_ranks_test(invar_doctor_gpu_ranks *out, const invar_layout *layout,
+                                         bool present, const invar_recipe *recipe)
 {
     invar_distributed_backend wanted =
         recipe ? INVAR_RECIPE_ENUM(invar_distributed_backend, recipe, INVAR_KEY_DISTRIBUTED_BACKEND)
                : INVAR_DISTRIBUTED_BACKEND_AUTO;
-    invar_device dev = {.backend = invar_backend_cpu(), .ordinal = invar_agree_place(layout)};
+    invar_device dev = {.backend = invar_backend_cpu(), .ordinal = invar_ranks_local_rank(layout)};
     invar_layout own = *layout;
     invar_status status = INVAR_OK;
 
-    *out = (invar_ranks_gpu){.any = false};
+    *out = (invar_doctor_gpu_ranks){.any = false};
     if (present)
         INVAR_TRY(invar_backend_find(&dev.backend, INVAR_DEVICE_CUDA));
     status = invar_device_open(&dev);

@@ -14,15 +14,15 @@
 extern "C" {
 #endif
 
-typedef struct invar_ranks_gpu {
+typedef struct invar_doctor_gpu_ranks {
     bool any;                         /* rank has a GPU */
     invar_layout_transport transport; /* that a run would choose */
-    invar_comm_trial trial;           /* of NCCL, if it is that */
-} invar_ranks_gpu;
+    invar_link_test trial;            /* of NCCL, if it is that */
+} invar_doctor_gpu_ranks;
 
 /* A call of all ranks; `present`: this one can open its GPU. The recipe may be NULL. */
-invar_status invar_ranks_gpu_try(invar_ranks_gpu *out, const invar_layout *layout, bool present,
-                                 const invar_recipe *recipe) INVAR_MUST_USE;
+invar_status invar_doctor_gpu_ranks_test(invar_doctor_gpu_ranks *out, const invar_layout *layout,
+                                         bool present, const invar_recipe *recipe) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -23,21 +23,21 @@
 
 typedef struct settings {
     int64_t step, from;
-    invar_option_word level; /* none: as recorded */
+    invar_option_choice level; /* none: as recorded */
     const char *keep;
     bool json;
 } settings;
 
 /* ---- what is executed again ------------------------------------------------------------------ */
 
-static invar_status open_pack(invar_replay_scene *scene, const settings *s, const char *word,
+static invar_status open_pack(invar_replay_context *scene, const settings *s, const char *word,
                               const invar_recipe *flags)
 {
     char folder[INVAR_PATH_SIZE];
     invar_pack pack;
 
     INVAR_TRY(invar_path_join(folder, sizeof folder, scene->scratch, "pack"));
-    INVAR_TRY(invar_folder_make(folder));
+    INVAR_TRY(invar_held_folder_make(folder));
     INVAR_TRY(invar_pack_read(&pack, word, folder));
     scene->keys = pack.keys; // moved
     if (s->step >= 0 && s->step != pack.step)
@@ -49,22 +49,22 @@ static invar_status open_pack(invar_replay_scene *scene, const settings *s, cons
     if (pack.step > scene->located.run.last_step)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: its ledger has no step %" PRId64, word,
                           pack.step);
-    return invar_replay_scene_set(scene, flags, pack.step);
+    return invar_replay_context_set(scene, flags, pack.step);
 }
 
-static invar_status prepare(invar_replay_scene *scene, const settings *s, const char *word,
+static invar_status prepare(invar_replay_context *scene, const settings *s, const char *word,
                             const invar_recipe *flags)
 {
-    INVAR_TRY(invar_replay_scene_open(scene, s->keep));
+    INVAR_TRY(invar_replay_context_open(scene, s->keep));
     if (invar_tar_is(word))
         INVAR_TRY(open_pack(scene, s, word, flags));
     else
-        INVAR_TRY(invar_replay_scene_run(scene, word, flags, s->step));
+        INVAR_TRY(invar_replay_context_run(scene, word, flags, s->step));
     if (s->from >= 0)
         scene->replay.from = s->from;
     if (s->level.value >= 0)
-        return invar_recorded_put(&scene->keys, INVAR_KEY_DEBUG_DETERMINISM,
-                                  invar_probe_level_choices.words[s->level.value]);
+        return invar_recorded_keys_put(&scene->keys, INVAR_KEY_DEBUG_DETERMINISM,
+                                       invar_probe_level_choices.words[s->level.value]);
     return INVAR_OK;
 }
 
@@ -94,21 +94,21 @@ static const char *verdict_of(const invar_replay_result *r)
     return r->differs >= 0 ? "different" : r->compared ? "identical" : "nothing";
 }
 
-static invar_status print_json(const invar_replay_scene *scene, const invar_replay_result *r,
+static invar_status print_json(const invar_replay_context *scene, const invar_replay_result *r,
                                const char *headline)
 {
     json_t *object = json_pack(
         "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict", verdict_of(r), "run",
-        scene->located.run.uuid, "name", invar_rows_json_string(scene->located.run.name), "after",
-        (json_int_t)r->after, "first", (json_int_t)r->first, "last", (json_int_t)r->last,
+        scene->located.run.uuid, "name", invar_row_writer_json_string(scene->located.run.name),
+        "after", (json_int_t)r->after, "first", (json_int_t)r->first, "last", (json_int_t)r->last,
         "compared", (json_int_t)r->compared, "differs", (json_int_t)r->differs, "corrected",
-        (json_int_t)r->corrected, "headline", invar_rows_json_string(headline), "chain",
+        (json_int_t)r->corrected, "headline", invar_row_writer_json_string(headline), "chain",
         invar_json_digest(&r->chain));
 
     return invar_json_write(stdout, object);
 }
 
-static void print(const invar_replay_scene *scene, const invar_replay_result *r,
+static void print(const invar_replay_context *scene, const invar_replay_result *r,
                   const char *headline)
 {
     bool colour = invar_term_colour(stdout);
@@ -116,7 +116,7 @@ static void print(const invar_replay_scene *scene, const invar_replay_result *r,
 
     invar_digest_format(hex, &r->chain);
     printf("run       ");
-    invar_plain_print(stdout, scene->located.run.name);
+    invar_safe_text_print(stdout, scene->located.run.name);
     printf(" (%.8s)\nsteps     %" PRId64 " to %" PRId64 " executed again, ",
            scene->located.run.uuid, r->first, r->last);
     if (r->after >= 0)
@@ -126,11 +126,11 @@ static void print(const invar_replay_scene *scene, const invar_replay_result *r,
     printf("chain     %s\n", hex);
     if (scene->kept) {
         printf("ledger    ");
-        invar_plain_print(stdout, r->ledger);
+        invar_safe_text_print(stdout, r->ledger);
         puts(" has both executions");
     }
     if (r->differs >= 0)
-        invar_plain_print(stdout, headline);
+        invar_safe_text_print(stdout, headline);
     else if (r->compared == 0)
         printf("nothing was compared: the ledger has none of these steps");
     else
@@ -143,7 +143,7 @@ static void print(const invar_replay_scene *scene, const invar_replay_result *r,
     putchar('\n');
 }
 
-static invar_status tell(int *code_out, invar_replay_scene *scene, const settings *s,
+static invar_status tell(int *code_out, invar_replay_context *scene, const settings *s,
                          const invar_replay_result *r)
 {
     char headline[INVAR_DIFF_HEADLINE_SIZE] = "";
@@ -168,7 +168,7 @@ static invar_status tell(int *code_out, invar_replay_scene *scene, const setting
 static invar_status replay(int *code_out, const settings *s, const char *word,
                            const invar_recipe *flags)
 {
-    invar_replay_scene scene = {.kept = false};
+    invar_replay_context scene = {.kept = false};
     invar_replay_result result;
     invar_status status = prepare(&scene, s, word, flags);
 
@@ -176,7 +176,7 @@ static invar_status replay(int *code_out, const settings *s, const char *word,
         status = invar_replay_run(&result, &scene.replay);
     if (status == INVAR_OK)
         status = tell(code_out, &scene, s, &result);
-    invar_replay_scene_close(&scene);
+    invar_replay_context_close(&scene);
     return status;
 }
 
@@ -209,7 +209,7 @@ static const invar_option *options(settings *s)
                              .metavar = "DIR",
                              .help = "keep the ledger with both executions in this new folder"};
     list[4] = invar_option_json(&s->json);
-    list[5] = invar_flags_end();
+    list[5] = invar_recipe_flags_end();
     return list;
 }
 
@@ -218,7 +218,7 @@ static int run(int argc, char **argv)
     settings s = {.step = -1, .from = -1, .level = {&invar_probe_level_choices, -1}};
     invar_recipe *flags = NULL;
     int words, code = INVAR_EXIT_TROUBLE;
-    invar_status status = invar_flags_keys(&flags, &argc, argv);
+    invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN or a pack", 1, 1);
@@ -252,9 +252,9 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_replay = {.name = "replay",
-                                      .summary =
-                                          "execute recorded steps again and compare every bit",
-                                      .run = run,
-                                      .help = help,
-                                      .arguments = "RUN|FILE --step S [--option value ...]"};
+const invar_cli_command invar_verb_replay = {
+    .name = "replay",
+    .summary = "execute recorded steps again and compare every bit",
+    .run = run,
+    .help = help,
+    .arguments = "RUN|FILE --step S [--option value ...]"};

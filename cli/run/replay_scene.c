@@ -21,7 +21,7 @@
 
 static void show(void *payload, const invar_train_progress *p)
 {
-    invar_replay_scene *scene = payload;
+    invar_replay_context *scene = payload;
     char text[96];
 
     if (!scene->progress) {
@@ -60,12 +60,12 @@ static invar_status use_kept(char out[INVAR_PATH_SIZE], const char *keep)
     invar_path_show(shown, keep);
     if (strlen(keep) >= INVAR_PATH_SIZE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--keep: %s: the path is too long", shown);
-    INVAR_TRY(invar_folder_make_one(keep)); // a folder above that is missing was misspelt
-    if (rmdir(keep) != 0)                   // the simplest question whether it is empty
+    INVAR_TRY(invar_held_folder_make_one(keep)); // a folder above that is missing was misspelt
+    if (rmdir(keep) != 0)                        // the simplest question whether it is empty
         return INVAR_FAIL(INVAR_E_INVALID, errno, "--keep: %s: %s; give a new or empty folder",
                           shown, strerror(errno));
     memcpy(out, keep, strlen(keep) + 1);
-    return invar_folder_make_one(keep);
+    return invar_held_folder_make_one(keep);
 }
 
 invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep)
@@ -77,12 +77,12 @@ invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep)
     return status;
 }
 
-invar_status invar_replay_scene_open(invar_replay_scene *scene, const char *keep)
+invar_status invar_replay_context_open(invar_replay_context *scene, const char *keep)
 {
     INVAR_TRY(invar_replay_scratch(scene->scratch, keep));
     scene->kept = keep != NULL;
     INVAR_TRY(invar_path_join(scene->folder, sizeof scene->folder, scene->scratch, "run"));
-    return invar_folder_make(scene->folder);
+    return invar_held_folder_make(scene->folder);
 }
 
 int invar_replay_exit(invar_status status, int code)
@@ -90,7 +90,7 @@ int invar_replay_exit(invar_status status, int code)
     if (status == INVAR_OK)
         return code;
     code = invar_report_error();
-    return invar_live_caught() ? invar_process_stop_code(invar_live_caught()) : code;
+    return invar_interactive_caught() ? invar_process_stop_code(invar_interactive_caught()) : code;
 }
 
 void invar_replay_scratch_remove(const char *scratch)
@@ -98,48 +98,49 @@ void invar_replay_scratch_remove(const char *scratch)
     invar_error first;
 
     invar_error_take(&first);
-    if (scratch[0] && invar_folder_remove(scratch) != INVAR_OK)
-        invar_live_say(NULL, invar_error_last()->message);
+    if (scratch[0] && invar_held_folder_remove(scratch) != INVAR_OK)
+        invar_interactive_say(NULL, invar_error_last()->message);
     invar_error_put(&first);
 }
 
-void invar_replay_scene_close(invar_replay_scene *scene)
+void invar_replay_context_close(invar_replay_context *scene)
 {
     invar_progress_free(scene->progress);
     invar_located_close(&scene->located);
-    invar_recorded_release(&scene->keys);
+    invar_recorded_keys_release(&scene->keys);
     if (!scene->kept)
         invar_replay_scratch_remove(scene->scratch);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-invar_status invar_replay_scene_set(invar_replay_scene *scene, const invar_recipe *flags,
-                                    int64_t step)
+invar_status invar_replay_context_set(invar_replay_context *scene, const invar_recipe *flags,
+                                      int64_t step)
 {
-    INVAR_TRY(invar_recorded_override(&scene->keys, flags));
-    scene->replay = (invar_replay){.ledger = scene->located.ledger,
-                                   .run = &scene->located.run,
-                                   .keys = &scene->keys,
-                                   .folder = scene->folder,
-                                   .from = step,
-                                   .step = step,
-                                   .progress = show,
-                                   .say = invar_live_say,
-                                   .stop = invar_live_catch("stopping after the current rollout"),
-                                   .payload = scene};
+    INVAR_TRY(invar_recorded_keys_override(&scene->keys, flags));
+    scene->replay = (invar_replay){
+        .ledger = scene->located.ledger,
+        .run = &scene->located.run,
+        .keys = &scene->keys,
+        .folder = scene->folder,
+        .from = step,
+        .step = step,
+        .progress = show,
+        .say = invar_interactive_say,
+        .stop = invar_interactive_catch_signals("stopping after the current rollout"),
+        .payload = scene};
     return INVAR_OK;
 }
 
-invar_status invar_replay_scene_run(invar_replay_scene *scene, const char *word,
-                                    const invar_recipe *flags, int64_t step)
+invar_status invar_replay_context_run(invar_replay_context *scene, const char *word,
+                                      const invar_recipe *flags, int64_t step)
 {
     const char *ledger = invar_recipe_string(flags, INVAR_KEY_LEDGER);
 
     INVAR_TRY(invar_locate_run(&scene->located, word, ledger[0] ? ledger : NULL));
     if (step < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--step is missing: which step?");
-    INVAR_TRY(invar_recorded_read(&scene->keys, scene->located.ledger, scene->located.path,
-                                  &scene->located.run, step));
-    return invar_replay_scene_set(scene, flags, step);
+    INVAR_TRY(invar_recorded_keys_read(&scene->keys, scene->located.ledger, scene->located.path,
+                                       &scene->located.run, step));
+    return invar_replay_context_set(scene, flags, step);
 }

@@ -35,7 +35,7 @@ static const invar_choices modes = {mode_words, MODES};
 
 typedef struct settings {
     const char *tokens;
-    invar_option_word mode;
+    invar_option_choice mode;
     int64_t batch_size;
     int64_t chunk;
     bool json;
@@ -153,7 +153,8 @@ static invar_status make_room(lines *l)
 /* ---- scoring --------------------------------------------------------------------------------- */
 
 /* The training forward takes samples with something to predict. */
-static invar_status by_training(lines *l, const invar_session *s, int64_t batch, float temperature)
+static invar_status by_training(lines *l, const invar_run_context *s, int64_t batch,
+                                float temperature)
 {
     invar_trainer_options o = {.plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = batch},
                                .temperature = temperature};
@@ -188,10 +189,10 @@ static invar_status by_training(lines *l, const invar_session *s, int64_t batch,
     return status;
 }
 
-static invar_status by_cache(lines *l, const invar_session *s, int64_t batch, int64_t chunk,
+static invar_status by_cache(lines *l, const invar_run_context *s, int64_t batch, int64_t chunk,
                              float temperature)
 {
-    invar_rollout_limits limits = invar_session_limits(s);
+    invar_rollout_exec_options limits = invar_run_context_limits(s);
     int64_t count = l->samples.count, *n = NULL;
     const int32_t **tokens = NULL;
     invar_rollout *rollout = NULL;
@@ -217,7 +218,7 @@ static invar_status by_cache(lines *l, const invar_session *s, int64_t batch, in
     return status;
 }
 
-static invar_status score(lines *l, const invar_session *s, const settings *set)
+static invar_status score(lines *l, const invar_run_context *s, const settings *set)
 {
     float temperature = (float)invar_recipe_float(s->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
 
@@ -244,7 +245,7 @@ static invar_status print_json(const lines *l)
     return status;
 }
 
-static void print_table(const lines *l, const invar_session *s)
+static void print_table(const lines *l, const invar_run_context *s)
 {
     char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
 
@@ -260,7 +261,7 @@ static void print_table(const lines *l, const invar_session *s)
                sum, n ? sum / (double)n : 0.0);
     }
     printf("\nweights %s\nfrom    ", weights);
-    invar_plain_print(stdout, from);
+    invar_safe_text_print(stdout, from);
     putchar('\n');
 }
 
@@ -268,14 +269,14 @@ static void print_table(const lines *l, const invar_session *s)
 
 static invar_status run_all(const settings *set, const invar_recipe *recipe)
 {
-    invar_session session;
+    invar_run_context session;
     lines l = {0};
     invar_status status;
 
     if (!set->tokens)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--tokens FILE is missing");
-    INVAR_TRY(invar_session_open(&session, recipe, INVAR_SESSION_NO_TOKENIZER));
-    status = invar_session_load_newest(&session);
+    INVAR_TRY(invar_run_context_open(&session, recipe, INVAR_RUN_CONTEXT_NO_TOKENIZER));
+    status = invar_run_context_load_newest(&session);
     if (status == INVAR_OK)
         status = read_lines(&l, set->tokens, &session.spec);
     if (status == INVAR_OK)
@@ -287,7 +288,7 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     else if (status == INVAR_OK)
         print_table(&l, &session);
     release(&l);
-    invar_session_close(&session);
+    invar_run_context_close(&session);
     return status;
 }
 
@@ -320,7 +321,7 @@ static const invar_option *options(settings *s)
                              .low = 0,
                              .high = 1 << 24};
     list[4] = invar_option_json(&s->json);
-    list[5] = invar_flags_end();
+    list[5] = invar_recipe_flags_end();
     return list;
 }
 
@@ -329,7 +330,7 @@ static int run(int argc, char **argv)
     settings s = {.mode = {&modes, MODE_TRAIN}};
     invar_recipe *recipe = NULL;
     const char *path = NULL;
-    invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&recipe, &path, options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
@@ -358,9 +359,10 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_score = {.name = "score",
-                                     .summary = "compute log-probabilities of given tokens",
-                                     .run = run,
-                                     .help = help,
-                                     .arguments = "[RECIPE] --hf-checkpoint DIR --tokens FILE "
-                                                  "[--option value ...]"};
+const invar_cli_command invar_verb_score = {.name = "score",
+                                            .summary = "compute log-probabilities of given tokens",
+                                            .run = run,
+                                            .help = help,
+                                            .arguments =
+                                                "[RECIPE] --hf-checkpoint DIR --tokens FILE "
+                                                "[--option value ...]"};

@@ -33,11 +33,11 @@ typedef struct settings {
 
 /* What lives as long as the server. */
 typedef struct service {
-    invar_session session;
-    invar_sampling sampling;
-    invar_serve_facts facts;
-    invar_dispatch *dispatch;
-    invar_prompter *prompter;
+    invar_run_context session;
+    invar_sampling_params sampling;
+    invar_server_info facts;
+    invar_inference_engine *dispatch;
+    invar_prompt_encoder *prompter;
     invar_server *server;
     char *key;      /* NULL: none */
     char name[256]; /* a folder's */
@@ -97,16 +97,16 @@ static invar_status check_recipe(const invar_recipe *recipe)
 {
     double temperature = invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
 
-    if (temperature > 0 && temperature < INVAR_ASK_LEAST_TEMPERATURE)
-        return invar_config_refuse(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE,
-                                   "is too near 0 to serve: give 0, or at least 0.001");
-    if (invar_config_filled(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH))
-        return invar_config_refuse(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
-                                   "leads no samples of a server: leave it out");
-    if (invar_config_filled(recipe, INVAR_KEY_CUSTOM_AGENT_PATH))
-        return invar_config_refuse(recipe, INVAR_KEY_CUSTOM_AGENT_PATH,
-                                   "leads samples of training alone: leave it out, and let agents "
-                                   "ask the server");
+    if (temperature > 0 && temperature < INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE)
+        return invar_config_fail(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE,
+                                 "is too near 0 to serve: give 0, or at least 0.001");
+    if (invar_config_is_nonempty(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH))
+        return invar_config_fail(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH,
+                                 "leads no samples of a server: leave it out");
+    if (invar_config_is_nonempty(recipe, INVAR_KEY_CUSTOM_AGENT_PATH))
+        return invar_config_fail(recipe, INVAR_KEY_CUSTOM_AGENT_PATH,
+                                 "leads samples of training alone: leave it out, and let agents "
+                                 "ask the server");
     return INVAR_OK;
 }
 
@@ -120,10 +120,10 @@ static int64_t seconds_now(void)
 
 static void set_facts(service *s, const settings *set)
 {
-    const invar_session *session = &s->session;
+    const invar_run_context *session = &s->session;
     int64_t context = s->sampling.max_context;
 
-    s->facts = (invar_serve_facts){.weights = session->weights,
+    s->facts = (invar_server_info){.weights = session->weights,
                                    .base = session->base_weights,
                                    .adapted = session->spec.lora.rank > 0,
                                    .numerics = invar_numerics_name(session->dev.numerics),
@@ -135,10 +135,10 @@ static void set_facts(service *s, const settings *set)
 
 static invar_status open_parts(service *s, const settings *set)
 {
-    const invar_session *session = &s->session;
+    const invar_run_context *session = &s->session;
     const invar_recipe *r = session->recipe;
-    invar_rollout_limits limits = invar_session_limits(session);
-    const invar_prompter_options prompts = {
+    invar_rollout_exec_options limits = invar_run_context_limits(session);
+    const invar_prompt_encoder_options prompts = {
         .tokenizer = session->tokenizer,
         .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
         .template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
@@ -146,14 +146,14 @@ static invar_status open_parts(service *s, const settings *set)
         .vocab = session->spec.vocab,
         .context = s->facts.context};
 
-    INVAR_TRY(invar_prompter_new(&s->prompter, &prompts));
-    INVAR_TRY(invar_dispatch_new(&s->dispatch,
-                                 &(invar_dispatch_options){.model = invar_session_sampler(session),
-                                                           .tokenizer = session->tokenizer,
-                                                           .dev = &session->dev,
-                                                           .limits = &limits,
-                                                           .context = s->facts.context,
-                                                           .most = set->most}));
+    INVAR_TRY(invar_prompt_encoder_new(&s->prompter, &prompts));
+    INVAR_TRY(invar_inference_engine_new(
+        &s->dispatch, &(invar_inference_engine_options){.model = invar_run_context_sampler(session),
+                                                        .tokenizer = session->tokenizer,
+                                                        .dev = &session->dev,
+                                                        .limits = &limits,
+                                                        .context = s->facts.context,
+                                                        .most = set->most}));
     return invar_server_open(&s->server,
                              &(invar_server_options){.host = set->host,
                                                      .port = set->port,
@@ -173,8 +173,8 @@ static invar_status open_parts(service *s, const settings *set)
 static void close_parts(service *s)
 {
     invar_server_close(s->server);
-    invar_dispatch_free(s->dispatch);
-    invar_prompter_free(s->prompter);
+    invar_inference_engine_free(s->dispatch);
+    invar_prompt_encoder_free(s->prompter);
     invar_free(s->key);
 }
 
@@ -188,15 +188,16 @@ static void say_ready(const service *s, const settings *set)
 
     invar_weights_from(from, &s->session);
     (void)snprintf(line, sizeof line, "weights from %s", from);
-    invar_live_say(NULL, line);
-    if (invar_prompter_no_chat(s->prompter)) {
-        (void)snprintf(line, sizeof line, "no chats: %.600s", invar_prompter_no_chat(s->prompter));
-        invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
+    if (invar_prompt_encoder_no_chat(s->prompter)) {
+        (void)snprintf(line, sizeof line, "no chats: %.600s",
+                       invar_prompt_encoder_no_chat(s->prompter));
+        invar_interactive_say(NULL, line);
     }
     (void)snprintf(line, sizeof line, "serving %.200s at http://%s%.100s%s:%" PRId64 "/v1",
                    s->facts.model, six ? "[" : "", set->host, six ? "]" : "",
                    invar_server_port(s->server));
-    invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
 }
 
 static invar_status serve(service *s, const settings *set)
@@ -204,13 +205,13 @@ static invar_status serve(service *s, const settings *set)
     const volatile sig_atomic_t *caught;
 
     INVAR_TRY(read_key(&s->key, set));
-    INVAR_TRY(invar_session_load_newest(&s->session));
-    s->sampling = invar_session_sampling(&s->session);
+    INVAR_TRY(invar_run_context_load_newest(&s->session));
+    s->sampling = invar_run_context_sampling(&s->session);
     set_facts(s, set);
     INVAR_TRY(open_parts(s, set));
-    caught = invar_live_catch("finishing the requests that are there");
+    caught = invar_interactive_catch_signals("finishing the requests that are there");
     say_ready(s, set);
-    return invar_dispatch_run(s->dispatch, caught);
+    return invar_inference_engine_run(s->dispatch, caught);
 }
 
 static invar_status run_all(const settings *set, const invar_recipe *recipe)
@@ -219,11 +220,11 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     invar_status status;
     invar_error error;
 
-    INVAR_TRY(invar_session_open(&s.session, recipe, 0));
+    INVAR_TRY(invar_run_context_open(&s.session, recipe, 0));
     status = serve(&s, set);
     invar_error_take(&error);
     close_parts(&s);
-    invar_session_close(&s.session);
+    invar_run_context_close(&s.session);
     invar_error_put(&error);
     return status;
 }
@@ -294,7 +295,7 @@ static const invar_option *options(settings *s)
                                      "the next bytes of its reply (30)",
                              .low = 1,
                              .high = 1000000};
-    list[9] = invar_flags_end();
+    list[9] = invar_recipe_flags_end();
     return list;
 }
 
@@ -314,7 +315,7 @@ static int run(int argc, char **argv)
     settings s = by_default();
     invar_recipe *recipe = NULL;
     const char *path = NULL;
-    invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
+    invar_status status = invar_recipe_flags_model(&recipe, &path, options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
@@ -331,7 +332,8 @@ static int run(int argc, char **argv)
     if (status == INVAR_OK)
         status = run_all(&s, recipe);
     invar_recipe_free(recipe);
-    return status != INVAR_OK ? invar_report_error() : invar_process_stop_code(invar_live_caught());
+    return status != INVAR_OK ? invar_report_error()
+                              : invar_process_stop_code(invar_interactive_caught());
 }
 
 static void help(void)
@@ -358,7 +360,7 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_serve = {
+const invar_cli_command invar_verb_serve = {
     .name = "serve",
     .summary = "serve a model by OpenAI's HTTP API, bit-equal at any load",
     .run = run,

@@ -78,8 +78,9 @@ static invar_status compare_identity(void *payload, const invar_digest *identity
                           "replaced; remove it, or give another name",
                           shown);
     }
-    invar_live_say(NULL, "the golden is of a run that was asked for something else: a semantic "
-                         "key, the data, the model or its weights differ");
+    invar_interactive_say(NULL,
+                          "the golden is of a run that was asked for something else: a semantic "
+                          "key, the data, the model or its weights differ");
     return INVAR_OK;
 }
 
@@ -161,7 +162,7 @@ static invar_status localise(comparison *out, const char *path, const invar_gold
                              invar_ledger *ledger, int64_t run)
 {
     invar_golden_points *was, *is = NULL;
-    invar_golden_place place;
+    invar_golden_divergence place;
     invar_status status;
 
     INVAR_TRY(invar_golden_points_beside(&was, golden, path));
@@ -171,7 +172,7 @@ static invar_status localise(comparison *out, const char *path, const invar_gold
     if (status == INVAR_OK)
         status = invar_golden_localise(&place, was, is, out->v.first);
     if (status == INVAR_OK)
-        invar_golden_place_tell(out->place, &place, out->v.first);
+        invar_golden_divergence_tell(out->place, &place, out->v.first);
     invar_golden_points_free(was);
     invar_golden_points_free(is);
     return status;
@@ -182,7 +183,7 @@ static invar_status compare(comparison *out, const settings *s, const invar_gold
 {
     invar_golden *is;
 
-    INVAR_TRY(invar_golden_of_run(&is, ledger, run, GENERATOR));
+    INVAR_TRY(invar_golden_from_run(&is, ledger, run, GENERATOR));
     invar_golden_compare(&out->v, golden, is);
     out->further = is->n_steps > golden->n_steps ? is->n_steps - golden->n_steps : 0;
     invar_golden_free(is);
@@ -235,7 +236,7 @@ static void print_comparison(const comparison *c, const char *path, bool stopped
         printf("; %" PRId64 " further step%s of the run %s not compared", c->further,
                invar_text_plural(c->further), c->further == 1 ? "was" : "were");
     fputs(": ", stdout);
-    invar_plain_print(stdout, path);
+    invar_safe_text_print(stdout, path);
     putchar('\n');
     if (c->place[0])
         printf("          %s\n", c->place);
@@ -246,17 +247,17 @@ static void print_comparison(const comparison *c, const char *path, bool stopped
 
 static void print_next_diff(const char *word)
 {
-    printf("  %s diff ", invar_program());
-    invar_text_print_word(stdout, word);
+    printf("  %s diff ", invar_op_graph());
+    invar_text_print_shell_word(stdout, word);
     putchar(' ');
-    invar_text_print_word(stdout, word);
+    invar_text_print_shell_word(stdout, word);
     putchar('\n');
 }
 
 static void print_next_command(const char *verb, const char *word, const char *rest)
 {
-    printf("  %s %s ", invar_program(), verb);
-    invar_text_print_word(stdout, word);
+    printf("  %s %s ", invar_op_graph(), verb);
+    invar_text_print_shell_word(stdout, word);
     puts(rest);
 }
 
@@ -288,10 +289,10 @@ static void print_next_commands(const invar_train_summary *run, const char *repo
         invar_error_clear();
         return;
     }
-    printf("  %s ledger report ", invar_program());
-    invar_text_print_word(stdout, word);
+    printf("  %s ledger report ", invar_op_graph());
+    invar_text_print_shell_word(stdout, word);
     fputs(" --out ", stdout);
-    invar_text_print_word(stdout, page);
+    invar_text_print_shell_word(stdout, page);
     putchar('\n');
 }
 
@@ -358,7 +359,7 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
     invar_digest_format(chain, &run->chain);
     out = json_pack(
         "{s:o, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:s, s:s, s:b}",
-        "folder", invar_rows_json_string(run->folder), "uuid", run->uuid, "steps",
+        "folder", invar_row_writer_json_string(run->folder), "uuid", run->uuid, "steps",
         (json_int_t)run->steps, "last_step", (json_int_t)run->last_step, "resumed_after",
         (json_int_t)run->resumed_after, "first_reward", real_or_null(run->first_reward),
         "last_reward", real_or_null(run->last_reward), "first_loss", real_or_null(run->first_loss),
@@ -406,7 +407,7 @@ static invar_status look_back(int *code_out, const settings *s, const invar_gold
     INVAR_TRY(invar_ledger_open(&ledger, run->ledger, &(invar_ledger_options){0}));
     status = invar_ledger_find(&found, ledger, run->uuid);
     if (status == INVAR_OK)
-        status = invar_ledger_content(&content, ledger, found.run);
+        status = invar_ledger_content_hash(&content, ledger, found.run);
     if (status == INVAR_OK && !s->no_report && !run->finished)
         status = write_report(report, run, ledger, &found);
     if (status == INVAR_OK)
@@ -461,12 +462,12 @@ static invar_status check_clock(const invar_recipe *recipe, const settings *s)
 }
 
 /* Finds the folders of the run, and checks that a report may be written there at the end. */
-static invar_status find_folders(invar_folders *out, const invar_recipe *recipe, const char *path,
+static invar_status find_folders(invar_run_paths *out, const invar_recipe *recipe, const char *path,
                                  const settings *s)
 {
     char report[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_folders_find(out, recipe, path));
+    INVAR_TRY(invar_run_paths_find(out, recipe, path));
     if (s->no_report || s->fresh) // a folder that is there gets another name
         return INVAR_OK;
     INVAR_TRY(invar_path_join(report, sizeof report, out->run, REPORT));
@@ -478,7 +479,7 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
                           const invar_golden *golden, const invar_recipe *recipe)
 {
     screen shown = {.set = s, .golden = golden};
-    invar_folders at;
+    invar_run_paths at;
     invar_train_options options = {.recipe_path = path,
                                    .until = s->until,
                                    .fresh = s->fresh,
@@ -486,23 +487,23 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
                                    .fork_step = s->fork_step,
                                    .progress = show,
                                    .identified = compare_identity,
-                                   .say = invar_live_say,
+                                   .say = invar_interactive_say,
                                    .payload = &shown};
     invar_train_summary run;
     invar_status status;
     bool leads;
 
     INVAR_TRY(find_folders(&at, recipe, path, s));
-    INVAR_TRY(invar_open_ranks(launch, invar_launch_patience(recipe), s->ranks));
-    leads = invar_launch_leads(launch);
-    options.stop = invar_live_catch(
+    INVAR_TRY(invar_open_ranks(launch, invar_launch_timeout(recipe), s->ranks));
+    leads = invar_launch_has_rank0(launch);
+    options.stop = invar_interactive_catch_signals(
         !leads       ? NULL
         : at.save[0] ? "stopping after the current rollout, with a checkpoint"
                      : "stopping after the current rollout, without a checkpoint (save = none)");
     status = invar_launch_train(&run, launch, recipe, &options);
     invar_progress_free(shown.progress);
     if (status != INVAR_OK)
-        invar_live_release(); // the launcher's signal may end this rank at once
+        invar_interactive_release(); // the launcher's signal may end this rank at once
     INVAR_TRY(invar_launch_end(launch, status));
     // a rank that has ended in order has no other code: a launcher would end the others for it
     return leads ? look_back(code_out, s, s->golden ? golden : NULL, &run) : INVAR_OK;
@@ -511,10 +512,10 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
 static invar_status dry_run(invar_launch *launch, const char *path, const settings *s,
                             const invar_recipe *recipe)
 {
-    invar_folders at;
+    invar_run_paths at;
 
     INVAR_TRY(find_folders(&at, recipe, path, s));
-    INVAR_TRY(invar_open_ranks(launch, invar_launch_patience(recipe), s->ranks));
+    INVAR_TRY(invar_open_ranks(launch, invar_launch_timeout(recipe), s->ranks));
     return invar_launch_end(launch, invar_dry_run(launch, recipe, path));
 }
 
@@ -576,7 +577,7 @@ static const invar_option *options(settings *s)
                              .help = "show the keys, the memory and the identity, and write "
                                      "nothing"};
     list[9] = invar_option_json(&s->json);
-    list[10] = invar_flags_end();
+    list[10] = invar_recipe_flags_end();
     return list;
 }
 
@@ -591,7 +592,7 @@ static int run(int argc, char **argv)
     bool missing = false;
     invar_status status;
 
-    status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK && !s.fork && s.fork_step != INVAR_CHECKPOINT_LATEST)
@@ -626,9 +627,9 @@ static int run(int argc, char **argv)
         invar_open_ranks_queue();
     code = invar_report_error();
     invar_launch_close(&launch);
-    return missing                          ? INVAR_EXIT_GOLDEN
-           : invar_live_caught() == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
-                                            : code;
+    return missing                                 ? INVAR_EXIT_GOLDEN
+           : invar_interactive_caught() == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
+                                                   : code;
 }
 
 static void help(void)
@@ -669,12 +670,12 @@ static void help(void)
         "one must not; 'semantic if set' counts only where it differs from its default. More is "
         "in\n"
         "docs/recipes.md.");
-    invar_flags_help();
+    invar_recipe_flags_help();
 }
 
-const invar_verb invar_verb_train = {.name = "train",
-                                     .summary = "train a model as a recipe says",
-                                     .run = run,
-                                     .help = help,
-                                     .arguments = "RECIPE [--key value ...]",
-                                     .several = true};
+const invar_cli_command invar_verb_train = {.name = "train",
+                                            .summary = "train a model as a recipe says",
+                                            .run = run,
+                                            .help = help,
+                                            .arguments = "RECIPE [--key value ...]",
+                                            .several = true};

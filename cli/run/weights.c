@@ -25,20 +25,21 @@ static bool load_is_given(const invar_recipe *recipe)
 invar_status invar_weights_choose(invar_recipe *recipe)
 {
     const int64_t wanted = invar_recipe_int(recipe, INVAR_KEY_CKPT_STEP);
-    char shown[INVAR_PATH_SHOWN_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE], ledger[INVAR_PATH_SIZE];
-    invar_folders at;
+    char shown[INVAR_PATH_SHOWN_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE],
+        ledger[INVAR_PATH_SIZE];
+    invar_run_paths at;
     int64_t step;
 
     if (load_is_given(recipe) || !invar_recipe_string(recipe, INVAR_KEY_RUN)[0])
         return INVAR_OK;
-    INVAR_TRY(invar_folders_find(&at, recipe, NULL));
+    INVAR_TRY(invar_run_paths_find(&at, recipe, NULL));
     invar_path_show(shown, at.run);
     INVAR_TRY(invar_path_join(ledger, sizeof ledger, at.run, "ledger.db"));
     if (invar_path_exists(ledger) || !at.save[0] ||
         invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND) {
-        INVAR_TRY(invar_folders_checkpoints(at.save, warning, at.run, wanted));
+        INVAR_TRY(invar_run_paths_checkpoints(at.save, warning, at.run, wanted));
         if (warning[0])
-            invar_live_say(NULL, warning);
+            invar_interactive_say(NULL, warning);
     }
     if (invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND) {
         INVAR_TRY(invar_hf_check_folder("run", at.run));
@@ -50,7 +51,7 @@ invar_status invar_weights_choose(invar_recipe *recipe)
     return invar_recipe_set(recipe, "load", at.save, "--run");
 }
 
-void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_session *session)
+void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_run_context *session)
 {
     if (session->loaded.folder[0])
         (void)snprintf(out, INVAR_WEIGHTS_FROM_SIZE, "%s", session->loaded.folder);
@@ -62,12 +63,12 @@ void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_session *
 void invar_weights_hint(const invar_recipe *recipe, const char *path)
 {
     char line[2 * INVAR_PATH_SHOWN_SIZE + 128], shown[INVAR_PATH_SHOWN_SIZE];
-    invar_folders at;
+    invar_run_paths at;
     int64_t step;
 
     if (load_is_given(recipe))
         return;
-    if (invar_folders_find(&at, recipe, path) != INVAR_OK || !at.save[0] ||
+    if (invar_run_paths_find(&at, recipe, path) != INVAR_OK || !at.save[0] ||
         invar_checkpoint_latest(&step, at.save) != INVAR_OK) {
         invar_error_clear();
         return;
@@ -76,5 +77,5 @@ void invar_weights_hint(const invar_recipe *recipe, const char *path)
     (void)snprintf(line, sizeof line,
                    "these are the initial weights; %s has trained ones: --run %s takes them", shown,
                    shown);
-    invar_live_say(NULL, line);
+    invar_interactive_say(NULL, line);
 }

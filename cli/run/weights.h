@@ -21,7 +21,7 @@ invar_status invar_weights_choose(invar_recipe *recipe) INVAR_MUST_USE;
 #define INVAR_WEIGHTS_FROM_SIZE (INVAR_PATH_SIZE + 32)
 
 /* Whose the session's are, after load_newest: "runs/a/checkpoints/iter_0000003". */
-void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_session *session);
+void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_run_context *session);
 
 /*
  * A line on stderr where nobody named weights and the run of this recipe has trained ones, which

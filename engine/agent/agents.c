@@ -22,8 +22,8 @@
 
 struct invar_agents {
     invar_agents_options options;
-    invar_door *door; /* NULL: nobody had to come yet */
-    invar_agent_log *log;
+    invar_agent_server *door; /* NULL: nobody had to come yet */
+    invar_session_journal *log;
 };
 
 invar_status invar_agents_new(invar_agents **out, const invar_agents_options *options)
@@ -37,8 +37,8 @@ void invar_agents_free(invar_agents *a)
 {
     if (!a)
         return;
-    invar_door_close(a->door);
-    invar_agent_log_close(a->log);
+    invar_agent_server_close(a->door);
+    invar_session_journal_close(a->log);
     invar_free(a);
 }
 
@@ -64,13 +64,13 @@ static const source the_record = {
 
 typedef struct errand {
     invar_agents *agents;
-    invar_rl_sample *samples;      /* (count) */
-    invar_agent_session *sessions; /* (count) */
-    invar_plugin_slot *slots;      /* (count) */
-    const source **found;          /* (count) the record that has it; NULL: none */
-    invar_door_task *tasks;        /* (n_tasks) the others */
+    invar_rl_sample *samples;       /* (count) */
+    invar_agent_session *sessions;  /* (count) */
+    invar_plugin_reply_slot *slots; /* (count) */
+    const source **found;           /* (count) the record that has it; NULL: none */
+    invar_agent_task *tasks;        /* (n_tasks) the others */
     int64_t count, n_tasks;
-    const invar_door_order *order;
+    const invar_agent_batch_options *order;
 } errand;
 
 static void release(errand *r)
@@ -98,7 +98,7 @@ static invar_status make(errand *r)
 
 static invar_agent_limits limits_of(const invar_agents *a)
 {
-    const invar_door_options *o = &a->options.door;
+    const invar_agent_server_options *o = &a->options.door;
 
     return (invar_agent_limits){.vocab = o->chat.vocab,
                                 .context = o->chat.context,
@@ -110,10 +110,10 @@ static invar_agent_limits limits_of(const invar_agents *a)
 static invar_status open_log(invar_agents *a, const invar_rl_sample *first)
 {
     const invar_digest *agent = invar_plugin_hash(a->options.plugin);
-    invar_agent_rollout now = {.run = a->options.run,
-                               .weights = first->weights_hash,
-                               .number = first->rollout,
-                               .agent = agent ? *agent : (invar_digest){{0}}};
+    invar_session_journal_id now = {.run = a->options.run,
+                                    .weights = first->weights_hash,
+                                    .number = first->rollout,
+                                    .agent = agent ? *agent : (invar_digest){{0}}};
     const invar_agent_limits limits = limits_of(a);
     char path[INVAR_PATH_SIZE];
 
@@ -124,15 +124,15 @@ static invar_status open_log(invar_agents *a, const invar_rl_sample *first)
                           first->rollout);
     if (a->options.uuid && a->options.uuid[0])
         INVAR_TRY(invar_digest_parse(&now.uuid, a->options.uuid));
-    if (a->log && invar_agent_log_is_of(a->log, &now))
+    if (a->log && invar_session_journal_matches(a->log, &now))
         return INVAR_OK;
-    invar_agent_log_close(a->log);
+    invar_session_journal_close(a->log);
     a->log = NULL;
     INVAR_TRY(invar_path_join(path, sizeof path, a->options.folder, INVAR_AGENT_LOG));
-    INVAR_TRY(invar_agent_log_open(&a->log, path, &now, &limits));
-    if (invar_agent_log_unchecked(a->log)) // the new file has sums, so the event comes first
+    INVAR_TRY(invar_session_journal_open(&a->log, path, &now, &limits));
+    if (invar_session_journal_unchecked(a->log)) // the new file has sums, so the event comes first
         INVAR_TRY(a->options.tell(a->options.payload, INVAR_JOURNAL_UNCHECKED, INVAR_AGENT_LOG));
-    return invar_agent_log_begin(a->log);
+    return invar_session_journal_begin(a->log);
 }
 
 static invar_status find_record(errand *r, int64_t i)
@@ -143,10 +143,10 @@ static invar_status find_record(errand *r, int64_t i)
     char where[WHERE_SIZE];
 
     if (r->order->evaluation) {
-        r->tasks[r->n_tasks++] = (invar_door_task){s, &r->sessions[i]};
+        r->tasks[r->n_tasks++] = (invar_agent_task){s, &r->sessions[i]};
         return INVAR_OK;
     }
-    INVAR_TRY(invar_plugin_recall(&r->slots[i], a->options.plugin, s));
+    INVAR_TRY(invar_plugin_next_slot(&r->slots[i], a->options.plugin, s));
     if (r->slots[i].data) {
         r->found[i] = a->options.recorded ? &the_record : &the_ledger;
         (void)snprintf(where, sizeof where,
@@ -156,10 +156,10 @@ static invar_status find_record(errand *r, int64_t i)
                                         &limits, where);
     }
     INVAR_TRY(open_log(a, s));
-    if (invar_agent_log_take(&r->sessions[i], a->log, s->index))
+    if (invar_session_journal_take_session(&r->sessions[i], a->log, s->index))
         r->found[i] = &the_log;
     else
-        r->tasks[r->n_tasks++] = (invar_door_task){s, &r->sessions[i]};
+        r->tasks[r->n_tasks++] = (invar_agent_task){s, &r->sessions[i]};
     return INVAR_OK;
 }
 
@@ -170,9 +170,10 @@ static invar_status lead(errand *r)
     if (r->n_tasks == 0)
         return INVAR_OK;
     if (!a->door)
-        INVAR_TRY(invar_door_open(&a->door, &a->options.door));
-    return invar_door_run(a->door, r->tasks, r->n_tasks, r->order, &r->samples[0].weights_hash,
-                          r->order->evaluation ? NULL : a->log);
+        INVAR_TRY(invar_agent_server_open(&a->door, &a->options.door));
+    return invar_agent_server_run(a->door, r->tasks, r->n_tasks, r->order,
+                                  &r->samples[0].weights_hash,
+                                  r->order->evaluation ? NULL : a->log);
 }
 
 /* ---- calls of a record, drawn anew ----------------------------------------------------------- */
@@ -182,7 +183,7 @@ typedef struct again {
     invar_agent_call *call;
     const source *from;
     int64_t index; /* of the session's sample */
-    invar_sampling sampling;
+    invar_sampling_params sampling;
     invar_rl_sample sample;
 } again;
 
@@ -261,7 +262,7 @@ static invar_status draw_all(again *calls, int64_t *begun, const errand *r)
 
 static invar_status draw_again(const errand *r)
 {
-    const invar_door_options *o = &r->agents->options.door;
+    const invar_agent_server_options *o = &r->agents->options.door;
     int64_t count = 0, begun = 0;
     again *calls = NULL;
     invar_status status;
@@ -271,7 +272,7 @@ static invar_status draw_again(const errand *r)
     if (count == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&calls, (size_t)count, sizeof *calls, "recorded calls"));
-    status = invar_rollout_open(o->rollout, o->chat.context);
+    status = invar_rollout_open_stream(o->rollout, o->chat.context);
     if (status == INVAR_OK) {
         status = draw_all(calls, &begun, r);
         invar_rollout_close(o->rollout);
@@ -294,7 +295,8 @@ static invar_status keep(const errand *r, int64_t i)
         status = text.status;
     }
     if (status == INVAR_OK)
-        status = invar_plugin_keep(r->agents->options.plugin, &r->slots[i], text.data, text.bytes);
+        status = invar_plugin_store_reply(r->agents->options.plugin, &r->slots[i], text.data,
+                                          text.bytes);
     invar_json_text_release(&text);
     return status;
 }
@@ -307,7 +309,7 @@ static invar_status reward(invar_rl_sample *s, invar_agent_session *session, con
     invar_reward_parts_release(&s->parts);
     s->parts = session->parts;
     session->parts = (invar_reward_parts){NULL, 0};
-    return session->rewarded ? invar_reward_pick(s, key) : INVAR_OK;
+    return session->rewarded ? invar_reward_select_part(s, key) : INVAR_OK;
 }
 
 /* What a rollout is told of, in one line each. */
@@ -348,7 +350,7 @@ static invar_status tell(const errand *r, const tidings *t)
 
 static invar_status settle(errand *r)
 {
-    const invar_door_options *o = &r->agents->options.door;
+    const invar_agent_server_options *o = &r->agents->options.door;
     char branch[INVAR_AGENT_BRANCH_SIZE];
     tidings news = {0};
 
@@ -375,7 +377,7 @@ static invar_status run(errand *r)
 }
 
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
-                              const invar_door_order *order)
+                              const invar_agent_batch_options *order)
 {
     errand r = {.agents = agents, .samples = samples, .count = count, .order = order};
     invar_status status = run(&r);

@@ -21,12 +21,12 @@ extern "C" {
 #define INVAR_AGENT_LOG "sessions.jsonl" /* in the run's folder */
 
 typedef struct invar_agents_options {
-    invar_plugin *plugin;    /* has the record; borrowed, as all of them */
-    invar_door_options door; /* for samples that no record has */
-    bool recorded;           /* its record is another run's, and nobody is asked: agent-record */
-    const char *folder;      /* of the log; NULL: there is a record, or nothing goes */
-    invar_digest run;        /* the identity of the run */
-    const char *uuid;        /* uuid of the run; empty until the ledger has the run */
+    invar_plugin *plugin;            /* has the record; borrowed, as all of them */
+    invar_agent_server_options door; /* for samples that no record has */
+    bool recorded;      /* its record is another run's, and nobody is asked: agent-record */
+    const char *folder; /* of the log; NULL: there is a record, or nothing goes */
+    invar_digest run;   /* the identity of the run */
+    const char *uuid;   /* uuid of the run; empty until the ledger has the run */
     /* Reports something about a rollout; INVAR_JOURNAL_UNCHECKED with the name of the file. */
     invar_status (*tell)(void *payload, const char *kind, const char *text);
     void *payload;
@@ -45,7 +45,7 @@ void invar_agents_free(invar_agents *agents);
  * INVAR_E_MISMATCH: a call was drawn otherwise than the record says.
  */
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
-                              const invar_door_order *order) INVAR_MUST_USE;
+                              const invar_agent_batch_options *order) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -17,32 +17,32 @@
 
 /* A request that is worked on. */
 typedef struct visit {
-    invar_desks *desks;
-    invar_desk *desk;
+    invar_session_table *desks;
+    invar_live_session *desk;
     invar_agent_call *call; /* NULL: it has its reply already */
 } visit;
 
-invar_status invar_desk_key(char out[INVAR_DESK_KEY_SIZE])
+invar_status invar_session_key_new(char out[INVAR_SESSION_KEY_SIZE])
 {
     unsigned char bytes[16];
-    int at = snprintf(out, INVAR_DESK_KEY_SIZE, "invar-");
+    int at = snprintf(out, INVAR_SESSION_KEY_SIZE, "invar-");
 
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
         return INVAR_FAIL(INVAR_E_IO, errno, "no random bytes for the key of a session: %s",
                           strerror(errno));
     for (size_t i = 0; i < sizeof bytes; i++)
-        at += snprintf(out + at, (size_t)(INVAR_DESK_KEY_SIZE - at), "%02x", bytes[i]);
+        at += snprintf(out + at, (size_t)(INVAR_SESSION_KEY_SIZE - at), "%02x", bytes[i]);
     return INVAR_OK;
 }
 
-void invar_desks_fail(invar_desks *d)
+void invar_session_table_fail(invar_session_table *d)
 {
     if (d->error.status == INVAR_OK)
         d->error = *invar_error_last();
 }
 
 /* With the lock: the desk that the key opens; NULL: none does any more. */
-static invar_desk *find(const invar_desks *d, const char *key)
+static invar_live_session *find(const invar_session_table *d, const char *key)
 {
     for (int64_t i = 0; key && i < d->count; i++)
         if (!d->of[i].ended && strcmp(d->of[i].key, key) == 0)
@@ -52,7 +52,7 @@ static invar_desk *find(const invar_desks *d, const char *key)
 
 static bool knows(void *payload, const char *key)
 {
-    invar_desks *d = payload;
+    invar_session_table *d = payload;
     bool found;
 
     (void)pthread_mutex_lock(&d->lock);
@@ -67,9 +67,9 @@ static invar_status ended(void)
 }
 
 /* As the order says. Without a session there is none. */
-static invar_status settings(invar_sampling *out, void *payload, const char *key)
+static invar_status settings(invar_sampling_params *out, void *payload, const char *key)
 {
-    invar_desks *d = payload;
+    invar_session_table *d = payload;
     bool found;
 
     (void)pthread_mutex_lock(&d->lock);
@@ -82,18 +82,18 @@ static invar_status settings(invar_sampling *out, void *payload, const char *key
 
 /* ---- what may be asked ----------------------------------------------------------------------- */
 
-static invar_status refuse(invar_ask *ask, const char *param, const char *why)
+static invar_status refuse(invar_completion_request *ask, const char *param, const char *why)
 {
     ask->param = param;
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s", param, why);
 }
 
 /* Samples are drawn as the recipe says: with other settings they were another policy's. */
-static invar_status check_ask(invar_ask *ask, const invar_sampling *recipe)
+static invar_status check_ask(invar_completion_request *ask, const invar_sampling_params *recipe)
 {
     static const char other[] =
         "samples of a training run are drawn as its recipe says: leave it out";
-    const invar_sampling *p = &ask->sampling;
+    const invar_sampling_params *p = &ask->sampling;
 
     if (ask->n != 1)
         return refuse(ask, "n", "a call of a session is one choice: ask once for each");
@@ -117,7 +117,7 @@ static invar_status check_ask(invar_ask *ask, const invar_sampling *recipe)
 }
 
 /* The number that the client gives; -1: none. */
-static int64_t number_of(const invar_ask *ask)
+static int64_t number_of(const invar_completion_request *ask)
 {
     const json_t *seed = json_object_get(ask->body, "seed");
 
@@ -134,9 +134,9 @@ static invar_status copy(void **out, const void *from, int64_t count, size_t siz
 }
 
 /* A retry: the same number and prompt have the same reply. */
-static invar_status answer_again(invar_ticket *ticket, const invar_agent_call *call)
+static invar_status answer_again(invar_generation_request *ticket, const invar_agent_call *call)
 {
-    invar_ticket_choice *c = &ticket->choices[0];
+    invar_generation_choice *c = &ticket->choices[0];
 
     if (!call->response)
         return INVAR_FAIL(INVAR_E_BUSY, 0, "the same call is on its way");
@@ -148,7 +148,7 @@ static invar_status answer_again(invar_ticket *ticket, const invar_agent_call *c
     return INVAR_OK;
 }
 
-static invar_status check_limits(const invar_desks *d, const invar_agent_session *session)
+static invar_status check_limits(const invar_session_table *d, const invar_agent_session *session)
 {
     int64_t branches;
 
@@ -168,10 +168,11 @@ static invar_status check_limits(const invar_desks *d, const invar_agent_session
 }
 
 /* With the lock. */
-static invar_status begin_call(visit *v, invar_ask *ask, invar_ticket *ticket)
+static invar_status begin_call(visit *v, invar_completion_request *ask,
+                               invar_generation_request *ticket)
 {
     invar_agent_session *session = v->desk->task.session;
-    const invar_ask_prompt *p = &ask->prompts[0];
+    const invar_completion_prompt *p = &ask->prompts[0];
     int64_t number = number_of(ask);
     const invar_agent_call *before =
         number < 0 ? NULL : invar_agent_session_find(session, p->ids, p->n_ids, true, number);
@@ -191,7 +192,8 @@ static invar_status begin_call(visit *v, invar_ask *ask, invar_ticket *ticket)
     return INVAR_OK;
 }
 
-static invar_status enter(visit *v, const char *key, invar_ask *ask, invar_ticket *ticket)
+static invar_status enter(visit *v, const char *key, invar_completion_request *ask,
+                          invar_generation_request *ticket)
 {
     v->desk = find(v->desks, key);
     if (!v->desk)
@@ -202,10 +204,10 @@ static invar_status enter(visit *v, const char *key, invar_ask *ask, invar_ticke
     return INVAR_OK;
 }
 
-static invar_status begin(void **visit_out, void *payload, const char *key, invar_ask *ask,
-                          invar_ticket *ticket)
+static invar_status begin(void **visit_out, void *payload, const char *key,
+                          invar_completion_request *ask, invar_generation_request *ticket)
 {
-    invar_desks *d = payload;
+    invar_session_table *d = payload;
     visit *v = NULL;
     invar_status status;
 
@@ -227,16 +229,16 @@ static invar_status write_down(visit *v, const invar_agent_call *said)
     invar_status status = INVAR_OK;
 
     if (v->desks->log)
-        status = invar_agent_log_call(v->desks->log, v->desk->task.sample->index, said);
+        status = invar_session_journal_call(v->desks->log, v->desk->task.sample->index, said);
     if (status != INVAR_OK)
-        invar_desks_fail(v->desks);
+        invar_session_table_fail(v->desks);
     return status;
 }
 
 /* With the lock: the call has its response once that is durable. */
-static invar_status keep_call(visit *v, const invar_ticket *ticket)
+static invar_status keep_call(visit *v, const invar_generation_request *ticket)
 {
-    const invar_ticket_choice *c = &ticket->choices[0];
+    const invar_generation_choice *c = &ticket->choices[0];
     invar_agent_call said = *v->call;
     invar_status status;
 
@@ -259,7 +261,7 @@ static invar_status keep_call(visit *v, const invar_ticket *ticket)
     return INVAR_OK;
 }
 
-static invar_status keep(void *payload, const invar_ticket *ticket)
+static invar_status keep(void *payload, const invar_generation_request *ticket)
 {
     visit *v = payload;
     invar_status status;
@@ -273,7 +275,7 @@ static invar_status keep(void *payload, const invar_ticket *ticket)
 static void leave(void *payload)
 {
     visit *v = payload;
-    invar_desks *d = v->desks;
+    invar_session_table *d = v->desks;
 
     (void)pthread_mutex_lock(&d->lock);
     if (v->call && !v->call->response)
@@ -284,5 +286,5 @@ static void leave(void *payload)
     invar_free(v);
 }
 
-const invar_server_gate invar_desks_gate = {
+const invar_server_session_hooks invar_desks_gate = {
     .knows = knows, .settings = settings, .begin = begin, .keep = keep, .leave = leave};

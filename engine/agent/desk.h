@@ -15,37 +15,37 @@
 extern "C" {
 #endif
 
-#define INVAR_DESK_KEY_SIZE 40
+#define INVAR_SESSION_KEY_SIZE 40
 
-typedef struct invar_desk {
-    invar_door_task task;
-    char key[INVAR_DESK_KEY_SIZE];
+typedef struct invar_live_session {
+    invar_agent_task task;
+    char key[INVAR_SESSION_KEY_SIZE];
     bool ended;
-} invar_desk;
+} invar_live_session;
 
 /* The desks of a run, and who waits for them. */
-typedef struct invar_desks {
-    const invar_door_options *options;
-    pthread_mutex_t lock; /* of all below, and of the sessions that are not ended */
-    pthread_cond_t quiet; /* a session has ended, or a request */
-    invar_desk *of;       /* (count); NULL: nobody is let in */
+typedef struct invar_session_table {
+    const invar_agent_server_options *options;
+    pthread_mutex_t lock;   /* of all below, and of the sessions that are not ended */
+    pthread_cond_t quiet;   /* a session has ended, or a request */
+    invar_live_session *of; /* (count); NULL: nobody is let in */
     int64_t count;
     int64_t ended;
     int64_t visits; /* requests that are worked on */
     int64_t tokens; /* drawn in all */
-    const invar_door_order *order;
-    invar_agent_log *log; /* NULL: nothing is recorded */
-    invar_error error;    /* the first that the run fails with; status INVAR_OK: none */
-} invar_desks;
+    const invar_agent_batch_options *order;
+    invar_session_journal *log; /* NULL: nothing is recorded */
+    invar_error error;          /* the first that the run fails with; status INVAR_OK: none */
+} invar_session_table;
 
 /* With the lock: the run fails with the error that there is, unless it has failed before. */
-void invar_desks_fail(invar_desks *desks);
+void invar_session_table_fail(invar_session_table *desks);
 
-/* The functions of a server's gate; their payload is the invar_desks. */
-extern const invar_server_gate invar_desks_gate;
+/* The functions of a server's gate; their payload is the invar_session_table. */
+extern const invar_server_session_hooks invar_desks_gate;
 
 /* A key that nobody guesses. */
-invar_status invar_desk_key(char out[INVAR_DESK_KEY_SIZE]) INVAR_MUST_USE;
+invar_status invar_session_key_new(char out[INVAR_SESSION_KEY_SIZE]) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

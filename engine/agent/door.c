@@ -27,25 +27,25 @@
 #define SPARE_CONNECTIONS 64
 #define WHERE_SIZE 128
 
-struct invar_door {
-    invar_door_options options;
-    invar_desks desks;
+struct invar_agent_server {
+    invar_agent_server_options options;
+    invar_session_table desks;
     pthread_cond_t work; /* there are desks, or it closes */
     int64_t next;        /* the first desk that nobody has sat down at */
     bool closing;
     pthread_t *threads; /* (n_threads) each has a program */
     int64_t n_threads;
-    invar_prompter *prompter;
-    invar_dispatch *dispatch;
+    invar_prompt_encoder *prompter;
+    invar_inference_engine *dispatch;
     invar_server *server;
 };
 
-static void lock(invar_door *d)
+static void lock(invar_agent_server *d)
 {
     (void)pthread_mutex_lock(&d->desks.lock);
 }
 
-static void unlock(invar_door *d)
+static void unlock(invar_agent_server *d)
 {
     (void)pthread_mutex_unlock(&d->desks.lock);
 }
@@ -65,13 +65,14 @@ static void write_int(invar_json_text *text, const char *key, int64_t value)
 }
 
 /* The line that an agent begins with. */
-static void write_task(invar_json_text *text, const invar_door *d, const invar_desk *desk)
+static void write_task(invar_json_text *text, const invar_agent_server *d,
+                       const invar_live_session *desk)
 {
     const invar_rl_sample *s = desk->task.sample;
     invar_plugin_sample shown;
     char url[64];
 
-    invar_plugin_show(&shown, s);
+    invar_plugin_sample_view(&shown, s);
     (void)snprintf(url, sizeof url, "http://" HOST ":%" PRId64 "/v1", invar_server_port(d->server));
     invar_json_text_open(text, '{');
     write_int(text, "id", s->index);
@@ -93,7 +94,7 @@ static void write_task(invar_json_text *text, const invar_door *d, const invar_d
     invar_json_text_newline(text);
 }
 
-static invar_status greet(invar_line_program *program)
+static invar_status greet(invar_line_process *program)
 {
     char title[INVAR_PLUGIN_TITLE_SIZE];
     invar_json_text text = {0};
@@ -105,7 +106,7 @@ static invar_status greet(invar_line_program *program)
     invar_plugin_greet_write(&text, INVAR_AGENT_NAME, INVAR_PLUGIN_KIND_AGENT);
     status = text.status;
     if (status == INVAR_OK)
-        status = invar_line_program_exchange(&line, &bytes, program, text.data, text.bytes);
+        status = invar_line_process_exchange(&line, &bytes, program, text.data, text.bytes);
     if (status == INVAR_OK)
         status = invar_plugin_greet_read(title, &kinds, INVAR_AGENT_NAME, line, bytes);
     invar_json_text_release(&text);
@@ -119,7 +120,7 @@ static invar_status greet(invar_line_program *program)
 /* Agents of a run that has failed are not waited for. */
 static invar_status look_up(void *payload)
 {
-    invar_door *d = payload;
+    invar_agent_server *d = payload;
     bool failed;
 
     lock(d);
@@ -129,18 +130,18 @@ static invar_status look_up(void *payload)
 }
 
 /* The agent of a thread; it is started where there is none, or the last one has failed. */
-static invar_status summon(invar_line_program **program, invar_door *d)
+static invar_status summon(invar_line_process **program, invar_agent_server *d)
 {
     if (*program)
         return INVAR_OK;
-    INVAR_TRY(invar_line_program_open(program, INVAR_AGENT_NAME, d->options.command,
+    INVAR_TRY(invar_line_process_open(program, INVAR_AGENT_NAME, d->options.command,
                                       d->options.seconds, 2));
-    invar_line_program_guard(*program, look_up, d);
+    invar_line_process_guard(*program, look_up, d);
     return greet(*program);
 }
 
-static invar_status converse(const char **reply_out, size_t *bytes_out, const invar_door *d,
-                             invar_line_program *program, const invar_desk *desk)
+static invar_status converse(const char **reply_out, size_t *bytes_out, const invar_agent_server *d,
+                             invar_line_process *program, const invar_live_session *desk)
 {
     invar_json_text text = {0};
     invar_status status;
@@ -148,7 +149,7 @@ static invar_status converse(const char **reply_out, size_t *bytes_out, const in
     write_task(&text, d, desk);
     status = text.status;
     if (status == INVAR_OK)
-        status = invar_line_program_exchange(reply_out, bytes_out, program, text.data, text.bytes);
+        status = invar_line_process_exchange(reply_out, bytes_out, program, text.data, text.bytes);
     invar_json_text_release(&text);
     return status;
 }
@@ -171,16 +172,16 @@ static invar_status check_id(const char *reply, size_t bytes, int64_t id, const 
 }
 
 /* What would be refused later must not be durable: it could not be said again. */
-static invar_status check_reward(const invar_door *d, const invar_desk *desk)
+static invar_status check_reward(const invar_agent_server *d, const invar_live_session *desk)
 {
     const invar_agent_session *session = desk->task.session;
-    const invar_door_order *order = d->desks.order;
+    const invar_agent_batch_options *order = d->desks.order;
     invar_rl_sample shown = {.index = desk->task.sample->index, .parts = session->parts};
 
     if (session->error)
         return INVAR_OK;
     if (session->rewarded)
-        return invar_reward_pick(&shown, order->key);
+        return invar_reward_select_part(&shown, order->key);
     return order->unrewarded ? order->unrewarded(order->payload, desk->task.sample) : INVAR_OK;
 }
 
@@ -188,8 +189,8 @@ static invar_status check_reward(const invar_door *d, const invar_desk *desk)
  * With the lock: the agent's last words, or those of its failure, unless it never began. Where the
  * run has failed already, its agents could not help it.
  */
-static invar_status end_session(invar_door *d, invar_desk *desk, bool begun, invar_status status,
-                                const char *reply, size_t bytes)
+static invar_status end_session(invar_agent_server *d, invar_live_session *desk, bool begun,
+                                invar_status status, const char *reply, size_t bytes)
 {
     invar_agent_session *session = desk->task.session;
     int64_t index = desk->task.sample->index;
@@ -210,23 +211,23 @@ static invar_status end_session(invar_door *d, invar_desk *desk, bool begun, inv
     if (status == INVAR_OK && session->error && !d->options.tolerant)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "%s: it refuses: %.1000s", where, session->error);
     if (status == INVAR_OK && d->desks.log)
-        status = invar_agent_log_end(d->desks.log, index, session);
+        status = invar_session_journal_end(d->desks.log, index, session);
     return status;
 }
 
 /* The error that there is stays. */
-static void dismiss(invar_line_program **program)
+static void dismiss(invar_line_process **program)
 {
     invar_error error;
 
     invar_error_take(&error);
-    invar_line_program_close(*program);
+    invar_line_process_close(*program);
     *program = NULL;
     invar_error_put(&error);
 }
 
 /* Leads one session. The program that fails is not asked again. */
-static void lead(invar_door *d, invar_line_program **program, invar_desk *desk)
+static void lead(invar_agent_server *d, invar_line_process **program, invar_live_session *desk)
 {
     const char *reply = NULL;
     size_t bytes = 0;
@@ -241,7 +242,7 @@ static void lead(invar_door *d, invar_line_program **program, invar_desk *desk)
     status = end_session(d, desk, begun, status, reply, bytes);
     failed = status != INVAR_OK || desk->task.session->error;
     if (status != INVAR_OK)
-        invar_desks_fail(&d->desks);
+        invar_session_table_fail(&d->desks);
     unlock(d);
     if (failed)
         dismiss(program);
@@ -250,22 +251,22 @@ static void lead(invar_door *d, invar_line_program **program, invar_desk *desk)
 /* ---- threads with a program each ------------------------------------------------------------- */
 
 /* With the lock: a desk is done, and after the last one nobody asks any more. */
-static void count_ended(invar_door *d)
+static void count_ended(invar_agent_server *d)
 {
     d->desks.ended++;
     if (d->desks.ended == d->desks.count || d->desks.error.status != INVAR_OK)
-        invar_dispatch_stop(d->dispatch);
+        invar_inference_engine_stop(d->dispatch);
     (void)pthread_cond_broadcast(&d->desks.quiet);
 }
 
 static void *lead_all(void *payload)
 {
-    invar_door *d = payload;
-    invar_line_program *program = NULL;
+    invar_agent_server *d = payload;
+    invar_line_process *program = NULL;
 
     lock(d);
     while (!d->closing) {
-        invar_desk *desk;
+        invar_live_session *desk;
 
         if (d->next >= d->desks.count) {
             (void)pthread_cond_wait(&d->work, &d->desks.lock);
@@ -281,14 +282,14 @@ static void *lead_all(void *payload)
         count_ended(d);
     }
     unlock(d);
-    invar_line_program_close(program);
+    invar_line_process_close(program);
     return NULL;
 }
 
 /* As many as there are sessions for, at most. */
-static invar_status start_threads(invar_door *d, int64_t sessions)
+static invar_status start_threads(invar_agent_server *d, int64_t sessions)
 {
-    int64_t want = invar_smaller(d->options.programs, sessions);
+    int64_t want = invar_min_i64(d->options.programs, sessions);
 
     while (d->n_threads < want) {
         int rc = pthread_create(&d->threads[d->n_threads], NULL, lead_all, d);
@@ -304,8 +305,8 @@ static invar_status start_threads(invar_door *d, int64_t sessions)
 
 static invar_status tick(void *payload)
 {
-    invar_door *d = payload;
-    const invar_door_order *order = d->desks.order;
+    invar_agent_server *d = payload;
+    const invar_agent_batch_options *order = d->desks.order;
     int64_t ended, tokens;
 
     if (!order->tick)
@@ -317,18 +318,20 @@ static invar_status tick(void *payload)
     return order->tick(order->payload, ended, tokens);
 }
 
-static invar_status make_desks(invar_desk **out, const invar_door_task *tasks, int64_t count)
+static invar_status make_desks(invar_live_session **out, const invar_agent_task *tasks,
+                               int64_t count)
 {
     INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "sessions"));
     for (int64_t i = 0; i < count; i++) {
-        (*out)[i] = (invar_desk){.task = tasks[i]};
-        INVAR_TRY(invar_desk_key((*out)[i].key));
+        (*out)[i] = (invar_live_session){.task = tasks[i]};
+        INVAR_TRY(invar_session_key_new((*out)[i].key));
     }
     return INVAR_OK;
 }
 
-static void let_in(invar_door *d, invar_desk *desks, int64_t count, const invar_door_order *order,
-                   const invar_digest *weights, invar_agent_log *log)
+static void let_in(invar_agent_server *d, invar_live_session *desks, int64_t count,
+                   const invar_agent_batch_options *order, const invar_digest *weights,
+                   invar_session_journal *log)
 {
     lock(d);
     d->desks.order = order;
@@ -342,11 +345,11 @@ static void let_in(invar_door *d, invar_desk *desks, int64_t count, const invar_
 }
 
 /* Until the last agent and the last request are gone; then the door is shut. */
-static invar_status see_off(invar_door *d, invar_status status)
+static invar_status see_off(invar_agent_server *d, invar_status status)
 {
     lock(d);
     if (status != INVAR_OK)
-        invar_desks_fail(&d->desks);
+        invar_session_table_fail(&d->desks);
     while (d->desks.ended < d->desks.count || d->desks.visits > 0)
         (void)pthread_cond_wait(&d->desks.quiet, &d->desks.lock);
     d->desks.of = NULL;
@@ -358,21 +361,21 @@ static invar_status see_off(invar_door *d, invar_status status)
     return d->desks.error.status;
 }
 
-invar_status invar_door_run(invar_door *d, const invar_door_task *tasks, int64_t count,
-                            const invar_door_order *order, const invar_digest *weights,
-                            invar_agent_log *log)
+invar_status invar_agent_server_run(invar_agent_server *d, const invar_agent_task *tasks,
+                                    int64_t count, const invar_agent_batch_options *order,
+                                    const invar_digest *weights, invar_session_journal *log)
 {
-    invar_desk *desks = NULL;
+    invar_live_session *desks = NULL;
     invar_status status;
 
     status = make_desks(&desks, tasks, count);
     if (status == INVAR_OK)
         status = start_threads(d, count);
     if (status == INVAR_OK)
-        status = invar_dispatch_begin(d->dispatch);
+        status = invar_inference_engine_begin(d->dispatch);
     if (status == INVAR_OK) {
         let_in(d, desks, count, order, weights, log);
-        status = see_off(d, invar_dispatch_run(d->dispatch, NULL));
+        status = see_off(d, invar_inference_engine_run(d->dispatch, NULL));
     }
     invar_free(desks);
     return status;
@@ -380,21 +383,21 @@ invar_status invar_door_run(invar_door *d, const invar_door_task *tasks, int64_t
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static invar_status open_parts(invar_door *d)
+static invar_status open_parts(invar_agent_server *d)
 {
-    const invar_door_options *o = &d->options;
-    invar_server_gate gate = invar_desks_gate;
+    const invar_agent_server_options *o = &d->options;
+    invar_server_session_hooks gate = invar_desks_gate;
 
     gate.payload = &d->desks;
     INVAR_TRY(invar_alloc((void **)&d->threads, (size_t)o->programs, sizeof *d->threads,
                           "threads for agents"));
-    INVAR_TRY(invar_prompter_new(&d->prompter, &o->chat));
-    INVAR_TRY(invar_dispatch_new(&d->dispatch,
-                                 &(invar_dispatch_options){.rollout = o->rollout,
-                                                           .context = o->chat.context,
-                                                           .most = o->programs * CONNECTIONS_EACH,
-                                                           .tick = tick,
-                                                           .payload = d}));
+    INVAR_TRY(invar_prompt_encoder_new(&d->prompter, &o->chat));
+    INVAR_TRY(invar_inference_engine_new(
+        &d->dispatch, &(invar_inference_engine_options){.rollout = o->rollout,
+                                                        .context = o->chat.context,
+                                                        .most = o->programs * CONNECTIONS_EACH,
+                                                        .tick = tick,
+                                                        .payload = d}));
     return invar_server_open(
         &d->server,
         &(invar_server_options){.host = HOST,
@@ -416,9 +419,10 @@ static int64_t seconds_now(void)
     return now.tv_sec;
 }
 
-invar_status invar_door_open(invar_door **out, const invar_door_options *options)
+invar_status invar_agent_server_open(invar_agent_server **out,
+                                     const invar_agent_server_options *options)
 {
-    invar_door *d = NULL;
+    invar_agent_server *d = NULL;
     invar_status status;
 
     *out = NULL;
@@ -432,14 +436,14 @@ invar_status invar_door_open(invar_door **out, const invar_door_options *options
     (void)pthread_cond_init(&d->work, NULL);
     status = open_parts(d);
     if (status != INVAR_OK) {
-        invar_door_close(d);
+        invar_agent_server_close(d);
         return status;
     }
     *out = d;
     return INVAR_OK;
 }
 
-void invar_door_close(invar_door *d)
+void invar_agent_server_close(invar_agent_server *d)
 {
     if (!d)
         return;
@@ -450,8 +454,8 @@ void invar_door_close(invar_door *d)
     for (int64_t i = 0; i < d->n_threads; i++)
         (void)pthread_join(d->threads[i], NULL);
     invar_server_close(d->server);
-    invar_dispatch_free(d->dispatch);
-    invar_prompter_free(d->prompter);
+    invar_inference_engine_free(d->dispatch);
+    invar_prompt_encoder_free(d->prompter);
     invar_free(d->threads);
     (void)pthread_mutex_destroy(&d->desks.lock);
     (void)pthread_cond_destroy(&d->desks.quiet);

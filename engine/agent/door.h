@@ -24,51 +24,54 @@ extern "C" {
 
 #define INVAR_AGENT_NAME "custom-agent-path" /* in messages and in the ledger */
 
-typedef struct invar_door_options {
-    const char *command;         /* borrowed, as all of them */
-    double seconds;              /* that an agent has for a session; 0: no limit */
-    int64_t programs;            /* at a time */
-    int64_t calls, branches;     /* most of a session */
-    bool tolerant;               /* an agent that fails has ended its session; else the run fails */
-    invar_rollout *rollout;      /* that generates, in `run` alone */
-    invar_prompter_options chat; /* its context is that of calls */
-    invar_serve_facts facts;     /* but for the weights */
-} invar_door_options;
+typedef struct invar_agent_server_options {
+    const char *command;     /* borrowed, as all of them */
+    double seconds;          /* that an agent has for a session; 0: no limit */
+    int64_t programs;        /* at a time */
+    int64_t calls, branches; /* most of a session */
+    bool tolerant;           /* an agent that fails has ended its session; else the run fails */
+    invar_rollout *rollout;  /* that generates, in `run` alone */
+    invar_prompt_encoder_options chat; /* its context is that of calls */
+    invar_server_info facts;           /* but for the weights */
+} invar_agent_server_options;
 
-typedef struct invar_door invar_door;
+typedef struct invar_agent_server invar_agent_server;
 
 /* Listens at an address that no other machine reaches. No program is started yet. */
-invar_status invar_door_open(invar_door **out, const invar_door_options *options) INVAR_MUST_USE;
-void invar_door_close(invar_door *door);
+invar_status invar_agent_server_open(invar_agent_server **out,
+                                     const invar_agent_server_options *options) INVAR_MUST_USE;
+void invar_agent_server_close(invar_agent_server *door);
 
 /* Fails where nobody else rewards the sample. */
-typedef invar_status invar_door_unrewarded(const void *payload, const invar_rl_sample *sample);
+typedef invar_status invar_agent_reward_check_fn(const void *payload,
+                                                 const invar_rl_sample *sample);
 
 /* How samples are to be led; borrowed while they are. */
-typedef struct invar_door_order {
-    const invar_sampling *sampling; /* of every call */
-    bool evaluation;                /* nothing learns from them, and nothing is recorded */
+typedef struct invar_agent_batch_options {
+    const invar_sampling_params *sampling; /* of every call */
+    bool evaluation;                       /* nothing learns from them, and nothing is recorded */
     /* What the end of a session must say; a session that does not has failed. */
-    const char *key;                   /* a part that its reward has; NULL: none */
-    invar_door_unrewarded *unrewarded; /* it has none; NULL: all may */
+    const char *key;                         /* a part that its reward has; NULL: none */
+    invar_agent_reward_check_fn *unrewarded; /* it has none; NULL: all may */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done); /* or NULL */
     void *payload;
-} invar_door_order;
+} invar_agent_batch_options;
 
 /* A sample that an agent is to lead. */
-typedef struct invar_door_task {
+typedef struct invar_agent_task {
     const invar_rl_sample *sample;
     invar_agent_session *session; /* empty before, ended after */
-} invar_door_task;
+} invar_agent_task;
 
 /*
  * Leads all of them; `log` has what was said, and may not be touched meanwhile; NULL: nothing is
  * recorded. INVAR_E_IO, _CORRUPT or _STATE: an agent has failed. Whatever fails, the other agents
  * are ended at once, and their sessions are as if they had not begun.
  */
-invar_status invar_door_run(invar_door *door, const invar_door_task *tasks, int64_t count,
-                            const invar_door_order *order, const invar_digest *weights,
-                            invar_agent_log *log) INVAR_MUST_USE;
+invar_status invar_agent_server_run(invar_agent_server *door, const invar_agent_task *tasks,
+                                    int64_t count, const invar_agent_batch_options *order,
+                                    const invar_digest *weights,
+                                    invar_session_journal *log) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

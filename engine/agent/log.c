@@ -21,25 +21,26 @@
 #define KIND "invar_sessions"
 #define MOST_HEAD 1024 // bytes of the first line
 
-struct invar_agent_log {
-    invar_agent_rollout rollout;
+struct invar_session_journal {
+    invar_session_journal_id rollout;
     char path[INVAR_PATH_SIZE];
     invar_journal *file; /* NULL before it was begun */
-    invar_agent_logged logged;
+    invar_journal_contents logged;
     invar_json_text line;
 };
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-void invar_agent_logged_release(invar_agent_logged *logged)
+void invar_journal_contents_release(invar_journal_contents *logged)
 {
     for (int64_t i = 0; i < logged->count; i++)
         invar_agent_session_release(&logged->items[i].is);
     invar_free(logged->items);
-    *logged = (invar_agent_logged){0};
+    *logged = (invar_journal_contents){0};
 }
 
-static invar_status find_or_add(invar_agent_session **out, invar_agent_logged *to, int64_t sample)
+static invar_status find_or_add(invar_agent_session **out, invar_journal_contents *to,
+                                int64_t sample)
 {
     for (int64_t i = 0; i < to->count; i++)
         if (to->items[i].sample == sample) {
@@ -63,7 +64,7 @@ static invar_status find_or_add(invar_agent_session **out, invar_agent_logged *t
     return INVAR_OK;
 }
 
-static bool is_same(const invar_agent_rollout *a, const invar_agent_rollout *b)
+static bool is_same(const invar_session_journal_id *a, const invar_session_journal_id *b)
 {
     return a->number == b->number && invar_digest_equal(&a->run, &b->run) &&
            invar_digest_equal(&a->weights, &b->weights);
@@ -77,7 +78,7 @@ static bool is_known(const invar_digest *digest)
 }
 
 /* Another run of the same recipe may have had other sessions of the same rollout. */
-static invar_status check_run(const invar_digest *uuid, const invar_agent_rollout *rollout,
+static invar_status check_run(const invar_digest *uuid, const invar_session_journal_id *rollout,
                               const char *where)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -92,10 +93,10 @@ static invar_status check_run(const invar_digest *uuid, const invar_agent_rollou
 }
 
 /* Reads the first line; *ours_out is whether the file belongs to this rollout. */
-static invar_status read_head(invar_agent_logged *to, bool *ours_out, const json_t *line,
-                              const invar_agent_rollout *rollout, const char *where)
+static invar_status read_head(invar_journal_contents *to, bool *ours_out, const json_t *line,
+                              const invar_session_journal_id *rollout, const char *where)
 {
-    invar_agent_rollout is = {0};
+    invar_session_journal_id is = {0};
 
     INVAR_TRY(invar_json_int(&is.number, line, "rollout", where, 0, INT64_MAX));
     INVAR_TRY(invar_journal_digest(&is.run, line, "run", where));
@@ -110,7 +111,7 @@ static invar_status read_head(invar_agent_logged *to, bool *ours_out, const json
     return INVAR_OK;
 }
 
-static invar_status read_line(invar_agent_logged *to, const json_t *line,
+static invar_status read_line(invar_journal_contents *to, const json_t *line,
                               const invar_agent_limits *limits, const char *where)
 {
     const json_t *call = json_object_get(line, "call"), *end = json_object_get(line, "end");
@@ -127,8 +128,9 @@ static invar_status read_line(invar_agent_logged *to, const json_t *line,
 }
 
 /* Takes the next line; *more_out is false after the last one, or if the file is not `ours`. */
-static invar_status take_line(invar_agent_logged *to, bool *more_out, invar_journal_reader *reader,
-                              const invar_agent_rollout *rollout, const invar_agent_limits *limits)
+static invar_status take_line(invar_journal_contents *to, bool *more_out,
+                              invar_journal_reader *reader, const invar_session_journal_id *rollout,
+                              const invar_agent_limits *limits)
 {
     json_t *line;
     invar_status status;
@@ -143,9 +145,9 @@ static invar_status take_line(invar_agent_logged *to, bool *more_out, invar_jour
     return invar_json_as_corrupt(status);
 }
 
-invar_status invar_agent_logged_read(invar_agent_logged *out, const char *text, size_t bytes,
-                                     const invar_agent_rollout *rollout,
-                                     const invar_agent_limits *limits, const char *where)
+invar_status invar_journal_contents_read(invar_journal_contents *out, const char *text,
+                                         size_t bytes, const invar_session_journal_id *rollout,
+                                         const invar_agent_limits *limits, const char *where)
 {
     invar_journal_reader reader;
     bool more = true;
@@ -157,7 +159,7 @@ invar_status invar_agent_logged_read(invar_agent_logged *out, const char *text, 
     return INVAR_OK;
 }
 
-static invar_status cannot(const invar_agent_log *log, const char *what)
+static invar_status cannot(const invar_session_journal *log, const char *what)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -166,8 +168,8 @@ static invar_status cannot(const invar_agent_log *log, const char *what)
 }
 
 /* Whether the file is of this rollout, by its first line; that of another may be large. */
-static invar_status look_at(bool *ours_out, invar_agent_log *log, const invar_agent_limits *limits,
-                            const char *where)
+static invar_status look_at(bool *ours_out, invar_session_journal *log,
+                            const invar_agent_limits *limits, const char *where)
 {
     int fd = invar_fd_open(log->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     invar_journal_reader reader;
@@ -190,7 +192,7 @@ static invar_status look_at(bool *ours_out, invar_agent_log *log, const invar_ag
     return take_line(&log->logged, ours_out, &reader, &log->rollout, limits);
 }
 
-static invar_status read_all(invar_agent_log *log, const invar_agent_limits *limits,
+static invar_status read_all(invar_session_journal *log, const invar_agent_limits *limits,
                              const char *where)
 {
     char *text = NULL;
@@ -198,12 +200,12 @@ static invar_status read_all(invar_agent_log *log, const invar_agent_limits *lim
     invar_status status;
 
     INVAR_TRY(invar_file_read(&text, &bytes, log->path, SIZE_MAX - 1));
-    status = invar_agent_logged_read(&log->logged, text, bytes, &log->rollout, limits, where);
+    status = invar_journal_contents_read(&log->logged, text, bytes, &log->rollout, limits, where);
     invar_free(text);
     return status;
 }
 
-static invar_status read_file(invar_agent_log *log, const invar_agent_limits *limits)
+static invar_status read_file(invar_session_journal *log, const invar_agent_limits *limits)
 {
     char where[INVAR_PATH_SHOWN_SIZE];
     bool ours = false;
@@ -220,7 +222,7 @@ static invar_status read_file(invar_agent_log *log, const invar_agent_limits *li
 }
 
 /* Sessions of two agents are not mixed: those that had ended are of the one that is there. */
-static invar_status check_agent(const invar_agent_log *log)
+static invar_status check_agent(const invar_session_journal *log)
 {
     const invar_digest *is = &log->rollout.agent, *had = &log->logged.agent;
     char now[INVAR_DIGEST_HEX_SIZE], was[INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
@@ -244,7 +246,7 @@ static invar_status check_agent(const invar_agent_log *log)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void write_head(invar_json_text *text, const invar_agent_rollout *rollout)
+static void write_head(invar_json_text *text, const invar_session_journal_id *rollout)
 {
     invar_json_text_open(text, '{');
     invar_json_text_key(text, KIND);
@@ -295,7 +297,7 @@ static void write_end(invar_json_text *text, int64_t sample, const invar_agent_s
     end_line(text);
 }
 
-invar_status invar_agent_log_begin(invar_agent_log *log)
+invar_status invar_session_journal_begin(invar_session_journal *log)
 {
     write_head(&log->line, &log->rollout);
     for (int64_t i = 0; i < log->logged.count; i++) {
@@ -307,25 +309,25 @@ invar_status invar_agent_log_begin(invar_agent_log *log)
             write_end(&log->line, log->logged.items[i].sample, s);
     }
     INVAR_TRY(log->line.status);
-    return invar_journal_begin(&log->file, log->path, log->line.data, log->line.bytes);
+    return invar_journal_create(&log->file, log->path, log->line.data, log->line.bytes);
 }
 
-static invar_status put_line(invar_agent_log *log)
+static invar_status put_line(invar_session_journal *log)
 {
     INVAR_TRY(log->line.status);
     return invar_journal_append(log->file, log->line.data, log->line.bytes);
 }
 
-invar_status invar_agent_log_call(invar_agent_log *log, int64_t sample,
-                                  const invar_agent_call *call)
+invar_status invar_session_journal_call(invar_session_journal *log, int64_t sample,
+                                        const invar_agent_call *call)
 {
     invar_json_text_reset(&log->line);
     write_call(&log->line, sample, call);
     return put_line(log);
 }
 
-invar_status invar_agent_log_end(invar_agent_log *log, int64_t sample,
-                                 const invar_agent_session *session)
+invar_status invar_session_journal_end(invar_session_journal *log, int64_t sample,
+                                       const invar_agent_session *session)
 {
     invar_json_text_reset(&log->line);
     write_end(&log->line, sample, session);
@@ -334,11 +336,11 @@ invar_status invar_agent_log_end(invar_agent_log *log, int64_t sample,
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
-                                  const invar_agent_rollout *rollout,
-                                  const invar_agent_limits *limits)
+invar_status invar_session_journal_open(invar_session_journal **out, const char *path,
+                                        const invar_session_journal_id *rollout,
+                                        const invar_agent_limits *limits)
 {
-    invar_agent_log *log = NULL;
+    invar_session_journal *log = NULL;
     invar_status status;
 
     *out = NULL;
@@ -355,34 +357,36 @@ invar_status invar_agent_log_open(invar_agent_log **out, const char *path,
     if (status == INVAR_OK)
         status = check_agent(log);
     if (status != INVAR_OK) {
-        invar_agent_log_close(log);
+        invar_session_journal_close(log);
         return status;
     }
     *out = log;
     return INVAR_OK;
 }
 
-void invar_agent_log_close(invar_agent_log *log)
+void invar_session_journal_close(invar_session_journal *log)
 {
     if (!log)
         return;
     invar_journal_close(log->file);
-    invar_agent_logged_release(&log->logged);
+    invar_journal_contents_release(&log->logged);
     invar_json_text_release(&log->line);
     invar_free(log);
 }
 
-bool invar_agent_log_unchecked(const invar_agent_log *log)
+bool invar_session_journal_unchecked(const invar_session_journal *log)
 {
     return log->logged.unchecked;
 }
 
-bool invar_agent_log_is_of(const invar_agent_log *log, const invar_agent_rollout *rollout)
+bool invar_session_journal_matches(const invar_session_journal *log,
+                                   const invar_session_journal_id *rollout)
 {
     return is_same(&log->rollout, rollout);
 }
 
-bool invar_agent_log_take(invar_agent_session *out, invar_agent_log *log, int64_t sample)
+bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *log,
+                                        int64_t sample)
 {
     for (int64_t i = 0; i < log->logged.count; i++)
         if (log->logged.items[i].sample == sample && log->logged.items[i].is.end) {

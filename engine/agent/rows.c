@@ -54,7 +54,7 @@ invar_status invar_agent_session_sort(invar_agent_session *s)
 /* How many tokens a prompt has in common with all of a call. */
 static int64_t agreement(const invar_agent_call *call, const invar_agent_call *with)
 {
-    int64_t most = invar_smaller(call->n_prompt, with->n_prompt + with->n_response), i = 0;
+    int64_t most = invar_min_i64(call->n_prompt, with->n_prompt + with->n_response), i = 0;
 
     while (i < most && call->prompt[i] == (i < with->n_prompt ? with->prompt[i]
                                                               : with->response[i - with->n_prompt]))
@@ -117,7 +117,7 @@ static invar_status make_arrays(invar_rl_sample *s, int64_t tokens, int64_t prom
     int32_t *ids = NULL;
 
     INVAR_TRY(invar_alloc((void **)&ids, (size_t)tokens, sizeof *ids, "tokens of a sample"));
-    memcpy(ids, s->tokens, (size_t)invar_smaller(s->prompt_tokens, tokens) * sizeof *ids);
+    memcpy(ids, s->tokens, (size_t)invar_min_i64(s->prompt_tokens, tokens) * sizeof *ids);
     invar_free(s->tokens);
     s->tokens = ids;
     s->n_tokens = tokens;
@@ -174,7 +174,7 @@ static invar_status put_all(invar_rl_sample *s, const plait *p)
     }
     s->finish = p->last[p->n_branches - 1]->finish;
     for (int64_t i = 0; i < p->n_calls; i++)
-        invar_rl_speculated_add(&s->speculated, &p->order[i]->speculated);
+        invar_spec_decode_stats_add(&s->speculated, &p->order[i]->speculated);
     return INVAR_OK;
 }
 
@@ -189,7 +189,7 @@ static void tell_branch(char out[], const plait *p)
     if (i == p->n_calls)
         return;
     for (int64_t k = 0; k < i; k++)
-        most = invar_larger(most, agreement(p->order[i], p->order[k]));
+        most = invar_max_i64(most, agreement(p->order[i], p->order[k]));
     (void)snprintf(out, INVAR_AGENT_BRANCH_SIZE,
                    "a prompt of %" PRId64 " tokens goes on with no earlier call: it agrees with "
                    "one in its first %" PRId64 " tokens",

@@ -30,7 +30,7 @@ typedef struct invar_agent_call {
     float *logp;       /* (n_response); NULL: of a record, which does not have them */
     int64_t n_response;
     invar_finish finish;
-    invar_rl_speculated speculated; /* how it was drawn; no record has it */
+    invar_spec_decode_stats speculated; /* how it was drawn; no record has it */
 } invar_agent_call;
 
 void invar_agent_call_free(invar_agent_call *call);

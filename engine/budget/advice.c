@@ -21,9 +21,9 @@
 #define LORA_RANK 16 // a usual rank of adapters
 
 /* Makes the run smaller, and says what to set; false: it cannot, or is already. */
-typedef bool (*change)(invar_budget_ask *ask, char *out, size_t size);
+typedef bool (*change)(invar_memory_workload *ask, char *out, size_t size);
 
-static bool open_rows(invar_budget_ask *ask, char *out, size_t size)
+static bool open_rows(invar_memory_workload *ask, char *out, size_t size)
 {
     bool set = ask->head_rows > 0;
 
@@ -32,7 +32,7 @@ static bool open_rows(invar_budget_ask *ask, char *out, size_t size)
     return set;
 }
 
-static bool open_pages(invar_budget_ask *ask, char *out, size_t size)
+static bool open_pages(invar_memory_workload *ask, char *out, size_t size)
 {
     bool set = ask->limits.pages > 0;
 
@@ -41,7 +41,7 @@ static bool open_pages(invar_budget_ask *ask, char *out, size_t size)
     return set;
 }
 
-static bool open_concurrency(invar_budget_ask *ask, char *out, size_t size)
+static bool open_concurrency(invar_memory_workload *ask, char *out, size_t size)
 {
     bool set = ask->limits.concurrency > 0;
 
@@ -50,7 +50,7 @@ static bool open_concurrency(invar_budget_ask *ask, char *out, size_t size)
     return set;
 }
 
-static bool shorten_prefill(invar_budget_ask *ask, char *out, size_t size)
+static bool shorten_prefill(invar_memory_workload *ask, char *out, size_t size)
 {
     bool long_one = ask->limits.chunk == 0 || ask->limits.chunk > FEW_ROWS;
 
@@ -59,7 +59,7 @@ static bool shorten_prefill(invar_budget_ask *ask, char *out, size_t size)
     return long_one;
 }
 
-static bool take_turns(invar_budget_ask *ask, char *out, size_t size)
+static bool take_turns(invar_memory_workload *ask, char *out, size_t size)
 {
     bool beside = ask->beside;
 
@@ -68,7 +68,7 @@ static bool take_turns(invar_budget_ask *ask, char *out, size_t size)
     return beside;
 }
 
-static bool shrink_batch(invar_budget_ask *ask, char *out, size_t size)
+static bool shrink_batch(invar_memory_workload *ask, char *out, size_t size)
 {
     bool many = ask->plan.micro_batch > 1;
 
@@ -77,7 +77,7 @@ static bool shrink_batch(invar_budget_ask *ask, char *out, size_t size)
     return many;
 }
 
-static bool recompute(invar_budget_ask *ask, char *out, size_t size)
+static bool recompute(invar_memory_workload *ask, char *out, size_t size)
 {
     bool keeps = ask->learns && !ask->recompute;
 
@@ -86,26 +86,27 @@ static bool recompute(invar_budget_ask *ask, char *out, size_t size)
     return keeps;
 }
 
-static bool offload(invar_budget_ask *ask, char *out, size_t size)
+static bool offload(invar_memory_workload *ask, char *out, size_t size)
 {
-    bool there = ask->learns && ask->piece == 0 && invar_device_far(ask->dev);
+    bool there = ask->learns && ask->piece == 0 && invar_device_is_local(ask->dev);
 
     ask->piece = INVAR_OPTIMIZER_PIECE;
     (void)snprintf(out, size, "optimizer-cpu-offload = true");
     return there;
 }
 
-static bool shrink_unit(invar_budget_ask *ask, char *out, size_t size)
+static bool shrink_unit(invar_memory_workload *ask, char *out, size_t size)
 {
-    int64_t rows = invar_budget_batch_of(ask, true).unit_rows;
-    bool many = ask->learns && rows > invar_budget_longest_sample(ask) - 1; // else it is one sample
+    int64_t rows = invar_memory_plan_batch_of(ask, true).unit_rows;
+    bool many =
+        ask->learns && rows > invar_memory_plan_longest_sample(ask) - 1; // else it is one sample
 
     ask->plan.unit_rows = many ? rows / 2 : ask->plan.unit_rows;
     (void)snprintf(out, size, "unit-rows = %" PRId64, ask->plan.unit_rows);
     return many;
 }
 
-static bool halve_response(invar_budget_rollout *r)
+static bool halve_response(invar_rollout_shape *r)
 {
     bool has = r->prompts > 0 && r->response > 1;
 
@@ -113,9 +114,9 @@ static bool halve_response(invar_budget_rollout *r)
     return has;
 }
 
-static bool shorten_responses(invar_budget_ask *ask, char *out, size_t size)
+static bool shorten_responses(invar_memory_workload *ask, char *out, size_t size)
 {
-    invar_budget_rollout *r = &ask->rollouts[INVAR_BUDGET_TRAINING];
+    invar_rollout_shape *r = &ask->rollouts[INVAR_MEMORY_PLAN_TRAINING];
     bool has = halve_response(r);
 
     ask->response = has ? r->response : ask->response;
@@ -123,9 +124,9 @@ static bool shorten_responses(invar_budget_ask *ask, char *out, size_t size)
     return has;
 }
 
-static bool shorten_evaluations(invar_budget_ask *ask, char *out, size_t size)
+static bool shorten_evaluations(invar_memory_workload *ask, char *out, size_t size)
 {
-    invar_budget_rollout *r = &ask->rollouts[INVAR_BUDGET_EVALUATION];
+    invar_rollout_shape *r = &ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION];
     bool has = halve_response(r);
 
     (void)snprintf(out, size, "eval-max-response-len = %" PRId64, r->response);
@@ -152,15 +153,15 @@ typedef struct advice {
 } advice;
 
 /* Makes the change to `ask`; *fits_out: that is enough. */
-static invar_status apply(advice *out, bool *fits_out, invar_budget_ask *ask, int which,
+static invar_status apply(advice *out, bool *fits_out, invar_memory_workload *ask, int which,
                           size_t available)
 {
-    invar_budget found;
+    invar_memory_plan found;
 
     *fits_out = out->taken = false;
     while (!*fits_out && changes[which].change(ask, out->text, sizeof out->text)) {
         out->taken = true;
-        INVAR_TRY(invar_budget_make(&found, ask, available));
+        INVAR_TRY(invar_memory_plan_make(&found, ask, available));
         *fits_out = found.fits;
         if (!changes[which].again)
             break;
@@ -182,13 +183,13 @@ static void add(char *out, size_t size, const char *before, const advice *a, int
 }
 
 /* Changes that are enough, each alone. */
-static invar_status find_single(char *out, size_t size, const invar_budget_ask *asked,
+static invar_status find_single(char *out, size_t size, const invar_memory_workload *asked,
                                 size_t available)
 {
     int count = 0;
 
     for (int i = 0; i < CHANGES && count < MOST_NAMED; i++) {
-        invar_budget_ask ask = *asked;
+        invar_memory_workload ask = *asked;
         advice a;
         bool fits;
 
@@ -202,11 +203,11 @@ static invar_status find_single(char *out, size_t size, const invar_budget_ask *
 }
 
 /* Whether the run fits without change `without`, with the others that are taken. */
-static invar_status fits_without(bool *out, const invar_budget_ask *asked, const advice *list,
+static invar_status fits_without(bool *out, const invar_memory_workload *asked, const advice *list,
                                  int without, size_t available)
 {
-    invar_budget_ask ask = *asked;
-    invar_budget found;
+    invar_memory_workload ask = *asked;
+    invar_memory_plan found;
 
     for (int i = 0; i < CHANGES; i++) {
         advice a = {.text = ""};
@@ -214,17 +215,17 @@ static invar_status fits_without(bool *out, const invar_budget_ask *asked, const
             if (!changes[i].change(&ask, a.text, sizeof a.text))
                 break;
     }
-    INVAR_TRY(invar_budget_make(&found, &ask, available));
+    INVAR_TRY(invar_memory_plan_make(&found, &ask, available));
     *out = found.fits;
     return INVAR_OK;
 }
 
 /* Changes that are enough together; `before` comes before the first. */
 static invar_status find_several(char *out, size_t size, const char *before,
-                                 const invar_budget_ask *asked, size_t available)
+                                 const invar_memory_workload *asked, size_t available)
 {
     advice list[CHANGES] = {{.taken = false}};
-    invar_budget_ask ask = *asked;
+    invar_memory_workload ask = *asked;
     bool fits = false, idle;
     int named = 0;
 
@@ -243,20 +244,20 @@ static invar_status find_several(char *out, size_t size, const char *before,
 }
 
 /* LoRA, alone or with other changes. */
-static invar_status find_adapters(char *out, size_t size, const invar_budget_ask *asked,
+static invar_status find_adapters(char *out, size_t size, const invar_memory_workload *asked,
                                   size_t available)
 {
     invar_model_spec spec = *asked->spec;
-    invar_budget_ask ask = *asked;
-    invar_budget found;
-    char more[INVAR_BUDGET_ADVICE_SIZE] = "", first[64];
+    invar_memory_workload ask = *asked;
+    invar_memory_plan found;
+    char more[INVAR_MEMORY_PLAN_ADVICE_SIZE] = "", first[64];
 
     if (!ask.learns || spec.lora.rank > 0)
         return INVAR_OK;
     spec.lora = (invar_lora_spec){.rank = LORA_RANK, .alpha = LORA_RANK};
     INVAR_TRY(invar_lora_targets(&spec.lora.targets, "all-linear"));
     ask.spec = &spec;
-    INVAR_TRY(invar_budget_make(&found, &ask, available));
+    INVAR_TRY(invar_memory_plan_make(&found, &ask, available));
     if (!found.fits)
         INVAR_TRY(find_several(more, sizeof more, " and ", &ask, available));
     if (!found.fits && !more[0])
@@ -278,27 +279,28 @@ static void format_bytes(char out[24], size_t bytes)
         (void)snprintf(out, 24, "%.1f MiB", (double)bytes / (double)((size_t)1 << 20));
 }
 
-static void name_largest(char *out, size_t size, const invar_budget *b)
+static void name_largest(char *out, size_t size, const invar_memory_plan *b)
 {
-    invar_budget_item items[INVAR_BUDGET_ITEMS + 3];
+    invar_memory_plan_item items[INVAR_MEMORY_PLAN_ITEMS + 3];
     size_t rest = b->block - b->beside;
     int count = 0;
 
     if (b->need == b->loading)
-        items[count++] = (invar_budget_item){"loading the teacher", b->loading};
+        items[count++] = (invar_memory_plan_item){"loading the teacher", b->loading};
     for (int i = 0; i < b->n_items; i++)
         items[count++] = b->items[i];
     if (b->beside > 0)
-        items[count++] = (invar_budget_item){"sampling ahead", b->beside};
-    items[count++] = b->beside == 0 && rest == b->sampling
-                         ? (invar_budget_item){"sampling", rest}
-                         : (invar_budget_item){rest == b->learning ? "learning" : "scoring", rest};
+        items[count++] = (invar_memory_plan_item){"sampling ahead", b->beside};
+    items[count++] =
+        b->beside == 0 && rest == b->sampling
+            ? (invar_memory_plan_item){"sampling", rest}
+            : (invar_memory_plan_item){rest == b->learning ? "learning" : "scoring", rest};
     out[0] = '\0';
     for (int n = 0; n < MOST_NAMED && n < count; n++) {
         size_t used = strlen(out);
         char bytes[24];
         int largest = n;
-        invar_budget_item item;
+        invar_memory_plan_item item;
 
         for (int i = n + 1; i < count; i++)
             largest = items[i].bytes > items[largest].bytes ? i : largest;
@@ -316,27 +318,28 @@ static bool changes_run(const char *keys)
     return !keys[0] || strstr(keys, SEMANTIC);
 }
 
-invar_status invar_budget_advise(char out[INVAR_BUDGET_ADVICE_SIZE], const invar_budget *b,
-                                 const invar_budget_ask *ask)
+invar_status invar_memory_plan_advice(char out[INVAR_MEMORY_PLAN_ADVICE_SIZE],
+                                      const invar_memory_plan *b, const invar_memory_workload *ask)
 {
     out[0] = '\0';
     if (b->fits)
         return INVAR_OK;
-    INVAR_TRY(find_single(out, INVAR_BUDGET_ADVICE_SIZE, ask, b->available));
+    INVAR_TRY(find_single(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, ask, b->available));
     if (!out[0])
-        INVAR_TRY(find_several(out, INVAR_BUDGET_ADVICE_SIZE, "set ", ask, b->available));
-    return changes_run(out) ? find_adapters(out, INVAR_BUDGET_ADVICE_SIZE, ask, b->available)
+        INVAR_TRY(find_several(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, "set ", ask, b->available));
+    return changes_run(out) ? find_adapters(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, ask, b->available)
                             : INVAR_OK;
 }
 
-invar_status invar_budget_verdict(const invar_budget *b, const invar_budget_ask *ask)
+invar_status invar_memory_plan_check_fits(const invar_memory_plan *b,
+                                          const invar_memory_workload *ask)
 {
-    char need[24], available[24], largest[160], keys[INVAR_BUDGET_ADVICE_SIZE];
-    bool far = invar_device_far(ask->dev);
+    char need[24], available[24], largest[160], keys[INVAR_MEMORY_PLAN_ADVICE_SIZE];
+    bool far = invar_device_is_local(ask->dev);
 
     if (b->fits)
         return INVAR_OK;
-    INVAR_TRY(invar_budget_advise(keys, b, ask));
+    INVAR_TRY(invar_memory_plan_advice(keys, b, ask));
     format_bytes(need, b->need);
     format_bytes(available, b->usable);
     name_largest(largest, sizeof largest, b);

@@ -30,28 +30,28 @@ extern "C" {
 #endif
 
 /* Ends of messages about a model of another shape than the actor: which key names it. */
-#define INVAR_BUDGET_IS_REFERENCE "this is the reference (ref-load)"
-#define INVAR_BUDGET_IS_TEACHER "this is the teacher (opd-teacher-load)"
-#define INVAR_BUDGET_IS_CRITIC "this is the critic (critic-load)"
+#define INVAR_MEMORY_PLAN_IS_REFERENCE "this is the reference (ref-load)"
+#define INVAR_MEMORY_PLAN_IS_TEACHER "this is the teacher (opd-teacher-load)"
+#define INVAR_MEMORY_PLAN_IS_CRITIC "this is the critic (critic-load)"
 
 /* What is sampled; zeroed, nothing. */
-typedef struct invar_budget_rollout {
+typedef struct invar_rollout_shape {
     int64_t prompts, per_prompt; /* at a time */
     int64_t prompt;              /* tokens of the longest prompt */
     int64_t response;            /* most tokens of a response, */
     int64_t context;             /* and of both together */
     bool measured;               /* the prompts were read: else `prompt` is the recipe's bound */
     bool resumed; /* samples are left and gone on with, all their rows computed anew */
-} invar_budget_rollout;
+} invar_rollout_shape;
 
-typedef enum invar_budget_use {
-    INVAR_BUDGET_TRAINING,
-    INVAR_BUDGET_EVALUATION,
-    INVAR_BUDGET_USES
-} invar_budget_use;
+typedef enum invar_rollout_use {
+    INVAR_MEMORY_PLAN_TRAINING,
+    INVAR_MEMORY_PLAN_EVALUATION,
+    INVAR_MEMORY_PLAN_USES
+} invar_rollout_use;
 
 /* What a run will do. Zero is what the recipe leaves open: see the choices below. */
-typedef struct invar_budget_ask {
+typedef struct invar_memory_workload {
     const invar_device *dev; /* open, unless it is only planned for */
     const invar_model_spec *spec;
     invar_format format;
@@ -75,39 +75,39 @@ typedef struct invar_budget_ask {
     invar_adamw_options adamw;
     size_t piece; /* of the moments that visit the device; 0: they are there for good */
     const invar_layout *layout; /* of the ranks that divide samples and moments; NULL: one rank */
-    const invar_sides *sides;   /* between which weights travel; NULL: whoever trains samples */
-    size_t bucket;              /* of these weights: update-weight-buffer-size */
-    invar_plan_options plan;    /* of micro-batches */
-    bool dynamic;               /* plan.max_tokens is an upper bound */
-    bool open;                  /* which no key of the recipe says */
+    const invar_rank_roles *sides; /* between which weights travel; NULL: whoever trains samples */
+    size_t bucket;                 /* of these weights: update-weight-buffer-size */
+    invar_batch_plan_options plan; /* of micro-batches */
+    bool dynamic;                  /* plan.max_tokens is an upper bound */
+    bool open;                     /* which no key of the recipe says */
     bool recompute;
     int64_t head_rows;
     int64_t step_samples;              /* of an optimizer step */
     int64_t samples;                   /* that are scored: of a rollout */
     int64_t prompt, response, context; /* most tokens that learning sees: each, and together, */
     int64_t branches;                  /* in so many sequences of a sample; 0: one */
-    invar_budget_rollout rollouts[INVAR_BUDGET_USES];
-    invar_rollout_limits limits;
-    invar_sampling sampling[INVAR_BUDGET_USES];
-} invar_budget_ask;
+    invar_rollout_shape rollouts[INVAR_MEMORY_PLAN_USES];
+    invar_rollout_exec_options limits;
+    invar_sampling_params sampling[INVAR_MEMORY_PLAN_USES];
+} invar_memory_workload;
 
 /* What is chosen where the recipe leaves it open; else the recipe's own. */
-typedef struct invar_budget_choice {
+typedef struct invar_memory_plan_choice {
     int64_t head_rows;   /* log-probs-chunk-size */
     int64_t max_tokens;  /* of a micro-batch; 0: micro-batch-size counts */
     int64_t pages;       /* kv-pages; 0: nothing is sampled */
     int64_t concurrency; /* rollout-concurrency */
-} invar_budget_choice;
+} invar_memory_plan_choice;
 
-#define INVAR_BUDGET_ITEMS 12
+#define INVAR_MEMORY_PLAN_ITEMS 12
 
-typedef struct invar_budget_item {
+typedef struct invar_memory_plan_item {
     const char *name; /* "actor: weights" */
     size_t bytes;
-} invar_budget_item;
+} invar_memory_plan_item;
 
-typedef struct invar_budget {
-    invar_budget_item items[INVAR_BUDGET_ITEMS]; /* (n_items) what is resident */
+typedef struct invar_memory_plan {
+    invar_memory_plan_item items[INVAR_MEMORY_PLAN_ITEMS]; /* (n_items) what is resident */
     int n_items;
     size_t resident; /* their sum */
     size_t host;     /* of the host's memory beside a far device: moments, bytes on their way */
@@ -123,100 +123,102 @@ typedef struct invar_budget {
     size_t need;      /* resident, block and around; or loading, where that is more */
     size_t available; /* what the device has */
     size_t usable;    /* of it: a little is left for what the driver needs */
-    invar_budget_choice choice;
+    invar_memory_plan_choice choice;
     bool fits;
-} invar_budget;
+} invar_memory_plan;
 
 /* `available` bytes, of which a little is left for what the driver needs. */
-invar_status invar_budget_make(invar_budget *out, const invar_budget_ask *ask,
-                               size_t available) INVAR_MUST_USE;
+invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *ask,
+                                    size_t available) INVAR_MUST_USE;
 
-#define INVAR_BUDGET_ADVICE_SIZE 1024
+#define INVAR_MEMORY_PLAN_ADVICE_SIZE 1024
 
 /* The keys that would help, "set a = 1, or b = 2 (semantic)"; "": it fits, or none would. */
-invar_status invar_budget_advise(char out[INVAR_BUDGET_ADVICE_SIZE], const invar_budget *budget,
-                                 const invar_budget_ask *ask) INVAR_MUST_USE;
+invar_status invar_memory_plan_advice(char out[INVAR_MEMORY_PLAN_ADVICE_SIZE],
+                                      const invar_memory_plan *budget,
+                                      const invar_memory_workload *ask) INVAR_MUST_USE;
 
 /* INVAR_OK where it fits; else INVAR_E_NOMEM with the numbers and the keys that would help. */
-invar_status invar_budget_verdict(const invar_budget *budget,
-                                  const invar_budget_ask *ask) INVAR_MUST_USE;
+invar_status invar_memory_plan_check_fits(const invar_memory_plan *budget,
+                                          const invar_memory_workload *ask) INVAR_MUST_USE;
 
 /* Tokens of the longest sequence that is learned, or scored, and of the longest sample, which may
    have several. */
-int64_t invar_budget_longest(const invar_budget_ask *ask);
-int64_t invar_budget_longest_sample(const invar_budget_ask *ask);
+int64_t invar_memory_plan_longest(const invar_memory_workload *ask);
+int64_t invar_memory_plan_longest_sample(const invar_memory_workload *ask);
 
 /* What the largest micro-batch has: all of it, and its longest unit. */
-typedef struct invar_budget_batch {
+typedef struct invar_largest_micro_batch {
     int64_t rows, samples;
     int64_t unit_rows, unit_samples;
-} invar_budget_batch;
+} invar_largest_micro_batch;
 
 /* Of learning, or of scoring, in which each sample is by itself. */
-invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learns);
+invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *ask, bool learns);
 
 /* Rows of the longest sequence that is sampled. */
-int64_t invar_budget_rows(const invar_budget_rollout *rollout);
+int64_t invar_memory_plan_rows(const invar_rollout_shape *rollout);
 
 /* ---- the block of a run ---------------------------------------------------------------------- */
 
 /* One block of the device's memory and who has it in turn. Zeroed, there is none; release. */
-typedef struct invar_budget_block {
+typedef struct invar_phase_memory {
     const invar_device *dev; /* borrowed */
     void *memory;
-    invar_stage *stages[4];
-} invar_budget_block;
+    invar_phase_arena *stages[4];
+} invar_phase_memory;
 
-typedef enum invar_budget_phase {
-    INVAR_BUDGET_SAMPLING,
-    INVAR_BUDGET_CHECKING, /* of what was sampled ahead */
-    INVAR_BUDGET_SCORING,
-    INVAR_BUDGET_LEARNING,
-} invar_budget_phase;
+typedef enum invar_memory_phase {
+    INVAR_MEMORY_PLAN_SAMPLING,
+    INVAR_MEMORY_PLAN_CHECKING, /* of what was sampled ahead */
+    INVAR_MEMORY_PLAN_SCORING,
+    INVAR_MEMORY_PLAN_LEARNING,
+} invar_memory_phase;
 
 /*
  * Takes the memory of a plan; each phase has a device that is dry. The first two are `sampler`,
  * which has the same memory as `dev`, and may be it.
  */
-invar_status invar_budget_block_take(invar_budget_block *out, const invar_device *dev,
-                                     const invar_device *sampler,
-                                     const invar_budget *plan) INVAR_MUST_USE;
-void invar_budget_block_release(invar_budget_block *block);
+invar_status invar_phase_memory_alloc(invar_phase_memory *out, const invar_device *dev,
+                                      const invar_device *sampler,
+                                      const invar_memory_plan *plan) INVAR_MUST_USE;
+void invar_memory_plan_block_release(invar_phase_memory *block);
 
-const invar_device *invar_budget_block_dev(const invar_budget_block *block,
-                                           invar_budget_phase phase);
+const invar_device *invar_memory_plan_block_dev(const invar_phase_memory *block,
+                                                invar_memory_phase phase);
 
 /* The parts of a run, on devices of the block. */
-typedef struct invar_budget_parts {
+typedef struct invar_dry_run_objects {
     invar_rollout *rollout;                  /* NULL: nothing is sampled */
     invar_trainer *trainer;                  /* NULL: nothing is scored or learned */
     invar_trainer *checker;                  /* of what was sampled ahead; NULL: nobody does */
-    const invar_forward_probe *probe;        /* who looks at learning; NULL: nobody */
+    const invar_forward_hooks *probe;        /* who looks at learning; NULL: nobody */
     const invar_model *actor, *critic;       /* critic NULL: none */
     const invar_model *sampler;              /* of the checker */
     const invar_model *reference, *teacher;  /* NULL: none, or of the actor's shape */
     invar_grads *actor_grads, *critic_grads; /* NULL: nothing is learned */
-} invar_budget_parts;
+} invar_dry_run_objects;
 
 /* The parts take their memory, for the largest shapes; then the block's devices work. */
-invar_status invar_budget_block_open(invar_budget_block *block, const invar_budget_parts *parts,
-                                     const invar_budget_ask *ask) INVAR_MUST_USE;
+invar_status invar_phase_memory_activate(invar_phase_memory *block,
+                                         const invar_dry_run_objects *parts,
+                                         const invar_memory_workload *ask) INVAR_MUST_USE;
 
 /* ---- inside ---------------------------------------------------------------------------------- */
 
 /* Only engine/budget: who looks and sees nothing, a loss; the rehearsals, on dry devices. */
-extern const invar_forward_probe invar_budget_blind;
-invar_status invar_budget_no_loss(void *payload, int64_t first, int64_t count, const float *now,
-                                  const float *entropy, float *dnow_out,
-                                  float *dentropy_out) INVAR_MUST_USE;
-invar_status invar_budget_rehearse_rollout(invar_rollout *rollout,
-                                           const invar_budget_ask *ask) INVAR_MUST_USE;
-invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
-                                         const invar_budget_ask *ask) INVAR_MUST_USE;
-invar_status invar_budget_rehearse_check(const invar_budget_parts *parts,
-                                         const invar_budget_ask *ask) INVAR_MUST_USE;
-invar_status invar_budget_rehearse_learn(const invar_budget_parts *parts,
-                                         const invar_budget_ask *ask) INVAR_MUST_USE;
+extern const invar_forward_hooks invar_dry_run_null_probe;
+invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t count,
+                                       const float *now, const float *entropy, float *dnow_out,
+                                       float *dentropy_out) INVAR_MUST_USE;
+invar_status invar_dry_run_rollout(invar_rollout *rollout,
+                                   const invar_memory_workload *ask) INVAR_MUST_USE;
+invar_status invar_memory_plan_rehearse_score(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask) INVAR_MUST_USE;
+invar_status invar_memory_plan_rehearse_check(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask) INVAR_MUST_USE;
+invar_status invar_memory_plan_rehearse_learn(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

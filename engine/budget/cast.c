@@ -16,19 +16,19 @@
 /* ---- resident -------------------------------------------------------------------------------- */
 
 /* What has been taken since the last item. */
-static void add_item(invar_budget *out, const invar_budget_cast *cast, const char *name)
+static void add_item(invar_memory_plan *out, const invar_dry_models *cast, const char *name)
 {
     size_t bytes = cast->resident.taken - out->resident;
 
-    INVAR_CHECK(out->n_items < INVAR_BUDGET_ITEMS);
-    out->items[out->n_items++] = (invar_budget_item){name, bytes};
+    INVAR_CHECK(out->n_items < INVAR_MEMORY_PLAN_ITEMS);
+    out->items[out->n_items++] = (invar_memory_plan_item){name, bytes};
     out->resident += bytes;
 }
 
-static invar_status add_model(invar_model **model, invar_budget *out, invar_budget_cast *cast,
+static invar_status add_model(invar_model **model, invar_memory_plan *out, invar_dry_models *cast,
                               const invar_model_spec *spec, bool weights_alone, const char *name)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     const invar_device *dev = &cast->resident.dev;
 
     INVAR_TRY(weights_alone ? invar_model_new_weights(model, spec, ask->format, ask->layout, dev)
@@ -44,10 +44,10 @@ static invar_status name_model(invar_status status, const invar_model_spec *own,
 }
 
 /* Before all else: while it is loaded there are its masters, too, and the weights twice. */
-static invar_status add_teacher(invar_budget *out, invar_budget_cast *cast,
+static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *cast,
                                 const invar_model_spec *spec)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     invar_model *whole = NULL;
     invar_status status;
 
@@ -61,29 +61,29 @@ static invar_status add_teacher(invar_budget *out, invar_budget_cast *cast,
 }
 
 /* With adapters it has the actor's base, unless it is a model of its own. */
-static invar_status add_reference(invar_budget *out, invar_budget_cast *cast)
+static invar_status add_reference(invar_memory_plan *out, invar_dry_models *cast)
 {
     const invar_model_spec *own = cast->ask->reference_spec;
     const char *name = "reference: weights";
 
     if (own)
         return name_model(add_model(&cast->reference, out, cast, own, true, name), own,
-                          INVAR_BUDGET_IS_REFERENCE);
+                          INVAR_MEMORY_PLAN_IS_REFERENCE);
     if (!invar_model_is_adapted(cast->actor))
         return add_model(&cast->reference, out, cast, cast->ask->spec, !cast->ask->reference_moves,
                          name);
-    INVAR_TRY(invar_model_new_beside(&cast->reference, cast->actor, &cast->resident.dev));
+    INVAR_TRY(invar_model_new_sharing_base(&cast->reference, cast->actor, &cast->resident.dev));
     add_item(out, cast, name);
     return INVAR_OK;
 }
 
 /* Whole on every rank that samples. */
-static invar_status add_draft(invar_budget *out, invar_budget_cast *cast)
+static invar_status add_draft(invar_memory_plan *out, invar_dry_models *cast)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     bool samples = false;
 
-    for (int i = 0; i < INVAR_BUDGET_USES; i++)
+    for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++)
         samples = samples || ask->rollouts[i].prompts > 0;
     if (!ask->draft || !samples)
         return INVAR_OK;
@@ -94,23 +94,24 @@ static invar_status add_draft(invar_budget *out, invar_budget_cast *cast)
 }
 
 /* In another format than the actor's, or beside it: weights alone, with adapters its base. */
-static invar_status add_rollout_actor(invar_budget *out, invar_budget_cast *cast)
+static invar_status add_rollout_actor(invar_memory_plan *out, invar_dry_models *cast)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     const invar_device *dev = &cast->resident.dev;
 
     if (!ask->two_formats && !ask->beside)
         return INVAR_OK;
     INVAR_TRY(!ask->two_formats && invar_model_is_adapted(cast->actor)
-                  ? invar_model_new_beside(&cast->rollout_actor, cast->actor, dev)
+                  ? invar_model_new_sharing_base(&cast->rollout_actor, cast->actor, dev)
                   : invar_model_new_weights(&cast->rollout_actor, ask->spec, ask->rollout_format,
                                             ask->layout, dev));
     add_item(out, cast, "rollout: weights");
     return INVAR_OK;
 }
 
-static invar_status add_learner(invar_learner *learner, invar_budget *out, invar_budget_cast *cast,
-                                invar_model *model, const char *grads, const char *moments)
+static invar_status add_learner(invar_learner *learner, invar_memory_plan *out,
+                                invar_dry_models *cast, invar_model *model, const char *grads,
+                                const char *moments)
 {
     const invar_learner_options o = {.dev = &cast->resident.dev,
                                      .prefix = "",
@@ -119,61 +120,62 @@ static invar_status add_learner(invar_learner *learner, invar_budget *out, invar
     size_t before = out->resident;
 
     INVAR_TRY(invar_learner_open(learner, model, true, &o));
-    out->items[out->n_items++] = (invar_budget_item){grads, learner->grads->bytes};
+    out->items[out->n_items++] = (invar_memory_plan_item){grads, learner->grads->bytes};
     out->resident += learner->grads->bytes;
     add_item(out, cast, moments);
-    INVAR_CHECK(out->resident >= before && out->n_items <= INVAR_BUDGET_ITEMS);
+    INVAR_CHECK(out->resident >= before && out->n_items <= INVAR_MEMORY_PLAN_ITEMS);
     return INVAR_OK;
 }
 
-static invar_status add_sync(invar_budget *out, invar_budget_cast *cast)
+static invar_status add_sync(invar_memory_plan *out, invar_dry_models *cast)
 {
-    const invar_sync_options o = {.sides = cast->ask->sides,
-                                  .model = cast->rollout_actor ? cast->rollout_actor : cast->actor,
-                                  .dev = &cast->resident.dev,
-                                  .bucket = cast->ask->bucket};
+    const invar_weight_sync_options o = {.sides = cast->ask->sides,
+                                         .model = cast->rollout_actor ? cast->rollout_actor
+                                                                      : cast->actor,
+                                         .dev = &cast->resident.dev,
+                                         .bucket = cast->ask->bucket};
 
     if (!o.sides)
         return INVAR_OK;
-    INVAR_TRY(invar_sync_new(&cast->sync, &o));
-    if (!invar_device_far(cast->ask->dev))
+    INVAR_TRY(invar_weight_sync_new(&cast->sync, &o));
+    if (!invar_device_is_local(cast->ask->dev))
         add_item(out, cast, "actor: weights on their way");
     return INVAR_OK;
 }
 
 /* What ranks divide goes to a checkpoint through the host's memory. */
-static invar_status list_all(invar_digests *digests, const invar_learner *l)
+static invar_status list_all(invar_tensor_hasher *digests, const invar_learner *l)
 {
-    if (l->model && (invar_model_is_divided(l->model) || invar_masters_scattered(l->model)))
+    if (l->model && (invar_model_is_divided(l->model) || invar_full_masters_scattered(l->model)))
         return INVAR_OK;
     for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
         const invar_param *p = &l->model->params[i];
 
-        INVAR_TRY(invar_digests_add_cut(digests, invar_param_f32(p), &p->cut));
+        INVAR_TRY(invar_tensor_hasher_add_cut(digests, invar_param_f32(p), &p->cut));
         if (!l->optimizer || !invar_optimizer_place(l->optimizer))
             continue;
-        INVAR_TRY(invar_digests_add(digests, &l->optimizer->m[i], 1));
-        INVAR_TRY(invar_digests_add(digests, &l->optimizer->v[i], 1));
+        INVAR_TRY(invar_tensor_hasher_add(digests, &l->optimizer->m[i], 1));
+        INVAR_TRY(invar_tensor_hasher_add(digests, &l->optimizer->v[i], 1));
     }
     return INVAR_OK;
 }
 
 /* Of weights and moments, as a checkpoint has them. */
-static invar_status hash(const invar_budget_cast *cast)
+static invar_status hash(const invar_dry_models *cast)
 {
     invar_digest *of = NULL;
-    invar_digests digests;
+    invar_tensor_hasher digests;
     invar_status status;
 
-    invar_digests_init(&digests, &cast->resident.dev);
+    invar_tensor_hasher_init(&digests, &cast->resident.dev);
     status = list_all(&digests, &cast->actor_learner);
     if (status == INVAR_OK)
         status = list_all(&digests, &cast->critic_learner);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&of, (size_t)digests.count + 1, sizeof *of, "digests");
     if (status == INVAR_OK)
-        status = invar_digests_read(of, &digests);
-    invar_digests_release(&digests);
+        status = invar_tensor_hasher_read(of, &digests);
+    invar_tensor_hasher_release(&digests);
     invar_free(of);
     return status;
 }
@@ -187,15 +189,15 @@ static invar_status step(invar_learner *learner)
         return INVAR_OK;
     INVAR_TRY(invar_optimizer_norm(&norm, &clip, learner->model, learner->grads, true, 0.0f,
                                    learner->options.dev));
-    return invar_learner_move(learner, 0, false);
+    return invar_learner_step(learner, 0, false);
 }
 
 /* The hash twice: what the points of a step hash stays there. */
-invar_status invar_budget_cast_around(const invar_budget *out, invar_budget_cast *cast)
+invar_status invar_dry_models_around(const invar_memory_plan *out, invar_dry_models *cast)
 {
-    invar_stage *s = &cast->resident;
+    invar_phase_arena *s = &cast->resident;
 
-    invar_stage_mark(s);
+    invar_phase_arena_mark(s);
     INVAR_TRY(hash(cast));
     cast->around = s->most - out->resident;
     INVAR_TRY(step(&cast->actor_learner));
@@ -207,12 +209,12 @@ invar_status invar_budget_cast_around(const invar_budget *out, invar_budget_cast
 /* Elements of all parameters that a rank holds which differs in the tensor axis alone. */
 static int64_t elements_of(const invar_model *model, int tensor)
 {
-    invar_model_part part = model->part;
+    invar_model_partition part = model->part;
     int64_t elements = 0;
 
     part.tensor = tensor;
     for (int64_t i = 0; i < model->n_params; i++) {
-        invar_param_box box = invar_model_part_box(&part, &model->spec, &model->params[i]);
+        invar_param_shard box = invar_model_partition_box(&part, &model->spec, &model->params[i]);
         elements += box.experts * box.rows * (model->params[i].cols ? box.cols : 1);
     }
     return elements;
@@ -224,8 +226,8 @@ static int64_t elements_owned(const invar_model *model, int data)
     int64_t elements = 0;
 
     for (int64_t i = 0; i < model->n_params; i++)
-        elements +=
-            invar_owners_rows(model, i, data).count * invar_param_row_elements(&model->params[i]);
+        elements += invar_zero_partition_rows(model, i, data).count *
+                    invar_param_row_elements(&model->params[i]);
     return elements;
 }
 
@@ -236,7 +238,7 @@ static int64_t elements_owned(const invar_model *model, int data)
  */
 static int heaviest(const invar_model *model)
 {
-    invar_layout_place place = {.tensor = 0};
+    invar_rank_coords place = {.tensor = 0};
     int64_t most = elements_of(model, 0);
 
     if (!model->layout)
@@ -247,15 +249,15 @@ static int heaviest(const invar_model *model)
             most = elements_of(model, t);
             place.tensor = t;
         }
-    for (int d = 1; invar_owners_divide(model) && d < model->layout->data.size; d++)
+    for (int d = 1; invar_zero_partition_divide(model) && d < model->layout->data.size; d++)
         if (elements_owned(model, d) > elements_owned(model, place.data))
             place.data = d;
     return invar_layout_rank_of(model->layout, &place);
 }
 
-static invar_status make(invar_budget_cast *cast, invar_budget *out)
+static invar_status make(invar_dry_models *cast, invar_memory_plan *out)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     const invar_learner_options still = {.dev = &cast->resident.dev, .prefix = ""};
     invar_model_spec critic = *ask->spec, teacher = *ask->spec;
 
@@ -265,7 +267,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     if (ask->teacher)
         INVAR_TRY(
             name_model(add_teacher(out, cast, ask->teacher_spec ? ask->teacher_spec : &teacher),
-                       ask->teacher_spec, INVAR_BUDGET_IS_TEACHER));
+                       ask->teacher_spec, INVAR_MEMORY_PLAN_IS_TEACHER));
     INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, ask->samples_alone, "actor: weights"));
     INVAR_TRY(add_rollout_actor(out, cast));
     if (ask->reference)
@@ -274,7 +276,7 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
         INVAR_TRY(name_model(add_model(&cast->critic, out, cast,
                                        ask->critic_spec ? ask->critic_spec : &critic, false,
                                        "critic: weights"),
-                             ask->critic_spec, INVAR_BUDGET_IS_CRITIC));
+                             ask->critic_spec, INVAR_MEMORY_PLAN_IS_CRITIC));
     INVAR_TRY(add_draft(out, cast));
     INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
     INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));
@@ -292,19 +294,19 @@ static invar_status make(invar_budget_cast *cast, invar_budget *out)
     return INVAR_OK;
 }
 
-invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,
-                                    const invar_budget_ask *ask)
+invar_status invar_dry_models_make(invar_dry_models *cast, invar_memory_plan *out,
+                                   const invar_memory_workload *ask)
 {
-    *out = (invar_budget){0};
+    *out = (invar_memory_plan){0};
     cast->ask = ask;
-    invar_stage_init(&cast->resident, ask->dev, 0);
+    invar_phase_arena_init(&cast->resident, ask->dev, 0);
     cast->resident.backend.memory.tight = false; // as the device itself
     return make(cast, out);
 }
 
-void invar_budget_cast_release(invar_budget_cast *cast)
+void invar_dry_models_release(invar_dry_models *cast)
 {
-    invar_sync_free(cast->sync);
+    invar_weight_sync_free(cast->sync);
     invar_learner_close(&cast->critic_learner);
     invar_learner_close(&cast->actor_learner);
     invar_model_free(cast->draft);
@@ -315,38 +317,38 @@ void invar_budget_cast_release(invar_budget_cast *cast)
     invar_model_free(cast->actor);
 }
 
-const invar_model *invar_budget_cast_sampler(const invar_budget_cast *cast)
+const invar_model *invar_dry_models_sampler(const invar_dry_models *cast)
 {
     return cast->rollout_actor ? cast->rollout_actor : cast->actor;
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
-invar_status invar_budget_cast_sample(invar_budget *out, invar_budget_cast *cast)
+invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *cast)
 {
-    invar_rollout_limits limits = cast->ask->limits;
+    invar_rollout_exec_options limits = cast->ask->limits;
     invar_rollout *rollout = NULL;
     invar_status status;
 
     limits.pages = out->choice.pages;
     limits.concurrency = out->choice.concurrency;
     limits.speculation.model = cast->draft;
-    invar_stage_init(&cast->work, cast->ask->dev, 1);
-    status = invar_rollout_new(&rollout, invar_budget_cast_sampler(cast), NULL, &cast->work.dev,
-                               &limits);
+    invar_phase_arena_init(&cast->work, cast->ask->dev, 1);
+    status =
+        invar_rollout_new(&rollout, invar_dry_models_sampler(cast), NULL, &cast->work.dev, &limits);
     if (status == INVAR_OK)
-        status = invar_budget_rehearse_rollout(rollout, cast->ask);
+        status = invar_dry_run_rollout(rollout, cast->ask);
     out->sampling = cast->work.top;
     invar_rollout_free(rollout);
     return status;
 }
 
 /* As the run's own of what it has sampled ahead: by itself. */
-invar_status invar_budget_cast_check(invar_budget *out, invar_budget_cast *cast)
+invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *cast)
 {
-    invar_trainer_options o = invar_budget_cast_options(cast, &out->choice);
-    invar_budget_ask ask = *cast->ask;
-    invar_budget_parts parts = {.sampler = invar_budget_cast_sampler(cast)};
+    invar_trainer_options o = invar_dry_models_options(cast, &out->choice);
+    invar_memory_workload ask = *cast->ask;
+    invar_dry_run_objects parts = {.sampler = invar_dry_models_sampler(cast)};
     invar_status status;
 
     if (!ask.checks)
@@ -354,24 +356,24 @@ invar_status invar_budget_cast_check(invar_budget *out, invar_budget_cast *cast)
     o.replay = ask.replay ? parts.sampler : NULL;
     o.layout = NULL;
     ask.plan.max_tokens = out->choice.max_tokens;
-    invar_stage_init(&cast->work, ask.dev, 1);
+    invar_phase_arena_init(&cast->work, ask.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.checker, &cast->work.dev, &o));
-    status = invar_budget_rehearse_check(&parts, &ask);
+    status = invar_memory_plan_rehearse_check(&parts, &ask);
     out->checking = cast->work.top;
     invar_trainer_free(parts.checker);
     return status;
 }
 
 typedef struct watcher {
-    invar_leaves leaves;
+    invar_leaf_hasher leaves;
     bool full;    /* every value, not the stream alone */
     int64_t most; /* rows of a value */
 } watcher;
 
 /* As a probe hashes what learning shows. */
-static invar_status hash_rows(void *payload, const invar_forward_value *value)
+static invar_status hash_rows(void *payload, const invar_observed_value *value)
 {
-    const invar_segments *samples = value->samples;
+    const invar_row_offsets *samples = value->samples;
     watcher *w = payload;
     const invar_digest *read;
     invar_tensor rows;
@@ -379,30 +381,30 @@ static invar_status hash_rows(void *payload, const invar_forward_value *value)
 
     if (!w->full && !value->stream)
         return INVAR_OK;
-    INVAR_TRY(invar_watch_rows(&rows, value));
+    INVAR_TRY(invar_dataflow_rows(&rows, value));
     rows = invar_tensor_rows(&rows, 0, samples->start[samples->count]);
     w->most = rows.shape[0] > w->most ? rows.shape[0] : w->most;
     count = invar_hash_leaf_count(&rows, samples);
-    if (invar_leaves_full(&w->leaves, count))
-        INVAR_TRY(invar_leaves_read(&read, &w->leaves));
-    return invar_leaves_add(&w->leaves, &rows, value->there, count);
+    if (invar_leaf_hasher_full(&w->leaves, count))
+        INVAR_TRY(invar_leaf_hasher_read(&read, &w->leaves));
+    return invar_leaf_hasher_add(&w->leaves, &rows, value->there, count);
 }
 
 /* Learning, with somebody who looks where the points of a step are fine. */
-static invar_status learn(invar_budget *out, invar_budget_cast *cast, invar_budget_parts *parts,
-                          const invar_budget_ask *ask)
+static invar_status learn(invar_memory_plan *out, invar_dry_models *cast,
+                          invar_dry_run_objects *parts, const invar_memory_workload *ask)
 {
-    bool far = invar_device_far(ask->dev);
+    bool far = invar_device_is_local(ask->dev);
     watcher w = {.full = ask->level >= INVAR_PROBE_FULL};
-    const invar_forward_probe show = {.take = hash_rows, .payload = &w, .parts = w.full};
+    const invar_forward_hooks show = {.take = hash_rows, .payload = &w, .parts = w.full};
     invar_status status;
 
     if (ask->level > INVAR_PROBE_STEP)
         parts->probe = &show;
-    invar_stage_mark(&cast->resident);
-    invar_leaves_init(&w.leaves, &cast->resident.dev);
-    status = invar_budget_rehearse_learn(parts, ask);
-    invar_leaves_release(&w.leaves);
+    invar_phase_arena_mark(&cast->resident);
+    invar_leaf_hasher_init(&w.leaves, &cast->resident.dev);
+    status = invar_memory_plan_rehearse_learn(parts, ask);
+    invar_leaf_hasher_release(&w.leaves);
     // as much again for the points of the rollout; those of learning are hashed on a near host
     out->around = cast->around + (cast->resident.most - out->resident) * (far ? 2 : 1);
     out->around += (size_t)(2 * w.most) * sizeof(int64_t) + INVAR_ALIGN; // which rows those are
@@ -410,10 +412,10 @@ static invar_status learn(invar_budget *out, invar_budget_cast *cast, invar_budg
     return status;
 }
 
-invar_trainer_options invar_budget_cast_options(const invar_budget_cast *cast,
-                                                const invar_budget_choice *choice)
+invar_trainer_options invar_dry_models_options(const invar_dry_models *cast,
+                                               const invar_memory_plan_choice *choice)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     invar_trainer_options o = {.plan = ask->plan,
                                .recompute = ask->recompute,
                                .head_rows = choice->head_rows,
@@ -425,26 +427,26 @@ invar_trainer_options invar_budget_cast_options(const invar_budget_cast *cast,
     return o;
 }
 
-invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast)
+invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *cast)
 {
-    const invar_trainer_options o = invar_budget_cast_options(cast, &out->choice);
-    invar_budget_ask ask = *cast->ask;
-    invar_budget_parts parts = {.actor = cast->actor,
-                                .critic = cast->critic,
-                                .reference = ask.reference_spec ? cast->reference : NULL,
-                                .teacher = ask.teacher_spec ? cast->teacher : NULL,
-                                .actor_grads = cast->actor_learner.grads,
-                                .critic_grads = cast->critic_learner.grads};
+    const invar_trainer_options o = invar_dry_models_options(cast, &out->choice);
+    invar_memory_workload ask = *cast->ask;
+    invar_dry_run_objects parts = {.actor = cast->actor,
+                                   .critic = cast->critic,
+                                   .reference = ask.reference_spec ? cast->reference : NULL,
+                                   .teacher = ask.teacher_spec ? cast->teacher : NULL,
+                                   .actor_grads = cast->actor_learner.grads,
+                                   .critic_grads = cast->critic_learner.grads};
     invar_status status;
 
     ask.plan.max_tokens = out->choice.max_tokens;
-    invar_stage_init(&cast->work, ask.dev, 1);
+    invar_phase_arena_init(&cast->work, ask.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
-    status = invar_budget_rehearse_score(&parts, &ask);
+    status = invar_memory_plan_rehearse_score(&parts, &ask);
     out->scoring = cast->work.top;
     invar_trainer_free(parts.trainer);
     INVAR_TRY(status);
-    invar_stage_init(&cast->work, ask.dev, 1);
+    invar_phase_arena_init(&cast->work, ask.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
     status = learn(out, cast, &parts, &ask);
     invar_trainer_free(parts.trainer);

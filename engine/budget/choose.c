@@ -29,7 +29,7 @@ static size_t larger_size(size_t a, size_t b)
 }
 
 /* Bytes that the block may have. */
-static size_t room_of(const invar_budget *b)
+static size_t room_of(const invar_memory_plan *b)
 {
     size_t rest = b->resident + b->around;
 
@@ -37,64 +37,66 @@ static size_t room_of(const invar_budget *b)
 }
 
 /* What scoring and learning have of it. */
-static size_t training(const invar_budget *b, const invar_budget_ask *ask)
+static size_t training(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
     return larger_size(ask->beside ? 0 : b->checking, larger_size(b->scoring, b->learning));
 }
 
 /* What those who sample have at the same time. */
-static size_t beside(const invar_budget *b, const invar_budget_ask *ask)
+static size_t beside(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
     return ask->beside ? larger_size(b->sampling, b->checking) : 0;
 }
 
 /* Bytes that these may have. */
-static size_t sampling_room(const invar_budget *b, const invar_budget_ask *ask)
+static size_t sampling_room(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
     return ask->beside ? room_of(b) / 2 : room_of(b);
 }
 
 /* ---- learning and scoring -------------------------------------------------------------------- */
 
-static invar_status try_training(bool *fits, invar_budget *b, invar_budget_cast *cast,
+static invar_status try_training(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
                                  int64_t max_tokens, int64_t head_rows)
 {
     b->choice.max_tokens = max_tokens;
     b->choice.head_rows = head_rows;
     if (!cast->ask->samples_alone)
-        INVAR_TRY(invar_budget_cast_train(b, cast));
-    INVAR_TRY(invar_budget_cast_check(b, cast));
+        INVAR_TRY(invar_dry_models_train(b, cast));
+    INVAR_TRY(invar_dry_models_check(b, cast));
     *fits = training(b, cast->ask) + beside(b, cast->ask) <= room_of(b);
     return INVAR_OK;
 }
 
 /* Fewer rows of logits, not below `least`, until it fits. */
-static invar_status choose_rows(bool *fits, invar_budget *b, invar_budget_cast *cast, int64_t least)
+static invar_status choose_rows(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
+                                int64_t least)
 {
     int64_t rows = b->choice.head_rows;
 
     if (cast->ask->head_rows > 0)
         return INVAR_OK;
     while (!*fits && rows > least) {
-        rows = invar_larger(rows / 2, least);
+        rows = invar_max_i64(rows / 2, least);
         INVAR_TRY(try_training(fits, b, cast, b->choice.max_tokens, rows));
     }
     return INVAR_OK;
 }
 
 /* The longest unit is a micro-batch in any case. */
-static int64_t least_tokens(const invar_budget_ask *ask)
+static int64_t least_tokens(const invar_memory_workload *ask)
 {
     int64_t most = ask->plan.max_tokens;
 
-    return ask->dynamic ? invar_smaller(most, invar_budget_batch_of(ask, ask->learns).unit_rows)
-                        : most;
+    return ask->dynamic
+               ? invar_min_i64(most, invar_memory_plan_batch_of(ask, ask->learns).unit_rows)
+               : most;
 }
 
 /* The most tokens of a micro-batch that fit. */
-static invar_status choose_tokens(bool *fits, invar_budget *b, invar_budget_cast *cast)
+static invar_status choose_tokens(bool *fits, invar_memory_plan *b, invar_dry_models *cast)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     int64_t most = b->choice.max_tokens, rows = b->choice.head_rows;
     int64_t unit = least_tokens(ask), low = unit, high = most;
 
@@ -116,21 +118,21 @@ static invar_status choose_tokens(bool *fits, invar_budget *b, invar_budget_cast
 }
 
 /* Rows of the largest micro-batch. */
-static int64_t most_rows(const invar_budget_ask *ask)
+static int64_t most_rows(const invar_memory_workload *ask)
 {
-    int64_t scored = invar_budget_batch_of(ask, false).rows;
+    int64_t scored = invar_memory_plan_batch_of(ask, false).rows;
 
-    return ask->learns ? invar_larger(scored, invar_budget_batch_of(ask, true).rows) : scored;
+    return ask->learns ? invar_max_i64(scored, invar_memory_plan_batch_of(ask, true).rows) : scored;
 }
 
-static invar_status choose_training(invar_budget *b, invar_budget_cast *cast)
+static invar_status choose_training(invar_memory_plan *b, invar_dry_models *cast)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     int64_t rows = ask->head_rows, tokens = ask->plan.max_tokens;
     bool fits;
 
     if (rows == 0)
-        rows = invar_smaller(invar_trainer_head_rows(ask->dev, ask->spec), most_rows(ask));
+        rows = invar_min_i64(invar_trainer_head_rows(ask->dev, ask->spec), most_rows(ask));
 
     INVAR_TRY(try_training(&fits, b, cast, tokens, rows));
     if (fits)
@@ -149,39 +151,39 @@ static invar_status choose_training(invar_budget *b, invar_budget_cast *cast)
 /* ---- sampling -------------------------------------------------------------------------------- */
 
 /* Limits as the recipe and `concurrency` have them, and the fewest pages that will do. */
-static invar_rollout_limits wanted(int64_t *least_out, const invar_budget *b,
-                                   const invar_budget_cast *cast, int64_t concurrency)
+static invar_rollout_exec_options wanted(int64_t *least_out, const invar_memory_plan *b,
+                                         const invar_dry_models *cast, int64_t concurrency)
 {
-    const invar_budget_ask *ask = cast->ask;
+    const invar_memory_workload *ask = cast->ask;
     size_t most = sampling_room(b, ask);
-    int64_t room = invar_smaller((int64_t)(most < INT64_MAX ? most : INT64_MAX), MOST_CACHE);
-    invar_rollout_limits limits = ask->limits, out = {0};
+    int64_t room = invar_min_i64((int64_t)(most < INT64_MAX ? most : INT64_MAX), MOST_CACHE);
+    invar_rollout_exec_options limits = ask->limits, out = {0};
 
     *least_out = 0;
     limits.concurrency = concurrency;
     limits.speculation.model = cast->draft;
-    for (int i = 0; i < INVAR_BUDGET_USES; i++) {
-        const invar_budget_rollout *r = &ask->rollouts[i];
-        int64_t rows = invar_budget_rows(r), pages = out.pages;
+    for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++) {
+        const invar_rollout_shape *r = &ask->rollouts[i];
+        int64_t rows = invar_memory_plan_rows(r), pages = out.pages;
 
         if (r->prompts == 0)
             continue;
-        out = invar_rollout_settle(&limits, invar_budget_cast_sampler(cast), ask->dev,
-                                   r->prompts * r->per_prompt, rows, room);
-        out.pages = invar_larger(out.pages, pages);
-        *least_out = invar_larger(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
+        out = invar_rollout_resolve_options(&limits, invar_dry_models_sampler(cast), ask->dev,
+                                            r->prompts * r->per_prompt, rows, room);
+        out.pages = invar_max_i64(out.pages, pages);
+        *least_out = invar_max_i64(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
     }
     return out;
 }
 
-static bool samples(const invar_budget_ask *ask)
+static bool samples(const invar_memory_workload *ask)
 {
-    return ask->rollouts[INVAR_BUDGET_TRAINING].prompts > 0 ||
-           ask->rollouts[INVAR_BUDGET_EVALUATION].prompts > 0;
+    return ask->rollouts[INVAR_MEMORY_PLAN_TRAINING].prompts > 0 ||
+           ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION].prompts > 0;
 }
 
 /* Pages for fewer sequences, as many as fit. */
-static invar_status choose_pages(bool *fits, invar_budget *b, invar_budget_cast *cast,
+static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
                                  int64_t least, int64_t page_bytes)
 {
     size_t room = sampling_room(b, cast->ask);
@@ -193,23 +195,23 @@ static invar_status choose_pages(bool *fits, invar_budget *b, invar_budget_cast 
     if (*fits || cast->ask->limits.pages > 0 || pages < least)
         return INVAR_OK;
     b->choice.pages = pages;
-    INVAR_TRY(invar_budget_cast_sample(b, cast));
+    INVAR_TRY(invar_dry_models_sample(b, cast));
     *fits = b->sampling <= room;
     return INVAR_OK;
 }
 
-static invar_status choose_cache(invar_budget *b, invar_budget_cast *cast)
+static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *cast)
 {
     int64_t concurrency = cast->ask->limits.concurrency, least, page_bytes;
     bool fits = !samples(cast->ask);
 
     while (!fits) {
-        invar_rollout_limits limits = wanted(&least, b, cast, concurrency);
+        invar_rollout_exec_options limits = wanted(&least, b, cast, concurrency);
         page_bytes =
-            invar_larger(invar_rollout_page_bytes(&limits, invar_budget_cast_sampler(cast)), 1);
+            invar_max_i64(invar_rollout_page_bytes(&limits, invar_dry_models_sampler(cast)), 1);
         b->choice.concurrency = limits.concurrency;
         b->choice.pages = limits.pages;
-        INVAR_TRY(invar_budget_cast_sample(b, cast));
+        INVAR_TRY(invar_dry_models_sample(b, cast));
         INVAR_TRY(choose_pages(&fits, b, cast, least, page_bytes));
         b->cache = (size_t)b->choice.pages * (size_t)page_bytes;
         if (cast->ask->limits.concurrency > 0 || limits.concurrency == 1)
@@ -220,21 +222,21 @@ static invar_status choose_cache(invar_budget *b, invar_budget_cast *cast)
 }
 
 /* A cache that the recipe sizes has room for the longest sequence, where lengths are known. */
-static invar_status check_pages(const invar_budget_ask *ask)
+static invar_status check_pages(const invar_memory_workload *ask)
 {
     const char *const whose[] = {"", "of an evaluation "};
     int64_t pages = ask->limits.pages;
     int64_t size = ask->limits.page_size ? ask->limits.page_size : INVAR_ROLLOUT_PAGE_SIZE;
 
-    for (int i = 0; i < INVAR_BUDGET_USES; i++) {
-        const invar_budget_rollout *r = &ask->rollouts[i];
-        int64_t least = (invar_budget_rows(r) + size - 1) / size;
+    for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++) {
+        const invar_rollout_shape *r = &ask->rollouts[i];
+        int64_t least = (invar_memory_plan_rows(r) + size - 1) / size;
         if (pages > 0 && r->prompts > 0 && r->measured && pages < least)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "kv-pages = %" PRId64 " of page-size = %" PRId64
                               " are too few for the longest sample %sof %" PRId64
                               " tokens: set kv-pages to %" PRId64 " or more, or 0",
-                              pages, size, whose[i], invar_budget_rows(r) + 1, least);
+                              pages, size, whose[i], invar_memory_plan_rows(r) + 1, least);
     }
     return INVAR_OK;
 }
@@ -242,25 +244,25 @@ static invar_status check_pages(const invar_budget_ask *ask)
 /* ---- all ------------------------------------------------------------------------------------- */
 
 /* What is known so far does not fit, and no more is asked. */
-static bool hopeless(const invar_budget *b, const invar_budget_ask *ask)
+static bool hopeless(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
     return ask->must_fit && b->resident + b->around + training(b, ask) > b->usable;
 }
 
-static invar_status choose_all(invar_budget *b, invar_budget_cast *cast)
+static invar_status choose_all(invar_memory_plan *b, invar_dry_models *cast)
 {
     if (hopeless(b, cast->ask))
         return INVAR_OK;
     if (cast->ask->beside)
         INVAR_TRY(choose_cache(b, cast));
     if (!cast->ask->samples_alone)
-        INVAR_TRY(invar_budget_cast_around(b, cast));
+        INVAR_TRY(invar_dry_models_around(b, cast));
     if (!cast->ask->samples_alone || cast->ask->checks)
         INVAR_TRY(choose_training(b, cast));
     return hopeless(b, cast->ask) || cast->ask->beside ? INVAR_OK : choose_cache(b, cast);
 }
 
-static invar_status choose(invar_budget *b, invar_budget_cast *cast)
+static invar_status choose(invar_memory_plan *b, invar_dry_models *cast)
 {
     INVAR_TRY(choose_all(b, cast));
     b->beside = beside(b, cast->ask);
@@ -271,20 +273,21 @@ static invar_status choose(invar_budget *b, invar_budget_cast *cast)
     return INVAR_OK;
 }
 
-invar_status invar_budget_make(invar_budget *out, const invar_budget_ask *ask, size_t available)
+invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *ask,
+                                    size_t available)
 {
-    invar_budget_cast *cast;
+    invar_dry_models *cast;
     invar_status status;
 
     INVAR_TRY(check_pages(ask));
     INVAR_TRY(invar_alloc((void **)&cast, 1, sizeof *cast, "the plan of memory"));
-    *cast = (invar_budget_cast){0};
-    status = invar_budget_cast_make(cast, out, ask);
+    *cast = (invar_dry_models){0};
+    status = invar_dry_models_make(cast, out, ask);
     out->available = available;
     out->usable = available - available / RESERVE;
     if (status == INVAR_OK)
         status = choose(out, cast);
-    invar_budget_cast_release(cast);
+    invar_dry_models_release(cast);
     invar_free(cast);
     return status;
 }

@@ -15,57 +15,57 @@
 
 #include "base/invar_banned.h"
 
-int64_t invar_budget_longest(const invar_budget_ask *ask)
+int64_t invar_memory_plan_longest(const invar_memory_workload *ask)
 {
-    return invar_smaller(ask->context, ask->prompt + ask->response);
+    return invar_min_i64(ask->context, ask->prompt + ask->response);
 }
 
-int64_t invar_budget_longest_sample(const invar_budget_ask *ask)
+int64_t invar_memory_plan_longest_sample(const invar_memory_workload *ask)
 {
-    return invar_larger(ask->branches, 1) * invar_budget_longest(ask);
+    return invar_max_i64(ask->branches, 1) * invar_memory_plan_longest(ask);
 }
 
-invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learns)
+invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *ask, bool learns)
 {
-    const invar_plan_options *p = &ask->plan;
-    int64_t longest = invar_budget_longest_sample(ask) - 1;
+    const invar_batch_plan_options *p = &ask->plan;
+    int64_t longest = invar_memory_plan_longest_sample(ask) - 1;
     bool divides = invar_layout_divides(ask->layout);
     int ranks = divides ? ask->layout->data.size : 1;
     int64_t samples =
-        learns ? ask->step_samples : invar_layout_share_of(ask->samples, ranks, 0).count;
-    int64_t unit = learns ? invar_smaller(invar_plan_unit_samples(p, samples), samples) : 1;
-    invar_budget_batch out = {
+        learns ? ask->step_samples : invar_layout_range_of(ask->samples, ranks, 0).count;
+    int64_t unit = learns ? invar_min_i64(invar_batch_plan_unit_samples(p, samples), samples) : 1;
+    invar_largest_micro_batch out = {
         .rows = samples * longest,
         .samples = samples,
-        .unit_rows = invar_smaller(unit * longest, invar_larger(p->unit_rows, longest)),
+        .unit_rows = invar_min_i64(unit * longest, invar_max_i64(p->unit_rows, longest)),
         .unit_samples = unit};
 
     if (!learns)
         out.unit_rows = longest;
     if (p->micro_batch > 0) {
-        out.samples = invar_larger(invar_smaller(p->micro_batch, samples), unit);
-        out.rows = invar_smaller(p->micro_batch, samples) * longest;
+        out.samples = invar_max_i64(invar_min_i64(p->micro_batch, samples), unit);
+        out.rows = invar_min_i64(p->micro_batch, samples) * longest;
     } else if (p->max_tokens > 0)
-        out.rows = invar_smaller(p->max_tokens, out.rows);
+        out.rows = invar_min_i64(p->max_tokens, out.rows);
     if (learns && (divides || invar_layout_pipes(ask->layout))) { // unit by unit
         out.samples = unit;
         out.rows = out.unit_rows;
     }
-    out.rows = invar_larger(out.rows, out.unit_rows);
+    out.rows = invar_max_i64(out.rows, out.unit_rows);
     return out;
 }
 
-int64_t invar_budget_rows(const invar_budget_rollout *r)
+int64_t invar_memory_plan_rows(const invar_rollout_shape *r)
 {
-    return invar_smaller(r->context, r->prompt + r->response) - 1; // the last token is never put in
+    return invar_min_i64(r->context, r->prompt + r->response) - 1; // the last token is never put in
 }
 
-static invar_status look_away(void *payload, const invar_forward_value *value)
+static invar_status look_away(void *payload, const invar_observed_value *value)
 {
     invar_tensor rows;
 
     (void)payload;
-    return invar_watch_rows(&rows, value);
+    return invar_dataflow_rows(&rows, value);
 }
 
 #define BLIND                                                                                      \
@@ -73,29 +73,29 @@ static invar_status look_away(void *payload, const invar_forward_value *value)
         .take = look_away, .parts = true                                                           \
     }
 
-const invar_forward_probe invar_budget_blind = BLIND;
+const invar_forward_hooks invar_dry_run_null_probe = BLIND;
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-static invar_status sample_all(invar_rollout *rollout, const invar_budget_ask *ask)
+static invar_status sample_all(invar_rollout *rollout, const invar_memory_workload *ask)
 {
-    for (int i = 0; i < INVAR_BUDGET_USES; i++) {
-        const invar_budget_rollout *r = &ask->rollouts[i];
-        invar_rollout_most most = {.samples = r->prompts * r->per_prompt,
-                                   .prompts = r->prompts,
-                                   .prompt_rows = r->prompt,
-                                   .resumed = r->resumed,
-                                   .rows = invar_budget_rows(r)};
+    for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++) {
+        const invar_rollout_shape *r = &ask->rollouts[i];
+        invar_rollout_max_shape most = {.samples = r->prompts * r->per_prompt,
+                                        .prompts = r->prompts,
+                                        .prompt_rows = r->prompt,
+                                        .resumed = r->resumed,
+                                        .rows = invar_memory_plan_rows(r)};
 
         if (r->prompts > 0)
-            INVAR_TRY(invar_rollout_rehearse(rollout, &ask->sampling[i], &most));
+            INVAR_TRY(invar_rollout_dry_run(rollout, &ask->sampling[i], &most));
     }
     return INVAR_OK;
 }
 
-invar_status invar_budget_rehearse_rollout(invar_rollout *rollout, const invar_budget_ask *ask)
+invar_status invar_dry_run_rollout(invar_rollout *rollout, const invar_memory_workload *ask)
 {
-    const invar_rollout_watcher watcher = {.probe = BLIND};
+    const invar_rollout_hooks watcher = {.probe = BLIND};
     invar_status status = sample_all(rollout, ask);
 
     if (ask->level < INVAR_PROBE_FULL)
@@ -118,7 +118,7 @@ typedef struct scene {
     int64_t *cuts; /* (n_cuts) where branches begin */
     int64_t n_cuts;
     float *now; /* (2, targets) log-probabilities, entropies */
-    invar_plan plan;
+    invar_batch_plan plan;
     int64_t unit[2], sample[2]; /* of the plan: one micro-batch */
 } scene;
 
@@ -142,12 +142,12 @@ static invar_status zeros(void *out, int64_t count, size_t size)
 }
 
 /* Branches are as long as can be. */
-static invar_status make_cuts(scene *s, const invar_budget_ask *ask)
+static invar_status make_cuts(scene *s, const invar_memory_workload *ask)
 {
-    s->n_cuts = invar_larger(ask->branches, 1) - 1;
+    s->n_cuts = invar_max_i64(ask->branches, 1) - 1;
     INVAR_TRY(zeros(&s->cuts, s->n_cuts + 1, sizeof *s->cuts));
     for (int64_t i = 0; i < s->n_cuts; i++)
-        s->cuts[i] = (i + 1) * invar_budget_longest(ask);
+        s->cuts[i] = (i + 1) * invar_memory_plan_longest(ask);
     return INVAR_OK;
 }
 
@@ -166,7 +166,7 @@ static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_resp
 {
     for (int64_t i = 0; i < count; i++) {
         int64_t own = rows / count + (i < rows % count),
-                response = invar_smaller(most_response, own);
+                response = invar_min_i64(most_response, own);
 
         s->samples[s->plan.samples++] = (invar_rl_sample){.tokens = s->tokens,
                                                           .n_tokens = own + 1,
@@ -182,9 +182,9 @@ static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_resp
 /* Rows of the longest sample that are no targets would be some in shorter ones: all that can be. */
 static void fill_head(scene *s, int64_t rows, int64_t most_response)
 {
-    int64_t missing = invar_smaller(rows, s->plan.samples * most_response) - s->targets;
+    int64_t missing = invar_min_i64(rows, s->plan.samples * most_response) - s->targets;
 
-    missing = invar_smaller(missing, s->samples[0].prompt_tokens - 1);
+    missing = invar_min_i64(missing, s->samples[0].prompt_tokens - 1);
     s->samples[0].prompt_tokens -= missing;
     s->targets += missing;
 }
@@ -193,23 +193,23 @@ static void fill_head(scene *s, int64_t rows, int64_t most_response)
  * The longest unit first, with the longest sample; what it leaves of the rows is for as many other
  * samples as there can be, each a unit of its own.
  */
-static invar_status set_up(scene *s, const invar_model *model, const invar_budget_ask *ask,
+static invar_status set_up(scene *s, const invar_model *model, const invar_memory_workload *ask,
                            bool learns)
 {
-    invar_budget_batch most = invar_budget_batch_of(ask, learns);
-    int64_t longest = invar_budget_longest_sample(ask) - 1;
+    invar_largest_micro_batch most = invar_memory_plan_batch_of(ask, learns);
+    int64_t longest = invar_memory_plan_longest_sample(ask) - 1;
     int64_t response = ask->branches > 1 ? longest : ask->response; // the prompts of branches, too
     int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
-    int64_t in_unit = invar_smaller(most.unit_samples - 1, beside);
+    int64_t in_unit = invar_min_i64(most.unit_samples - 1, beside);
     int64_t others, units;
 
     memset(s, 0, sizeof *s);
     if (longest < 1) // no token has another before it
         return INVAR_OK;
-    others = invar_larger(most.samples - most.unit_samples, (rest + longest - 1) / longest);
-    others = invar_smaller(others, most.rows);
-    rest = invar_larger(rest, others); // they could be as many without the longest one
+    others = invar_max_i64(most.samples - most.unit_samples, (rest + longest - 1) / longest);
+    others = invar_min_i64(others, most.rows);
+    rest = invar_max_i64(rest, others); // they could be as many without the longest one
     units = 1 + others;
     INVAR_TRY(zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
     INVAR_TRY(zeros(&s->tokens, longest + 1, sizeof *s->tokens));
@@ -233,7 +233,7 @@ static invar_status set_up(scene *s, const invar_model *model, const invar_budge
 
 /* ---- scoring, learning ----------------------------------------------------------------------- */
 
-static invar_status score(const invar_budget_parts *parts, const invar_budget_ask *ask,
+static invar_status score(const invar_dry_run_objects *parts, const invar_memory_workload *ask,
                           const invar_model *model)
 {
     scene s;
@@ -249,8 +249,8 @@ static invar_status score(const invar_budget_parts *parts, const invar_budget_as
     return status;
 }
 
-invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
-                                         const invar_budget_ask *ask)
+invar_status invar_memory_plan_rehearse_score(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask)
 {
     INVAR_TRY(score(parts, ask, parts->actor));
     if (parts->reference)
@@ -262,19 +262,20 @@ invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
     return invar_trainer_settle(parts->trainer);
 }
 
-invar_status invar_budget_rehearse_check(const invar_budget_parts *parts,
-                                         const invar_budget_ask *ask)
+invar_status invar_memory_plan_rehearse_check(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask)
 {
-    const invar_budget_parts own = {.trainer = parts->checker};
-    invar_budget_ask in_flight = *ask;
+    const invar_dry_run_objects own = {.trainer = parts->checker};
+    invar_memory_workload in_flight = *ask;
 
     in_flight.samples = ask->in_flight;
     INVAR_TRY(score(&own, &in_flight, parts->sampler));
     return invar_trainer_settle(own.trainer);
 }
 
-invar_status invar_budget_no_loss(void *payload, int64_t first, int64_t count, const float *now,
-                                  const float *entropy, float *dnow_out, float *dentropy_out)
+invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t count,
+                                       const float *now, const float *entropy, float *dnow_out,
+                                       float *dentropy_out)
 {
     (void)payload;
     (void)first;
@@ -287,10 +288,10 @@ invar_status invar_budget_no_loss(void *payload, int64_t first, int64_t count, c
 }
 
 /* The gradients are as before afterwards: as after a step. */
-static invar_status learn(const invar_budget_parts *parts, const invar_budget_ask *ask,
+static invar_status learn(const invar_dry_run_objects *parts, const invar_memory_workload *ask,
                           const invar_model *model, invar_grads *grads)
 {
-    invar_trainer_loss loss = {.run = invar_budget_no_loss,
+    invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
                                .entropy = ask->entropy && !model->spec.value_head};
     scene s;
     invar_status status = set_up(&s, model, ask, true);
@@ -306,7 +307,7 @@ static invar_status learn(const invar_budget_parts *parts, const invar_budget_as
     return status == INVAR_OK ? invar_grads_zero(grads) : status;
 }
 
-static invar_status learn_all(const invar_budget_parts *parts, const invar_budget_ask *ask)
+static invar_status learn_all(const invar_dry_run_objects *parts, const invar_memory_workload *ask)
 {
     if (parts->actor_grads)
         INVAR_TRY(learn(parts, ask, parts->actor, parts->actor_grads));
@@ -315,8 +316,8 @@ static invar_status learn_all(const invar_budget_parts *parts, const invar_budge
     return invar_trainer_settle(parts->trainer);
 }
 
-invar_status invar_budget_rehearse_learn(const invar_budget_parts *parts,
-                                         const invar_budget_ask *ask)
+invar_status invar_memory_plan_rehearse_learn(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask)
 {
     invar_status status = learn_all(parts, ask);
 

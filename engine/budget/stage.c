@@ -20,12 +20,12 @@
 #define MOST_BYTES ((size_t)1 << 40) // of a block: what a program can name
 
 /* Devices are copied; what all copies have in common is the table of their backend. */
-static invar_stage *stage_of(const invar_device *dev)
+static invar_phase_arena *stage_of(const invar_device *dev)
 {
-    return (invar_stage *)(uintptr_t)dev->backend;
+    return (invar_phase_arena *)(uintptr_t)dev->backend;
 }
 
-static bool inside(const invar_stage *s, const void *address)
+static bool inside(const invar_phase_arena *s, const void *address)
 {
     return (uintptr_t)address >= (uintptr_t)s->base &&
            (uintptr_t)address - (uintptr_t)s->base < s->bytes;
@@ -33,7 +33,7 @@ static bool inside(const invar_stage *s, const void *address)
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static invar_status take_elsewhere(invar_stage *s, void **out, size_t bytes, const char *what)
+static invar_status take_elsewhere(invar_phase_arena *s, void **out, size_t bytes, const char *what)
 {
     if ((uintptr_t)s->base >= NOWHERE)
         return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM, "%s: %zu MiB fit on no device", what,
@@ -43,7 +43,7 @@ static invar_status take_elsewhere(invar_stage *s, void **out, size_t bytes, con
 
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
-    invar_stage *s = stage_of(dev);
+    invar_phase_arena *s = stage_of(dev);
     size_t need = invar_aligned(bytes + !bytes), at = 0;
     int place = 0;
 
@@ -52,11 +52,11 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
         place++;
     }
     if (bytes > MOST_BYTES || at > s->bytes || need > s->bytes - at ||
-        s->count == INVAR_STAGE_MOST_BLOCKS)
+        s->count == INVAR_PHASE_ARENA_MAX_BLOCKS)
         return take_elsewhere(s, out, bytes, what);
     memmove(&s->blocks[place + 1], &s->blocks[place],
             (size_t)(s->count - place) * sizeof *s->blocks);
-    s->blocks[place] = (invar_stage_block){at, need};
+    s->blocks[place] = (invar_phase_arena_block){at, need};
     s->count++;
     s->taken += need;
     s->most = s->taken > s->most ? s->taken : s->most;
@@ -67,7 +67,7 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
 
 static void give(const invar_device *dev, void *block)
 {
-    invar_stage *s = stage_of(dev);
+    invar_phase_arena *s = stage_of(dev);
     int place = 0;
 
     if (!block)
@@ -91,7 +91,7 @@ static invar_status take_host(const invar_device *dev, void **out, size_t bytes,
 {
     (void)what;
     stage_of(dev)->host += bytes;
-    *out = (void *)(NOWHERE + (INVAR_STAGE_MOST_APART + 1) * NOWHERE_BYTES);
+    *out = (void *)(NOWHERE + (INVAR_PHASE_ARENA_MAX_APART + 1) * NOWHERE_BYTES);
     return INVAR_OK;
 }
 
@@ -140,9 +140,9 @@ static invar_status wait(const invar_device *dev)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-void invar_stage_init(invar_stage *s, const invar_device *under, int number)
+void invar_phase_arena_init(invar_phase_arena *s, const invar_device *under, int number)
 {
-    invar_memory *m = &s->backend.memory;
+    invar_device_memory *m = &s->backend.memory;
 
     memset(s, 0, sizeof *s);
     s->under = *under;
@@ -150,7 +150,7 @@ void invar_stage_init(invar_stage *s, const invar_device *under, int number)
     s->backend = *under->backend;
     s->dev = s->under;
     s->dev.backend = &s->backend;
-    INVAR_CHECK(number >= 0 && number <= INVAR_STAGE_MOST_APART);
+    INVAR_CHECK(number >= 0 && number <= INVAR_PHASE_ARENA_MAX_APART);
     s->base = (char *)(NOWHERE + (uintptr_t)number * NOWHERE_BYTES);
     s->bytes = NOWHERE_BYTES;
     s->backend.open = NULL;
@@ -170,7 +170,7 @@ void invar_stage_init(invar_stage *s, const invar_device *under, int number)
     m->tight = true;
 }
 
-void invar_stage_place(invar_stage *s, void *base, size_t bytes)
+void invar_phase_arena_bind(invar_phase_arena *s, void *base, size_t bytes)
 {
     INVAR_CHECK(s->count == 0);
     s->base = base;
@@ -178,7 +178,7 @@ void invar_stage_place(invar_stage *s, void *base, size_t bytes)
     s->taken = s->most = s->top = 0;
 }
 
-void invar_stage_open(invar_stage *s)
+void invar_phase_arena_activate(invar_phase_arena *s)
 {
     invar_backend real = *s->under.backend;
 
@@ -190,7 +190,7 @@ void invar_stage_open(invar_stage *s)
     s->backend = real;
 }
 
-void invar_stage_mark(invar_stage *s)
+void invar_phase_arena_mark(invar_phase_arena *s)
 {
     s->most = s->taken;
 }

@@ -13,15 +13,15 @@
 
 #include "base/invar_banned.h"
 
-const char *invar_traffic_axis_name(invar_traffic_axis axis)
+const char *invar_parallel_axis_name(invar_parallel_axis axis)
 {
-    static const char *const names[INVAR_TRAFFIC_AXES] = {"tensor", "context", "expert", "data",
-                                                          "pipeline"};
+    static const char *const names[INVAR_COMM_VOLUME_AXES] = {"tensor", "context", "expert", "data",
+                                                              "pipeline"};
 
     return names[axis];
 }
 
-uint64_t invar_traffic_sent(const invar_traffic *traffic, invar_traffic_axis axis)
+uint64_t invar_comm_volume_sent(const invar_comm_volume *traffic, invar_parallel_axis axis)
 {
     uint64_t sent = 0;
 
@@ -34,26 +34,26 @@ uint64_t invar_traffic_sent(const invar_traffic *traffic, invar_traffic_axis axi
 
 /* Who watches the groups of an axis. */
 typedef struct watch {
-    invar_traffic *to;
-    invar_traffic_axis axis;
+    invar_comm_volume *to;
+    invar_parallel_axis axis;
 } watch;
 
-static invar_traffic_move *find_move(const watch *w, const char *name)
+static invar_comm_volume_item *find_move(const watch *w, const char *name)
 {
-    invar_traffic *to = w->to;
+    invar_comm_volume *to = w->to;
 
     for (int i = 0; i < to->count; i++)
         if (to->moves[i].axis == w->axis && strcmp(to->moves[i].name, name) == 0)
             return &to->moves[i];
-    INVAR_CHECK(to->count < INVAR_TRAFFIC_MOVES);
+    INVAR_CHECK(to->count < INVAR_COMM_VOLUME_MOVES);
     to->moves[to->count].axis = w->axis;
     (void)snprintf(to->moves[to->count].name, INVAR_COMM_PHASE_SIZE, "%s", name);
     return &to->moves[to->count++];
 }
 
-static void add_call(void *payload, const invar_comm_done *call)
+static void add_call(void *payload, const invar_comm_event *call)
 {
-    invar_traffic_move *move = find_move(payload, call->phase);
+    invar_comm_volume_item *move = find_move(payload, call->phase);
 
     move->calls++;
     move->sent += call->sent;
@@ -61,17 +61,17 @@ static void add_call(void *payload, const invar_comm_done *call)
 }
 
 /* From now on; NULL: no longer. Groups of one rank move nothing. */
-static void watch_axes(watch *watches, invar_traffic *to, const invar_layout *layout)
+static void watch_axes(watch *watches, invar_comm_volume *to, const invar_layout *layout)
 {
     invar_comm *const comms[] = {layout->tensor.comm, layout->context.comm,  layout->expert.comm,
                                  layout->data.comm,   layout->pipeline.comm, layout->back};
 
-    for (int i = 0; i < INVAR_TRAFFIC_AXES + 1; i++) {
-        int axis = i < INVAR_TRAFFIC_AXES ? i : INVAR_TRAFFIC_PIPELINE;
+    for (int i = 0; i < INVAR_COMM_VOLUME_AXES + 1; i++) {
+        int axis = i < INVAR_COMM_VOLUME_AXES ? i : INVAR_COMM_VOLUME_PIPELINE;
 
-        watches[i] = (watch){to, (invar_traffic_axis)axis};
+        watches[i] = (watch){to, (invar_parallel_axis)axis};
         if (invar_comm_size(comms[i]) > 1)
-            invar_comm_watch(comms[i], to ? add_call : NULL, &watches[i]);
+            invar_comm_set_observer(comms[i], to ? add_call : NULL, &watches[i]);
     }
 }
 
@@ -105,7 +105,7 @@ static double queries_of(const invar_model *model)
     int64_t layers = 0;
 
     for (int64_t i = 0; i < spec->layers; i++)
-        layers += invar_model_part_has(&model->part, spec->layers, i);
+        layers += invar_model_partition_has(&model->part, spec->layers, i);
     return (double)(layers * spec->heads * spec->head_dim) / (double)model->part.tensors;
 }
 
@@ -128,7 +128,7 @@ static double flop_of(const invar_model *model, const invar_rl_sample *samples, 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 typedef struct scene {
-    invar_budget_cast *cast;
+    invar_dry_models *cast;
     invar_trainer_options options;
     const invar_rl_sample *samples;
     int64_t count;
@@ -139,18 +139,19 @@ typedef struct scene {
 static invar_status step(const scene *s, invar_trainer *trainer, invar_learner *learner)
 {
     bool critic = learner->model->spec.value_head;
-    const invar_budget_ask *ask = s->cast->ask;
-    const invar_trainer_loss loss = {.run = invar_budget_no_loss,
+    const invar_memory_workload *ask = s->cast->ask;
+    const invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
                                      .entropy = ask->entropy && !critic,
                                      .led = ask->led && !critic};
     invar_trainer_result result = {.now = s->now, .entropy = critic ? NULL : s->now + s->tokens};
 
-    INVAR_TRY(invar_learner_differentiate(learner, trainer, s->samples, s->count, &loss, &result));
-    INVAR_TRY(invar_learner_move(learner, 0, false));
+    INVAR_TRY(
+        invar_learner_forward_backward(learner, trainer, s->samples, s->count, &loss, &result));
+    INVAR_TRY(invar_learner_step(learner, 0, false));
     return invar_grads_zero(learner->grads); // for another step
 }
 
-static invar_status make_plan(invar_plan *out, const scene *s)
+static invar_status make_plan(invar_batch_plan *out, const scene *s)
 {
     int64_t *rows = NULL;
     invar_status status;
@@ -158,19 +159,19 @@ static invar_status make_plan(invar_plan *out, const scene *s)
     INVAR_TRY(invar_alloc((void **)&rows, (size_t)s->count, sizeof *rows, "rows of samples"));
     for (int64_t i = 0; i < s->count; i++)
         rows[i] = invar_micro_batch_rows(&s->samples[i]);
-    status = invar_plan_make(out, rows, s->count, &s->options.plan);
+    status = invar_batch_plan_make(out, rows, s->count, &s->options.plan);
     invar_free(rows);
     return status;
 }
 
 /* The rank's own units, and how often ranks come together. */
-static invar_status count_products(invar_traffic *out, const scene *s)
+static invar_status count_products(invar_comm_volume *out, const scene *s)
 {
-    const invar_budget_ask *ask = s->cast->ask;
+    const invar_memory_workload *ask = s->cast->ask;
     const invar_layout_axis *data = &ask->layout->data;
     int forwards = s->options.recompute ? 2 : 1;
     int ahead = ask->led && invar_layout_pipes(ask->layout); // forwards for the loss alone
-    invar_plan units;
+    invar_batch_plan units;
 
     INVAR_TRY(make_plan(&units, s));
     out->rounds = (units.units + data->size - 1) / data->size;
@@ -182,19 +183,19 @@ static invar_status count_products(invar_traffic *out, const scene *s)
         if (s->cast->critic)
             out->flop += flop_of(s->cast->critic, first, count, forwards);
     }
-    invar_plan_release(&units);
+    invar_batch_plan_release(&units);
     return INVAR_OK;
 }
 
 /* The moves of a step. */
-static invar_status run(invar_traffic *out, const scene *s)
+static invar_status run(invar_comm_volume *out, const scene *s)
 {
     const invar_layout *layout = s->cast->ask->layout;
-    watch watches[INVAR_TRAFFIC_AXES + 1];
+    watch watches[INVAR_COMM_VOLUME_AXES + 1];
     invar_trainer *trainer = NULL;
     invar_status status;
 
-    invar_stage_init(&s->cast->work, s->cast->ask->dev, 1);
+    invar_phase_arena_init(&s->cast->work, s->cast->ask->dev, 1);
     INVAR_TRY(invar_trainer_new(&trainer, &s->cast->work.dev, &s->options));
     watch_axes(watches, out, layout);
     status = step(s, trainer, &s->cast->actor_learner);
@@ -229,7 +230,7 @@ typedef struct turns {
     int64_t each; /* samples of a unit */
 } turns;
 
-static turns turns_of(const scene *s, const invar_plan *plan)
+static turns turns_of(const scene *s, const invar_batch_plan *plan)
 {
     const invar_layout *layout = s->cast->ask->layout;
     bool by_unit = invar_layout_divides(layout) || invar_layout_pipes(layout);
@@ -240,29 +241,29 @@ static turns turns_of(const scene *s, const invar_plan *plan)
 }
 
 /* The moves of the same step without so many turns; *same: what is left is divided as before. */
-static invar_status run_without(invar_traffic *out, bool *same, const scene *s, const turns *t,
-                                int64_t dropped, const invar_plan *whole)
+static invar_status run_without(invar_comm_volume *out, bool *same, const scene *s, const turns *t,
+                                int64_t dropped, const invar_batch_plan *whole)
 {
     int64_t units = whole->units - dropped * t->units;
     scene less = *s;
-    invar_plan plan;
+    invar_batch_plan plan;
 
     less.count -= dropped * t->units * t->each;
     less.options.plan.unit_count = units;
     less.tokens = invar_trainer_tokens(less.samples, less.count);
     INVAR_TRY(make_plan(&plan, &less));
     *same = plan.units == units && plan.unit_sample[1] == t->each && plan.unit[1] == whole->unit[1];
-    invar_plan_release(&plan);
+    invar_batch_plan_release(&plan);
     return *same ? run(out, &less) : INVAR_OK;
 }
 
 /* As often as turns are left out of `to`, what it has more than a step with one turn less. */
-static void add_turns(invar_traffic *to, const invar_traffic *less, int64_t dropped)
+static void add_turns(invar_comm_volume *to, const invar_comm_volume *less, int64_t dropped)
 {
     uint64_t times = (uint64_t)dropped;
 
     for (int i = 0; i < to->count; i++) {
-        invar_traffic_move *move = &to->moves[i], before = {.calls = 0};
+        invar_comm_volume_item *move = &to->moves[i], before = {.calls = 0};
 
         for (int k = 0; k < less->count; k++)
             if (less->moves[k].axis == move->axis && strcmp(less->moves[k].name, move->name) == 0)
@@ -276,11 +277,11 @@ static void add_turns(invar_traffic *to, const invar_traffic *less, int64_t drop
 enum { FEW_TURNS = 3 }; // they are gone through
 
 /* Turns of equal units move the same: two steps that differ by one turn tell the rest. */
-static invar_status run_equal(invar_traffic *out, const scene *s)
+static invar_status run_equal(invar_comm_volume *out, const scene *s)
 {
-    invar_traffic less = {.count = 0};
+    invar_comm_volume less = {.count = 0};
     bool same = false;
-    invar_plan plan;
+    invar_batch_plan plan;
     invar_status status;
     turns t;
 
@@ -289,7 +290,7 @@ static invar_status run_equal(invar_traffic *out, const scene *s)
     status = t.count > FEW_TURNS ? run_without(&less, &same, s, &t, t.count - 1, &plan) : INVAR_OK;
     if (status == INVAR_OK && same)
         status = run_without(out, &same, s, &t, t.count - 2, &plan);
-    invar_plan_release(&plan);
+    invar_batch_plan_release(&plan);
     INVAR_TRY(status);
     if (!same)
         return run(out, s);
@@ -300,7 +301,7 @@ static invar_status run_equal(invar_traffic *out, const scene *s)
 /* ---- all ------------------------------------------------------------------------------------- */
 
 /* `equal`: the samples are. */
-static invar_status make(invar_traffic *out, scene *s, bool equal)
+static invar_status make(invar_comm_volume *out, scene *s, bool equal)
 {
     invar_rl_sample *samples = NULL;
     int32_t *tokens = NULL;
@@ -324,39 +325,40 @@ static invar_status make(invar_traffic *out, scene *s, bool equal)
     return status;
 }
 
-static invar_status make_all(invar_traffic *out, scene *s, const invar_budget_ask *ask,
-                             const invar_budget_choice *choice, bool equal)
+static invar_status make_all(invar_comm_volume *out, scene *s, const invar_memory_workload *ask,
+                             const invar_memory_plan_choice *choice, bool equal)
 {
-    invar_budget budget;
+    invar_memory_plan budget;
     invar_status status;
 
-    *out = (invar_traffic){.count = 0};
+    *out = (invar_comm_volume){.count = 0};
     INVAR_CHECK(ask->learns && ask->layout && ask->layout->imagined);
     INVAR_TRY(invar_alloc((void **)&s->cast, 1, sizeof *s->cast, "the plan of a step"));
-    *s->cast = (invar_budget_cast){0};
-    status = invar_budget_cast_make(s->cast, &budget, ask);
-    s->options = invar_budget_cast_options(s->cast, choice);
+    *s->cast = (invar_dry_models){0};
+    status = invar_dry_models_make(s->cast, &budget, ask);
+    s->options = invar_dry_models_options(s->cast, choice);
     s->options.replay = NULL; // whose routing it is moves no byte
     if (status == INVAR_OK)
         status = make(out, s, equal);
-    invar_budget_cast_release(s->cast);
+    invar_dry_models_release(s->cast);
     invar_free(s->cast);
     return status;
 }
 
-invar_status invar_traffic_make(invar_traffic *out, const invar_budget_ask *ask,
-                                const invar_budget_choice *choice, const invar_rl_sample *samples,
-                                int64_t count)
+invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_workload *ask,
+                                    const invar_memory_plan_choice *choice,
+                                    const invar_rl_sample *samples, int64_t count)
 {
     scene s = {.samples = samples, .count = count};
 
     return make_all(out, &s, ask, choice, false);
 }
 
-invar_status invar_traffic_make_longest(invar_traffic *out, const invar_budget_ask *ask,
-                                        const invar_budget_choice *choice)
+invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
+                                            const invar_memory_workload *ask,
+                                            const invar_memory_plan_choice *choice)
 {
-    int64_t longest = invar_budget_longest(ask), response = ask->response;
+    int64_t longest = invar_memory_plan_longest(ask), response = ask->response;
     scene s = {.count = ask->step_samples};
     invar_rl_sample *samples = NULL;
     invar_status status;

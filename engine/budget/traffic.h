@@ -16,51 +16,53 @@
 extern "C" {
 #endif
 
-#define INVAR_TRAFFIC_MOVES 32
+#define INVAR_COMM_VOLUME_MOVES 32
 
-typedef enum invar_traffic_axis {
-    INVAR_TRAFFIC_TENSOR,
-    INVAR_TRAFFIC_CONTEXT,
-    INVAR_TRAFFIC_EXPERT,
-    INVAR_TRAFFIC_DATA,
-    INVAR_TRAFFIC_PIPELINE,
-    INVAR_TRAFFIC_AXES
-} invar_traffic_axis;
+typedef enum invar_parallel_axis {
+    INVAR_COMM_VOLUME_TENSOR,
+    INVAR_COMM_VOLUME_CONTEXT,
+    INVAR_COMM_VOLUME_EXPERT,
+    INVAR_COMM_VOLUME_DATA,
+    INVAR_COMM_VOLUME_PIPELINE,
+    INVAR_COMM_VOLUME_AXES
+} invar_parallel_axis;
 
 /* "tensor". */
-const char *invar_traffic_axis_name(invar_traffic_axis axis);
+const char *invar_parallel_axis_name(invar_parallel_axis axis);
 
 /* All moves of a kind. */
-typedef struct invar_traffic_move {
-    invar_traffic_axis axis;
+typedef struct invar_comm_volume_item {
+    invar_parallel_axis axis;
     char name[INVAR_COMM_PHASE_SIZE]; /* as the ledger has it: "weights" */
-    uint64_t calls, sent, received;   /* bytes, as invar_comm_count has them */
-} invar_traffic_move;
+    uint64_t calls, sent, received;   /* bytes, as invar_comm_stats has them */
+} invar_comm_volume_item;
 
-typedef struct invar_traffic {
-    invar_traffic_move moves[INVAR_TRAFFIC_MOVES]; /* (count) in the order of their first calls */
+typedef struct invar_comm_volume {
+    invar_comm_volume_item
+        moves[INVAR_COMM_VOLUME_MOVES]; /* (count) in the order of their first calls */
     int count;
     double flop;    /* multiplications and additions of products and attention, of this rank */
     int64_t rounds; /* as many units as there are data-parallel ranks each */
-} invar_traffic;
+} invar_comm_volume;
 
 /* Bytes that are sent along an axis. */
-uint64_t invar_traffic_sent(const invar_traffic *traffic, invar_traffic_axis axis);
+uint64_t invar_comm_volume_sent(const invar_comm_volume *traffic, invar_parallel_axis axis);
 
 /*
  * Of one optimizer step of the actor and the critic with these samples, whose tokens are not read.
- * ask->layout is imagined; `choice` is the plan's (invar_budget_make).
+ * ask->layout is imagined; `choice` is the plan's (invar_memory_plan_make).
  */
-invar_status invar_traffic_make(invar_traffic *out, const invar_budget_ask *ask,
-                                const invar_budget_choice *choice, const invar_rl_sample *samples,
-                                int64_t count) INVAR_MUST_USE;
+invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_workload *ask,
+                                    const invar_memory_plan_choice *choice,
+                                    const invar_rl_sample *samples, int64_t count) INVAR_MUST_USE;
 
 /*
  * The same for as many samples as a step has, all of them as long as can be. Units that are alike
  * move alike: few of them are gone through, and the rest is multiplied.
  */
-invar_status invar_traffic_make_longest(invar_traffic *out, const invar_budget_ask *ask,
-                                        const invar_budget_choice *choice) INVAR_MUST_USE;
+invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
+                                            const invar_memory_workload *ask,
+                                            const invar_memory_plan_choice *choice) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -19,8 +19,8 @@
 #define TEMPLATE_MAX_BYTES ((size_t)4 << 20)
 #define NAME "chat template"
 
-struct invar_template {
-    invar_line_program *program;
+struct invar_chat_template {
+    invar_line_process *program;
     invar_json_text line; /* the question */
     invar_digest hash;
 };
@@ -191,7 +191,7 @@ static void hash_text(invar_hasher *hasher, const char *text, size_t bytes)
     invar_hasher_update(hasher, text, bytes);
 }
 
-static invar_status greet(invar_template *chat, const beginning *b)
+static invar_status greet(invar_chat_template *chat, const beginning *b)
 {
     const char *tool_text = b->tool_text ? b->tool_text : "";
     invar_json_text *line = &chat->line;
@@ -217,7 +217,7 @@ static invar_status greet(invar_template *chat, const beginning *b)
     hash_text(&hasher, variables, bytes);
     invar_hasher_final(&chat->hash, &hasher);
     invar_free(variables);
-    INVAR_TRY(invar_script_ask(&answer, chat->program, NAME, line, true));
+    INVAR_TRY(invar_embedded_script_ask(&answer, chat->program, NAME, line, true));
     json_decref(answer);
     return INVAR_OK;
 }
@@ -234,10 +234,10 @@ static invar_status prepare(beginning *b, const char *hf_dir, const char *path, 
     return add_kwargs(b, kwargs);
 }
 
-invar_status invar_template_open_within(invar_template **out, const char *hf_dir, const char *path,
-                                        const char *kwargs, double seconds)
+invar_status invar_chat_template_open_within(invar_chat_template **out, const char *hf_dir,
+                                             const char *path, const char *kwargs, double seconds)
 {
-    invar_template *chat = NULL;
+    invar_chat_template *chat = NULL;
     beginning b = {0};
     invar_status status;
 
@@ -247,7 +247,7 @@ invar_status invar_template_open_within(invar_template **out, const char *hf_dir
         status = invar_alloc((void **)&chat, 1, sizeof *chat, "a chat template");
     if (status == INVAR_OK) {
         memset(chat, 0, sizeof *chat);
-        status = invar_script_open(&chat->program, NAME, "chat_template.py", seconds);
+        status = invar_embedded_script_open(&chat->program, NAME, "chat_template.py", seconds);
     }
     if (status == INVAR_OK)
         status = greet(chat, &b);
@@ -256,29 +256,29 @@ invar_status invar_template_open_within(invar_template **out, const char *hf_dir
     json_decref(b.config);
     json_decref(b.variables);
     if (status != INVAR_OK) {
-        invar_template_close(chat);
+        invar_chat_template_close(chat);
         return status;
     }
     *out = chat;
     return INVAR_OK;
 }
 
-invar_status invar_template_open(invar_template **out, const char *hf_dir, const char *path,
-                                 const char *kwargs)
+invar_status invar_chat_template_open(invar_chat_template **out, const char *hf_dir,
+                                      const char *path, const char *kwargs)
 {
-    return invar_template_open_within(out, hf_dir, path, kwargs, INVAR_TEMPLATE_SECONDS);
+    return invar_chat_template_open_within(out, hf_dir, path, kwargs, INVAR_CHAT_TEMPLATE_SECONDS);
 }
 
-void invar_template_close(invar_template *chat)
+void invar_chat_template_close(invar_chat_template *chat)
 {
     if (!chat)
         return;
-    invar_line_program_close(chat->program);
+    invar_line_process_close(chat->program);
     invar_json_text_release(&chat->line);
     invar_free(chat);
 }
 
-void invar_template_hash(invar_digest *out, const invar_template *chat)
+void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat)
 {
     *out = chat->hash;
 }
@@ -297,9 +297,9 @@ static invar_status check_list(const char *name, const char *json, size_t bytes)
     return list ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON list", name);
 }
 
-invar_status invar_template_render(char **out, size_t *bytes_out, invar_template *chat,
-                                   const char *messages, const char *tools,
-                                   bool add_generation_prompt)
+invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_chat_template *chat,
+                                        const char *messages, const char *tools,
+                                        bool add_generation_prompt)
 {
     invar_json_text *line = &chat->line;
     json_t *answer, *text;
@@ -319,7 +319,7 @@ invar_status invar_template_render(char **out, size_t *bytes_out, invar_template
     invar_json_text_key(line, "add_generation_prompt");
     invar_json_text_bool(line, add_generation_prompt);
     invar_json_text_close(line, '}');
-    INVAR_TRY(invar_script_ask(&answer, chat->program, NAME, line, true));
+    INVAR_TRY(invar_embedded_script_ask(&answer, chat->program, NAME, line, true));
     text = json_object_get(answer, "text");
     if (!json_is_string(text)) {
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "chat template: an answer without a text");

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-typedef struct invar_template invar_template;
+typedef struct invar_chat_template invar_chat_template;
 
 /*
  * The template of `path`; where that is "", DIR/chat_template.jinja and the files of
@@ -30,15 +30,16 @@ typedef struct invar_template invar_template;
  * the latter file where it is there; an empty `hf_dir` has no files. `kwargs` is a JSON object of
  * more variables, "" for none. INVAR_E_NOTFOUND: there is no template.
  */
-invar_status invar_template_open(invar_template **out, const char *hf_dir, const char *path,
-                                 const char *kwargs) INVAR_MUST_USE;
+invar_status invar_chat_template_open(invar_chat_template **out, const char *hf_dir,
+                                      const char *path, const char *kwargs) INVAR_MUST_USE;
 
-#define INVAR_TEMPLATE_SECONDS 60.0
+#define INVAR_CHAT_TEMPLATE_SECONDS 60.0
 
-/* The same with another limit than INVAR_TEMPLATE_SECONDS for the start and for every text. */
-invar_status invar_template_open_within(invar_template **out, const char *hf_dir, const char *path,
-                                        const char *kwargs, double seconds) INVAR_MUST_USE;
-void invar_template_close(invar_template *chat);
+/* The same with another limit than INVAR_CHAT_TEMPLATE_SECONDS for the start and for every text. */
+invar_status invar_chat_template_open_within(invar_chat_template **out, const char *hf_dir,
+                                             const char *path, const char *kwargs,
+                                             double seconds) INVAR_MUST_USE;
+void invar_chat_template_close(invar_chat_template *chat);
 
 /*
  * `messages` is a JSON list; `tools` a JSON list, or "" for none. The text is UTF-8 with a NUL at
@@ -46,12 +47,12 @@ void invar_template_close(invar_template *chat);
  * itself (INVAR_E_INVALID: the message is Jinja2's) the next render may succeed; after a child that
  * died or hung (INVAR_E_IO) it cannot. Not for two threads at once.
  */
-invar_status invar_template_render(char **out, size_t *bytes_out, invar_template *chat,
-                                   const char *messages, const char *tools,
-                                   bool add_generation_prompt) INVAR_MUST_USE;
+invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_chat_template *chat,
+                                        const char *messages, const char *tools,
+                                        bool add_generation_prompt) INVAR_MUST_USE;
 
 /* The digest of the template's text, its variables and kwargs: part of a data set's identity. */
-void invar_template_hash(invar_digest *out, const invar_template *chat);
+void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat);
 
 #ifdef __cplusplus
 }

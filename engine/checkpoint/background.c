@@ -35,7 +35,7 @@ struct invar_checkpoint_writer {
     _Atomic bool done;   /* the thread is about to end */
     invar_status status; /* of the files, and why; the thread's until it is joined */
     invar_error why;
-    invar_checkpoint_making making;
+    invar_checkpoint_write_state making;
     void *lists;                        /* the block of what follows, and of the blobs' bytes */
     invar_checkpoint_tensor *from, *to; /* (content.n_tensors) */
     invar_checkpoint_content content;   /* the copies */
@@ -122,7 +122,7 @@ static void release(invar_checkpoint_writer *w)
 {
     invar_free(w->lists);
     w->lists = NULL;
-    invar_checkpoint_making_release(&w->making);
+    invar_checkpoint_write_state_release(&w->making);
 }
 
 /* ---- copies, by the thread ------------------------------------------------------------------- */
@@ -130,7 +130,7 @@ static void release(invar_checkpoint_writer *w)
 static void release_room(invar_checkpoint_writer *w)
 {
     if (w->room)
-        invar_device_give_host(&w->beside, w->room);
+        invar_device_free_host(&w->beside, w->room);
     w->room = NULL;
     w->bytes = 0;
 }
@@ -140,8 +140,8 @@ static invar_status make_room(invar_checkpoint_writer *w, size_t bytes)
     if (bytes <= w->bytes)
         return INVAR_OK;
     release_room(w);
-    INVAR_TRY(invar_device_take_host(&w->beside, &w->room, bytes,
-                                     "the copy that a checkpoint is written from"));
+    INVAR_TRY(invar_device_alloc_host(&w->beside, &w->room, bytes,
+                                      "the copy that a checkpoint is written from"));
     w->bytes = bytes;
     return INVAR_OK;
 }
@@ -149,13 +149,13 @@ static invar_status make_room(invar_checkpoint_writer *w, size_t bytes)
 static void place_copies(invar_checkpoint_writer *w, invar_carver *c)
 {
     for (int64_t i = 0; i < w->content.n_tensors; i++)
-        w->to[i].tensor.data = invar_carve(c, invar_near_span(&w->from[i].tensor));
+        w->to[i].tensor.data = invar_carve(c, invar_host_staging_span(&w->from[i].tensor));
 }
 
 static invar_status copy_near(void *payload, int64_t i, int worker)
 {
     const invar_checkpoint_writer *w = payload;
-    size_t bytes = invar_near_span(&w->from[i].tensor);
+    size_t bytes = invar_host_staging_span(&w->from[i].tensor);
 
     (void)worker;
     if (!w->from[i].dev && bytes > 0)
@@ -173,8 +173,9 @@ static invar_status copy_tensors(invar_checkpoint_writer *w)
     place_copies(w, &c);
     for (int64_t i = 0; i < w->content.n_tensors; i++)
         if (w->from[i].dev)
-            INVAR_TRY(invar_device_get(&w->beside, w->to[i].tensor.data, w->from[i].tensor.data,
-                                       invar_near_span(&w->from[i].tensor)));
+            INVAR_TRY(invar_device_download(&w->beside, w->to[i].tensor.data,
+                                            w->from[i].tensor.data,
+                                            invar_host_staging_span(&w->from[i].tensor)));
     return invar_pool_run(w->beside.pool, w->content.n_tensors, copy_near, w);
 }
 
@@ -229,7 +230,8 @@ invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char 
     if (status == INVAR_OK)
         status = take_lists(writer, content);
     if (status == INVAR_OK && writer->dev)
-        status = invar_device_wait(writer->dev); // its copies do not wait for the other's ops
+        status =
+            invar_device_synchronize(writer->dev); // its copies do not wait for the other's ops
     if (status == INVAR_OK)
         status = start(writer);
     if (status != INVAR_OK)
@@ -302,7 +304,8 @@ void invar_checkpoint_writer_free(invar_checkpoint_writer *writer)
         return;
     if (writer->begun) {
         invar_error_take(&before); // what the next writer tidies up is no news
-        if (join(writer) != INVAR_OK || invar_folder_remove(writer->making.partial) != INVAR_OK)
+        if (join(writer) != INVAR_OK ||
+            invar_held_folder_remove(writer->making.partial) != INVAR_OK)
             invar_error_clear();
         invar_error_put(&before);
         release(writer);

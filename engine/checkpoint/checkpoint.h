@@ -55,7 +55,7 @@ typedef struct invar_checkpoint_optimizer {
 
 typedef struct invar_checkpoint_cursor {
     char name[INVAR_CHECKPOINT_WORD_SIZE]; /* of the data set: "train" */
-    invar_cursor at;
+    invar_data_cursor at;
 } invar_checkpoint_cursor;
 
 /* What the set of adapters alone does not say: how they were trained, and on which weights. */
@@ -128,32 +128,32 @@ invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner
  * The right of one process to write into a folder. Zeroed, it is none; release. It is found again
  * where the folder is moved.
  */
-typedef struct invar_checkpoint_claim {
-    invar_folder folder;
+typedef struct invar_checkpoint_lock {
+    invar_held_folder folder;
     bool held;
     int fd;                       /* of the file `owner`, locked */
     bool is_signed;               /* which says who it is */
     bool owned;                   /* there is an owner */
     invar_checkpoint_owner owner; /* where there is one */
-} invar_checkpoint_claim;
+} invar_checkpoint_lock;
 
 /*
  * Makes the folder where it is not there, locks it, and looks whose it is: what `owner` says, or,
  * of a folder without it, the newest checkpoint. INVAR_E_BUSY: another process writes there.
  */
-invar_status invar_checkpoint_claim_take(invar_checkpoint_claim *claim,
-                                         const char *save) INVAR_MUST_USE;
+invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim,
+                                           const char *save) INVAR_MUST_USE;
 
 /* Writes the owner, where none is written yet; durable. */
-invar_status invar_checkpoint_claim_sign(invar_checkpoint_claim *claim,
-                                         const invar_checkpoint_owner *owner) INVAR_MUST_USE;
+invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
+                                               const invar_checkpoint_owner *owner) INVAR_MUST_USE;
 
 /*
  * Before each write: claim->folder.path leads to the folder that was claimed. INVAR_E_STATE: it, or
  * its owner, was removed or replaced.
  */
-invar_status invar_checkpoint_claim_follow(invar_checkpoint_claim *claim) INVAR_MUST_USE;
-void invar_checkpoint_claim_release(invar_checkpoint_claim *claim);
+invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *claim) INVAR_MUST_USE;
+void invar_checkpoint_lock_release(invar_checkpoint_lock *claim);
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -251,7 +251,7 @@ bool invar_checkpoint_ready(const invar_checkpoint_writer *writer);
  * Removes what a writer that was killed left in SAVE; every write begins with it. Only for the one
  * who may write there.
  */
-invar_status invar_checkpoint_tidy(const char *save) INVAR_MUST_USE;
+invar_status invar_checkpoint_remove_leftovers(const char *save) INVAR_MUST_USE;
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -262,7 +262,7 @@ typedef struct invar_checkpoint invar_checkpoint;
 /* What its user can set, which a message then advises. */
 enum { INVAR_CHECKPOINT_CKPT_STEP = 1, INVAR_CHECKPOINT_SKIP_DAMAGED = 2 };
 
-typedef struct invar_checkpoint_choice {
+typedef struct invar_checkpoint_open_options {
     int64_t step; /* INVAR_CHECKPOINT_LATEST, or that of a folder */
     /* Take the newest older one that is whole, when the chosen one is not. */
     bool skip_damaged;
@@ -270,7 +270,7 @@ typedef struct invar_checkpoint_choice {
     void (*skipped)(void *payload, int64_t step, const char *why);
     void *payload;
     unsigned settings; /* 0: the message says only what is wrong */
-} invar_checkpoint_choice;
+} invar_checkpoint_open_options;
 
 /*
  * Verifies every file. INVAR_E_NOTFOUND: there is no checkpoint at all, or none of that step;
@@ -278,17 +278,17 @@ typedef struct invar_checkpoint_choice {
  * version. A NULL choice is the latest, nothing skipped.
  */
 invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
-                                   const invar_checkpoint_choice *choice) INVAR_MUST_USE;
+                                   const invar_checkpoint_open_options *choice) INVAR_MUST_USE;
 
 /*
  * The same for one that is named by its own folder, such as SAVE/iter_0000003 or a copy of it, of
- * which invar_checkpoint_is is true.
+ * which invar_checkpoint_is_folder is true.
  */
 invar_status invar_checkpoint_open_folder(invar_checkpoint **out,
                                           const char *folder) INVAR_MUST_USE;
 
 /* True when the folder is one checkpoint: its hashes lie there. */
-bool invar_checkpoint_is(const char *folder);
+bool invar_checkpoint_is_folder(const char *folder);
 
 /* True when the folder is the checkpoint that has this hash; its other files are not looked at. */
 bool invar_checkpoint_has_hash(const char *folder, const invar_digest *hash);
@@ -304,7 +304,7 @@ void invar_checkpoint_hash(invar_digest *out, const invar_checkpoint *checkpoint
 bool invar_checkpoint_is_bare(const invar_checkpoint *checkpoint);
 
 /* False for the moments of a checkpoint without them. */
-bool invar_checkpoint_has(const invar_checkpoint *checkpoint, const char *set);
+bool invar_checkpoint_has_set(const invar_checkpoint *checkpoint, const char *set);
 
 /*
  * Copies; INVAR_E_STATE when type or extents are others, INVAR_E_NOTFOUND without it,
@@ -314,24 +314,24 @@ invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *checkpo
                                    const char *set, const char *name) INVAR_MUST_USE;
 
 /* One that other ranks load: it counts as asked for, and is not read. INVAR_E_NOTFOUND without. */
-invar_status invar_checkpoint_pass(invar_checkpoint *checkpoint, const char *set,
-                                   const char *name) INVAR_MUST_USE;
+invar_status invar_checkpoint_skip_tensor(invar_checkpoint *checkpoint, const char *set,
+                                          const char *name) INVAR_MUST_USE;
 
 /* After loading a set: INVAR_E_STATE names a tensor of it that nobody asked for. */
-invar_status invar_checkpoint_loaded(const invar_checkpoint *checkpoint,
-                                     const char *set) INVAR_MUST_USE;
+invar_status invar_checkpoint_check_all_loaded(const invar_checkpoint *checkpoint,
+                                               const char *set) INVAR_MUST_USE;
 
 /* A blob, with a NUL after it that is not counted; the caller owns *out (invar_free). */
-invar_status invar_checkpoint_read(char **out, size_t *bytes_out,
-                                   const invar_checkpoint *checkpoint,
-                                   const char *blob) INVAR_MUST_USE;
+invar_status invar_checkpoint_read_blob(char **out, size_t *bytes_out,
+                                        const invar_checkpoint *checkpoint,
+                                        const char *blob) INVAR_MUST_USE;
 
 /*
  * After the ledger was resumed behind this checkpoint: where the process died between the rename
  * and the completion, the completion is written now. Without such an intent nothing happens.
  */
-invar_status invar_checkpoint_settle(const invar_checkpoint *checkpoint,
-                                     invar_ledger *ledger) INVAR_MUST_USE;
+invar_status invar_checkpoint_finish_pending(const invar_checkpoint *checkpoint,
+                                             invar_ledger *ledger) INVAR_MUST_USE;
 
 /* The steps of SAVE's folders, ascending, whole or not; the caller owns *out (invar_free). */
 invar_status invar_checkpoint_list(int64_t **out, int64_t *count_out,

@@ -33,7 +33,7 @@ static invar_status io_error(const char *path, const char *what)
     char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
 
     invar_path_show(shown, path);
-    invar_path_whole(whole, path);
+    invar_path_absolute_hint(whole, path);
     return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code, "%s: %s: %s%s", shown,
                       what, strerror(code), code == ENOENT ? whole : "");
 }
@@ -168,13 +168,13 @@ invar_status invar_checkpoint_mark(const char *save, int64_t step, bool by_time)
     if (!by_time) {
         if (unlink(path) != 0)
             return io_error(path, "cannot be removed");
-        return invar_folder_sync(save);
+        return invar_held_folder_sync(save);
     }
     fd = invar_fd_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return io_error(path, "cannot be written");
     close(fd);
-    return invar_folder_sync(save);
+    return invar_held_folder_sync(save);
 }
 
 invar_status invar_checkpoint_count(int64_t *by_time_out, int64_t *others_out, const char *save)
@@ -205,8 +205,8 @@ static invar_status drop(const char *save, int64_t step)
     INVAR_TRY(invar_checkpoint_folder(partial, save, step, ".tmp"));
     if (rename(path, partial) != 0)
         return io_error(path, "cannot be renamed");
-    INVAR_TRY(invar_folder_sync(save));
-    INVAR_TRY(invar_folder_remove(partial));
+    INVAR_TRY(invar_held_folder_sync(save));
+    INVAR_TRY(invar_held_folder_remove(partial));
     return invar_checkpoint_mark(save, step, false);
 }
 
@@ -248,7 +248,7 @@ static invar_status remove_all(const char *save, const steps *list, const char *
 
     for (int64_t i = 0; i < list->count; i++) {
         INVAR_TRY(invar_checkpoint_folder(path, save, list->of[i], suffix));
-        INVAR_TRY(invar_folder_remove(path));
+        INVAR_TRY(invar_held_folder_remove(path));
     }
     return INVAR_OK;
 }
@@ -280,7 +280,7 @@ static invar_status remove_marks(const char *save, const steps *list)
     return INVAR_OK;
 }
 
-invar_status invar_checkpoint_tidy(const char *save)
+invar_status invar_checkpoint_remove_leftovers(const char *save)
 {
     steps partial = {0}, old = {0}, marks = {0};
     invar_status status = scan(&partial, save, ".tmp");

@@ -63,7 +63,7 @@ invar_status invar_checkpoint_index_text(char **out, size_t *bytes_out,
 invar_status invar_checkpoint_index_parse(invar_checkpoint_index *out, const char *where,
                                           const char *text, size_t bytes) INVAR_MUST_USE;
 
-/* The type in a file; INVAR_E_UNSUPPORTED for the quantised ones. */
+/* The type in a file; INVAR_E_UNSUPPORTED for the quantized ones. */
 invar_status invar_checkpoint_type(invar_safetensors_type *out, const char *name,
                                    invar_dtype dtype) INVAR_MUST_USE;
 

@@ -115,12 +115,12 @@ invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner
 
 /* ---- the claim ------------------------------------------------------------------------------- */
 
-void invar_checkpoint_claim_release(invar_checkpoint_claim *claim)
+void invar_checkpoint_lock_release(invar_checkpoint_lock *claim)
 {
     if (claim->held)
         close(claim->fd);
-    invar_folder_release(&claim->folder);
-    *claim = (invar_checkpoint_claim){0};
+    invar_held_folder_release(&claim->folder);
+    *claim = (invar_checkpoint_lock){0};
 }
 
 /* Somebody else's file in its place must not lead us elsewhere. */
@@ -138,7 +138,7 @@ static invar_status open_owner(int *out, const char *path)
     return io_error(path, "it is no regular file");
 }
 
-static invar_status lock(invar_checkpoint_claim *claim)
+static invar_status lock(invar_checkpoint_lock *claim)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -152,7 +152,7 @@ static invar_status lock(invar_checkpoint_claim *claim)
                       shown);
 }
 
-static invar_status look(invar_checkpoint_claim *claim, const char *path)
+static invar_status look(invar_checkpoint_lock *claim, const char *path)
 {
     struct stat info;
 
@@ -165,12 +165,12 @@ static invar_status look(invar_checkpoint_claim *claim, const char *path)
     return read_owner(&claim->owner, path);
 }
 
-static invar_status take(invar_checkpoint_claim *claim, const char *save)
+static invar_status take(invar_checkpoint_lock *claim, const char *save)
 {
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_folder_make(save));
-    INVAR_TRY(invar_folder_hold(&claim->folder, save));
+    INVAR_TRY(invar_held_folder_make(save));
+    INVAR_TRY(invar_held_folder_open(&claim->folder, save));
     INVAR_TRY(invar_path_join(path, sizeof path, save, OWNER));
     INVAR_TRY(open_owner(&claim->fd, path));
     claim->held = true;
@@ -178,19 +178,19 @@ static invar_status take(invar_checkpoint_claim *claim, const char *save)
     return look(claim, path);
 }
 
-invar_status invar_checkpoint_claim_take(invar_checkpoint_claim *claim, const char *save)
+invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim, const char *save)
 {
     invar_status status;
 
-    *claim = (invar_checkpoint_claim){0};
+    *claim = (invar_checkpoint_lock){0};
     status = take(claim, save);
     if (status != INVAR_OK)
-        invar_checkpoint_claim_release(claim);
+        invar_checkpoint_lock_release(claim);
     return status;
 }
 
-invar_status invar_checkpoint_claim_sign(invar_checkpoint_claim *claim,
-                                         const invar_checkpoint_owner *owner)
+invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
+                                               const invar_checkpoint_owner *owner)
 {
     char text[256], identity[INVAR_DIGEST_HEX_SIZE];
     int bytes;
@@ -207,15 +207,15 @@ invar_status invar_checkpoint_claim_sign(invar_checkpoint_claim *claim,
     }
     claim->is_signed = claim->owned = true;
     claim->owner = *owner;
-    return invar_folder_sync(claim->folder.path);
+    return invar_held_folder_sync(claim->folder.path);
 }
 
-invar_status invar_checkpoint_claim_follow(invar_checkpoint_claim *claim)
+invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *claim)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     struct stat ours, there;
 
-    INVAR_TRY(invar_folder_follow(&claim->folder));
+    INVAR_TRY(invar_held_folder_refresh(&claim->folder));
     INVAR_TRY(invar_path_join(path, sizeof path, claim->folder.path, OWNER));
     // by the folder that is held: its path may be another one again by now
     if (fstat(claim->fd, &ours) == 0 &&

@@ -327,7 +327,7 @@ static invar_status open_step(invar_checkpoint **out, const char *save, int64_t 
     return open_at(out, folder, step);
 }
 
-bool invar_checkpoint_is(const char *folder)
+bool invar_checkpoint_is_folder(const char *folder)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -374,7 +374,7 @@ invar_status invar_checkpoint_open_folder(invar_checkpoint **out, const char *fo
     return name_earlier(save, folder);
 }
 
-static void tell(const invar_checkpoint_choice *choice, int64_t step)
+static void tell(const invar_checkpoint_open_options *choice, int64_t step)
 {
     if (choice->skipped)
         choice->skipped(choice->payload, step, invar_error_last()->message);
@@ -382,7 +382,7 @@ static void tell(const invar_checkpoint_choice *choice, int64_t step)
 
 /* The newest one older than `below` that is whole; without any, the error that came before. */
 static invar_status open_older(invar_checkpoint **out, const char *save, int64_t below,
-                               const invar_checkpoint_choice *choice)
+                               const invar_checkpoint_open_options *choice)
 {
     invar_status status = invar_error_last()->status, first = status;
     int64_t *steps, count;
@@ -429,7 +429,8 @@ static invar_status list_others(char *out, size_t size, bool *older, const char 
 }
 
 /* Adds to the error what could be opened instead of `step`, and by which of the user's settings. */
-static invar_status advise(const char *save, int64_t step, const invar_checkpoint_choice *choice)
+static invar_status advise(const char *save, int64_t step,
+                           const invar_checkpoint_open_options *choice)
 {
     char list[(SHOWN_STEPS + 1) * 24], folder[INVAR_PATH_SIZE];
     invar_error why;
@@ -454,7 +455,7 @@ static invar_status advise(const char *save, int64_t step, const invar_checkpoin
 }
 
 static invar_status open_chosen(invar_checkpoint **out, int64_t *step, const char *save,
-                                const invar_checkpoint_choice *choice)
+                                const invar_checkpoint_open_options *choice)
 {
     bool latest = choice->step == INVAR_CHECKPOINT_LATEST;
     invar_status status;
@@ -473,9 +474,9 @@ static invar_status open_chosen(invar_checkpoint **out, int64_t *step, const cha
 }
 
 invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
-                                   const invar_checkpoint_choice *choice)
+                                   const invar_checkpoint_open_options *choice)
 {
-    static const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
+    static const invar_checkpoint_open_options newest = {.step = INVAR_CHECKPOINT_LATEST};
     invar_status status;
     int64_t step;
 
@@ -517,7 +518,7 @@ static int64_t find_set(const invar_checkpoint *c, const char *set)
     return -1;
 }
 
-bool invar_checkpoint_has(const invar_checkpoint *c, const char *set)
+bool invar_checkpoint_has_set(const invar_checkpoint *c, const char *set)
 {
     return find_set(c, set) >= 0;
 }
@@ -579,7 +580,7 @@ static invar_status find(invar_checkpoint_entry **out, int64_t *number, invar_ch
     return INVAR_OK;
 }
 
-invar_status invar_checkpoint_pass(invar_checkpoint *c, const char *set, const char *name)
+invar_status invar_checkpoint_skip_tensor(invar_checkpoint *c, const char *set, const char *name)
 {
     invar_checkpoint_entry *e;
     int64_t number;
@@ -608,7 +609,7 @@ invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *c, cons
     return INVAR_OK;
 }
 
-invar_status invar_checkpoint_loaded(const invar_checkpoint *c, const char *set)
+invar_status invar_checkpoint_check_all_loaded(const invar_checkpoint *c, const char *set)
 {
     int64_t number = find_set(c, set);
 
@@ -622,8 +623,8 @@ invar_status invar_checkpoint_loaded(const invar_checkpoint *c, const char *set)
     return INVAR_OK;
 }
 
-invar_status invar_checkpoint_read(char **out, size_t *bytes_out, const invar_checkpoint *c,
-                                   const char *blob)
+invar_status invar_checkpoint_read_blob(char **out, size_t *bytes_out, const invar_checkpoint *c,
+                                        const char *blob)
 {
     const invar_checkpoint_file *file = invar_checkpoint_files_find(&c->files, blob);
     invar_digest hash;
@@ -668,7 +669,7 @@ static invar_status take_pending(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-invar_status invar_checkpoint_settle(const invar_checkpoint *c, invar_ledger *ledger)
+invar_status invar_checkpoint_finish_pending(const invar_checkpoint *c, invar_ledger *ledger)
 {
     const invar_checkpoint_state *s = &c->index.state;
     pending p = {.step = s->step};
@@ -686,11 +687,11 @@ invar_status invar_checkpoint_settle(const invar_checkpoint *c, invar_ledger *le
     INVAR_TRY(status);
     INVAR_TRY(invar_ledger_query_find(&query, "checkpoint-pending"));
     argument.value = (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = run.run};
-    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_request){.sql = query.sql,
-                                                                  .arguments = &argument,
-                                                                  .n_arguments = 1,
-                                                                  .row = take_pending,
-                                                                  .payload = &p}));
+    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = query.sql,
+                                                                         .arguments = &argument,
+                                                                         .n_arguments = 1,
+                                                                         .row = take_pending,
+                                                                         .payload = &p}));
     if (!p.path[0])
         return INVAR_OK;
     return invar_ledger_checkpoint_complete(

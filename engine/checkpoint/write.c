@@ -24,7 +24,7 @@
 
 #include "base/invar_banned.h"
 
-typedef invar_checkpoint_making making;
+typedef invar_checkpoint_write_state making;
 
 /* ---- what there is to write ------------------------------------------------------------------ */
 
@@ -63,7 +63,7 @@ static invar_status hash_near_ones(making *m)
 
 static bool is_far(const invar_checkpoint_tensor *t)
 {
-    return t->dev && invar_device_far(t->dev);
+    return t->dev && invar_device_is_local(t->dev);
 }
 
 /* Of the far ones, which are all of one device; NULL: there is none. */
@@ -79,15 +79,15 @@ static invar_status hash_far(invar_digest *out, const invar_checkpoint_content *
                              const invar_device *dev)
 {
     invar_status status = INVAR_OK;
-    invar_digests digests;
+    invar_tensor_hasher digests;
 
-    invar_digests_init(&digests, dev);
+    invar_tensor_hasher_init(&digests, dev);
     for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
         if (is_far(&c->tensors[i]))
-            status = invar_digests_add(&digests, &c->tensors[i].tensor, 1);
+            status = invar_tensor_hasher_add(&digests, &c->tensors[i].tensor, 1);
     if (status == INVAR_OK)
-        status = invar_digests_read(out, &digests);
-    invar_digests_release(&digests);
+        status = invar_tensor_hasher_read(out, &digests);
+    invar_tensor_hasher_release(&digests);
     return status;
 }
 
@@ -161,16 +161,16 @@ invar_status invar_checkpoint_prepare(making *m, const char *save,
     return hash_far_ones(m);
 }
 
-void invar_checkpoint_making_release(making *m)
+void invar_checkpoint_write_state_release(making *m)
 {
     invar_checkpoint_index_release(&m->index);
-    invar_window_release(&m->window);
+    invar_host_window_release(&m->window);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static invar_status put_tensor(invar_safetensors_writer *writer,
-                               const invar_checkpoint_tensor *from, invar_window *window)
+                               const invar_checkpoint_tensor *from, invar_host_window *window)
 {
     size_t size = (size_t)invar_dtype_bits(from->tensor.dtype) / 8;
     int64_t columns = invar_tensor_row_elements(&from->tensor);
@@ -178,12 +178,12 @@ static invar_status put_tensor(invar_safetensors_writer *writer,
     const char *at;
 
     window->dev = from->dev;
-    INVAR_TRY(invar_window_tensor(&t, window, &from->tensor));
+    INVAR_TRY(invar_host_window_tensor(&t, window, &from->tensor));
     at = t.data;
     if (t.row_stride == columns || t.shape[0] <= 1)
-        return invar_safetensors_put(writer, at, t.shape[0] * columns);
+        return invar_safetensors_write(writer, at, t.shape[0] * columns);
     for (int64_t i = 0; i < t.shape[0]; i++, at += (size_t)t.row_stride * size)
-        INVAR_TRY(invar_safetensors_put(writer, at, columns));
+        INVAR_TRY(invar_safetensors_write(writer, at, columns));
     return INVAR_OK;
 }
 
@@ -271,7 +271,7 @@ static invar_status write_blob(const making *m, const invar_checkpoint_blob *blo
     slash = strrchr(folder, '/');
     *slash = '\0';
     if (strcmp(folder, m->partial) != 0)
-        INVAR_TRY(invar_folder_make_one(folder));
+        INVAR_TRY(invar_held_folder_make_one(folder));
     return write_file(m, blob->name, blob->data, blob->bytes);
 }
 
@@ -308,7 +308,7 @@ static invar_status write_hashes(making *m)
 
 static invar_status write_files(making *m)
 {
-    INVAR_TRY(invar_folder_make_one(m->partial));
+    INVAR_TRY(invar_held_folder_make_one(m->partial));
     for (int64_t i = 0; i < m->index.n_sets; i++)
         INVAR_TRY(make_set(m, &m->index.sets[i], fill_set));
     for (int64_t i = 0; i < m->content->n_blobs; i++)
@@ -346,7 +346,7 @@ static invar_status put_in_place(const making *m)
     if (status != INVAR_OK && replaces)
         rename(m->old, m->path); // else a reader finds it under the old name
     INVAR_TRY(status);
-    return invar_folder_sync(m->save);
+    return invar_held_folder_sync(m->save);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -371,7 +371,7 @@ static invar_status clean_up(const making *m, invar_status status)
     if (status == INVAR_OK)
         return INVAR_OK;
     invar_error_take(&why);
-    if (invar_folder_remove(m->partial) != INVAR_OK)
+    if (invar_held_folder_remove(m->partial) != INVAR_OK)
         invar_error_clear(); // the next writer will try again
     invar_error_put(&why);
     return status;
@@ -381,8 +381,8 @@ invar_status invar_checkpoint_make_files(making *m)
 {
     INVAR_TRY(hash_near_ones(m));
     if (!m->options.claimed)
-        INVAR_TRY(invar_folder_make(m->save));
-    INVAR_TRY(invar_checkpoint_tidy(m->save));
+        INVAR_TRY(invar_held_folder_make(m->save));
+    INVAR_TRY(invar_checkpoint_remove_leftovers(m->save));
     return clean_up(m, write_files(m));
 }
 
@@ -399,7 +399,7 @@ invar_status invar_checkpoint_publish(making *m, const char *save)
     INVAR_TRY(announce(m, invar_ledger_checkpoint_complete));
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
     // it is the latest now: what cannot be removed is left to the next writer
-    if (invar_folder_remove(m->old) != INVAR_OK ||
+    if (invar_held_folder_remove(m->old) != INVAR_OK ||
         invar_checkpoint_prune(m->save, m->index.state.step, m->options.keep,
                                m->options.ends ? 0 : INVAR_CHECKPOINT_KEPT_BY_TIME) != INVAR_OK)
         invar_error_clear();
@@ -425,7 +425,7 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
         status = make(m, save);
     if (status == INVAR_OK && hash_out)
         *hash_out = m->hash;
-    invar_checkpoint_making_release(m);
+    invar_checkpoint_write_state_release(m);
     invar_free(m);
     return status;
 }
@@ -456,7 +456,7 @@ invar_status invar_checkpoint_measure(int64_t *bytes_out, const invar_checkpoint
     m->content = content;
     status = measure(m);
     *bytes_out = m->bytes;
-    invar_checkpoint_making_release(m);
+    invar_checkpoint_write_state_release(m);
     invar_free(m);
     return status;
 }

@@ -36,12 +36,12 @@ typedef struct piece {
     size_t at, bytes;
 } piece;
 
-static bool gathers(const invar_comm_move *move)
+static bool gathers(const invar_comm_transfer *move)
 {
     return move->op == INVAR_COMM_ALLGATHERV || move->op == INVAR_COMM_SPLIT;
 }
 
-static piece given(const invar_comm_move *move, int rank, int peer)
+static piece given(const invar_comm_transfer *move, int rank, int peer)
 {
     switch (move->op) {
     case INVAR_COMM_ALLTOALLV: return (piece){.there = true, .bytes = move->in_bytes[peer]};
@@ -55,7 +55,7 @@ static piece given(const invar_comm_move *move, int rank, int peer)
     }
 }
 
-static piece gotten(const invar_comm_move *move, int peer)
+static piece gotten(const invar_comm_transfer *move, int peer)
 {
     switch (move->op) {
     case INVAR_COMM_SENDRECV:
@@ -69,7 +69,7 @@ static piece gotten(const invar_comm_move *move, int peer)
 
 /* Goes through the ranks in ascending order; pieces of one side lie behind each other. */
 typedef struct walk {
-    const invar_comm_move *move;
+    const invar_comm_transfer *move;
     int rank, size;
     int peer; /* -1 at first */
     piece in, out;
@@ -89,20 +89,20 @@ static bool walk_on(walk *w)
     return true;
 }
 
-static walk walk_begin(const invar_comm_move *move, int rank, int size)
+static walk walk_begin(const invar_comm_transfer *move, int rank, int size)
 {
     return (walk){.move = move, .rank = rank, .size = size, .peer = -1};
 }
 
 /* ---- is it one ------------------------------------------------------------------------------- */
 
-static invar_status bad(const invar_comm_move *move, const char *why)
+static invar_status bad(const invar_comm_transfer *move, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s in phase \"%s\": %s", invar_comm_op_name(move->op),
                       move->phase, why);
 }
 
-static invar_status check_ends(const invar_comm_move *move, int rank, int size)
+static invar_status check_ends(const invar_comm_transfer *move, int rank, int size)
 {
     bool pair = move->op == INVAR_COMM_SENDRECV;
 
@@ -118,7 +118,7 @@ static invar_status check_ends(const invar_comm_move *move, int rank, int size)
     return INVAR_OK;
 }
 
-static invar_status check_sums(const invar_comm_move *move, int rank, int size)
+static invar_status check_sums(const invar_comm_transfer *move, int rank, int size)
 {
     walk w = walk_begin(move, rank, size);
 
@@ -131,7 +131,7 @@ static invar_status check_sums(const invar_comm_move *move, int rank, int size)
     return INVAR_OK;
 }
 
-static invar_status check_move(const invar_comm_move *move, int rank, int size)
+static invar_status check_move(const invar_comm_transfer *move, int rank, int size)
 {
     if ((unsigned)move->op >= INVAR_COMM_OPS || !move->phase || !move->phase[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a call between ranks has no op or no phase");
@@ -145,7 +145,7 @@ static invar_status check_move(const invar_comm_move *move, int rank, int size)
 }
 
 /* The same of a move that is made: its bytes lie somewhere. */
-static invar_status check_call(const invar_comm_move *move, int rank, int size)
+static invar_status check_call(const invar_comm_transfer *move, int rank, int size)
 {
     bool gives = false, gets = false;
     walk w;
@@ -162,10 +162,10 @@ static invar_status check_call(const invar_comm_move *move, int rank, int size)
     return INVAR_OK;
 }
 
-static invar_comm_own own_of(const invar_comm_move *move, int rank, int size)
+static invar_comm_self_copy own_of(const invar_comm_transfer *move, int rank, int size)
 {
     walk w = walk_begin(move, rank, size);
-    invar_comm_own own = {.to = NULL};
+    invar_comm_self_copy own = {.to = NULL};
 
     while (walk_on(&w) && w.peer < rank)
         continue;
@@ -178,16 +178,16 @@ static invar_comm_own own_of(const invar_comm_move *move, int rank, int size)
     return own;
 }
 
-static void copy_own(const invar_comm *comm, const invar_comm_move *move)
+static void copy_own(const invar_comm *comm, const invar_comm_transfer *move)
 {
-    invar_comm_own own = own_of(move, comm->rank, comm->size);
+    invar_comm_self_copy own = own_of(move, comm->rank, comm->size);
 
     if (own.to && !comm->world->imagined)
         memcpy(own.to, own.from, own.bytes);
 }
 
-static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_move *move, int rank,
-                        int size)
+static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_transfer *move,
+                        int rank, int size)
 {
     walk w = walk_begin(move, rank, size);
 
@@ -198,8 +198,8 @@ static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_mov
     }
 }
 
-invar_status invar_comm_move_bytes(uint64_t *sent_out, uint64_t *received_out,
-                                   const invar_comm_move *move, int rank, int size)
+invar_status invar_comm_transfer_bytes(uint64_t *sent_out, uint64_t *received_out,
+                                       const invar_comm_transfer *move, int rank, int size)
 {
     *sent_out = *received_out = 0;
     if (size < 1 || size > INVAR_COMM_MAX_SIZE || rank < 0 || rank >= size)
@@ -211,7 +211,7 @@ invar_status invar_comm_move_bytes(uint64_t *sent_out, uint64_t *received_out,
 
 /* ---- tickets --------------------------------------------------------------------------------- */
 
-static void ticket_free(invar_comm_ticket *ticket)
+static void ticket_free(invar_comm_request *ticket)
 {
     if (!ticket)
         return;
@@ -220,9 +220,9 @@ static void ticket_free(invar_comm_ticket *ticket)
     invar_free(ticket);
 }
 
-static invar_status ticket_new(invar_comm_ticket **out, int size)
+static invar_status ticket_new(invar_comm_request **out, int size)
 {
-    invar_comm_ticket *ticket;
+    invar_comm_request *ticket;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&ticket, 1, sizeof *ticket, "a call between ranks"));
@@ -237,7 +237,7 @@ static invar_status ticket_new(invar_comm_ticket **out, int size)
     return INVAR_OK;
 }
 
-static invar_status take_ticket(invar_comm_ticket **out, invar_comm *comm)
+static invar_status take_ticket(invar_comm_request **out, invar_comm *comm)
 {
     if (comm->spare) {
         *out = comm->spare;
@@ -249,13 +249,13 @@ static invar_status take_ticket(invar_comm_ticket **out, invar_comm *comm)
     return INVAR_OK;
 }
 
-static void put_ticket(invar_comm_ticket *ticket)
+static void put_ticket(invar_comm_request *ticket)
 {
     ticket->next = ticket->comm->spare;
     ticket->comm->spare = ticket;
 }
 
-static void add_message(invar_comm_ticket *ticket, int peer, bool incoming, char *data,
+static void add_message(invar_comm_request *ticket, int peer, bool incoming, char *data,
                         size_t bytes)
 {
     invar_comm *comm = ticket->comm;
@@ -277,7 +277,8 @@ static void add_message(invar_comm_ticket *ticket, int peer, bool incoming, char
 }
 
 /* Messages with the ranks from `low` to before `high`. */
-static void add_messages(invar_comm_ticket *ticket, const invar_comm_move *move, int low, int high)
+static void add_messages(invar_comm_request *ticket, const invar_comm_transfer *move, int low,
+                         int high)
 {
     walk w = walk_begin(move, ticket->comm->rank, ticket->comm->size);
 
@@ -302,10 +303,10 @@ static void count_call(invar_comm *comm, invar_comm_op op, uint64_t sent, uint64
 }
 
 /* Behind all that were started before it. */
-static void add_due(invar_comm_ticket *ticket, const invar_comm_move *move)
+static void add_due(invar_comm_request *ticket, const invar_comm_transfer *move)
 {
     invar_comm *comm = ticket->comm;
-    invar_comm_ticket **link = &comm->due;
+    invar_comm_request **link = &comm->due;
 
     ticket->own = own_of(move, comm->rank, comm->size);
     ticket->later = NULL;
@@ -314,9 +315,9 @@ static void add_due(invar_comm_ticket *ticket, const invar_comm_move *move)
     *link = ticket;
 }
 
-static void drop_due(invar_comm_ticket *ticket)
+static void drop_due(invar_comm_request *ticket)
 {
-    invar_comm_ticket **link = &ticket->comm->due;
+    invar_comm_request **link = &ticket->comm->due;
 
     while (*link != ticket)
         link = &(*link)->later;
@@ -332,13 +333,13 @@ static void beat(invar_world *world, double now, double seconds)
     world->transport->beat(world->self);
 }
 
-void invar_comm_beat(invar_comm *comm, double seconds)
+void invar_comm_heartbeat(invar_comm *comm, double seconds)
 {
     beat(comm->world, invar_comm_clock(), seconds);
 }
 
 /* A call has completed: it counts, and who watches is shown it. */
-static void end_call(const invar_comm_ticket *ticket, double from)
+static void end_call(const invar_comm_request *ticket, double from)
 {
     invar_world *world = ticket->comm->world;
     double now = invar_comm_clock(), waited = now - from;
@@ -347,20 +348,21 @@ static void end_call(const invar_comm_ticket *ticket, double from)
         beat(world, now, ticket->seconds);
     count_call(ticket->comm, ticket->op, ticket->sent, ticket->received, waited);
     if (world->done)
-        world->done(world->payload, &(invar_comm_done){ticket->op, ticket->phase, ticket->sent,
-                                                       ticket->received, waited});
+        world->done(world->payload, &(invar_comm_event){ticket->op, ticket->phase, ticket->sent,
+                                                        ticket->received, waited});
 }
 
-static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar_comm_move *move)
+static invar_status begin(invar_comm_request **out, invar_comm *comm,
+                          const invar_comm_transfer *move)
 {
     invar_world *world = comm->world;
-    invar_comm_ticket *ticket;
+    invar_comm_request *ticket;
     invar_status status = INVAR_OK;
 
     *out = NULL;
     INVAR_TRY(check_call(move, comm->rank, comm->size));
     if (world->failure.native)
-        return invar_world_adopt(world, &world->failure);
+        return invar_world_accept_failure(world, &world->failure);
     INVAR_TRY(take_ticket(&ticket, comm));
     ticket->op = move->op;
     ticket->seconds = move->seconds;
@@ -391,7 +393,7 @@ static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar
 }
 
 /* For messages, once. */
-static invar_status meet(invar_comm_ticket *ticket)
+static invar_status meet(invar_comm_request *ticket)
 {
     invar_world *world = ticket->comm->world;
 
@@ -402,13 +404,13 @@ static invar_status meet(invar_comm_ticket *ticket)
 }
 
 /* All ranks carry calls in the order in which they were started, whatever they wait for first. */
-static invar_status carry(invar_comm_ticket *ticket)
+static invar_status carry(invar_comm_request *ticket)
 {
     invar_comm *comm = ticket->comm;
     invar_status status = INVAR_OK;
 
     while (status == INVAR_OK && ticket->due) {
-        invar_comm_ticket *oldest = comm->due;
+        invar_comm_request *oldest = comm->due;
 
         status = meet(oldest);
         if (status == INVAR_OK)
@@ -420,14 +422,14 @@ static invar_status carry(invar_comm_ticket *ticket)
         return INVAR_OK;
     drop_due(ticket);
     if (meet(ticket) != INVAR_OK) // so that its messages are under way no longer
-        return invar_world_adopt(comm->world, &comm->world->failure);
+        return invar_world_accept_failure(comm->world, &comm->world->failure);
     return status;
 }
 
-invar_status invar_comm_wait(invar_comm_ticket *ticket)
+invar_status invar_comm_wait(invar_comm_request *ticket)
 {
     invar_comm *comm = ticket->comm;
-    invar_comm_ticket **link = &comm->world->under_way;
+    invar_comm_request **link = &comm->world->under_way;
     double from = invar_comm_clock();
     invar_status status;
 
@@ -442,14 +444,14 @@ invar_status invar_comm_wait(invar_comm_ticket *ticket)
     return status;
 }
 
-invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move)
+invar_status invar_comm_transfer_now(invar_comm *comm, const invar_comm_transfer *move)
 {
-    invar_comm_ticket *ticket;
+    invar_comm_request *ticket;
 
     if (comm->size == 1 && !comm->carrier) { // no ticket, no clock
         INVAR_TRY(check_call(move, 0, 1));
         if (comm->world->failure.native)
-            return invar_world_adopt(comm->world, &comm->world->failure);
+            return invar_world_accept_failure(comm->world, &comm->world->failure);
         copy_own(comm, move);
         count_call(comm, move->op, 0, 0, 0);
         return INVAR_OK;
@@ -458,25 +460,25 @@ invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move)
     return invar_comm_wait(ticket);
 }
 
-static invar_status no_split(const invar_comm_move *move)
+static invar_status no_split(const invar_comm_transfer *move)
 {
     if (move->op == INVAR_COMM_SPLIT)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a group is split by invar_comm_split alone");
     return INVAR_OK;
 }
 
-invar_status invar_comm_start(invar_comm_ticket **out, invar_comm *comm,
-                              const invar_comm_move *move)
+invar_status invar_comm_start(invar_comm_request **out, invar_comm *comm,
+                              const invar_comm_transfer *move)
 {
     *out = NULL;
     INVAR_TRY(no_split(move));
     return begin(out, comm, move);
 }
 
-invar_status invar_comm_run(invar_comm *comm, const invar_comm_move *move)
+invar_status invar_comm_run(invar_comm *comm, const invar_comm_transfer *move)
 {
     INVAR_TRY(no_split(move));
-    return invar_comm_move_now(comm, move);
+    return invar_comm_transfer_now(comm, move);
 }
 
 /* ---- handles --------------------------------------------------------------------------------- */
@@ -509,7 +511,7 @@ invar_status invar_comm_self(invar_comm **out)
     return invar_world_new(out, 0, 1);
 }
 
-invar_status invar_comm_imagined(invar_comm **out, int rank, int size)
+invar_status invar_comm_simulated(invar_comm **out, int rank, int size)
 {
     *out = NULL;
     if (size < 1 || size > INVAR_COMM_MAX_SIZE || rank < 0 || rank >= size)
@@ -522,24 +524,24 @@ invar_status invar_comm_imagined(invar_comm **out, int rank, int size)
 static void drop_spare(invar_comm *comm)
 {
     while (comm->spare) {
-        invar_comm_ticket *next = comm->spare->next;
+        invar_comm_request *next = comm->spare->next;
 
         ticket_free(comm->spare);
         comm->spare = next;
     }
 }
 
-bool invar_comm_revive(invar_comm *comm)
+bool invar_comm_recover(invar_comm *comm)
 {
     invar_world *world = comm->world;
 
-    if (world->failure.native != ECANCELED || comm->context != INVAR_CONTEXT_FIRST)
+    if (world->failure.native != ECANCELED || comm->context != INVAR_COMM_CONTEXT_FIRST)
         return false;
     INVAR_CHECK(!world->under_way); // every ticket is waited for
     drop_spare(comm);               // a transport may have kept their messages
     world->halted = world->failure;
     world->failure = (invar_comm_failure){0};
-    comm->context = INVAR_CONTEXT_REVIVED; // what ranks were in the middle of is not met
+    comm->context = INVAR_COMM_CONTEXT_REVIVED; // what ranks were in the middle of is not met
     for (int i = 0; i < comm->size; i++)
         comm->posted[i] = comm->awaited[i] = 0;
     if (world->transport)
@@ -583,13 +585,14 @@ const char *invar_comm_host(const invar_comm *comm, int rank)
     return comm->world->hosts[comm->members[rank]];
 }
 
-invar_comm_count invar_comm_counted(const invar_comm *comm, invar_comm_op op)
+invar_comm_stats invar_comm_get_stats(const invar_comm *comm, invar_comm_op op)
 {
     return comm->counts[op];
 }
 
-void invar_comm_watch(invar_comm *comm, void (*done)(void *payload, const invar_comm_done *call),
-                      void *payload)
+void invar_comm_set_observer(invar_comm *comm,
+                             void (*done)(void *payload, const invar_comm_event *call),
+                             void *payload)
 {
     comm->world->done = done;
     comm->world->payload = payload;

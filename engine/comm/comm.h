@@ -9,14 +9,15 @@
  * their own (docs/adr/0020-transports-move-bytes.md). Nor can a caller see what arrived first: it
  * waits for moves that it names.
  *
- * A rank that computes for long is not one that hangs: it beats (invar_comm_beat), and those who
+ * A rank that computes for long is not one that hangs: it beats (invar_comm_heartbeat), and those
+ * who
  * wait go on waiting. A deadline passes where no rank of the world beats, or completes a call.
  *
  * A rank that dies, hangs, aborts or calls something else ends the calls of all others: each fails
  * with INVAR_E_IO and the same line, which names a rank, its host and the phase. After that every
  * call on the group and on what it was split into fails with that line. `native` says what it was:
  * ETIMEDOUT (a deadline), EPROTO (another call), ECONNRESET (the rank has left), ECONNABORTED
- * (invar_comm_abort), ECANCELED (invar_comm_halt).
+ * (invar_comm_abort), ECANCELED (invar_comm_abort_recoverable).
  *
  * The handles of a rank are used by one thread at a time. Memory is the host's, but for groups of
  * invar_comm_nccl.
@@ -37,7 +38,7 @@ extern "C" {
 #endif
 
 typedef struct invar_comm invar_comm;
-typedef struct invar_comm_ticket invar_comm_ticket;
+typedef struct invar_comm_request invar_comm_request;
 
 #define INVAR_COMM_NONE (-1)
 #define INVAR_COMM_PHASE_SIZE 48 /* of a phase with its NUL; what is longer is cut */
@@ -60,7 +61,7 @@ const char *invar_comm_op_name(invar_comm_op op);
  * than that `in` and `out` do not overlap. Ranks of one call name the same phase, and what one
  * gives is as long as the other expects: a difference is found and told.
  */
-typedef struct invar_comm_move {
+typedef struct invar_comm_transfer {
     invar_comm_op op;
     const char *phase; /* what it is for: a part of messages */
     double seconds;    /* without a beat of any rank a wait for others ends; 0: never */
@@ -72,16 +73,16 @@ typedef struct invar_comm_move {
     int from;                /* SENDRECV the same; BROADCAST: who gives */
     size_t to_bytes;         /* SENDRECV */
     size_t from_bytes;       /* SENDRECV, BROADCAST */
-} invar_comm_move;
+} invar_comm_transfer;
 
 /*
  * Starts and waits. With several moves under way, `in` must not be changed and `out` not be read
  * before the wait, which is due for every ticket, after a failure too, and releases it.
  */
-invar_status invar_comm_run(invar_comm *comm, const invar_comm_move *move) INVAR_MUST_USE;
-invar_status invar_comm_start(invar_comm_ticket **out, invar_comm *comm,
-                              const invar_comm_move *move) INVAR_MUST_USE;
-invar_status invar_comm_wait(invar_comm_ticket *ticket) INVAR_MUST_USE;
+invar_status invar_comm_run(invar_comm *comm, const invar_comm_transfer *move) INVAR_MUST_USE;
+invar_status invar_comm_start(invar_comm_request **out, invar_comm *comm,
+                              const invar_comm_transfer *move) INVAR_MUST_USE;
+invar_status invar_comm_wait(invar_comm_request *ticket) INVAR_MUST_USE;
 
 /*
  * Groups of ranks with one colour, in the order of (key, rank); a call of all ranks. *out is NULL
@@ -94,7 +95,7 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour
  * This rank has got on with its work. So whoever waits for it, or for one that waits for it, waits
  * `seconds` more. Without waiting; others are told now and then, several times in `seconds`.
  */
-void invar_comm_beat(invar_comm *comm, double seconds);
+void invar_comm_heartbeat(invar_comm *comm, double seconds);
 
 int invar_comm_rank(const invar_comm *comm);
 int invar_comm_size(const invar_comm *comm);
@@ -110,14 +111,14 @@ const char *invar_comm_host(const invar_comm *comm, int rank);
 void invar_comm_abort(invar_comm *comm, const char *why);
 
 /* The same by a rank that has something to save, together with the others. */
-void invar_comm_halt(invar_comm *comm, const char *why);
+void invar_comm_abort_recoverable(invar_comm *comm, const char *why);
 
 /*
  * After a halt, by each rank: the group of all ranks works once more, what it was split into does
  * not. The failure stays the one to tell, whatever fails then. False: the world has not failed, or
  * in another way, and there is nothing to wait for.
  */
-bool invar_comm_revive(invar_comm *comm);
+bool invar_comm_recover(invar_comm *comm);
 
 /*
  * The one rank that tells the user: 0, or 1 when 0 has left or hangs. Where ranks are
@@ -125,7 +126,7 @@ bool invar_comm_revive(invar_comm *comm);
  * speaks and ends, and the others free their handles first, which then takes some seconds: who is
  * still there after that speaks, too, because nobody has.
  */
-bool invar_comm_speaks(const invar_comm *comm);
+bool invar_comm_reports_error(const invar_comm *comm);
 
 /* A rank whose last handle is freed has left. Where ranks are processes, it waits for all. */
 void invar_comm_free(invar_comm *comm);
@@ -136,32 +137,34 @@ void invar_comm_free(invar_comm *comm);
  * does not count, nor does what a transport adds or how it relays. The sum of bytes sent over all
  * ranks is that of bytes received. A split counts as the gather of 24 bytes a rank.
  */
-typedef struct invar_comm_count {
+typedef struct invar_comm_stats {
     uint64_t calls;
     uint64_t sent, received; /* bytes */
     double waited;           /* seconds in invar_comm_wait and invar_comm_run */
-} invar_comm_count;
+} invar_comm_stats;
 
-invar_comm_count invar_comm_counted(const invar_comm *comm, invar_comm_op op);
+invar_comm_stats invar_comm_get_stats(const invar_comm *comm, invar_comm_op op);
 
 /* The same for a move that is not made: what a rank of a group of `size` sends and receives. */
-invar_status invar_comm_move_bytes(uint64_t *sent_out, uint64_t *received_out,
-                                   const invar_comm_move *move, int rank, int size) INVAR_MUST_USE;
+invar_status invar_comm_transfer_bytes(uint64_t *sent_out, uint64_t *received_out,
+                                       const invar_comm_transfer *move, int rank,
+                                       int size) INVAR_MUST_USE;
 
 /* A call that has completed. */
-typedef struct invar_comm_done {
+typedef struct invar_comm_event {
     invar_comm_op op;
     const char *phase;
     uint64_t sent, received; /* bytes, as they are counted */
     double waited;           /* seconds, up to now */
-} invar_comm_done;
+} invar_comm_event;
 
 /*
  * Shows each call of this rank that completes from now on, in whatever group of more than one rank;
  * NULL: no longer.
  */
-void invar_comm_watch(invar_comm *comm, void (*done)(void *payload, const invar_comm_done *call),
-                      void *payload);
+void invar_comm_set_observer(invar_comm *comm,
+                             void (*done)(void *payload, const invar_comm_event *call),
+                             void *payload);
 
 /* ---- where groups come from ------------------------------------------------------------------ */
 
@@ -173,7 +176,7 @@ invar_status invar_comm_self(invar_comm **out) INVAR_MUST_USE;
  * is read, written or waited for. For those who want to know what a run will move. It cannot be
  * split.
  */
-invar_status invar_comm_imagined(invar_comm **out, int rank, int size) INVAR_MUST_USE;
+invar_status invar_comm_simulated(invar_comm **out, int rank, int size) INVAR_MUST_USE;
 
 /*
  * Ranks that are threads of this process: out is (size), a handle for each. Bytes are copied once,

@@ -55,15 +55,15 @@ typedef struct mpi_rank {
     double seconds; /* that the end of the run may take */
     int max_tag;
     int left_count;
-    bool *left;                       /* (size) */
-    double active;                    /* when a request was last seen to be done */
-    const invar_comm_ticket *awaited; /* by this rank now; NULL: nothing */
-    double since;                     /* when it began to wait */
-    double beat;                      /* when another rank was last heard to get on */
-    request *beats;                   /* (size) ours under way */
-    int note_tag;                     /* of ours */
-    request *notes;                   /* (size) ours under way, and behind them `beats` */
-    invar_comm_failure note;          /* what they tell; native 0: that we leave */
+    bool *left;                        /* (size) */
+    double active;                     /* when a request was last seen to be done */
+    const invar_comm_request *awaited; /* by this rank now; NULL: nothing */
+    double since;                      /* when it began to wait */
+    double beat;                       /* when another rank was last heard to get on */
+    request *beats;                    /* (size) ours under way */
+    int note_tag;                      /* of ours */
+    request *notes;                    /* (size) ours under way, and behind them `beats` */
+    invar_comm_failure note;           /* what they tell; native 0: that we leave */
 } mpi_rank;
 
 /* ---- MPI's calls ----------------------------------------------------------------------------- */
@@ -163,9 +163,10 @@ static invar_status take_note(mpi_rank *me, int peer, int tag, invar_comm_failur
     heard->text[sizeof heard->text - 1] = '\0';
     heard->status = heard->status < INVAR_OK ? heard->status : INVAR_E_IO;
     if (heard->native == ETIMEDOUT && heard->culprit == me->world->rank && has_waited(me))
-        return invar_world_late(me->world, me->awaited, heard);
-    return tag < me->note_tag && heard->native == ECANCELED ? INVAR_OK
-                                                            : invar_world_adopt(me->world, heard);
+        return invar_world_fail_timeout(me->world, me->awaited, heard);
+    return tag < me->note_tag && heard->native == ECANCELED
+               ? INVAR_OK
+               : invar_world_accept_failure(me->world, heard);
 }
 
 /* Takes notice of what other ranks have told. */
@@ -193,7 +194,7 @@ static size_t pieces_of(const mpi_rank *me, const invar_message *m)
     return m->carried ? 0 : m->bytes / me->piece + (m->bytes % me->piece != 0);
 }
 
-static invar_status make_room(invar_comm_ticket *ticket, size_t count)
+static invar_status make_room(invar_comm_request *ticket, size_t count)
 {
     void *room;
 
@@ -230,7 +231,7 @@ static invar_status post(mpi_rank *me, invar_message *m, request *r)
 }
 
 /* Receives that nothing has come for must not write later. */
-static void give_up(mpi_rank *me, invar_comm_ticket *ticket)
+static void give_up(mpi_rank *me, invar_comm_request *ticket)
 {
     double until = invar_comm_clock() + QUIET;
     size_t count = 0, open = 1;
@@ -256,7 +257,7 @@ static void give_up(mpi_rank *me, invar_comm_ticket *ticket)
     }
 }
 
-static invar_status start(void *self, invar_comm_ticket *ticket)
+static invar_status start(void *self, invar_comm_request *ticket)
 {
     mpi_rank *me = self;
     size_t count = 0, at;
@@ -284,7 +285,7 @@ static invar_status start(void *self, invar_comm_ticket *ticket)
     return status;
 }
 
-static invar_status advance_one(mpi_rank *me, const invar_comm_ticket *ticket, invar_message *m,
+static invar_status advance_one(mpi_rank *me, const invar_comm_request *ticket, invar_message *m,
                                 request *r)
 {
     bool all = true;
@@ -304,7 +305,7 @@ static invar_status advance_one(mpi_rank *me, const invar_comm_ticket *ticket, i
 }
 
 /* *done: all messages are. */
-static invar_status advance(bool *done, mpi_rank *me, const invar_comm_ticket *ticket)
+static invar_status advance(bool *done, mpi_rank *me, const invar_comm_request *ticket)
 {
     request *r = ticket->requests;
 
@@ -324,19 +325,19 @@ static invar_status advance(bool *done, mpi_rank *me, const invar_comm_ticket *t
  * Its last message came before the note of a rank that has left: MPI keeps the order of messages
  * between two ranks whatever their tags, because a receive may ask for any tag.
  */
-static invar_status expect_peers(const mpi_rank *me, const invar_comm_ticket *ticket)
+static invar_status expect_peers(const mpi_rank *me, const invar_comm_request *ticket)
 {
     for (int i = 0; i < ticket->count; i++) {
         const invar_message *m = &ticket->messages[i];
 
         if (m->incoming && m->state == INVAR_MESSAGE_POSTED && me->left[m->peer])
-            return invar_world_left(me->world, ticket, m);
+            return invar_world_fail_peer_exit(me->world, ticket, m);
     }
     return INVAR_OK;
 }
 
 /* What has come counts, whatever its sender told then. */
-static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_ticket *ticket)
+static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_request *ticket)
 {
     invar_status heard = hear(me);
 
@@ -358,10 +359,10 @@ static invar_status hear_answers(mpi_rank *me)
             invar_error_clear();
         nap(1000000);
     }
-    return invar_world_adopt(me->world, &me->world->failure);
+    return invar_world_accept_failure(me->world, &me->world->failure);
 }
 
-static invar_status wait(void *self, invar_comm_ticket *ticket)
+static invar_status wait(void *self, invar_comm_request *ticket)
 {
     mpi_rank *me = self;
     invar_status status = INVAR_OK;
@@ -371,13 +372,13 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
     me->since = invar_comm_clock();
 
     if (me->world->failure.native)
-        status = invar_world_adopt(me->world, &me->world->failure);
+        status = invar_world_accept_failure(me->world, &me->world->failure);
     me->active = me->beat = me->since;
     while (status == INVAR_OK && (status = poll_once(&done, me, ticket)) == INVAR_OK && !done) {
         double now = invar_comm_clock();
 
         if (ticket->seconds > 0 && now > me->beat + ticket->seconds)
-            status = invar_world_late(me->world, ticket, NULL);
+            status = invar_world_fail_timeout(me->world, ticket, NULL);
         else if (now - me->active < SPIN)
             sched_yield(); // MPI moves bytes only while it is called
         else
@@ -447,7 +448,7 @@ static void leave(void *self)
     if (!failed)
         (void)me->mpi->close();
     // the launcher ends all when one has ended: not before the user was told
-    while (failed && me->world->rank != invar_world_speaker(me->world) &&
+    while (failed && me->world->rank != invar_world_error_rank(me->world) &&
            invar_comm_clock() < until) {
         (void)notes_sent(me);
         nap(1000000);
@@ -479,11 +480,11 @@ static invar_status load_module(const invar_mpi_table **out, const char *wanted)
 static invar_status share_hosts(invar_comm *comm, double seconds)
 {
     invar_world *world = comm->world;
-    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
-                            .phase = "start",
-                            .seconds = seconds,
-                            .in = world->hosts[world->rank],
-                            .out = world->hosts};
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
+                                .phase = "start",
+                                .seconds = seconds,
+                                .in = world->hosts[world->rank],
+                                .out = world->hosts};
     size_t *bytes;
     invar_status status;
 
@@ -491,7 +492,7 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
     for (int r = 0; r < world->size; r++)
         bytes[r] = sizeof *world->hosts;
     move.out_bytes = bytes;
-    status = invar_comm_move_now(comm, &move);
+    status = invar_comm_transfer_now(comm, &move);
     invar_free(bytes);
     for (int r = 0; r < world->size; r++)
         world->hosts[r][INVAR_COMM_HOST_SIZE - 1] = '\0';

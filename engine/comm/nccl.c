@@ -35,8 +35,8 @@ typedef struct nccl_rank {
     const invar_nccl_table *nccl;
     invar_comm *comm;
     int ordinal;
-    invar_nccl_group group;   /* NCCL's */
-    invar_nccl_piece *pieces; /* (2 * size) of a move */
+    invar_nccl_group group; /* NCCL's */
+    invar_nccl_p2p *pieces; /* (2 * size) of a move */
 } nccl_rank;
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static void pause_since(double from)
 }
 
 /* Until what was begun is done. */
-static invar_status settle(nccl_rank *me, const invar_comm_ticket *call)
+static invar_status settle(nccl_rank *me, const invar_comm_request *call)
 {
     invar_world *world = me->comm->world;
     double from = invar_comm_clock();
@@ -82,7 +82,7 @@ static invar_status settle(nccl_rank *me, const invar_comm_ticket *call)
         if (world->transport)
             INVAR_TRY(world->transport->hear(world->self));
         if (call->seconds > 0 && invar_comm_clock() - from > call->seconds)
-            return invar_world_stuck(world, call);
+            return invar_world_fail_device_timeout(world, call);
         pause_since(from);
     }
 }
@@ -90,7 +90,7 @@ static invar_status settle(nccl_rank *me, const invar_comm_ticket *call)
 /* ---- moves ----------------------------------------------------------------------------------- */
 
 /* All bytes of a call, from and to this rank; what is empty is left out on both sides. */
-static int list_pieces(const nccl_rank *me, const invar_comm_ticket *ticket)
+static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
 {
     int count = 0;
 
@@ -98,22 +98,22 @@ static int list_pieces(const nccl_rank *me, const invar_comm_ticket *ticket)
         const invar_message *m = &ticket->messages[i];
 
         if (m->bytes > 0)
-            me->pieces[count++] = (invar_nccl_piece){.peer = m->member,
-                                                     .from = m->incoming ? NULL : m->data,
-                                                     .to = m->incoming ? m->data : NULL,
-                                                     .bytes = m->bytes};
+            me->pieces[count++] = (invar_nccl_p2p){.peer = m->member,
+                                                   .from = m->incoming ? NULL : m->data,
+                                                   .to = m->incoming ? m->data : NULL,
+                                                   .bytes = m->bytes};
     }
     if (ticket->own.to) {
-        me->pieces[count++] = (invar_nccl_piece){
+        me->pieces[count++] = (invar_nccl_p2p){
             .peer = me->comm->rank, .from = ticket->own.from, .bytes = ticket->own.bytes};
-        me->pieces[count++] = (invar_nccl_piece){
+        me->pieces[count++] = (invar_nccl_p2p){
             .peer = me->comm->rank, .to = ticket->own.to, .bytes = ticket->own.bytes};
     }
     return count;
 }
 
 /* A gather in which all ranks give as much; all of them see the same numbers. */
-static bool is_even(const invar_comm_ticket *ticket)
+static bool is_even(const invar_comm_request *ticket)
 {
     for (int i = 0; i < ticket->count; i++)
         if (ticket->messages[i].bytes != ticket->own.bytes)
@@ -122,7 +122,7 @@ static bool is_even(const invar_comm_ticket *ticket)
 }
 
 /* Where the pieces of all ranks begin. */
-static char *gathered(const nccl_rank *me, const invar_comm_ticket *ticket)
+static char *gathered(const nccl_rank *me, const invar_comm_request *ticket)
 {
     size_t before = (size_t)me->comm->rank * ticket->own.bytes;
 
@@ -130,9 +130,9 @@ static char *gathered(const nccl_rank *me, const invar_comm_ticket *ticket)
     return (char *)(ticket->own.to ? ticket->own.to : ticket->own.from) - before;
 }
 
-static int begin_broadcast(nccl_rank *me, const invar_comm_ticket *ticket)
+static int begin_broadcast(nccl_rank *me, const invar_comm_request *ticket)
 {
-    const invar_comm_own *own = &ticket->own;
+    const invar_comm_self_copy *own = &ticket->own;
     const invar_message *m = ticket->messages;
 
     if (ticket->count > 0 && m->incoming)
@@ -144,9 +144,9 @@ static int begin_broadcast(nccl_rank *me, const invar_comm_ticket *ticket)
                                own->bytes, me->comm->rank);
 }
 
-static int begin(nccl_rank *me, const invar_comm_ticket *ticket)
+static int begin(nccl_rank *me, const invar_comm_request *ticket)
 {
-    const invar_comm_own *own = &ticket->own;
+    const invar_comm_self_copy *own = &ticket->own;
     int count;
 
     if (ticket->op == INVAR_COMM_BROADCAST)
@@ -159,14 +159,14 @@ static int begin(nccl_rank *me, const invar_comm_ticket *ticket)
     return count ? me->nccl->exchange(&me->group, me->pieces, count) : 0;
 }
 
-static invar_status carry(void *self, const invar_comm_ticket *ticket)
+static invar_status carry(void *self, const invar_comm_request *ticket)
 {
     nccl_rank *me = self;
     const invar_world *world = me->comm->world;
     int code;
 
     if (world->failure.native)
-        return invar_world_adopt(me->comm->world, &world->failure);
+        return invar_world_accept_failure(me->comm->world, &world->failure);
     code = begin(me, ticket);
     return code ? trouble(me, ticket->phase, code) : settle(me, ticket);
 }
@@ -187,25 +187,25 @@ static void leave(void *self)
 /* Rank 0 makes it; *out is the group's on all of them. */
 static invar_status share_id(char out[INVAR_NCCL_ID_BYTES], const nccl_rank *me, double seconds)
 {
-    invar_comm_move move = {.op = INVAR_COMM_BROADCAST,
-                            .phase = START,
-                            .seconds = seconds,
-                            .in = out,
-                            .out = out,
-                            .from_bytes = INVAR_NCCL_ID_BYTES};
+    invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
+                                .phase = START,
+                                .seconds = seconds,
+                                .in = out,
+                                .out = out,
+                                .from_bytes = INVAR_NCCL_ID_BYTES};
     int code = me->comm->rank == 0 ? me->nccl->make_id(out) : 0;
 
     if (code)
         return trouble(me, START, code);
-    INVAR_TRY(invar_comm_move_now(me->comm, &move));
+    INVAR_TRY(invar_comm_transfer_now(me->comm, &move));
     // one that has no memory leaves here: from here on NCCL waits for all
-    move = (invar_comm_move){.op = INVAR_COMM_BARRIER, .phase = START, .seconds = seconds};
-    return invar_comm_move_now(me->comm, &move);
+    move = (invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = START, .seconds = seconds};
+    return invar_comm_transfer_now(me->comm, &move);
 }
 
 static invar_status connect_ranks(nccl_rank *me, double seconds)
 {
-    invar_comm_ticket call = {.op = INVAR_COMM_SPLIT, .phase = START, .seconds = seconds};
+    invar_comm_request call = {.op = INVAR_COMM_SPLIT, .phase = START, .seconds = seconds};
     char id[INVAR_NCCL_ID_BYTES] = {0};
     fenv_t rounding;
     int code;
@@ -220,7 +220,7 @@ static invar_status connect_ranks(nccl_rank *me, double seconds)
 /* The group gets a carrier like that of `like`, which may have no group of its own. */
 static invar_status join(void *like, invar_comm *comm, double seconds)
 {
-    static const invar_carrier carrier = {carry, join, leave};
+    static const invar_device_transport carrier = {carry, join, leave};
     nccl_rank *me;
     invar_status status;
 

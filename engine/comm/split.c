@@ -52,7 +52,7 @@ static void choose_members(invar_comm *child, const invar_comm *parent, const wi
 static invar_status gather(wish *wishes, invar_comm *comm, const wish *mine, const char *phase,
                            double seconds)
 {
-    invar_comm_move move = {
+    invar_comm_transfer move = {
         .op = INVAR_COMM_SPLIT, .phase = phase, .seconds = seconds, .in = mine, .out = wishes};
     size_t *bytes;
     invar_status status;
@@ -61,7 +61,7 @@ static invar_status gather(wish *wishes, invar_comm *comm, const wish *mine, con
     for (int i = 0; i < comm->size; i++)
         bytes[i] = sizeof *wishes;
     move.out_bytes = bytes;
-    status = invar_comm_move_now(comm, &move);
+    status = invar_comm_transfer_now(comm, &move);
     invar_free(bytes);
     return status;
 }

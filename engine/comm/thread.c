@@ -75,7 +75,7 @@ static void dawdle(thread_rank *me)
 }
 
 /* Messages in a random order, and noise where they will arrive. */
-static void upset(thread_rank *me, invar_comm_ticket *ticket)
+static void upset(thread_rank *me, invar_comm_request *ticket)
 {
     if (!me->random)
         return;
@@ -94,7 +94,7 @@ static void upset(thread_rank *me, invar_comm_ticket *ticket)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static invar_status start(void *self, invar_comm_ticket *ticket)
+static invar_status start(void *self, invar_comm_request *ticket)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -139,13 +139,13 @@ static bool can_copy(const thread_rank *me, const invar_message *m)
  * ticket, NULL when there is none. Those of all tickets: another rank may wait for them in another
  * order than this one.
  */
-static invar_message *choose(const invar_comm_ticket **of, thread_rank *me)
+static invar_message *choose(const invar_comm_request **of, thread_rank *me)
 {
     invar_message *chosen = NULL;
     uint64_t found = 0;
 
     *of = NULL;
-    for (const invar_comm_ticket *t = me->world->under_way; t; t = t->next)
+    for (const invar_comm_request *t = me->world->under_way; t; t = t->next)
         for (int i = 0; i < t->count; i++) {
             if (!can_copy(me, &t->messages[i]) || (me->random && draw(me, ++found) != 0))
                 continue;
@@ -158,7 +158,7 @@ static invar_message *choose(const invar_comm_ticket **of, thread_rank *me)
 }
 
 /* Called and returns with the lock, which it gives up to copy. */
-static invar_status copy(thread_rank *me, const invar_comm_ticket *ticket, invar_message *expected)
+static invar_status copy(thread_rank *me, const invar_comm_request *ticket, invar_message *expected)
 {
     threads *all = me->all;
     invar_message **link = find_posted(all, me->world->rank, expected), *posted = *link;
@@ -179,7 +179,7 @@ static invar_status copy(thread_rank *me, const invar_comm_ticket *ticket, invar
     return INVAR_OK;
 }
 
-static bool all_done(const invar_comm_ticket *ticket)
+static bool all_done(const invar_comm_request *ticket)
 {
     for (int i = 0; i < ticket->count; i++)
         if (ticket->messages[i].state != INVAR_MESSAGE_DONE)
@@ -188,7 +188,7 @@ static bool all_done(const invar_comm_ticket *ticket)
 }
 
 /* When nothing can be copied now: is there still somebody to wait for? */
-static invar_status expect_peers(const thread_rank *me, const invar_comm_ticket *ticket)
+static invar_status expect_peers(const thread_rank *me, const invar_comm_request *ticket)
 {
     for (int i = 0; i < ticket->count; i++) {
         const invar_message *m = &ticket->messages[i];
@@ -196,7 +196,7 @@ static invar_status expect_peers(const thread_rank *me, const invar_comm_ticket 
             m->incoming ? m->state == INVAR_MESSAGE_POSTED : m->state != INVAR_MESSAGE_DONE;
 
         if (awaited && me->all->boxes[m->peer].left)
-            return invar_world_left(me->world, ticket, m);
+            return invar_world_fail_peer_exit(me->world, ticket, m);
     }
     return INVAR_OK;
 }
@@ -209,24 +209,24 @@ static struct timespec point_in_time(double seconds)
 }
 
 /* Waits until something has changed for this rank; it has waited since `since`. */
-static invar_status rest(thread_rank *me, const invar_comm_ticket *ticket, double since)
+static invar_status rest(thread_rank *me, const invar_comm_request *ticket, double since)
 {
     threads *all = me->all;
     pthread_cond_t *wake = &all->boxes[me->world->rank].wake;
     double from = all->beat > since ? all->beat : since;
     struct timespec end = point_in_time(from + ticket->seconds);
-    const invar_comm_ticket *of;
+    const invar_comm_request *of;
 
     if (ticket->seconds == 0)
         pthread_cond_wait(wake, &all->lock);
     else if (pthread_cond_timedwait(wake, &all->lock, &end) == ETIMEDOUT && !choose(&of, me) &&
              !all_done(ticket) && !failure_of(me)->native && all->beat <= from)
-        return invar_world_late(me->world, ticket, NULL);
+        return invar_world_fail_timeout(me->world, ticket, NULL);
     return INVAR_OK;
 }
 
 /* No other thread reads or writes messages of the ticket after this. */
-static void withdraw(thread_rank *me, invar_comm_ticket *ticket)
+static void withdraw(thread_rank *me, invar_comm_request *ticket)
 {
     threads *all = me->all;
 
@@ -244,7 +244,7 @@ static void withdraw(thread_rank *me, invar_comm_ticket *ticket)
     }
 }
 
-static invar_status wait(void *self, invar_comm_ticket *ticket)
+static invar_status wait(void *self, invar_comm_request *ticket)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -253,13 +253,13 @@ static invar_status wait(void *self, invar_comm_ticket *ticket)
 
     pthread_mutex_lock(&all->lock);
     while (status == INVAR_OK && !all_done(ticket)) {
-        const invar_comm_ticket *of;
+        const invar_comm_request *of;
         invar_message *next = choose(&of, me);
 
         if (next) // what has come counts, whatever its sender did then
             status = copy(me, of, next);
         else if (failure_of(me)->native)
-            status = invar_world_adopt(me->world, failure_of(me));
+            status = invar_world_accept_failure(me->world, failure_of(me));
         else if ((status = expect_peers(me, ticket)) == INVAR_OK)
             status = rest(me, ticket, since);
     }
@@ -286,7 +286,7 @@ static invar_status hear(void *self)
 
     pthread_mutex_lock(&me->all->lock);
     if (failure_of(me)->native)
-        status = invar_world_adopt(me->world, failure_of(me));
+        status = invar_world_accept_failure(me->world, failure_of(me));
     pthread_mutex_unlock(&me->all->lock);
     return status;
 }

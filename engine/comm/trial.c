@@ -31,7 +31,7 @@ typedef struct scene {
     size_t room;                  /* bytes of each */
     unsigned char *in, *out;      /* (room) */
     size_t *in_bytes, *out_bytes; /* (size) */
-    invar_comm_trial *told;
+    invar_link_test *told;
 } scene;
 
 typedef struct call {
@@ -84,19 +84,19 @@ static int next_of(const scene *s, int by)
 }
 
 /* Pieces are as long in `in` and `out` as the move says. */
-static invar_comm_move make_move(scene *s, const call *c)
+static invar_comm_transfer make_move(scene *s, const call *c)
 {
-    invar_comm_move move = {.op = c->op,
-                            .phase = PHASE,
-                            .seconds = s->seconds,
-                            .in = s->in,
-                            .out = s->out,
-                            .in_bytes = s->in_bytes,
-                            .out_bytes = s->out_bytes,
-                            .to = next_of(s, 1),
-                            .from = next_of(s, -1),
-                            .to_bytes = c->bytes,
-                            .from_bytes = c->bytes};
+    invar_comm_transfer move = {.op = c->op,
+                                .phase = PHASE,
+                                .seconds = s->seconds,
+                                .in = s->in,
+                                .out = s->out,
+                                .in_bytes = s->in_bytes,
+                                .out_bytes = s->out_bytes,
+                                .to = next_of(s, 1),
+                                .from = next_of(s, -1),
+                                .to_bytes = c->bytes,
+                                .from_bytes = c->bytes};
     size_t at = 0;
 
     for (int r = 0; r < s->size; r++) {
@@ -115,19 +115,19 @@ static invar_comm_move make_move(scene *s, const call *c)
 }
 
 /* The same where the bytes will lie. */
-static invar_status prepare(invar_comm_move *out, scene *s, const call *c)
+static invar_status prepare(invar_comm_transfer *out, scene *s, const call *c)
 {
     *out = make_move(s, c);
     if (!s->far)
         return INVAR_OK;
     out->in = s->there;
     out->out = s->there + s->room;
-    INVAR_TRY(invar_device_put(s->dev, s->there, s->in, s->room));
-    INVAR_TRY(invar_device_put(s->dev, s->there + s->room, s->out, s->room));
-    return invar_device_wait(s->dev);
+    INVAR_TRY(invar_device_upload(s->dev, s->there, s->in, s->room));
+    INVAR_TRY(invar_device_upload(s->dev, s->there + s->room, s->out, s->room));
+    return invar_device_synchronize(s->dev);
 }
 
-static invar_status run(scene *s, const invar_comm_move *move)
+static invar_status run(scene *s, const invar_comm_transfer *move)
 {
     return invar_comm_run(s->far ? s->far : s->comm, move);
 }
@@ -138,7 +138,7 @@ static invar_status check(scene *s, const call *c)
     size_t at = 0;
 
     if (s->far)
-        INVAR_TRY(invar_device_get(s->dev, s->out, s->there + s->room, s->room));
+        INVAR_TRY(invar_device_download(s->dev, s->out, s->there + s->room, s->room));
     if (c->op == INVAR_COMM_SENDRECV)
         check_piece(s, c, s->out, next_of(s, -1), s->rank, c->bytes);
     else if (c->op != INVAR_COMM_BARRIER)
@@ -148,7 +148,7 @@ static invar_status check(scene *s, const call *c)
 }
 
 /* Twice as often, until that takes long enough; rank 0 says when. */
-static invar_status time_calls(double *out, scene *s, const invar_comm_move *move)
+static invar_status time_calls(double *out, scene *s, const invar_comm_transfer *move)
 {
     double begin, taken = 0.0;
     int64_t count = 1;
@@ -158,12 +158,12 @@ static invar_status time_calls(double *out, scene *s, const invar_comm_move *mov
         for (int64_t i = 0; i < count; i++)
             INVAR_TRY(run(s, move));
         taken = invar_comm_clock() - begin;
-        INVAR_TRY(invar_comm_run(s->comm, &(invar_comm_move){.op = INVAR_COMM_BROADCAST,
-                                                             .phase = PHASE " time",
-                                                             .seconds = s->seconds,
-                                                             .in = &taken,
-                                                             .out = &taken,
-                                                             .from_bytes = sizeof taken}));
+        INVAR_TRY(invar_comm_run(s->comm, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
+                                                                 .phase = PHASE " time",
+                                                                 .seconds = s->seconds,
+                                                                 .in = &taken,
+                                                                 .out = &taken,
+                                                                 .from_bytes = sizeof taken}));
         if (taken >= ENOUGH || count >= MOST)
             break;
     }
@@ -182,19 +182,19 @@ static invar_status run_calls(scene *s)
     };
 
     for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
-        invar_comm_move move;
+        invar_comm_transfer move;
 
         INVAR_TRY(prepare(&move, s, &uneven[i]));
         INVAR_TRY(run(s, &move));
         INVAR_TRY(check(s, &uneven[i]));
     }
     for (int i = 0; i < INVAR_COMM_RATES; i++) {
-        invar_comm_rate *rate = &s->told->rates[i];
-        invar_comm_move move;
+        invar_link_rate *rate = &s->told->rates[i];
+        invar_comm_transfer move;
         uint64_t sent, received;
 
         INVAR_TRY(prepare(&move, s, &timed[i]));
-        INVAR_TRY(invar_comm_move_bytes(&sent, &received, &move, s->rank, s->size));
+        INVAR_TRY(invar_comm_transfer_bytes(&sent, &received, &move, s->rank, s->size));
         rate->op = timed[i].op;
         rate->bytes = (size_t)sent;
         INVAR_TRY(time_calls(&rate->seconds, s, &move));
@@ -203,13 +203,13 @@ static invar_status run_calls(scene *s)
     return INVAR_OK;
 }
 
-invar_status invar_comm_try(invar_comm_trial *out, invar_comm *comm, double seconds)
+invar_status invar_link_test_run(invar_link_test *out, invar_comm *comm, double seconds)
 {
-    return invar_comm_try_far(out, comm, NULL, NULL, seconds);
+    return invar_link_test_run_device(out, comm, NULL, NULL, seconds);
 }
 
-invar_status invar_comm_try_far(invar_comm_trial *out, invar_comm *comm, invar_comm *far,
-                                const invar_device *dev, double seconds)
+invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, invar_comm *far,
+                                        const invar_device *dev, double seconds)
 {
     scene s = {.comm = comm,
                .rank = invar_comm_rank(comm),
@@ -222,10 +222,10 @@ invar_status invar_comm_try_far(invar_comm_trial *out, invar_comm *comm, invar_c
     void *there = NULL;
     invar_status status = INVAR_OK;
 
-    *out = (invar_comm_trial){.wrong = 0};
+    *out = (invar_link_test){.wrong = 0};
     s.room = uneven > (size_t)16 << 20 ? uneven : (size_t)16 << 20;
     if (far)
-        status = invar_device_take(dev, &there, 2 * s.room, "bytes between GPUs");
+        status = invar_device_alloc(dev, &there, 2 * s.room, "bytes between GPUs");
     s.there = there;
     if (status == INVAR_OK)
         status = invar_alloc((void **)&s.in, s.room, 1, "bytes to send");
@@ -242,6 +242,6 @@ invar_status invar_comm_try_far(invar_comm_trial *out, invar_comm *comm, invar_c
     invar_free(s.out);
     invar_free(s.in);
     if (there)
-        invar_device_give(dev, there);
+        invar_device_free(dev, there);
     return status;
 }

@@ -14,30 +14,31 @@ extern "C" {
 #endif
 
 /* A call that was made for a while; the same on all ranks, by the clock of rank 0. */
-typedef struct invar_comm_rate {
+typedef struct invar_link_rate {
     invar_comm_op op;
     size_t bytes;   /* that a rank sends to others in one call */
     double seconds; /* that one call takes */
-} invar_comm_rate;
+} invar_link_rate;
 
 #define INVAR_COMM_RATES 7
 
-typedef struct invar_comm_trial {
-    invar_comm_rate rates[INVAR_COMM_RATES];
+typedef struct invar_link_test {
+    invar_link_rate rates[INVAR_COMM_RATES];
     uint64_t wrong;   /* bytes that this rank got, and nobody had sent */
     invar_comm_op op; /* of the first of them */
     int from;         /* who should have sent it */
-} invar_comm_trial;
+} invar_link_test;
 
 /*
  * A call of all ranks, at least two, which takes about a second. Wrong bytes are no failure: each
  * rank counts its own. A rank waits at most so many seconds for another.
  */
-invar_status invar_comm_try(invar_comm_trial *out, invar_comm *comm, double seconds) INVAR_MUST_USE;
+invar_status invar_link_test_run(invar_link_test *out, invar_comm *comm,
+                                 double seconds) INVAR_MUST_USE;
 
 /* The same in the memory of the ranks' devices, which `far` moves; `comm` has the same ranks. */
-invar_status invar_comm_try_far(invar_comm_trial *out, invar_comm *comm, invar_comm *far,
-                                const invar_device *dev, double seconds) INVAR_MUST_USE;
+invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, invar_comm *far,
+                                        const invar_device *dev, double seconds) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -39,7 +39,7 @@ invar_status invar_world_new(invar_comm **out, int rank, int size)
     memset(world, 0, sizeof *world);
     world->rank = rank;
     world->size = size;
-    world->next_context = INVAR_CONTEXT_FREE;
+    world->next_context = INVAR_COMM_CONTEXT_FREE;
     status = invar_alloc((void **)&world->hosts, (size_t)size, sizeof *world->hosts,
                          "the names of hosts");
     if (status == INVAR_OK)
@@ -73,7 +73,7 @@ static bool explains(const invar_comm_failure *later, const invar_comm_failure *
            (later->answers > first->answers || later->teller == first->culprit);
 }
 
-invar_status invar_world_adopt(invar_world *world, const invar_comm_failure *failure)
+invar_status invar_world_accept_failure(invar_world *world, const invar_comm_failure *failure)
 {
     if (!world->failure.native || explains(failure, &world->failure))
         world->failure = *failure;
@@ -86,7 +86,7 @@ static invar_status begin(invar_world *world, invar_comm_failure *failure)
         return again(world);
     if (world->transport)
         world->transport->tell(world->self, failure);
-    return invar_world_adopt(world, failure);
+    return invar_world_accept_failure(world, failure);
 }
 
 invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
@@ -101,7 +101,7 @@ invar_status invar_world_fail(invar_world *world, int culprit, int native, const
     return begin(world, &failure);
 }
 
-invar_status invar_world_check(invar_world *world, const invar_comm_ticket *ticket,
+invar_status invar_world_check(invar_world *world, const invar_comm_request *ticket,
                                const invar_message *message)
 {
     const invar_comm_header *theirs = &message->header;
@@ -121,8 +121,8 @@ invar_status invar_world_check(invar_world *world, const invar_comm_ticket *tick
         invar_comm_op_name(ticket->op), ticket->phase, message->bytes);
 }
 
-invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticket,
-                              const invar_message *message)
+invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_request *ticket,
+                                        const invar_message *message)
 {
     return invar_world_fail(world, message->peer, ECONNRESET,
                             "rank %d on %s has left the run in phase \"%s\", where rank %d waits "
@@ -132,8 +132,8 @@ invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticke
                             invar_comm_op_name(ticket->op));
 }
 
-invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticket,
-                              const invar_comm_failure *said)
+invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_request *ticket,
+                                      const invar_comm_failure *said)
 {
     invar_comm_failure failure = {.native = ETIMEDOUT, .status = INVAR_E_IO, .teller = world->rank};
     const invar_message *first = NULL;
@@ -156,7 +156,7 @@ invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticke
     return begin(world, &failure);
 }
 
-invar_status invar_world_stuck(invar_world *world, const invar_comm_ticket *ticket)
+invar_status invar_world_fail_device_timeout(invar_world *world, const invar_comm_request *ticket)
 {
     return invar_world_fail(world, -1, ETIMEDOUT,
                             "rank %d on %s has waited %g s for the bytes of %s in phase \"%s\", to "
@@ -194,7 +194,7 @@ void invar_comm_abort(invar_comm *comm, const char *why)
     give_up(comm->world, ECONNABORTED, why);
 }
 
-void invar_comm_halt(invar_comm *comm, const char *why)
+void invar_comm_abort_recoverable(invar_comm *comm, const char *why)
 {
     give_up(comm->world, ECANCELED, why);
 }
@@ -208,7 +208,7 @@ bool invar_world_failed(const invar_world *world)
  * Two ranks that are out of step may each find the other at the same time, and both can speak: so
  * only a rank that is gone is passed over.
  */
-int invar_world_speaker(const invar_world *world)
+int invar_world_error_rank(const invar_world *world)
 {
     const invar_comm_failure *f = &world->failure;
     bool gone =
@@ -217,7 +217,7 @@ int invar_world_speaker(const invar_world *world)
     return gone && f->culprit == 0 && world->size > 1 ? 1 : 0;
 }
 
-bool invar_comm_speaks(const invar_comm *comm)
+bool invar_comm_reports_error(const invar_comm *comm)
 {
-    return comm->world->rank == invar_world_speaker(comm->world);
+    return comm->world->rank == invar_world_error_rank(comm->world);
 }

@@ -47,16 +47,16 @@ typedef struct invar_message {
 } invar_message;
 
 /* What a rank gives itself. */
-typedef struct invar_comm_own {
+typedef struct invar_comm_self_copy {
     const char *from;
     char *to; /* NULL: it needs no copy */
     size_t bytes;
-} invar_comm_own;
+} invar_comm_self_copy;
 
 /* A started call. */
-struct invar_comm_ticket {
+struct invar_comm_request {
     invar_comm *comm;
-    invar_comm_ticket *next; /* of the group's spare ones, or of the world's under way */
+    invar_comm_request *next; /* of the group's spare ones, or of the world's under way */
     invar_comm_op op;
     double seconds;
     char phase[INVAR_COMM_PHASE_SIZE];
@@ -65,10 +65,10 @@ struct invar_comm_ticket {
     invar_message *messages; /* room for two a peer */
     void *requests;          /* of the transport, from invar_alloc; freed with the ticket */
     size_t request_bytes;
-    bool met;                 /* the transport was waited for */
-    bool due;                 /* a carrier has yet to carry its bytes, */
-    invar_comm_own own;       /* these among them, */
-    invar_comm_ticket *later; /* and those of this one after it */
+    bool met;                  /* the transport was waited for */
+    bool due;                  /* a carrier has yet to carry its bytes, */
+    invar_comm_self_copy own;  /* these among them, */
+    invar_comm_request *later; /* and those of this one after it */
 };
 
 /* Why a world has ended; the same on all its ranks. */
@@ -83,9 +83,9 @@ typedef struct invar_comm_failure {
 
 typedef struct invar_transport {
     /* Posts the messages of a ticket. When it fails, none is under way. */
-    invar_status (*start)(void *self, invar_comm_ticket *ticket);
+    invar_status (*start)(void *self, invar_comm_request *ticket);
     /* Returns when all are done, or the world has failed; then the memory is the caller's again. */
-    invar_status (*wait)(void *self, invar_comm_ticket *ticket);
+    invar_status (*wait)(void *self, invar_comm_request *ticket);
     /* Tells the other ranks that this one gets on, without waiting. */
     void (*beat)(void *self);
     /* Without waiting: has another rank told a failure? */
@@ -102,13 +102,13 @@ typedef struct invar_transport {
  * carried when its headers are as expected, and calls are carried in the order in which they were
  * started. So a carrier never meets another call than its own.
  */
-typedef struct invar_carrier {
+typedef struct invar_device_transport {
     /* Returns when all bytes are where they belong, or the world has failed. */
-    invar_status (*carry)(void *self, const invar_comm_ticket *ticket);
+    invar_status (*carry)(void *self, const invar_comm_request *ticket);
     /* Gives a group that was split from its own a carrier, too. */
     invar_status (*join)(void *self, invar_comm *child, double seconds);
     void (*close)(void *self);
-} invar_carrier;
+} invar_device_transport;
 
 /* One rank's view. */
 typedef struct invar_world {
@@ -117,14 +117,15 @@ typedef struct invar_world {
     int rank, size;
     bool imagined; /* the other ranks: calls are counted, bytes stay where they are */
     int handles;   /* alive */
-    invar_comm_ticket *under_way; /* of all its groups; who waits for one advances them all */
-    uint64_t next_context;        /* that no group of this rank has had */
-    double beat;                  /* when it last told that it gets on */
+    invar_comm_request *under_way; /* of all its groups; who waits for one advances them all */
+    uint64_t next_context;         /* that no group of this rank has had */
+    double beat;                   /* when it last told that it gets on */
     invar_comm_failure failure;
-    invar_comm_failure halted;                                /* by it, before it was revived */
-    void (*done)(void *payload, const invar_comm_done *call); /* invar_comm_watch; may be NULL */
-    void *payload;                                            /* for it */
-    char (*hosts)[INVAR_COMM_HOST_SIZE];                      /* (size) */
+    invar_comm_failure halted; /* by it, before it was revived */
+    void (*done)(void *payload,
+                 const invar_comm_event *call); /* invar_comm_set_observer; may be NULL */
+    void *payload;                              /* for it */
+    char (*hosts)[INVAR_COMM_HOST_SIZE];        /* (size) */
 } invar_world;
 
 /* One rank of a group. */
@@ -134,15 +135,19 @@ struct invar_comm {
     int rank, size;
     int *members;               /* (size) ranks in the world */
     uint64_t *posted, *awaited; /* (size) messages for and from each rank, so far */
-    invar_comm_ticket *spare;
-    int under_way;                /* tickets */
-    const invar_carrier *carrier; /* NULL: memory is the host's */
-    void *cargo;                  /* of the carrier; close releases it */
-    invar_comm_ticket *due;       /* the oldest ticket that is */
-    invar_comm_count counts[INVAR_COMM_OPS];
+    invar_comm_request *spare;
+    int under_way;                         /* tickets */
+    const invar_device_transport *carrier; /* NULL: memory is the host's */
+    void *cargo;                           /* of the carrier; close releases it */
+    invar_comm_request *due;               /* the oldest ticket that is */
+    invar_comm_stats counts[INVAR_COMM_OPS];
 };
 
-enum { INVAR_CONTEXT_FIRST, INVAR_CONTEXT_REVIVED, INVAR_CONTEXT_FREE }; /* of all ranks, or free */
+enum {
+    INVAR_COMM_CONTEXT_FIRST,
+    INVAR_COMM_CONTEXT_REVIVED,
+    INVAR_COMM_CONTEXT_FREE
+}; /* of all ranks, or free */
 
 /* The group of all ranks; `transport` and `self` of its world are for the caller to set. */
 invar_status invar_world_new(invar_comm **out, int rank, int size) INVAR_MUST_USE;
@@ -151,7 +156,8 @@ invar_status invar_world_new(invar_comm **out, int rank, int size) INVAR_MUST_US
 invar_status invar_comm_new(invar_comm **out, invar_world *world, int size) INVAR_MUST_USE;
 
 /* invar_comm_run for every op, INVAR_COMM_SPLIT too, which gathers. */
-invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move) INVAR_MUST_USE;
+invar_status invar_comm_transfer_now(invar_comm *comm,
+                                     const invar_comm_transfer *move) INVAR_MUST_USE;
 
 /*
  * The ways to fail, for transports: each sets the world's failure if it has none, tells it, and
@@ -163,26 +169,27 @@ invar_status invar_world_fail(invar_world *world, int culprit, int native, const
  * another rank's, which it told us. A rank that is said to be late may wait itself, for one that is
  * the reason: what it tells then takes the place of what was said of it.
  */
-invar_status invar_world_adopt(invar_world *world,
-                               const invar_comm_failure *failure) INVAR_MUST_USE;
+invar_status invar_world_accept_failure(invar_world *world,
+                                        const invar_comm_failure *failure) INVAR_MUST_USE;
 /* the header of an incoming message is not what the ticket expects; INVAR_OK when it is */
-invar_status invar_world_check(invar_world *world, const invar_comm_ticket *ticket,
+invar_status invar_world_check(invar_world *world, const invar_comm_request *ticket,
                                const invar_message *message) INVAR_MUST_USE;
 /* the deadline has passed: names a rank that has not come; `said` of us before, or NULL */
-invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticket,
-                              const invar_comm_failure *said) INVAR_MUST_USE;
+invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_request *ticket,
+                                      const invar_comm_failure *said) INVAR_MUST_USE;
 /* the peer of a message has left without its part of it */
-invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticket,
-                              const invar_message *message) INVAR_MUST_USE;
+invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_request *ticket,
+                                        const invar_message *message) INVAR_MUST_USE;
 
 /* Its deadline has passed while its bytes were carried: all ranks had come. */
-invar_status invar_world_stuck(invar_world *world, const invar_comm_ticket *ticket) INVAR_MUST_USE;
+invar_status invar_world_fail_device_timeout(invar_world *world,
+                                             const invar_comm_request *ticket) INVAR_MUST_USE;
 
 /* Has it, before it was revived or after? */
 bool invar_world_failed(const invar_world *world);
 
-/* The rank that tells the user (invar_comm_speaks). */
-int invar_world_speaker(const invar_world *world);
+/* The rank that tells the user (invar_comm_reports_error). */
+int invar_world_error_rank(const invar_world *world);
 
 /* Seconds of a clock that only goes on. */
 double invar_comm_clock(void);

@@ -48,7 +48,8 @@ static const char *const miles[INVAR_KEY_COUNT] = {
 
 const invar_recipe_schema *invar_config_schema(void)
 {
-    static const invar_recipe_gone gone[] = {{"samples-per-unit", "unit-rows and unit-count"}};
+    static const invar_recipe_removed_key gone[] = {
+        {"samples-per-unit", "unit-rows and unit-count"}};
     static const invar_recipe_schema schema = {keys, INVAR_KEY_COUNT, gone,
                                                sizeof gone / sizeof *gone};
 

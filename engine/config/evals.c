@@ -47,7 +47,7 @@ typedef struct piece {
 typedef struct reader {
     const char *path;
     const invar_recipe *recipe;
-    invar_evals *out;
+    invar_eval_config *out;
     piece name; /* of the section; none before the first */
     int section, line;
     piece place;            /* of its data */
@@ -145,7 +145,7 @@ static bool is_twice(const reader *r)
 /* The section that ends becomes a recipe. */
 static invar_status end_section(reader *r)
 {
-    invar_evals *out = r->out;
+    invar_eval_config *out = r->out;
 
     if (!r->name.text)
         return INVAR_OK;
@@ -246,7 +246,7 @@ static invar_status take_lines(reader *r, piece text)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-invar_status invar_evals_read(invar_evals *out, const invar_recipe *recipe)
+invar_status invar_eval_config_read(invar_eval_config *out, const invar_recipe *recipe)
 {
     reader r = {
         .path = invar_recipe_string(recipe, INVAR_KEY_EVAL_CONFIG), .recipe = recipe, .out = out};
@@ -254,7 +254,7 @@ invar_status invar_evals_read(invar_evals *out, const invar_recipe *recipe)
     char *text = NULL;
     size_t bytes;
 
-    *out = (invar_evals){NULL, 0};
+    *out = (invar_eval_config){NULL, 0};
     if (!r.path[0])
         return INVAR_OK;
     INVAR_TRY(invar_file_read(&text, &bytes, r.path, INVAR_RECIPE_MAX_BYTES));
@@ -267,19 +267,19 @@ invar_status invar_evals_read(invar_evals *out, const invar_recipe *recipe)
             "eval-config = %.300s has no set; add a section [NAME] with path = FILE", r.path);
     invar_free(text);
     if (status != INVAR_OK)
-        invar_evals_release(out);
+        invar_eval_config_release(out);
     return status;
 }
 
-void invar_evals_release(invar_evals *evals)
+void invar_eval_config_release(invar_eval_config *evals)
 {
     for (size_t i = 0; i < evals->count; i++)
         invar_recipe_free(evals->recipes[i]);
     invar_free(evals->recipes);
-    *evals = (invar_evals){NULL, 0};
+    *evals = (invar_eval_config){NULL, 0};
 }
 
-void invar_evals_hash(invar_hasher *hasher, const invar_recipe *recipe)
+void invar_eval_config_hash(invar_hasher *hasher, const invar_recipe *recipe)
 {
     for (int i = 0; i < SETTINGS; i++) {
         invar_recipe_entry e;

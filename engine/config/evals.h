@@ -25,17 +25,18 @@ extern "C" {
 #endif
 
 /* Zeroed at first; release. */
-typedef struct invar_evals {
+typedef struct invar_eval_config {
     invar_recipe **recipes; /* (count), in the order of the file; checked */
     size_t count;
-} invar_evals;
+} invar_eval_config;
 
 /* Of a checked recipe; without eval-config there are none. */
-invar_status invar_evals_read(invar_evals *out, const invar_recipe *recipe) INVAR_MUST_USE;
-void invar_evals_release(invar_evals *evals);
+invar_status invar_eval_config_read(invar_eval_config *out,
+                                    const invar_recipe *recipe) INVAR_MUST_USE;
+void invar_eval_config_release(invar_eval_config *evals);
 
 /* The settings that a section can have, as the recipe of a set has them. */
-void invar_evals_hash(invar_hasher *hasher, const invar_recipe *recipe);
+void invar_eval_config_hash(invar_hasher *hasher, const invar_recipe *recipe);
 
 #ifdef __cplusplus
 }

@@ -13,34 +13,34 @@
 
 typedef struct row {
     const char *flags;
-    invar_foreign_how how;
+    invar_flag_alias_kind how;
     const char *what;
     const char *sentence;
 } row;
 
 static const row rows[] = {
-#define INVAR_FOREIGN(FLAGS, HOW, WHAT, SENTENCE) {FLAGS, INVAR_FOREIGN_##HOW, WHAT, SENTENCE},
+#define INVAR_ALIAS(FLAGS, HOW, WHAT, SENTENCE) {FLAGS, INVAR_FLAG_ALIAS_##HOW, WHAT, SENTENCE},
 #include "engine/config/foreign.def"
-#undef INVAR_FOREIGN
+#undef INVAR_ALIAS
 };
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-static bool is_key(invar_foreign_how how)
+static bool is_key(invar_flag_alias_kind how)
 {
-    return how < INVAR_FOREIGN_ONLY;
+    return how < INVAR_FLAG_ALIAS_ONLY;
 }
 
-static void describe(invar_foreign *out, const row *r)
+static void describe(invar_flag_alias *out, const row *r)
 {
-    *out = (invar_foreign){r->how, INVAR_KEY_NONE, NULL, r->sentence};
+    *out = (invar_flag_alias){r->how, INVAR_KEY_NONE, NULL, r->sentence};
     if (is_key(r->how))
         out->key = (invar_key)invar_recipe_find(invar_config_schema(), r->what);
-    else if (r->how == INVAR_FOREIGN_ONLY)
+    else if (r->how == INVAR_FLAG_ALIAS_ONLY)
         out->only = r->what;
 }
 
-bool invar_foreign_row(invar_foreign *out, const char **flags_out, int index)
+bool invar_flag_alias_row(invar_flag_alias *out, const char **flags_out, int index)
 {
     if (index >= ROWS)
         return false;
@@ -87,13 +87,13 @@ static invar_key find_key(const char *name, size_t length)
     return INVAR_KEY_NONE;
 }
 
-bool invar_foreign_find(invar_foreign *out, const char *name, size_t length)
+bool invar_flag_alias_find(invar_flag_alias *out, const char *name, size_t length)
 {
     const row *r = length ? find_row(name, length, true) : NULL;
     invar_key key = r || !length ? INVAR_KEY_NONE : find_key(name, length);
 
     if (key != INVAR_KEY_NONE) {
-        *out = (invar_foreign){INVAR_FOREIGN_KEY, key, NULL, ""};
+        *out = (invar_flag_alias){INVAR_FLAG_ALIAS_KEY, key, NULL, ""};
         return true;
     }
     if (!r && length)

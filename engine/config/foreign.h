@@ -15,30 +15,30 @@ extern "C" {
 #endif
 
 /* What foreign.def says about a flag; the words are explained there. */
-typedef enum invar_foreign_how {
-    INVAR_FOREIGN_KEY,
-    INVAR_FOREIGN_PLUGIN,
-    INVAR_FOREIGN_WORDS,
-    INVAR_FOREIGN_COMMAS,
-    INVAR_FOREIGN_STRINGS,
-    INVAR_FOREIGN_WEIGHTS,
-    INVAR_FOREIGN_ONLY,
-    INVAR_FOREIGN_MOOT,
-    INVAR_FOREIGN_LOST
-} invar_foreign_how;
+typedef enum invar_flag_alias_kind {
+    INVAR_FLAG_ALIAS_KEY,
+    INVAR_FLAG_ALIAS_PLUGIN,
+    INVAR_FLAG_ALIAS_WORDS,
+    INVAR_FLAG_ALIAS_COMMAS,
+    INVAR_FLAG_ALIAS_STRINGS,
+    INVAR_FLAG_ALIAS_WEIGHTS,
+    INVAR_FLAG_ALIAS_ONLY,
+    INVAR_FLAG_ALIAS_MOOT,
+    INVAR_FLAG_ALIAS_LOST
+} invar_flag_alias_kind;
 
-typedef struct invar_foreign {
-    invar_foreign_how how;
+typedef struct invar_flag_alias {
+    invar_flag_alias_kind how;
     invar_key key;        /* INVAR_KEY_NONE: it is no key */
     const char *only;     /* ONLY: the value */
     const char *sentence; /* "" where a key takes all that the flag may say */
-} invar_foreign;
+} invar_flag_alias;
 
 /* What a flag without its dashes means in a script of Miles. False: nobody knows it. */
-bool invar_foreign_find(invar_foreign *out, const char *name, size_t length);
+bool invar_flag_alias_find(invar_flag_alias *out, const char *name, size_t length);
 
 /* A row of the table as it stands, for tests; false behind the last. */
-bool invar_foreign_row(invar_foreign *out, const char **flags_out, int index);
+bool invar_flag_alias_row(invar_flag_alias *out, const char **flags_out, int index);
 
 #ifdef __cplusplus
 }

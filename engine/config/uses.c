@@ -19,7 +19,7 @@ typedef struct use {
     const char *needs;
 } use;
 
-static invar_status check_uses(const invar_config_facts *f, const use *uses, size_t count)
+static invar_status check_uses(const invar_config_derived *f, const use *uses, size_t count)
 {
     const invar_recipe *recipe = f->recipe;
     char why[NEEDS_SIZE + 40];
@@ -29,47 +29,47 @@ static invar_status check_uses(const invar_config_facts *f, const use *uses, siz
             continue;
         *f->unused = uses[i].key;
         snprintf(why, sizeof why, "would be ignored: it needs %s", uses[i].needs);
-        return invar_config_refuse(recipe, uses[i].key, why);
+        return invar_config_fail(recipe, uses[i].key, why);
     }
     return INVAR_OK;
 }
 
 /* ---- estimators with a trait ----------------------------------------------------------------- */
 
-static bool has_critic(const invar_estimator_facts *e)
+static bool has_critic(const invar_estimator_traits *e)
 {
     return e->critic;
 }
 
-static bool discounts(const invar_estimator_facts *e)
+static bool discounts(const invar_estimator_traits *e)
 {
     return e->discounts;
 }
 
-static bool is_grouped(const invar_estimator_facts *e)
+static bool is_grouped(const invar_estimator_traits *e)
 {
     return e->grouped;
 }
 
-static bool is_scaled(const invar_estimator_facts *e)
+static bool is_scaled(const invar_estimator_traits *e)
 {
     return e->scaled;
 }
 
-static bool takes_kl_coef(const invar_estimator_facts *e)
+static bool takes_kl_coef(const invar_estimator_traits *e)
 {
     return e->penalised && !e->critic; // with a critic it has to be 0
 }
 
 /* "advantage-estimator = grpo or gspo", then the rest. */
-static void need_estimator(char out[NEEDS_SIZE], bool (*has)(const invar_estimator_facts *e),
+static void need_estimator(char out[NEEDS_SIZE], bool (*has)(const invar_estimator_traits *e),
                            const char *rest)
 {
     const char *words[INVAR_ESTIMATOR_COUNT];
     char text[INVAR_CHOICES_TEXT_SIZE];
 
     for (int i = 0; i < INVAR_ESTIMATOR_COUNT; i++)
-        words[i] = has(invar_estimator_facts_of((invar_estimator)i))
+        words[i] = has(invar_estimator_traits_of((invar_estimator)i))
                        ? invar_estimator_choices.words[i]
                        : NULL;
     invar_choices_text(text, sizeof text, &(invar_choices){words, INVAR_ESTIMATOR_COUNT}, ", ",
@@ -81,7 +81,7 @@ static void need_estimator(char out[NEEDS_SIZE], bool (*has)(const invar_estimat
 
 #define CHECK_USES(f, uses) check_uses(f, uses, sizeof(uses) / sizeof *(uses))
 
-static invar_status check_model_uses(const invar_config_facts *f)
+static invar_status check_model_uses(const invar_config_derived *f)
 {
     static const char own[] = "a model without files (hf-checkpoint empty)";
     static const char experts[] = "num-experts above 0";
@@ -110,7 +110,7 @@ static invar_status check_model_uses(const invar_config_facts *f)
         {INVAR_KEY_MOE_FFN_HIDDEN_SIZE, moe, experts},
         {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY, f->hf || moe, experts},
         {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY,
-         !f->sft || invar_config_filled(f->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+         !f->sft || invar_config_is_nonempty(f->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
          "samples with recorded routing, and sft_loss trains on answers of the data"},
         {INVAR_KEY_LORA_ALPHA, lora, adapters},
         {INVAR_KEY_USE_RSLORA, lora, adapters},
@@ -123,11 +123,11 @@ static invar_status check_model_uses(const invar_config_facts *f)
     return CHECK_USES(f, uses);
 }
 
-static invar_status check_ckpt_uses(const invar_config_facts *f)
+static invar_status check_ckpt_uses(const invar_config_derived *f)
 {
     const bool save = strcmp(invar_recipe_string(f->recipe, INVAR_KEY_SAVE), "none") != 0;
-    const bool export = invar_config_filled(f->recipe, INVAR_KEY_SAVE_HF);
-    const bool load = invar_config_filled(f->recipe, INVAR_KEY_LOAD) || save;
+    const bool export = invar_config_is_nonempty(f->recipe, INVAR_KEY_SAVE_HF);
+    const bool load = invar_config_is_nonempty(f->recipe, INVAR_KEY_LOAD) || save;
     char critic[NEEDS_SIZE];
     const use uses[] = {
         {INVAR_KEY_SAVE_INTERVAL, save || export, "a save that is not none, or save-hf"},
@@ -142,7 +142,7 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
         {INVAR_KEY_CRITIC_LOAD, f->estimator->critic, critic},
         {INVAR_KEY_OPD_TEACHER_LOAD, f->distills, "use-opd = true"},
         {INVAR_KEY_OPD_TEACHER_URL, f->distills, "use-opd = true"},
-        {INVAR_KEY_OPD_TEACHER_NAME, invar_config_filled(f->recipe, INVAR_KEY_OPD_TEACHER_URL),
+        {INVAR_KEY_OPD_TEACHER_NAME, invar_config_is_nonempty(f->recipe, INVAR_KEY_OPD_TEACHER_URL),
          "opd-teacher-url"},
     };
 
@@ -163,8 +163,8 @@ static invar_reward rule_of(const invar_recipe *r, invar_key key)
 /* A plug-in's rewards may have parts; of the rules some have. */
 static bool has_parts(const invar_recipe *r, invar_key rule)
 {
-    return invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
-           invar_config_filled(r, INVAR_KEY_CUSTOM_AGENT_PATH) ||
+    return invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
+           invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH) ||
            invar_reward_has_parts(rule_of(r, rule));
 }
 
@@ -173,7 +173,7 @@ static bool filters_groups(const invar_recipe *r)
 {
     return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
                INVAR_GROUP_FILTER_NONE ||
-           invar_config_filled(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH);
+           invar_config_is_nonempty(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH);
 }
 
 /* Samples of older weights may be trained on. */
@@ -181,7 +181,7 @@ static bool trains_late(const invar_recipe *r)
 {
     return invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
            invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS) ||
-           invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+           invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 }
 
 /* Several ranks compute a model together. */
@@ -197,7 +197,7 @@ static bool divides_model(const invar_recipe *r)
     return false;
 }
 
-static invar_status check_rollout_uses(const invar_config_facts *f)
+static invar_status check_rollout_uses(const invar_config_derived *f)
 {
     static const char filter[] = "dynamic-sampling-filter or dynamic-sampling-filter-path";
     static const char sampled[] =
@@ -215,12 +215,12 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
     const invar_recipe *r = f->recipe;
     const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
     const bool read = !f->task || f->eval;
-    const bool led = invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
-    const bool agents = invar_config_filled(r, INVAR_KEY_CUSTOM_AGENT_PATH);
+    const bool led = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
+    const bool agents = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH);
     const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
-    const bool chosen = invar_config_filled(r, INVAR_KEY_DATA_SOURCE_PATH);
-    const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
-    const bool tasks = f->task || invar_config_filled(r, INVAR_KEY_EVAL_CONFIG) ||
+    const bool chosen = invar_config_is_nonempty(r, INVAR_KEY_DATA_SOURCE_PATH);
+    const bool loads = invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool tasks = f->task || invar_config_is_nonempty(r, INVAR_KEY_EVAL_CONFIG) ||
                        strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
     const use uses[] = {
         {INVAR_KEY_TASK_SIZE, tasks, "a built-in task (task:NAME)"},
@@ -250,14 +250,15 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS, f->sampled, generation},
         {INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, f->sampled, generation},
         {INVAR_KEY_RM_TYPE, f->sampled, generation},
-        {INVAR_KEY_RM_TYPE, !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH),
+        {INVAR_KEY_RM_TYPE, !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH),
          "an empty custom-rm-path"},
         {INVAR_KEY_CUSTOM_RM_PATH, f->sampled, generation},
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, f->sampled, generation},
         {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, !loads,
          "samples that are generated, not those of load-debug-rollout-data"},
         {INVAR_KEY_CUSTOM_AGENT_PATH, !f->sft, "another loss-type"},
-        {INVAR_KEY_CUSTOM_AGENT_PATH, !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+        {INVAR_KEY_CUSTOM_AGENT_PATH,
+         !invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
          "samples that are generated, not those of load-debug-rollout-data"},
         {INVAR_KEY_CUSTOM_AGENT_PATH, !divides_model(r) && !apart,
          "ranks that each have the whole model and train: rank 0 draws what agents ask for"},
@@ -282,11 +283,12 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
          "ranks sample (rollout-num-gpus)"},
         {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_AUDIT) == 0,
          "audit = 0, which looks at one phase at a time; 'invar replay --audit' audits the run"},
-        {INVAR_KEY_GROUP_RM, invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH), "custom-rm-path"},
+        {INVAR_KEY_GROUP_RM, invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH),
+         "custom-rm-path"},
         {INVAR_KEY_RM_URL, rule_of(r, INVAR_KEY_RM_TYPE) == INVAR_REWARD_REMOTE_RM,
          "rm-type = remote_rm"},
         {INVAR_KEY_REWARD_KEY,
-         invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
+         invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
          parts},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH, !f->sft, "another loss-type"},
@@ -303,13 +305,13 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},
         {INVAR_KEY_MAX_RESTARTS, f->restarts,
          "a plug-in that is a program and no agent; for agents there is agent-failure = zero"},
-        {INVAR_KEY_SINK_TIMEOUT, invar_config_filled(r, INVAR_KEY_SINK), "sink"},
+        {INVAR_KEY_SINK_TIMEOUT, invar_config_is_nonempty(r, INVAR_KEY_SINK), "sink"},
     };
 
     return CHECK_USES(f, uses);
 }
 
-static invar_status check_speculation_uses(const invar_config_facts *f)
+static invar_status check_speculation_uses(const invar_config_derived *f)
 {
     static const char of_ngram[] = "speculative-algorithm = ngram";
     const invar_recipe *r = f->recipe;
@@ -328,14 +330,14 @@ static invar_status check_speculation_uses(const invar_config_facts *f)
     return CHECK_USES(f, uses);
 }
 
-static invar_status check_eval_uses(const invar_config_facts *f)
+static invar_status check_eval_uses(const invar_config_derived *f)
 {
     static const char data[] = "eval-prompt-data or eval-config";
     const invar_recipe *r = f->recipe;
     const bool sampler = !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
-    const bool own = invar_config_filled(r, INVAR_KEY_EVAL_RM_TYPE);
+    const bool own = invar_config_is_nonempty(r, INVAR_KEY_EVAL_RM_TYPE);
     const use uses[] = {
-        {INVAR_KEY_EVAL_CONFIG, !invar_config_filled(r, INVAR_KEY_EVAL_PROMPT_DATA),
+        {INVAR_KEY_EVAL_CONFIG, !invar_config_is_nonempty(r, INVAR_KEY_EVAL_PROMPT_DATA),
          "an empty eval-prompt-data: it names the sets itself"},
         {INVAR_KEY_EVAL_INTERVAL, f->eval, data},
         {INVAR_KEY_EVAL_INTERVAL, sampler, "a rollout engine, which debug-train-only leaves out"},
@@ -350,13 +352,14 @@ static invar_status check_eval_uses(const invar_config_facts *f)
         {INVAR_KEY_EVAL_REWARD_KEY, f->eval, data},
         {INVAR_KEY_EVAL_REWARD_KEY,
          own ? has_parts(r, INVAR_KEY_EVAL_RM_TYPE)
-             : invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
+             : invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) ||
+                   has_parts(r, INVAR_KEY_RM_TYPE),
          "evaluations whose rewards have parts: a plug-in's, or those of dapo or ifeval"},
         {INVAR_KEY_EVAL_TURNS, f->eval, data},
         {INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH, f->eval, data},
         {INVAR_KEY_EVAL_TURNS,
-         invar_config_filled(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
-             invar_config_filled(r, INVAR_KEY_CUSTOM_AGENT_PATH),
+         invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
+             invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH),
          "custom-generate-function-path or custom-agent-path"},
         {INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN, invar_recipe_int(f->recipe, INVAR_KEY_EVAL_INTERVAL) > 0,
          "eval-interval"},
@@ -366,11 +369,11 @@ static invar_status check_eval_uses(const invar_config_facts *f)
     return CHECK_USES(f, uses);
 }
 
-static invar_status check_advantage_uses(const invar_config_facts *f)
+static invar_status check_advantage_uses(const invar_config_derived *f)
 {
     static const char rl[] = "another loss-type than sft_loss";
     const invar_recipe *r = f->recipe;
-    const invar_estimator_facts *e = f->estimator;
+    const invar_estimator_traits *e = f->estimator;
     const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
     char critic[NEEDS_SIZE], discount[NEEDS_SIZE], penalty[NEEDS_SIZE], grouped[NEEDS_SIZE],
         scaled[NEEDS_SIZE];
@@ -398,7 +401,7 @@ static invar_status check_advantage_uses(const invar_config_facts *f)
     return CHECK_USES(f, uses);
 }
 
-static invar_status check_loss_uses(const invar_config_facts *f)
+static invar_status check_loss_uses(const invar_config_derived *f)
 {
     static const char pol[] = "loss-type = policy_loss", rl[] = "another loss-type than sft_loss";
     const invar_recipe *r = f->recipe;
@@ -427,7 +430,7 @@ static invar_status check_loss_uses(const invar_config_facts *f)
     return CHECK_USES(f, uses);
 }
 
-static invar_status check_importance_uses(const invar_config_facts *f)
+static invar_status check_importance_uses(const invar_config_derived *f)
 {
     static const char pol[] = "loss-type = policy_loss";
     static const char differing[] =
@@ -435,7 +438,7 @@ static invar_status check_importance_uses(const invar_config_facts *f)
         "log-probs of rollout and training are equal otherwise";
     const invar_recipe *r = f->recipe;
     const bool policy = f->loss->policy;
-    const bool formats = invar_config_filled(r, INVAR_KEY_ROLLOUT_DTYPE);
+    const bool formats = invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_DTYPE);
     const bool differ = formats || trains_late(r);
     const bool copied = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS);
     const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
@@ -472,7 +475,7 @@ static invar_status check_importance_uses(const invar_config_facts *f)
     return CHECK_USES(f, uses);
 }
 
-static invar_status check_step_uses(const invar_config_facts *f)
+static invar_status check_step_uses(const invar_config_derived *f)
 {
     const invar_recipe *r = f->recipe;
     const bool decays =
@@ -485,13 +488,13 @@ static invar_status check_step_uses(const invar_config_facts *f)
          "lr-warmup-iters"},
         {INVAR_KEY_MICRO_BATCH_SIZE, !dynamic, "use-dynamic-batch-size = false"},
         {INVAR_KEY_MAX_TOKENS_PER_GPU, dynamic, "use-dynamic-batch-size = true"},
-        {INVAR_KEY_DEBUG_DUMP_DIR, invar_config_filled(r, INVAR_KEY_DEBUG_DUMP), "debug-dump"},
+        {INVAR_KEY_DEBUG_DUMP_DIR, invar_config_is_nonempty(r, INVAR_KEY_DEBUG_DUMP), "debug-dump"},
     };
 
     return CHECK_USES(f, uses);
 }
 
-invar_status invar_config_check_uses(const invar_config_facts *facts)
+invar_status invar_config_check_uses(const invar_config_derived *facts)
 {
     INVAR_TRY(check_model_uses(facts));
     INVAR_TRY(check_ckpt_uses(facts));

@@ -71,7 +71,7 @@ static void *place(char **at, const void *from, size_t bytes)
 }
 
 /* Packs a line into one block; tokens first, because they have to be aligned. */
-static invar_status append(invar_dataset *dataset, int64_t number, const invar_line *line)
+static invar_status append(invar_dataset *dataset, int64_t number, const invar_dataset_record *line)
 {
     const size_t tokens = (size_t)line->n_tokens * sizeof *line->tokens;
     const size_t answer = (size_t)line->n_answer * sizeof *line->answer;
@@ -101,7 +101,7 @@ static invar_status append(invar_dataset *dataset, int64_t number, const invar_l
     return INVAR_OK;
 }
 
-static bool too_long(const invar_line *line, const invar_dataset_options *options)
+static bool too_long(const invar_dataset_record *line, const invar_dataset_options *options)
 {
     return (options->max_prompt_tokens > 0 && line->n_tokens > options->max_prompt_tokens) ||
            (options->max_total_tokens > 0 && line->answer &&
@@ -187,26 +187,26 @@ static int64_t count_lines(const char *text, size_t bytes)
     return lines;
 }
 
-static invar_status read_line(invar_dataset *dataset, const invar_line_reader *reader,
+static invar_status read_line(invar_dataset *dataset, const invar_record_reader *reader,
                               const char *where, int64_t number, const char *at, size_t bytes)
 {
-    invar_line line = {0};
+    invar_dataset_record line = {0};
     invar_status status;
 
     if (bytes > MAX_LINE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the line has more than %zu bytes", where,
                           MAX_LINE);
-    status = invar_line_read(&line, reader, where, at, bytes);
+    status = invar_dataset_record_read(&line, reader, where, at, bytes);
     if (status == INVAR_OK && too_long(&line, reader->options))
         dataset->dropped++;
     else if (status == INVAR_OK)
         status = append(dataset, number, &line);
-    invar_line_release(&line);
+    invar_dataset_record_release(&line);
     return status;
 }
 
 /* `file` is the path without the slice. */
-static invar_status read_lines(invar_dataset *dataset, const invar_line_reader *reader,
+static invar_status read_lines(invar_dataset *dataset, const invar_record_reader *reader,
                                const char *file, const slice *part, const char *text, size_t bytes)
 {
     const char *at = text, *end;
@@ -237,21 +237,22 @@ static invar_status read_lines(invar_dataset *dataset, const invar_line_reader *
     return INVAR_OK;
 }
 
-static invar_status read_task(invar_dataset *dataset, const invar_line_reader *reader,
+static invar_status read_task(invar_dataset *dataset, const invar_record_reader *reader,
                               const char *name)
 {
     for (int64_t i = 0; i < reader->options->task_size; i++) {
-        invar_task_item item;
-        invar_line line = {0};
+        invar_builtin_task_item item;
+        invar_dataset_record line = {0};
         invar_status status;
 
-        INVAR_TRY(invar_task_make(&item, name, reader->options->seed, (uint32_t)i));
-        status = invar_line_plain(&line, reader, reader->options->path, item.prompt, item.answer);
+        INVAR_TRY(invar_builtin_task_make(&item, name, reader->options->seed, (uint32_t)i));
+        status = invar_dataset_record_plain(&line, reader, reader->options->path, item.prompt,
+                                            item.answer);
         if (status == INVAR_OK && too_long(&line, reader->options))
             dataset->dropped++;
         else if (status == INVAR_OK)
             status = append(dataset, i, &line);
-        invar_line_release(&line);
+        invar_dataset_record_release(&line);
         INVAR_TRY(status);
     }
     return INVAR_OK;
@@ -281,13 +282,13 @@ static invar_status finish(invar_dataset *dataset, const invar_dataset_options *
                        shown);
 }
 
-static invar_status open_chat(invar_template **out, const invar_dataset_options *options)
+static invar_status open_chat(invar_chat_template **out, const invar_dataset_options *options)
 {
     *out = NULL;
     if (!options->apply_chat_template)
         return INVAR_OK;
-    return invar_template_open(out, options->hf_dir, options->chat_template_path,
-                               options->chat_template_kwargs);
+    return invar_chat_template_open(out, options->hf_dir, options->chat_template_path,
+                                    options->chat_template_kwargs);
 }
 
 static invar_status check_options(const invar_dataset_options *options)
@@ -326,7 +327,7 @@ static invar_status unpack(char **text, size_t *bytes, const char *path,
     return status;
 }
 
-static invar_status read_file(invar_dataset *dataset, const invar_line_reader *reader)
+static invar_status read_file(invar_dataset *dataset, const invar_record_reader *reader)
 {
     char path[INVAR_PATH_SIZE], *text;
     slice part;
@@ -345,7 +346,7 @@ static invar_status read_file(invar_dataset *dataset, const invar_line_reader *r
 static invar_status load(invar_dataset **out, const invar_dataset_options *options,
                          const invar_tokenizer *tokenizer, const char *text, size_t bytes)
 {
-    invar_line_reader reader = {options, tokenizer, NULL};
+    invar_record_reader reader = {options, tokenizer, NULL};
     const slice all = {0};
     invar_dataset *dataset;
     invar_status status;
@@ -365,7 +366,7 @@ static invar_status load(invar_dataset **out, const invar_dataset_options *optio
     if (status == INVAR_OK)
         status = finish(dataset, options);
 done:
-    invar_template_close(reader.chat);
+    invar_chat_template_close(reader.chat);
     if (status != INVAR_OK) {
         invar_dataset_close(dataset);
         return status;
@@ -404,7 +405,7 @@ int64_t invar_dataset_size(const invar_dataset *dataset)
     return dataset->count;
 }
 
-int64_t invar_dataset_dropped(const invar_dataset *dataset)
+int64_t invar_dataset_dropped_count(const invar_dataset *dataset)
 {
     return dataset->dropped;
 }
@@ -417,8 +418,8 @@ const invar_prompt *invar_dataset_prompt(const invar_dataset *dataset, int64_t i
 
 const invar_prompt *invar_dataset_find(const invar_dataset *dataset, int64_t line)
 {
-    int64_t i = invar_sorted_find(dataset->prompts, dataset->count, sizeof *dataset->prompts,
-                                  offsetof(invar_prompt, line), line);
+    int64_t i = invar_binary_search(dataset->prompts, dataset->count, sizeof *dataset->prompts,
+                                    offsetof(invar_prompt, line), line);
 
     return i < 0 ? NULL : &dataset->prompts[i];
 }
@@ -472,8 +473,8 @@ void invar_dataset_shuffle(int32_t *order, int64_t count, uint32_t seed, int64_t
     }
 }
 
-const invar_prompt *invar_dataset_next(invar_dataset *dataset, invar_cursor *cursor, bool shuffle,
-                                       uint32_t seed)
+const invar_prompt *invar_dataset_next(invar_dataset *dataset, invar_data_cursor *cursor,
+                                       bool shuffle, uint32_t seed)
 {
     int64_t at;
 

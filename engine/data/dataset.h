@@ -71,7 +71,7 @@ invar_status invar_dataset_parse(invar_dataset **out, const invar_dataset_option
 void invar_dataset_close(invar_dataset *dataset);
 
 int64_t invar_dataset_size(const invar_dataset *dataset);
-int64_t invar_dataset_dropped(const invar_dataset *dataset); /* too long */
+int64_t invar_dataset_dropped_count(const invar_dataset *dataset); /* too long */
 const invar_prompt *invar_dataset_prompt(const invar_dataset *dataset, int64_t i);
 
 /* The prompt of a line; NULL: there is none, or it was dropped. Prompts are in order of lines. */
@@ -81,14 +81,14 @@ const invar_prompt *invar_dataset_find(const invar_dataset *dataset, int64_t lin
 void invar_dataset_hash(invar_digest *out, const invar_dataset *dataset);
 
 /* Where a run is in its data; plain numbers, kept in checkpoints. */
-typedef struct invar_cursor {
+typedef struct invar_data_cursor {
     int64_t epoch;
     int64_t offset; /* prompts of this epoch already taken */
-} invar_cursor;
+} invar_data_cursor;
 
 /* The next prompt, in the order of the epoch; wraps into the next epoch. */
-const invar_prompt *invar_dataset_next(invar_dataset *dataset, invar_cursor *cursor, bool shuffle,
-                                       uint32_t seed);
+const invar_prompt *invar_dataset_next(invar_dataset *dataset, invar_data_cursor *cursor,
+                                       bool shuffle, uint32_t seed);
 
 /*
  * The order of an epoch: order[0 .. count) becomes a permutation of 0 .. count - 1. Fisher and

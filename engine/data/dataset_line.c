@@ -16,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-void invar_line_release(invar_line *line)
+void invar_dataset_record_release(invar_dataset_record *line)
 {
     invar_free(line->text);
     invar_free(line->label);
@@ -24,7 +24,7 @@ void invar_line_release(invar_line *line)
     invar_free(line->tokens);
     invar_free(line->answer);
     invar_free(line->mask);
-    *line = (invar_line){0};
+    *line = (invar_dataset_record){0};
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ static invar_status dump(char **out, const json_t *value, size_t flags)
     return invar_json_dump(out, &bytes, value, flags, "a value of a data set");
 }
 
-static invar_status encode(int32_t **out, int64_t *count_out, const invar_line_reader *reader,
+static invar_status encode(int32_t **out, int64_t *count_out, const invar_record_reader *reader,
                            const char *text, const char *where)
 {
     return named(invar_tokenizer_encode(out, count_out, reader->tokenizer, text, strlen(text)),
@@ -217,7 +217,7 @@ static invar_status open_talk(json_t **out, json_t *input, const char *key, cons
     return text ? append_message(*out, "user", text) : INVAR_OK;
 }
 
-static invar_status render(char **out, const invar_line_reader *reader, const json_t *talk,
+static invar_status render(char **out, const invar_record_reader *reader, const json_t *talk,
                            const char *tools, bool generation, const char *where)
 {
     char *messages;
@@ -225,7 +225,7 @@ static invar_status render(char **out, const invar_line_reader *reader, const js
     invar_status status;
 
     INVAR_TRY(dump(&messages, talk, JSON_COMPACT));
-    status = invar_template_render(out, &bytes, reader->chat, messages, tools, generation);
+    status = invar_chat_template_render(out, &bytes, reader->chat, messages, tools, generation);
     invar_free(messages);
     INVAR_TRY(named(status, where));
     if (strlen(*out) == bytes)
@@ -236,7 +236,7 @@ static invar_status render(char **out, const invar_line_reader *reader, const js
 }
 
 /* The label and the end of text. */
-static invar_status plain_answer(invar_line *line, const invar_line_reader *reader,
+static invar_status plain_answer(invar_dataset_record *line, const invar_record_reader *reader,
                                  const char *where)
 {
     int32_t *tokens, eos = invar_tokenizer_eos(reader->tokenizer);
@@ -258,7 +258,7 @@ static invar_status plain_answer(invar_line *line, const invar_line_reader *read
     return status;
 }
 
-static invar_status encode_prompt(invar_line *line, const invar_line_reader *reader,
+static invar_status encode_prompt(invar_dataset_record *line, const invar_record_reader *reader,
                                   const char *where)
 {
     INVAR_TRY(encode(&line->tokens, &line->n_tokens, reader, line->text, where));
@@ -271,7 +271,7 @@ static invar_status encode_prompt(invar_line *line, const invar_line_reader *rea
 
 /* A talk that is learned from, while its turns are found. */
 typedef struct lesson {
-    const invar_line_reader *reader;
+    const invar_record_reader *reader;
     const json_t *talk;
     const char *tools, *where;
     char *whole; /* the talk as the template renders it */
@@ -435,7 +435,7 @@ static invar_status learn_turns(lesson *l)
 }
 
 /* The prompt is what comes before the first turn, the answer the rest up to the last one's end. */
-static invar_status keep_lesson(invar_line *line, lesson *l)
+static invar_status keep_lesson(invar_dataset_record *line, lesson *l)
 {
     size_t prompt = (size_t)l->first * sizeof *l->tokens;
 
@@ -453,8 +453,8 @@ static invar_status keep_lesson(invar_line *line, lesson *l)
     return INVAR_OK;
 }
 
-static invar_status read_lesson(invar_line *line, const invar_line_reader *reader, json_t *talk,
-                                const char *tools, const char *where)
+static invar_status read_lesson(invar_dataset_record *line, const invar_record_reader *reader,
+                                json_t *talk, const char *tools, const char *where)
 {
     lesson l = {.reader = reader, .talk = talk, .tools = tools, .where = where};
     invar_status status;
@@ -474,8 +474,8 @@ static invar_status read_lesson(invar_line *line, const invar_line_reader *reade
     return status;
 }
 
-static invar_status read_talk(invar_line *line, const invar_line_reader *reader, json_t *talk,
-                              const char *tools, const char *where)
+static invar_status read_talk(invar_dataset_record *line, const invar_record_reader *reader,
+                              json_t *talk, const char *tools, const char *where)
 {
     if (reader->options->sft)
         return read_lesson(line, reader, talk, tools, where);
@@ -483,7 +483,7 @@ static invar_status read_talk(invar_line *line, const invar_line_reader *reader,
     return encode_prompt(line, reader, where);
 }
 
-static invar_status read_chat(invar_line *line, const invar_line_reader *reader,
+static invar_status read_chat(invar_dataset_record *line, const invar_record_reader *reader,
                               const json_t *object, json_t *input, const char *where)
 {
     const invar_dataset_options *options = reader->options;
@@ -500,8 +500,9 @@ static invar_status read_chat(invar_line *line, const invar_line_reader *reader,
     return status;
 }
 
-invar_status invar_line_plain(invar_line *out, const invar_line_reader *reader, const char *where,
-                              const char *prompt, const char *label)
+invar_status invar_dataset_record_plain(invar_dataset_record *out,
+                                        const invar_record_reader *reader, const char *where,
+                                        const char *prompt, const char *label)
 {
     if (!out->label)
         INVAR_TRY(copy(&out->label, label));
@@ -512,7 +513,7 @@ invar_status invar_line_plain(invar_line *out, const invar_line_reader *reader, 
     return reader->options->sft ? plain_answer(out, reader, where) : INVAR_OK;
 }
 
-static invar_status read_object(invar_line *line, const invar_line_reader *reader,
+static invar_status read_object(invar_dataset_record *line, const invar_record_reader *reader,
                                 const source *given, const char *where)
 {
     const invar_dataset_options *options = reader->options;
@@ -530,11 +531,11 @@ static invar_status read_object(invar_line *line, const invar_line_reader *reade
         return read_chat(line, reader, object, input, where);
     if (json_is_array(input))
         return wrong(where, options->input_key, "is a list of messages: set apply-chat-template");
-    return invar_line_plain(line, reader, where, json_string_value(input), line->label);
+    return invar_dataset_record_plain(line, reader, where, json_string_value(input), line->label);
 }
 
-invar_status invar_line_read(invar_line *out, const invar_line_reader *reader, const char *where,
-                             const char *json, size_t bytes)
+invar_status invar_dataset_record_read(invar_dataset_record *out, const invar_record_reader *reader,
+                                       const char *where, const char *json, size_t bytes)
 {
     source given = {.json = json, .bytes = bytes};
     invar_status status;

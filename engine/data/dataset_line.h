@@ -13,14 +13,14 @@
 extern "C" {
 #endif
 
-typedef struct invar_line_reader {
+typedef struct invar_record_reader {
     const invar_dataset_options *options;
     const invar_tokenizer *tokenizer;
-    invar_template *chat; /* NULL: no template is applied */
-} invar_line_reader;
+    invar_chat_template *chat; /* NULL: no template is applied */
+} invar_record_reader;
 
 /* Zeroed at first; release. Texts end with NUL. */
-typedef struct invar_line {
+typedef struct invar_dataset_record {
     char *text;
     char *label;
     char *metadata;
@@ -29,17 +29,19 @@ typedef struct invar_line {
     int32_t *answer; /* SFT only */
     uint8_t *mask;   /* (n_answer) 1: to be learned; NULL: all of it */
     int64_t n_answer;
-} invar_line;
+} invar_dataset_record;
 
 /* `where` is "file:line" and begins every error. After a failure `out` must still be released. */
-invar_status invar_line_read(invar_line *out, const invar_line_reader *reader, const char *where,
-                             const char *json, size_t bytes) INVAR_MUST_USE;
+invar_status invar_dataset_record_read(invar_dataset_record *out, const invar_record_reader *reader,
+                                       const char *where, const char *json,
+                                       size_t bytes) INVAR_MUST_USE;
 
 /* A line without JSON. */
-invar_status invar_line_plain(invar_line *out, const invar_line_reader *reader, const char *where,
-                              const char *prompt, const char *label) INVAR_MUST_USE;
+invar_status invar_dataset_record_plain(invar_dataset_record *out,
+                                        const invar_record_reader *reader, const char *where,
+                                        const char *prompt, const char *label) INVAR_MUST_USE;
 
-void invar_line_release(invar_line *line);
+void invar_dataset_record_release(invar_dataset_record *line);
 
 #ifdef __cplusplus
 }

@@ -16,7 +16,7 @@
 #define SECONDS 600.0 /* for the start, and for some rows */
 
 typedef struct reading {
-    invar_line_program *program;
+    invar_line_process *program;
     char name[INVAR_PATH_SHOWN_SIZE];
     invar_json_text line; /* the question */
     invar_json_text rows;
@@ -32,7 +32,7 @@ static invar_status begin(reading *r, const char *path, const char *const *colum
 {
     json_t *answer;
 
-    INVAR_TRY(invar_script_open(&r->program, r->name, "parquet_rows.py", SECONDS));
+    INVAR_TRY(invar_embedded_script_open(&r->program, r->name, "parquet_rows.py", SECONDS));
     invar_json_text_open(&r->line, '{');
     invar_json_text_key(&r->line, "path");
     invar_json_text_string(&r->line, path, strlen(path));
@@ -43,7 +43,7 @@ static invar_status begin(reading *r, const char *path, const char *const *colum
             invar_json_text_string(&r->line, *columns, strlen(*columns));
     invar_json_text_close(&r->line, ']');
     invar_json_text_close(&r->line, '}');
-    INVAR_TRY(invar_script_ask(&answer, r->program, r->name, &r->line, false));
+    INVAR_TRY(invar_embedded_script_ask(&answer, r->program, r->name, &r->line, false));
     json_decref(answer);
     return INVAR_OK;
 }
@@ -58,7 +58,7 @@ static invar_status take_rows(reading *r, bool *end_out)
 
     invar_json_text_open(&r->line, '{');
     invar_json_text_close(&r->line, '}');
-    INVAR_TRY(invar_script_ask(&answer, r->program, r->name, &r->line, false));
+    INVAR_TRY(invar_embedded_script_ask(&answer, r->program, r->name, &r->line, false));
     lines = json_object_get(answer, "lines");
     said_end = json_is_true(json_object_get(answer, "end"));
     *end_out = !json_is_string(lines);
@@ -88,7 +88,7 @@ invar_status invar_parquet_read(char **out, size_t *bytes_out, const char *path,
     status = begin(&r, path, columns);
     while (status == INVAR_OK && !end)
         status = take_rows(&r, &end);
-    invar_line_program_close(r.program);
+    invar_line_process_close(r.program);
     invar_json_text_release(&r.line);
     if (status == INVAR_OK) {
         *bytes_out = r.rows.bytes;

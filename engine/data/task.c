@@ -33,7 +33,7 @@ static int choose(draw *d, int n)
 }
 
 /* 2 to MOST symbols and an equals sign; the symbols alone are the answer. */
-static int choose_symbols(invar_task_item *out, draw *d, const char *symbols, int n)
+static int choose_symbols(invar_builtin_task_item *out, draw *d, const char *symbols, int n)
 {
     int length = 2 + choose(d, MOST - 1);
 
@@ -50,7 +50,7 @@ static int choose_symbols(invar_task_item *out, draw *d, const char *symbols, in
 #define DIGITS "0123456789"
 #define LETTERS "abcdefgh"
 
-static void make_max(invar_task_item *out, draw *d)
+static void make_max(invar_builtin_task_item *out, draw *d)
 {
     int a = choose(d, 10), b = choose(d, 10);
 
@@ -58,7 +58,7 @@ static void make_max(invar_task_item *out, draw *d)
     snprintf(out->answer, sizeof out->answer, "%d", a > b ? a : b);
 }
 
-static void make_add(invar_task_item *out, draw *d)
+static void make_add(invar_builtin_task_item *out, draw *d)
 {
     int a = choose(d, 10), b = choose(d, 10);
 
@@ -66,7 +66,7 @@ static void make_add(invar_task_item *out, draw *d)
     snprintf(out->answer, sizeof out->answer, "%d", a + b);
 }
 
-static void make_last(invar_task_item *out, draw *d)
+static void make_last(invar_builtin_task_item *out, draw *d)
 {
     int length = choose_symbols(out, d, LETTERS, sizeof LETTERS - 1);
 
@@ -74,12 +74,12 @@ static void make_last(invar_task_item *out, draw *d)
     out->answer[1] = '\0';
 }
 
-static void make_copy(invar_task_item *out, draw *d)
+static void make_copy(invar_builtin_task_item *out, draw *d)
 {
     choose_symbols(out, d, LETTERS, sizeof LETTERS - 1);
 }
 
-static void make_reverse(invar_task_item *out, draw *d)
+static void make_reverse(invar_builtin_task_item *out, draw *d)
 {
     int length = choose_symbols(out, d, LETTERS, sizeof LETTERS - 1);
 
@@ -87,7 +87,7 @@ static void make_reverse(invar_task_item *out, draw *d)
         out->answer[i] = out->prompt[length - 1 - i];
 }
 
-static void make_sort(invar_task_item *out, draw *d)
+static void make_sort(invar_builtin_task_item *out, draw *d)
 {
     int length = choose_symbols(out, d, DIGITS, 10);
 
@@ -101,7 +101,7 @@ static void make_sort(invar_task_item *out, draw *d)
 }
 
 /* A secret, which the prompt does not tell: it takes turns to find it (engine/ext/example). */
-static void make_guess(invar_task_item *out, draw *d)
+static void make_guess(invar_builtin_task_item *out, draw *d)
 {
     snprintf(out->prompt, sizeof out->prompt, "?");
     snprintf(out->answer, sizeof out->answer, "%d", 1 + choose(d, 7));
@@ -110,7 +110,7 @@ static void make_guess(invar_task_item *out, draw *d)
 static const struct {
     const char *name;
     const char *alphabet;
-    void (*make)(invar_task_item *out, draw *d);
+    void (*make)(invar_builtin_task_item *out, draw *d);
 } tasks[] = {
     {"last", LETTERS "=", make_last},       {"max", DIGITS ",=", make_max},
     {"add", DIGITS "+=", make_add},         {"copy", LETTERS "=", make_copy},
@@ -129,19 +129,20 @@ static int find(const char *name)
     return i;
 }
 
-const char *invar_task_name(int i)
+const char *invar_builtin_task_name(int i)
 {
     return i >= 0 && i < TASK_COUNT ? tasks[i].name : NULL;
 }
 
-const char *invar_task_alphabet(const char *name)
+const char *invar_builtin_task_alphabet(const char *name)
 {
     int i = find(name);
 
     return i < TASK_COUNT ? tasks[i].alphabet : NULL;
 }
 
-invar_status invar_task_make(invar_task_item *out, const char *name, uint32_t seed, uint32_t i)
+invar_status invar_builtin_task_make(invar_builtin_task_item *out, const char *name, uint32_t seed,
+                                     uint32_t i)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE], known[128] = "";
     draw d = {seed, i, 0};

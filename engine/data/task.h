@@ -17,22 +17,22 @@
 extern "C" {
 #endif
 
-#define INVAR_TASK_TEXT_SIZE 16 /* the longest prompt or answer, with its NUL */
+#define INVAR_BUILTIN_TASK_TEXT_SIZE 16 /* the longest prompt or answer, with its NUL */
 
-typedef struct invar_task_item {
-    char prompt[INVAR_TASK_TEXT_SIZE];
-    char answer[INVAR_TASK_TEXT_SIZE];
-} invar_task_item;
+typedef struct invar_builtin_task_item {
+    char prompt[INVAR_BUILTIN_TASK_TEXT_SIZE];
+    char answer[INVAR_BUILTIN_TASK_TEXT_SIZE];
+} invar_builtin_task_item;
 
 /* The name of the i-th task, NULL after the last. */
-const char *invar_task_name(int i);
+const char *invar_builtin_task_name(int i);
 
 /* The alphabet of a task, for invar_tokenizer_alphabet; NULL when there is no such task. */
-const char *invar_task_alphabet(const char *name);
+const char *invar_builtin_task_alphabet(const char *name);
 
 /* Item i of the task with this seed: a pure function. INVAR_E_NOTFOUND names the tasks. */
-invar_status invar_task_make(invar_task_item *out, const char *name, uint32_t seed,
-                             uint32_t i) INVAR_MUST_USE;
+invar_status invar_builtin_task_make(invar_builtin_task_item *out, const char *name, uint32_t seed,
+                                     uint32_t i) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

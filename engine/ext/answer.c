@@ -28,12 +28,12 @@ static void place(char out[WHERE_SIZE], const char *plugin)
 /* Parses what a program wrote as its reply. */
 static invar_status parse_line(json_t **out, const char *where, const char *data, size_t bytes)
 {
-    char hint[INVAR_LINE_PROGRAM_HINT_SIZE];
+    char hint[INVAR_LINE_PROCESS_HINT_SIZE];
     invar_status status = invar_json_as_corrupt(invar_json_parse(out, where, data, bytes));
 
     if (status == INVAR_OK && json_is_object(*out))
         return INVAR_OK;
-    invar_line_program_hint(hint, data, bytes);
+    invar_line_process_hint(hint, data, bytes);
     if (status != INVAR_OK)
         return INVAR_FAIL(status, 0, "%s%s", invar_error_last()->message, hint);
     json_decref(*out);

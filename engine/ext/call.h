@@ -40,7 +40,7 @@ typedef struct invar_plugin_call {
     double *factor;                    /* that it gives for the loss; 1 before */
     uint8_t *verdict;                  /* (count) */
     int64_t *lines;                    /* (wanted->count) */
-    invar_turn_next *next;             /* (count) zeroed before; the caller releases each */
+    invar_turn_action *next;           /* (count) zeroed before; the caller releases each */
     float *dlogp, *loss;               /* (tokens->count) */
     float *logp;                       /* teacher: of all responses of `samples` */
 } invar_plugin_call;

@@ -110,14 +110,14 @@ static invar_status mark_environment(char ***out, char *mark)
     return INVAR_OK;
 }
 
-invar_status invar_ext_child_start(invar_ext_child *out, const char *name, char *const *words,
-                                   const int streams[3])
+invar_status invar_subprocess_start(invar_subprocess *out, const char *name, char *const *words,
+                                    const int streams[3])
 {
     static atomic_int started;
     char quote[INVAR_TEXT_QUOTE_SIZE * 2], **variables = NULL;
     int rc;
 
-    *out = (invar_ext_child){0};
+    *out = (invar_subprocess){0};
     (void)snprintf(out->mark, sizeof out->mark, MARK "=%d.%d.%" PRId64, (int)getpid(),
                    atomic_fetch_add(&started, 1), invar_process_clock_ms());
     INVAR_TRY(mark_environment(&variables, out->mark));
@@ -132,7 +132,7 @@ invar_status invar_ext_child_start(invar_ext_child *out, const char *name, char 
 
 /* ---- talking --------------------------------------------------------------------------------- */
 
-ssize_t invar_ext_child_write(int fd, const char *data, size_t bytes)
+ssize_t invar_subprocess_write(int fd, const char *data, size_t bytes)
 {
     struct timespec at_once = {0, 0};
     sigset_t pipes, before, pending;
@@ -154,7 +154,7 @@ ssize_t invar_ext_child_write(int fd, const char *data, size_t bytes)
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-bool invar_ext_child_ended(const invar_ext_child *child)
+bool invar_subprocess_ended(const invar_subprocess *child)
 {
     siginfo_t info = {0};
 
@@ -213,7 +213,7 @@ static bool sweep(const char *mark)
 }
 
 /* The group is killed before the reaping, while the number is still ours. */
-void invar_ext_child_kill(invar_ext_child *child)
+void invar_subprocess_kill(invar_subprocess *child)
 {
     if (!child->pid)
         return;

@@ -22,30 +22,30 @@
 extern "C" {
 #endif
 
-typedef struct invar_ext_child {
+typedef struct invar_subprocess {
     pid_t pid;       /* 0: none, or ended and reaped */
     int wait_status; /* of one that was reaped */
     char mark[64];   /* NAME=VALUE */
-} invar_ext_child;
+} invar_subprocess;
 
 /*
  * Starts words[0], found as a shell finds it; words ends with a NULL. `streams` are the child's
  * ends of its standard streams. `name` is the plug-in's, for messages.
  */
-invar_status invar_ext_child_start(invar_ext_child *out, const char *name, char *const *words,
-                                   const int streams[3]) INVAR_MUST_USE;
+invar_status invar_subprocess_start(invar_subprocess *out, const char *name, char *const *words,
+                                    const int streams[3]) INVAR_MUST_USE;
 
 /*
  * write(2) to a child's input, which a closed pipe makes fail and not deadly, whatever the process
  * does with SIGPIPE.
  */
-ssize_t invar_ext_child_write(int fd, const char *data, size_t bytes);
+ssize_t invar_subprocess_write(int fd, const char *data, size_t bytes);
 
 /* True when it has ended by itself; it is not reaped yet. */
-bool invar_ext_child_ended(const invar_ext_child *child);
+bool invar_subprocess_ended(const invar_subprocess *child);
 
 /* Kills it and its descendants and reaps it. */
-void invar_ext_child_kill(invar_ext_child *child);
+void invar_subprocess_kill(invar_subprocess *child);
 
 #ifdef __cplusplus
 }

@@ -55,7 +55,7 @@ static int cut(char **words, char *text)
     return count;
 }
 
-invar_status invar_command_cut(invar_command *out, const char *name, const char *text)
+invar_status invar_plugin_argv_cut(invar_plugin_argv *out, const char *name, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     int count;
@@ -73,14 +73,14 @@ invar_status invar_command_cut(invar_command *out, const char *name, const char 
     return INVAR_OK;
 }
 
-void invar_command_release(invar_command *command)
+void invar_plugin_argv_release(invar_plugin_argv *command)
 {
     invar_free(command->words);
     invar_free(command->text);
-    *command = (invar_command){0};
+    *command = (invar_plugin_argv){0};
 }
 
-bool invar_command_object(const char *spec)
+bool invar_plugin_argv_object(const char *spec)
 {
     size_t bytes = strlen(spec);
 
@@ -147,7 +147,7 @@ static int try_program(const char *path)
     return S_ISREG(info.st_mode) && access(path, X_OK) == 0 ? 0 : EACCES;
 }
 
-invar_status invar_command_find(const invar_command *command, const char *name)
+invar_status invar_plugin_argv_find(const invar_plugin_argv *command, const char *name)
 {
     const char *program = command->words[0], *at = getenv("PATH");
     char path[INVAR_PATH_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
@@ -170,20 +170,20 @@ invar_status invar_command_find(const invar_command *command, const char *name)
 
 static invar_status find_command(const char *name, const char *spec)
 {
-    invar_command command = {0};
-    invar_status status = invar_command_cut(&command, name, spec);
+    invar_plugin_argv command = {0};
+    invar_status status = invar_plugin_argv_cut(&command, name, spec);
 
     if (status == INVAR_OK)
-        status = invar_command_find(&command, name);
-    invar_command_release(&command);
+        status = invar_plugin_argv_find(&command, name);
+    invar_plugin_argv_release(&command);
     return status;
 }
 
-invar_status invar_command_locate(const char *name, const char *spec)
+invar_status invar_plugin_argv_locate(const char *name, const char *spec)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
-    if (!invar_command_object(spec))
+    if (!invar_plugin_argv_object(spec))
         return find_command(name, spec);
     if (invar_path_exists(spec))
         return INVAR_OK;
@@ -192,7 +192,8 @@ invar_status invar_command_locate(const char *name, const char *spec)
                       strchr(spec, '/') ? "" : "./", shown);
 }
 
-static invar_status add_command(bool *found_out, invar_hasher *hasher, const invar_command *command)
+static invar_status add_command(bool *found_out, invar_hasher *hasher,
+                                const invar_plugin_argv *command)
 {
     const char *program = command->words[0];
     bool script = false;
@@ -206,22 +207,22 @@ static invar_status add_command(bool *found_out, invar_hasher *hasher, const inv
                                               : add_from_path(found_out, hasher, program);
 }
 
-invar_status invar_command_hash(bool *found_out, invar_digest *out, const char *name,
-                                const char *spec)
+invar_status invar_plugin_argv_hash(bool *found_out, invar_digest *out, const char *name,
+                                    const char *spec)
 {
-    invar_command command = {0};
+    invar_plugin_argv command = {0};
     invar_hasher hasher;
     invar_status status;
 
     *found_out = false;
     invar_hasher_init(&hasher);
-    if (invar_command_object(spec)) {
+    if (invar_plugin_argv_object(spec)) {
         INVAR_TRY(add_file(found_out, &hasher, spec));
     } else {
-        status = invar_command_cut(&command, name, spec);
+        status = invar_plugin_argv_cut(&command, name, spec);
         if (status == INVAR_OK)
             status = add_command(found_out, &hasher, &command);
-        invar_command_release(&command);
+        invar_plugin_argv_release(&command);
         INVAR_TRY(status);
     }
     invar_hasher_final(out, &hasher);

@@ -34,7 +34,7 @@
 #define SYMBOL "invar_plugin_v1"
 #define PATH_BYTES 4096
 
-struct invar_object {
+struct invar_shared_object {
     const char *name;
     void *library;
     void *self;
@@ -89,7 +89,7 @@ static void watch_exit(void)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static invar_status load(invar_object *object, const char *path)
+static invar_status load(invar_shared_object *object, const char *path)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char file[PATH_BYTES], quote[INVAR_TEXT_QUOTE_SIZE * 3];
@@ -114,7 +114,7 @@ static invar_status load(invar_object *object, const char *path)
     return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: cannot load it: %s", object->name, quote);
 }
 
-static invar_status read_table(invar_object *object)
+static invar_status read_table(invar_shared_object *object)
 {
     const invar_plugin_table *table = dlsym(object->library, SYMBOL);
     uint32_t size;
@@ -136,7 +136,8 @@ static invar_status read_table(invar_object *object)
     return INVAR_OK;
 }
 
-static invar_status refused(const invar_object *object, int rc, char error[INVAR_PLUGIN_ERROR_SIZE])
+static invar_status refused(const invar_shared_object *object, int rc,
+                            char error[INVAR_PLUGIN_ERROR_SIZE])
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 3];
 
@@ -146,7 +147,7 @@ static invar_status refused(const invar_object *object, int rc, char error[INVAR
                       quote[0] ? quote : "it does not say why");
 }
 
-static invar_status begin(invar_object *object)
+static invar_status begin(invar_shared_object *object)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
     surroundings before;
@@ -162,9 +163,9 @@ static invar_status begin(invar_object *object)
     return INVAR_OK;
 }
 
-invar_status invar_object_open(invar_object **out, const char *name, const char *path)
+invar_status invar_shared_object_open(invar_shared_object **out, const char *name, const char *path)
 {
-    invar_object *object;
+    invar_shared_object *object;
     invar_status status;
 
     *out = NULL;
@@ -177,14 +178,14 @@ invar_status invar_object_open(invar_object **out, const char *name, const char 
     if (status == INVAR_OK)
         status = begin(object);
     if (status != INVAR_OK) {
-        invar_object_close(object);
+        invar_shared_object_close(object);
         return status;
     }
     *out = object;
     return INVAR_OK;
 }
 
-void invar_object_close(invar_object *object)
+void invar_shared_object_close(invar_shared_object *object)
 {
     surroundings before;
 
@@ -201,7 +202,7 @@ void invar_object_close(invar_object *object)
     invar_free(object);
 }
 
-uint32_t invar_object_kinds(const invar_object *object)
+uint32_t invar_shared_object_kinds(const invar_shared_object *object)
 {
     const invar_plugin_table *t = &object->table;
 
@@ -214,7 +215,7 @@ uint32_t invar_object_kinds(const invar_object *object)
            (t->prompts ? INVAR_PLUGIN_KIND_PROMPTS : 0);
 }
 
-const char *invar_object_title(const invar_object *object)
+const char *invar_shared_object_title(const invar_shared_object *object)
 {
     return object->title;
 }
@@ -229,8 +230,8 @@ static size_t count_names(const invar_plugin_table *t)
 }
 
 /* Of the rewards that were given just now. */
-static invar_status ask_parts(invar_object *object, const invar_plugin_call *call, size_t names,
-                              double *values)
+static invar_status ask_parts(invar_shared_object *object, const invar_plugin_call *call,
+                              size_t names, double *values)
 {
     const invar_plugin_table *t = &object->table;
     char error[INVAR_PLUGIN_ERROR_SIZE] = "", where[INVAR_PLUGIN_ERROR_SIZE];
@@ -249,7 +250,7 @@ static invar_status ask_parts(invar_object *object, const invar_plugin_call *cal
     return INVAR_OK;
 }
 
-static invar_status add_parts(invar_object *object, const invar_plugin_call *call)
+static invar_status add_parts(invar_shared_object *object, const invar_plugin_call *call)
 {
     size_t names = call->reward && object->table.parts ? count_names(&object->table) : 0;
     double *values = NULL;
@@ -285,7 +286,7 @@ static int call_function(const invar_plugin_table *t, void *self, const invar_pl
     }
 }
 
-invar_status invar_object_call(invar_object *object, const invar_plugin_call *call)
+invar_status invar_shared_object_call(invar_shared_object *object, const invar_plugin_call *call)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
     surroundings before;
@@ -300,7 +301,8 @@ invar_status invar_object_call(invar_object *object, const invar_plugin_call *ca
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
 /* What JSON has no form for. */
-static invar_status check_report(const invar_object *object, const invar_plugin_report *report)
+static invar_status check_report(const invar_shared_object *object,
+                                 const invar_plugin_report *report)
 {
     bool finite = isfinite(report->loss_factor);
 
@@ -335,8 +337,8 @@ static void write_report(invar_json_text *line, const invar_plugin_report *repor
     invar_json_text_close(line, '}');
 }
 
-invar_status invar_object_report(invar_json_text *line_out, invar_object *object,
-                                 const invar_plugin_call *call)
+invar_status invar_shared_object_report(invar_json_text *line_out, invar_shared_object *object,
+                                        const invar_plugin_call *call)
 {
     invar_plugin_report report = {.loss_factor = 1.0};
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
@@ -357,8 +359,8 @@ invar_status invar_object_report(invar_json_text *line_out, invar_object *object
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 /* What JSON has no form for. */
-static invar_status check_next(const invar_object *object, const invar_plugin_next *next, size_t i,
-                               size_t names)
+static invar_status check_next(const invar_shared_object *object, const invar_plugin_next *next,
+                               size_t i, size_t names)
 {
     bool finite = isfinite(next->reward);
 
@@ -374,7 +376,7 @@ static invar_status check_next(const invar_object *object, const invar_plugin_ne
     return INVAR_OK;
 }
 
-static invar_status ask_turns(invar_object *object, const invar_plugin_call *call,
+static invar_status ask_turns(invar_shared_object *object, const invar_plugin_call *call,
                               invar_plugin_next *next)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
@@ -392,8 +394,8 @@ static invar_status ask_turns(invar_object *object, const invar_plugin_call *cal
     return INVAR_OK;
 }
 
-invar_status invar_object_turns(invar_json_text *line_out, invar_object *object,
-                                const invar_plugin_call *call)
+invar_status invar_shared_object_turns(invar_json_text *line_out, invar_shared_object *object,
+                                       const invar_plugin_call *call)
 {
     invar_plugin_next *next = NULL;
     invar_status status;

@@ -12,27 +12,28 @@
 extern "C" {
 #endif
 
-typedef struct invar_object invar_object;
+typedef struct invar_shared_object invar_shared_object;
 
 /* Loads a file and opens the plug-in in it. `name` is for messages and borrowed. */
-invar_status invar_object_open(invar_object **out, const char *name,
-                               const char *path) INVAR_MUST_USE;
-void invar_object_close(invar_object *object);
+invar_status invar_shared_object_open(invar_shared_object **out, const char *name,
+                                      const char *path) INVAR_MUST_USE;
+void invar_shared_object_close(invar_shared_object *object);
 
 /* What it offers, as a mask, and the name it has given itself. */
-uint32_t invar_object_kinds(const invar_object *object);
-const char *invar_object_title(const invar_object *object);
+uint32_t invar_shared_object_kinds(const invar_shared_object *object);
+const char *invar_shared_object_title(const invar_shared_object *object);
 
 /* Answers into the arrays of the call; what it wrote there is not checked yet. */
-invar_status invar_object_call(invar_object *object, const invar_plugin_call *call) INVAR_MUST_USE;
+invar_status invar_shared_object_call(invar_shared_object *object,
+                                      const invar_plugin_call *call) INVAR_MUST_USE;
 
 /* What it reports of a hook that was told, likewise. */
-invar_status invar_object_report(invar_json_text *line_out, invar_object *object,
-                                 const invar_plugin_call *call) INVAR_MUST_USE;
+invar_status invar_shared_object_report(invar_json_text *line_out, invar_shared_object *object,
+                                        const invar_plugin_call *call) INVAR_MUST_USE;
 
 /* The same for turns, as the line of a program; what it says is not checked yet. */
-invar_status invar_object_turns(invar_json_text *line_out, invar_object *object,
-                                const invar_plugin_call *call) INVAR_MUST_USE;
+invar_status invar_shared_object_turns(invar_json_text *line_out, invar_shared_object *object,
+                                       const invar_plugin_call *call) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -27,17 +27,17 @@ struct invar_plugin {
     char name[NAME_BYTES + 1];
     char title[INVAR_PLUGIN_TITLE_SIZE];
     bool hashed;
-    invar_digest hash;    /* of its files, when they are `hashed` */
-    uint32_t kinds;       /* what it was opened for */
-    bool apart;           /* somebody else asks it */
-    invar_object *object; /* one of the four, or none */
-    invar_line_program *program;
+    invar_digest hash;           /* of its files, when they are `hashed` */
+    uint32_t kinds;              /* what it was opened for */
+    bool apart;                  /* somebody else asks it */
+    invar_shared_object *object; /* one of the four, or none */
+    invar_line_process *program;
     invar_http *server;
-    invar_teacher *teacher;
+    invar_remote_teacher *teacher;
     int64_t step;
     int64_t calls; /* of this step */
     const invar_plugin_replies *stored;
-    invar_ledger_reply *replies; /* (n_replies), their data owned */
+    invar_ledger_plugin_reply *replies; /* (n_replies), their data owned */
     size_t n_replies, capacity;
     invar_json_text text;            /* the request of a program */
     int64_t restarts, most_restarts; /* restarts of the program so far; their limit */
@@ -54,11 +54,11 @@ static invar_status greet(uint32_t *kinds_out, invar_plugin *plugin)
 
     invar_plugin_greet_write(&plugin->text, plugin->name, plugin->kinds);
     INVAR_TRY(plugin->text.status);
-    INVAR_TRY(invar_line_program_exchange(&line, &bytes, plugin->program, plugin->text.data,
+    INVAR_TRY(invar_line_process_exchange(&line, &bytes, plugin->program, plugin->text.data,
                                           plugin->text.bytes));
     status = invar_plugin_greet_read(plugin->title, kinds_out, plugin->name, line, bytes);
     if (status != INVAR_OK)
-        invar_line_program_kill(plugin->program);
+        invar_line_process_kill(plugin->program);
     return status;
 }
 
@@ -70,14 +70,14 @@ static invar_status greet_first(uint32_t *kinds_out, invar_plugin *plugin)
 {
     static const char advice[] = "it had not greeted yet, and max-restarts does not apply before "
                                  "that: run the command by itself to see what is wrong";
-    const char *command = invar_line_program_command(plugin->program);
+    const char *command = invar_line_process_command(plugin->program);
     size_t bytes = strcspn(command, " "); // the first two words are quoted: others may be secrets
     char quote[INVAR_TEXT_QUOTE_SIZE * 2], text[sizeof quote + 80];
     invar_status status = greet(kinds_out, plugin);
 
     if (status == INVAR_OK)
         return INVAR_OK;
-    if (plugin->most_restarts > 0 && invar_line_program_may_restart(plugin->program))
+    if (plugin->most_restarts > 0 && invar_line_process_may_restart(plugin->program))
         status = invar_error_advise(status, status, advice);
     bytes += command[bytes] ? 1 + strcspn(command + bytes + 1, " ") : 0;
     invar_text_quote(quote, sizeof quote, command, bytes);
@@ -89,7 +89,7 @@ static invar_status greet_first(uint32_t *kinds_out, invar_plugin *plugin)
 static invar_status attach_server(invar_plugin *plugin, const invar_plugin_options *options)
 {
     (void)snprintf(plugin->title, sizeof plugin->title, "server");
-    return invar_remote_open(&plugin->server, plugin->name, options->url, options->timeout);
+    return invar_remote_reward_open(&plugin->server, plugin->name, options->url, options->timeout);
 }
 
 /* Who it is, is the name of its model, if the server gives one. */
@@ -97,8 +97,8 @@ static invar_status attach_teacher(invar_plugin *plugin, const invar_plugin_opti
 {
     const char *print;
 
-    INVAR_TRY(invar_teacher_open(&plugin->teacher, options->teacher));
-    print = invar_teacher_print(plugin->teacher);
+    INVAR_TRY(invar_remote_teacher_open(&plugin->teacher, options->teacher));
+    print = invar_remote_teacher_fingerprint(plugin->teacher);
     plugin->hashed = print[0] != '\0';
     (void)snprintf(plugin->title, sizeof plugin->title, "%s", plugin->hashed ? print : "server");
     if (plugin->hashed)
@@ -110,14 +110,14 @@ static invar_status attach(invar_plugin *plugin, const invar_plugin_options *opt
 {
     uint32_t offered = 0, missing;
 
-    INVAR_TRY(invar_command_locate(plugin->name, options->spec));
-    INVAR_TRY(invar_command_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec));
-    if (invar_command_object(options->spec)) {
-        INVAR_TRY(invar_object_open(&plugin->object, plugin->name, options->spec));
-        memcpy(plugin->title, invar_object_title(plugin->object), sizeof plugin->title);
-        offered = invar_object_kinds(plugin->object);
+    INVAR_TRY(invar_plugin_argv_locate(plugin->name, options->spec));
+    INVAR_TRY(invar_plugin_argv_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec));
+    if (invar_plugin_argv_object(options->spec)) {
+        INVAR_TRY(invar_shared_object_open(&plugin->object, plugin->name, options->spec));
+        memcpy(plugin->title, invar_shared_object_title(plugin->object), sizeof plugin->title);
+        offered = invar_shared_object_kinds(plugin->object);
     } else {
-        INVAR_TRY(invar_line_program_open(&plugin->program, plugin->name, options->spec,
+        INVAR_TRY(invar_line_process_open(&plugin->program, plugin->name, options->spec,
                                           options->timeout, options->log_fd));
         INVAR_TRY(greet_first(&offered, plugin));
     }
@@ -156,7 +156,8 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     else if (options->teacher)
         status = attach_teacher(plugin, options);
     else if (plugin->apart)
-        status = invar_command_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec);
+        status =
+            invar_plugin_argv_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec);
     else if (options->spec)
         status = attach(plugin, options);
     if (status != INVAR_OK) {
@@ -167,14 +168,15 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
     return INVAR_OK;
 }
 
-void invar_plugin_watch(invar_plugin *plugin, void (*waits)(void *payload), void *payload)
+void invar_plugin_set_wait_callback(invar_plugin *plugin, void (*waits)(void *payload),
+                                    void *payload)
 {
     if (plugin && plugin->program)
-        invar_line_program_watch(plugin->program, waits, payload);
+        invar_line_process_watch(plugin->program, waits, payload);
     if (plugin && plugin->server)
         invar_http_watch(plugin->server, waits, payload);
     if (plugin && plugin->teacher)
-        invar_teacher_watch(plugin->teacher, waits, payload);
+        invar_remote_teacher_watch(plugin->teacher, waits, payload);
 }
 
 static void forget(invar_plugin *plugin)
@@ -188,10 +190,10 @@ void invar_plugin_close(invar_plugin *plugin)
 {
     if (!plugin)
         return;
-    invar_object_close(plugin->object);
-    invar_line_program_close(plugin->program);
+    invar_shared_object_close(plugin->object);
+    invar_line_process_close(plugin->program);
     invar_http_close(plugin->server);
-    invar_teacher_close(plugin->teacher);
+    invar_remote_teacher_close(plugin->teacher);
     forget(plugin);
     invar_free(plugin->replies);
     invar_json_text_release(&plugin->text);
@@ -215,8 +217,8 @@ const invar_digest *invar_plugin_hash(const invar_plugin *plugin)
 
 /* ---- steps and replies ----------------------------------------------------------------------- */
 
-invar_status invar_plugin_begin(invar_plugin *plugin, int64_t step,
-                                const invar_plugin_replies *stored)
+invar_status invar_plugin_begin_step(invar_plugin *plugin, int64_t step,
+                                     const invar_plugin_replies *stored)
 {
     forget(plugin);
     plugin->step = step;
@@ -231,7 +233,7 @@ invar_status invar_plugin_begin(invar_plugin *plugin, int64_t step,
     return INVAR_OK;
 }
 
-invar_plugin_replies invar_plugin_replies_take(const invar_plugin *plugin)
+invar_plugin_replies invar_plugin_get_replies(const invar_plugin *plugin)
 {
     return (invar_plugin_replies){plugin->replies, plugin->n_replies};
 }
@@ -254,11 +256,11 @@ static invar_status keep(invar_plugin *plugin, const invar_plugin_call *call,
         plugin->replies = grown;
         plugin->capacity = capacity;
     }
-    plugin->replies[plugin->n_replies++] = (invar_ledger_reply){.plugin = plugin->name,
-                                                                .call = call->id,
-                                                                .request = *request,
-                                                                .data = data,
-                                                                .bytes = bytes};
+    plugin->replies[plugin->n_replies++] = (invar_ledger_plugin_reply){.plugin = plugin->name,
+                                                                       .call = call->id,
+                                                                       .request = *request,
+                                                                       .data = data,
+                                                                       .bytes = bytes};
     return INVAR_OK;
 }
 
@@ -273,7 +275,8 @@ static invar_status keep_copy(invar_plugin *plugin, const invar_plugin_call *cal
 }
 
 /* The reply to this call that the ledger has; NULL: none. */
-static const invar_ledger_reply *recorded(const invar_plugin *plugin, const invar_plugin_call *call)
+static const invar_ledger_plugin_reply *recorded(const invar_plugin *plugin,
+                                                 const invar_plugin_call *call)
 {
     for (size_t i = 0; plugin->stored && i < plugin->stored->count; i++)
         if (plugin->stored->items[i].call == call->id &&
@@ -282,7 +285,7 @@ static const invar_ledger_reply *recorded(const invar_plugin *plugin, const inva
     return NULL;
 }
 
-static invar_status find_stored(const invar_ledger_reply **out, const invar_plugin *plugin,
+static invar_status find_stored(const invar_ledger_plugin_reply **out, const invar_plugin *plugin,
                                 const invar_plugin_call *call, const invar_digest *request)
 {
     *out = recorded(plugin, call);
@@ -303,7 +306,7 @@ static invar_status find_stored(const invar_ledger_reply **out, const invar_plug
 static invar_status answer_stored(invar_plugin *plugin, const invar_plugin_call *call,
                                   const invar_digest *request)
 {
-    const invar_ledger_reply *reply;
+    const invar_ledger_plugin_reply *reply;
 
     INVAR_TRY(find_stored(&reply, plugin, call, request));
     INVAR_TRY(invar_plugin_call_read(call, reply->data, reply->bytes, false));
@@ -325,8 +328,8 @@ static invar_status tell_object(invar_plugin *plugin, const invar_plugin_call *c
     invar_json_text *line = &plugin->text;
 
     invar_json_text_reset(line);
-    INVAR_TRY(invar_object_call(plugin->object, call));
-    INVAR_TRY(invar_object_report(line, plugin->object, call));
+    INVAR_TRY(invar_shared_object_call(plugin->object, call));
+    INVAR_TRY(invar_shared_object_report(line, plugin->object, call));
     INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
     return keep_said(plugin, call, request, line->data, line->bytes);
 }
@@ -338,7 +341,7 @@ static invar_status ask_object_turns(invar_plugin *plugin, const invar_plugin_ca
     invar_json_text *line = &plugin->text;
 
     invar_json_text_reset(line);
-    INVAR_TRY(invar_object_turns(line, plugin->object, call));
+    INVAR_TRY(invar_shared_object_turns(line, plugin->object, call));
     INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
     return keep_copy(plugin, call, request, line->data, line->bytes);
 }
@@ -351,7 +354,7 @@ static invar_status ask_object(invar_plugin *plugin, const invar_plugin_call *ca
 
     if (call->kind == INVAR_PLUGIN_KIND_GENERATE)
         return ask_object_turns(plugin, call, request);
-    INVAR_TRY(invar_object_call(plugin->object, call));
+    INVAR_TRY(invar_shared_object_call(plugin->object, call));
     INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
     return keep(plugin, call, request, data, bytes);
 }
@@ -366,7 +369,7 @@ static bool may_restart(const invar_plugin *plugin, const invar_plugin_call *cal
         if (call->turns[i].turn > 1)
             return false;
     return plugin->restarts < plugin->most_restarts &&
-           invar_line_program_may_restart(plugin->program);
+           invar_line_process_may_restart(plugin->program);
 }
 
 /* The program must be the one that the run began with. */
@@ -384,10 +387,10 @@ static invar_status restart(invar_plugin *plugin)
     memcpy(title, plugin->title, sizeof title);
     plugin->text = (invar_json_text){0}; // the greeting needs a text of its own
     if (!plugin->titled)
-        status = invar_command_hash(&hashed, &hash, plugin->name,
-                                    invar_line_program_command(plugin->program));
+        status = invar_plugin_argv_hash(&hashed, &hash, plugin->name,
+                                        invar_line_process_command(plugin->program));
     if (status == INVAR_OK)
-        status = invar_line_program_restart(plugin->program);
+        status = invar_line_process_restart(plugin->program);
     if (status == INVAR_OK)
         status = greet(&offered, plugin);
     invar_json_text_release(&plugin->text);
@@ -395,7 +398,7 @@ static invar_status restart(invar_plugin *plugin)
     if (status != INVAR_OK || (strcmp(title, plugin->title) == 0 && !(plugin->kinds & ~offered) &&
                                memcmp(&hash, &plugin->hash, sizeof hash) == 0))
         return status;
-    invar_line_program_kill(plugin->program);
+    invar_line_process_kill(plugin->program);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "plug-in %s: it died, and its files have changed since it was started; start "
                       "the run again to use the new ones",
@@ -409,12 +412,12 @@ static invar_status exchange(const char **line_out, size_t *bytes_out, invar_plu
     const invar_json_text *text = &plugin->text;
     char died[1024];
     invar_status status =
-        invar_line_program_exchange(line_out, bytes_out, plugin->program, text->data, text->bytes);
+        invar_line_process_exchange(line_out, bytes_out, plugin->program, text->data, text->bytes);
 
     while (status != INVAR_OK && may_restart(plugin, call)) {
         status = restart(plugin);
         if (status == INVAR_OK)
-            status = invar_line_program_exchange(line_out, bytes_out, plugin->program, text->data,
+            status = invar_line_process_exchange(line_out, bytes_out, plugin->program, text->data,
                                                  text->bytes);
     }
     if (status == INVAR_OK || plugin->restarts == 0)
@@ -443,7 +446,7 @@ static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *c
     INVAR_TRY(exchange(&line, &bytes, plugin, call));
     status = invar_plugin_call_read(call, line, bytes, true);
     if (status != INVAR_OK) {
-        invar_line_program_kill(plugin->program);
+        invar_line_process_kill(plugin->program);
         return status;
     }
     return keep_said(plugin, call, request, line, bytes);
@@ -454,7 +457,7 @@ static invar_status ask_server(invar_plugin *plugin, const invar_plugin_call *ca
 {
     invar_json_text *line = &plugin->text;
 
-    INVAR_TRY(invar_remote_ask(line, plugin->server, call));
+    INVAR_TRY(invar_remote_reward_ask(line, plugin->server, call));
     INVAR_TRY(invar_plugin_call_read(call, line->data, line->bytes, false));
     return keep_copy(plugin, call, request, line->data, line->bytes);
 }
@@ -463,7 +466,7 @@ static invar_status ask_server(invar_plugin *plugin, const invar_plugin_call *ca
 static invar_status ask_teacher(invar_plugin *plugin, const invar_plugin_call *call,
                                 const invar_digest *request)
 {
-    invar_teacher_question *questions = NULL;
+    invar_logprob_request *questions = NULL;
     invar_status status;
     size_t bytes;
     char *data;
@@ -471,12 +474,12 @@ static invar_status ask_teacher(invar_plugin *plugin, const invar_plugin_call *c
     INVAR_TRY(invar_alloc((void **)&questions, call->count, sizeof *questions, "questions"));
     for (size_t i = 0; i < call->count; i++) {
         const invar_plugin_sample *s = &call->samples[i];
-        questions[i] = (invar_teacher_question){.tokens = s->tokens,
-                                                .count = s->n_tokens,
-                                                .first = s->prompt_tokens,
-                                                .index = s->index};
+        questions[i] = (invar_logprob_request){.tokens = s->tokens,
+                                               .count = s->n_tokens,
+                                               .first = s->prompt_tokens,
+                                               .index = s->index};
     }
-    status = invar_teacher_ask(call->logp, plugin->teacher, questions, call->count);
+    status = invar_remote_teacher_ask(call->logp, plugin->teacher, questions, call->count);
     invar_free(questions);
     INVAR_TRY(status);
     INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
@@ -487,7 +490,7 @@ static invar_status ask_teacher(invar_plugin *plugin, const invar_plugin_call *c
 static invar_status recall(invar_plugin *plugin, const invar_plugin_call *call,
                            const invar_digest *request)
 {
-    const invar_ledger_reply *reply = recorded(plugin, call);
+    const invar_ledger_plugin_reply *reply = recorded(plugin, call);
     invar_reward_parts again = {NULL, 0};
     invar_plugin_call then = *call;
     invar_status status;
@@ -547,7 +550,7 @@ static const char *or_else(const char *text, const char *otherwise)
     return text ? text : otherwise;
 }
 
-void invar_plugin_show(invar_plugin_sample *out, const invar_rl_sample *s)
+void invar_plugin_sample_view(invar_plugin_sample *out, const invar_rl_sample *s)
 {
     *out = (invar_plugin_sample){
         .index = s->index,
@@ -582,7 +585,7 @@ static invar_status show_samples(invar_plugin_sample **out, const invar_plugin *
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: a call without samples", plugin->name);
     INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "samples for a plug-in"));
     for (int64_t i = 0; i < count; i++)
-        invar_plugin_show(&(*out)[i], &samples[i]);
+        invar_plugin_sample_view(&(*out)[i], &samples[i]);
     return INVAR_OK;
 }
 
@@ -682,7 +685,7 @@ invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 invar_status invar_plugin_generate(invar_plugin *plugin, const invar_plugin_turn *turns,
-                                   size_t count, invar_turn_next *next_out)
+                                   size_t count, invar_turn_action *next_out)
 {
     invar_plugin_call call = {
         .kind = INVAR_PLUGIN_KIND_GENERATE, .turns = turns, .count = count, .next = next_out};
@@ -691,7 +694,7 @@ invar_status invar_plugin_generate(invar_plugin *plugin, const invar_plugin_turn
 }
 
 invar_status invar_plugin_generate_read(const char *name, const char *reply, size_t bytes,
-                                        size_t count, invar_turn_next *next_out)
+                                        size_t count, invar_turn_action *next_out)
 {
     const invar_plugin_call call = {
         .plugin = name, .kind = INVAR_PLUGIN_KIND_GENERATE, .count = count, .next = next_out};
@@ -701,16 +704,16 @@ invar_status invar_plugin_generate_read(const char *name, const char *reply, siz
 
 /* ---- who is asked elsewhere ------------------------------------------------------------------ */
 
-invar_status invar_plugin_recall(invar_plugin_slot *out, invar_plugin *plugin,
-                                 const invar_rl_sample *sample)
+invar_status invar_plugin_next_slot(invar_plugin_reply_slot *out, invar_plugin *plugin,
+                                    const invar_rl_sample *sample)
 {
     invar_plugin_sample shown;
     invar_plugin_call call = {.kind = plugin->kinds, .samples = &shown, .count = 1};
-    const invar_ledger_reply *reply;
+    const invar_ledger_plugin_reply *reply;
 
-    invar_plugin_show(&shown, sample);
+    invar_plugin_sample_view(&shown, sample);
     call.id = plugin->calls++;
-    *out = (invar_plugin_slot){.call = call.id};
+    *out = (invar_plugin_reply_slot){.call = call.id};
     invar_plugin_call_hash(&out->request, &call);
     if (!plugin->stored)
         return INVAR_OK;
@@ -720,8 +723,8 @@ invar_status invar_plugin_recall(invar_plugin_slot *out, invar_plugin *plugin,
     return INVAR_OK;
 }
 
-invar_status invar_plugin_keep(invar_plugin *plugin, const invar_plugin_slot *slot,
-                               const char *data, size_t bytes)
+invar_status invar_plugin_store_reply(invar_plugin *plugin, const invar_plugin_reply_slot *slot,
+                                      const char *data, size_t bytes)
 {
     const invar_plugin_call call = {.id = slot->call};
 

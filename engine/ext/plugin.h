@@ -57,7 +57,7 @@ typedef struct invar_plugin_options {
     const char *spec; /* "FILE.so", or "PROGRAM ARG..." with '...' or "..." around blanks;
                          NULL: there is none, everything comes from stored replies */
     const char *url;  /* in place of `spec`: a server that is asked for rewards; NULL: none */
-    const invar_teacher_options *teacher; /* likewise one that is asked for log-probs */
+    const invar_remote_teacher_options *teacher; /* likewise one that is asked for log-probs */
     bool titled;      /* who it is, is the name that it gives itself, not a file */
     bool apart;       /* somebody else starts `spec`: here it is known, and its replies are kept */
     uint32_t kinds;   /* kinds of calls that must be offered; a missing kind is an error */
@@ -78,7 +78,8 @@ void invar_plugin_close(invar_plugin *plugin);
  * `plugin` may be NULL. A reply that is late ends the wait by itself (timeout): so whoever waits
  * for us can be told that we go on.
  */
-void invar_plugin_watch(invar_plugin *plugin, void (*waits)(void *payload), void *payload);
+void invar_plugin_set_wait_callback(invar_plugin *plugin, void (*waits)(void *payload),
+                                    void *payload);
 
 /* The name that it has given itself; "" when there is none behind it. Borrowed. */
 const char *invar_plugin_title(const invar_plugin *plugin);
@@ -98,7 +99,7 @@ const invar_digest *invar_plugin_hash(const invar_plugin *plugin);
 
 /* Replies of one step as the ledger has them. */
 typedef struct invar_plugin_replies {
-    const invar_ledger_reply *items; /* (count), in any order; of any plug-ins */
+    const invar_ledger_plugin_reply *items; /* (count), in any order; of any plug-ins */
     size_t count;
 } invar_plugin_replies;
 
@@ -107,11 +108,11 @@ typedef struct invar_plugin_replies {
  * (borrowed until the next begin), calls are answered from there: INVAR_E_NOTFOUND when a reply is
  * missing, INVAR_E_MISMATCH when it belongs to another request.
  */
-invar_status invar_plugin_begin(invar_plugin *plugin, int64_t step,
-                                const invar_plugin_replies *stored) INVAR_MUST_USE;
+invar_status invar_plugin_begin_step(invar_plugin *plugin, int64_t step,
+                                     const invar_plugin_replies *stored) INVAR_MUST_USE;
 
 /* The replies since begin, in order of calls; borrowed until the next call on the plug-in. */
-invar_plugin_replies invar_plugin_replies_take(const invar_plugin *plugin);
+invar_plugin_replies invar_plugin_get_replies(const invar_plugin *plugin);
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -139,17 +140,17 @@ invar_status invar_plugin_prompts(invar_plugin *plugin, const invar_plugin_wante
 
 /*
  * What comes after turns of samples, one call for all; next_out (count) is zeroed before, and the
- * caller releases each, also after a failure. The reply is the last of invar_plugin_replies_take.
+ * caller releases each, also after a failure. The reply is the last of invar_plugin_get_replies.
  */
 invar_status invar_plugin_generate(invar_plugin *plugin, const invar_plugin_turn *turns,
-                                   size_t count, invar_turn_next *next_out) INVAR_MUST_USE;
+                                   size_t count, invar_turn_action *next_out) INVAR_MUST_USE;
 
 /* The same out of that reply, where another rank has asked. `name` is the plug-in's. */
 invar_status invar_plugin_generate_read(const char *name, const char *reply, size_t bytes,
-                                        size_t count, invar_turn_next *next_out) INVAR_MUST_USE;
+                                        size_t count, invar_turn_action *next_out) INVAR_MUST_USE;
 
 /* A sample as plug-ins see it; borrows. */
-void invar_plugin_show(invar_plugin_sample *out, const invar_rl_sample *sample);
+void invar_plugin_sample_view(invar_plugin_sample *out, const invar_rl_sample *sample);
 
 /* A teacher's log-probs of all responses, one behind the other; one call for all. Finite. */
 invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
@@ -175,21 +176,21 @@ invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *e
 /* ---- who is asked elsewhere ------------------------------------------------------------------ */
 
 /* The place of a call among the replies of a step. */
-typedef struct invar_plugin_slot {
+typedef struct invar_plugin_reply_slot {
     int64_t call;
     invar_digest request;
     const char *data; /* (bytes) the stored reply, borrowed; NULL: somebody is to be asked */
     size_t bytes;
-} invar_plugin_slot;
+} invar_plugin_reply_slot;
 
 /* The next call of a plug-in that is `apart`, about one sample. It fails where a step that the
    ledger has lacks the reply, or has that to another request. */
-invar_status invar_plugin_recall(invar_plugin_slot *out, invar_plugin *plugin,
-                                 const invar_rl_sample *sample) INVAR_MUST_USE;
+invar_status invar_plugin_next_slot(invar_plugin_reply_slot *out, invar_plugin *plugin,
+                                    const invar_rl_sample *sample) INVAR_MUST_USE;
 
 /* Its reply, for the ledger; a copy is kept. */
-invar_status invar_plugin_keep(invar_plugin *plugin, const invar_plugin_slot *slot,
-                               const char *data, size_t bytes) INVAR_MUST_USE;
+invar_status invar_plugin_store_reply(invar_plugin *plugin, const invar_plugin_reply_slot *slot,
+                                      const char *data, size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -33,7 +33,7 @@
 #define END_MS 1000            /* how long a program may take to end after its input has ended */
 #define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic of deadlines small */
 
-struct invar_line_program {
+struct invar_line_process {
     const char *name;
     char *command;      /* owned */
     pthread_t thread;   /* thread that opened the program */
@@ -42,7 +42,7 @@ struct invar_line_program {
     size_t logged; /* bytes since the last request */
     bool spoken;   /* there was an exchange */
     bool died;     /* it ended by itself, or closed its output */
-    invar_ext_child child;
+    invar_subprocess child;
     int in, out, err; /* our ends; -1: closed */
     char *line;       /* what came from it */
     size_t used, capacity;
@@ -63,7 +63,7 @@ static void close_fd(int *fd)
 /* ---- starting -------------------------------------------------------------------------------- */
 
 /* Our ends never wait; the program's do. */
-static int take_ends(invar_line_program *program, int pipes[3][2])
+static int take_ends(invar_line_process *program, int pipes[3][2])
 {
     int *ours[3] = {&program->in, &program->out, &program->err};
 
@@ -77,7 +77,7 @@ static int take_ends(invar_line_program *program, int pipes[3][2])
     return 0;
 }
 
-static invar_status start(invar_line_program *program, char *const *words)
+static invar_status start(invar_line_process *program, char *const *words)
 {
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
     invar_status status;
@@ -91,7 +91,7 @@ static invar_status start(invar_line_program *program, char *const *words)
                             strerror(rc));
     } else {
         const int streams[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
-        status = invar_ext_child_start(&program->child, program->name, words, streams);
+        status = invar_subprocess_start(&program->child, program->name, words, streams);
     }
     for (int i = 0; i < 3; i++) {
         close_fd(&pipes[i][0]);
@@ -100,14 +100,14 @@ static invar_status start(invar_line_program *program, char *const *words)
     return status;
 }
 
-static invar_status cut_and_start(invar_line_program *program, const char *text)
+static invar_status cut_and_start(invar_line_process *program, const char *text)
 {
-    invar_command command = {0};
-    invar_status status = invar_command_cut(&command, program->name, text);
+    invar_plugin_argv command = {0};
+    invar_status status = invar_plugin_argv_cut(&command, program->name, text);
 
     if (status == INVAR_OK)
         status = start(program, command.words);
-    invar_command_release(&command);
+    invar_plugin_argv_release(&command);
     return status;
 }
 
@@ -120,10 +120,10 @@ static invar_status copy_text(char **out, const char *text)
     return INVAR_OK;
 }
 
-invar_status invar_line_program_open(invar_line_program **out, const char *name,
+invar_status invar_line_process_open(invar_line_process **out, const char *name,
                                      const char *command, double timeout, int log_fd)
 {
-    invar_line_program *program;
+    invar_line_process *program;
     invar_status status;
 
     *out = NULL;
@@ -141,7 +141,7 @@ invar_status invar_line_program_open(invar_line_program **out, const char *name,
     if (status == INVAR_OK)
         status = cut_and_start(program, command);
     if (status != INVAR_OK) {
-        invar_line_program_close(program);
+        invar_line_process_close(program);
         return status;
     }
     *out = program;
@@ -151,7 +151,7 @@ invar_status invar_line_program_open(invar_line_program **out, const char *name,
 /* ---- ending ---------------------------------------------------------------------------------- */
 
 /* Passes on what it says, until that is too much. */
-static void log_errors(invar_line_program *program, const char *block, size_t bytes)
+static void log_errors(invar_line_process *program, const char *block, size_t bytes)
 {
     static const char rest[] =
         "\ninvar: the plug-in wrote more than 1 MiB to standard error for one "
@@ -167,7 +167,7 @@ static void log_errors(invar_line_program *program, const char *block, size_t by
 }
 
 /* Keeps the end of what the program says, and passes it on. One that never stops is left to it. */
-static void drain_errors(invar_line_program *program)
+static void drain_errors(invar_line_process *program)
 {
     char block[4096];
 
@@ -184,14 +184,14 @@ static void drain_errors(invar_line_program *program)
 }
 
 /* True when it has ended by itself, within so many milliseconds; it is not reaped yet. */
-static bool ends_within(invar_line_program *program, int64_t ms)
+static bool ends_within(invar_line_process *program, int64_t ms)
 {
     int64_t deadline = invar_process_clock_ms() + ms;
     struct timespec nap = {0, 2000000};
 
     for (;;) {
         drain_errors(program);
-        if (invar_ext_child_ended(&program->child))
+        if (invar_subprocess_ended(&program->child))
             return true;
         if (invar_process_clock_ms() >= deadline)
             return false;
@@ -199,23 +199,23 @@ static bool ends_within(invar_line_program *program, int64_t ms)
     }
 }
 
-void invar_line_program_kill(invar_line_program *program)
+void invar_line_process_kill(invar_line_process *program)
 {
     close_fd(&program->in);
     close_fd(&program->out);
-    invar_ext_child_kill(&program->child);
+    invar_subprocess_kill(&program->child);
     drain_errors(program);
     close_fd(&program->err);
 }
 
-void invar_line_program_close(invar_line_program *program)
+void invar_line_process_close(invar_line_process *program)
 {
     if (!program)
         return;
     close_fd(&program->in);
     if (program->child.pid)
         ends_within(program, END_MS);
-    invar_line_program_kill(program);
+    invar_line_process_kill(program);
     invar_free(program->command);
     invar_free(program->line);
     invar_free(program);
@@ -223,24 +223,24 @@ void invar_line_program_close(invar_line_program *program)
 
 /* The last line of standard error that is not blank, for a message: ": LINE". */
 static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2],
-                              const invar_line_program *program)
+                              const invar_line_process *program)
 {
     memcpy(out, ": ", 2);
-    invar_process_last_words(out + 2, INVAR_TEXT_QUOTE_SIZE * 2 - 2, &program->tail);
+    invar_process_last_output_line(out + 2, INVAR_TEXT_QUOTE_SIZE * 2 - 2, &program->tail);
     if (!out[2])
         out[0] = '\0';
     return out;
 }
 
 /* The pipe is closed: because it has ended, or in spite of that it has not. */
-static invar_status report_end(invar_line_program *program)
+static invar_status report_end(invar_line_process *program)
 {
     bool ended = ends_within(program, END_MS);
     char words[INVAR_TEXT_QUOTE_SIZE * 2];
     int how;
 
     program->died = true;
-    invar_line_program_kill(program);
+    invar_line_process_kill(program);
     how = program->child.wait_status;
     last_words(words, program);
     if (!ended)
@@ -253,17 +253,17 @@ static invar_status report_end(invar_line_program *program)
                       WEXITSTATUS(how), words);
 }
 
-static invar_status report_silence(invar_line_program *program)
+static invar_status report_silence(invar_line_process *program)
 {
     char words[INVAR_TEXT_QUOTE_SIZE * 2];
 
-    invar_line_program_kill(program);
+    invar_line_process_kill(program);
     return INVAR_FAIL(INVAR_E_IO, ETIMEDOUT,
                       "plug-in %.1000s: no reply within %.3g s (plugin-timeout)%s", program->name,
                       (double)program->timeout_ms / 1000, last_words(words, program));
 }
 
-void invar_line_program_hint(char out[INVAR_LINE_PROGRAM_HINT_SIZE], const char *text, size_t bytes)
+void invar_line_process_hint(char out[INVAR_LINE_PROCESS_HINT_SIZE], const char *text, size_t bytes)
 {
     const char *newline = memchr(text, '\n', bytes);
     char quote[INVAR_TEXT_QUOTE_SIZE];
@@ -272,25 +272,25 @@ void invar_line_program_hint(char out[INVAR_LINE_PROGRAM_HINT_SIZE], const char 
     if (bytes == 0 || (bytes > 1 && memcmp(text, "{\"", 2) == 0))
         return;
     invar_text_quote(quote, sizeof quote, text, newline ? (size_t)(newline - text) : bytes);
-    (void)snprintf(out, INVAR_LINE_PROGRAM_HINT_SIZE,
+    (void)snprintf(out, INVAR_LINE_PROCESS_HINT_SIZE,
                    "; standard output is for replies: print to standard error, not '%s'", quote);
 }
 
-static invar_status report_rubbish(invar_line_program *program, const char *what)
+static invar_status report_rubbish(invar_line_process *program, const char *what)
 {
-    invar_line_program_kill(program);
+    invar_line_process_kill(program);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.1000s: %s", program->name, what);
 }
 
 /* `second` is the text after the first line, or NULL if there is no second line. */
-static invar_status report_unasked(invar_line_program *program, const char *what,
+static invar_status report_unasked(invar_line_process *program, const char *what,
                                    const char *second)
 {
-    char hint[INVAR_LINE_PROGRAM_HINT_SIZE], text[INVAR_LINE_PROGRAM_HINT_SIZE + 80];
+    char hint[INVAR_LINE_PROCESS_HINT_SIZE], text[INVAR_LINE_PROCESS_HINT_SIZE + 80];
 
-    invar_line_program_hint(hint, program->line, program->used);
+    invar_line_process_hint(hint, program->line, program->used);
     if (!hint[0] && second)
-        invar_line_program_hint(hint, second, program->used - (size_t)(second - program->line));
+        invar_line_process_hint(hint, second, program->used - (size_t)(second - program->line));
     (void)snprintf(text, sizeof text, "%s%s", what, hint);
     return report_rubbish(program, text);
 }
@@ -302,7 +302,7 @@ static bool would_wait(int code)
     return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
 }
 
-static invar_status make_room(invar_line_program *program)
+static invar_status make_room(invar_line_process *program)
 {
     size_t capacity = program->capacity ? 2 * program->capacity : 65536;
     void *grown = NULL;
@@ -319,7 +319,7 @@ static invar_status make_room(invar_line_program *program)
 }
 
 /* Reads what is there. *done_out: a whole line, which must be all there is. */
-static invar_status read_some(bool *done_out, invar_line_program *program)
+static invar_status read_some(bool *done_out, invar_line_process *program)
 {
     const char *newline;
     ssize_t got;
@@ -332,7 +332,7 @@ static invar_status read_some(bool *done_out, invar_line_program *program)
         return report_end(program);
     newline = memchr(program->line + program->used, '\n', (size_t)got);
     program->used += (size_t)got;
-    if (program->used > INVAR_LINE_PROGRAM_REPLY_BYTES)
+    if (program->used > INVAR_LINE_PROCESS_REPLY_BYTES)
         return report_rubbish(program, "its reply is longer than 64 MiB");
     if (newline && newline != program->line + program->used - 1)
         return report_unasked(program, "it wrote more than one line for one request", newline + 1);
@@ -341,7 +341,7 @@ static invar_status read_some(bool *done_out, invar_line_program *program)
 }
 
 /* Waits for any of the pipes; serves standard error. */
-static invar_status serve(bool *readable_out, bool *writable_out, invar_line_program *program,
+static invar_status serve(bool *readable_out, bool *writable_out, invar_line_process *program,
                           bool writing, int64_t deadline)
 {
     struct pollfd fds[3] = {{program->out, POLLIN, 0},
@@ -370,40 +370,40 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_line_pro
     return INVAR_OK;
 }
 
-void invar_line_program_watch(invar_line_program *program, void (*waits)(void *payload),
+void invar_line_process_watch(invar_line_process *program, void (*waits)(void *payload),
                               void *payload)
 {
     program->waits = waits;
     program->payload = payload;
 }
 
-void invar_line_program_guard(invar_line_program *program, invar_status (*check)(void *payload),
+void invar_line_process_guard(invar_line_process *program, invar_status (*check)(void *payload),
                               void *payload)
 {
     program->check = check;
     program->check_payload = payload;
 }
 
-const char *invar_line_program_command(const invar_line_program *program)
+const char *invar_line_process_command(const invar_line_process *program)
 {
     return program->command;
 }
 
-bool invar_line_program_may_restart(const invar_line_program *program)
+bool invar_line_process_may_restart(const invar_line_process *program)
 {
     return program->died && pthread_equal(program->thread, pthread_self());
 }
 
-invar_status invar_line_program_restart(invar_line_program *program)
+invar_status invar_line_process_restart(invar_line_process *program)
 {
-    invar_line_program_kill(program);
+    invar_line_process_kill(program);
     program->died = program->spoken = false;
     memset(&program->tail, 0, sizeof program->tail);
     return cut_and_start(program, program->command);
 }
 
 /* Both directions until the reply is there. */
-static invar_status converse(invar_line_program *program, const char *line, size_t bytes)
+static invar_status converse(invar_line_process *program, const char *line, size_t bytes)
 {
     int64_t deadline = invar_process_clock_ms() + program->timeout_ms;
     bool readable, writable, done = false;
@@ -412,7 +412,7 @@ static invar_status converse(invar_line_program *program, const char *line, size
     while (!done) {
         INVAR_TRY(serve(&readable, &writable, program, sent < bytes, deadline));
         if (writable) {
-            ssize_t put = invar_ext_child_write(program->in, line + sent, bytes - sent);
+            ssize_t put = invar_subprocess_write(program->in, line + sent, bytes - sent);
             if (put < 0 && !would_wait(errno))
                 return report_end(program);
             sent += put > 0 ? (size_t)put : 0;
@@ -426,7 +426,7 @@ static invar_status converse(invar_line_program *program, const char *line, size
 }
 
 /* Nothing has come since the last reply. */
-static invar_status check_silence(invar_line_program *program)
+static invar_status check_silence(invar_line_process *program)
 {
     bool done = false;
 
@@ -436,8 +436,8 @@ static invar_status check_silence(invar_line_program *program)
     return report_unasked(program, "it wrote a line without a request", NULL);
 }
 
-invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_out,
-                                         invar_line_program *program, const char *line,
+invar_status invar_line_process_exchange(const char **line_out, size_t *bytes_out,
+                                         invar_line_process *program, const char *line,
                                          size_t bytes)
 {
     invar_status status;
@@ -452,7 +452,7 @@ invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_ou
     if (status == INVAR_OK)
         status = converse(program, line, bytes);
     if (status != INVAR_OK) {
-        invar_line_program_kill(program);
+        invar_line_process_kill(program);
         return status;
     }
     *line_out = program->line;

@@ -42,27 +42,27 @@ static invar_status make_command(char **out, const invar_embedded *before,
     return INVAR_OK;
 }
 
-invar_status invar_script_command(char **out, const char *file)
+invar_status invar_embedded_script_command(char **out, const char *file)
 {
     *out = NULL;
     return make_command(out, NULL, find(file));
 }
 
-invar_status invar_script_open(invar_line_program **out, const char *name, const char *file,
-                               double seconds)
+invar_status invar_embedded_script_open(invar_line_process **out, const char *name,
+                                        const char *file, double seconds)
 {
     invar_status status;
     char *command;
 
     *out = NULL;
     INVAR_TRY(make_command(&command, find("serve.py"), find(file)));
-    status = invar_line_program_open(out, name, command, seconds, -1);
+    status = invar_line_process_open(out, name, command, seconds, -1);
     invar_free(command);
     return status;
 }
 
-invar_status invar_script_ask(json_t **out, invar_line_program *program, const char *name,
-                              invar_json_text *line, bool raw)
+invar_status invar_embedded_script_ask(json_t **out, invar_line_process *program, const char *name,
+                                       invar_json_text *line, bool raw)
 {
     const char *answer, *error;
     size_t bytes;
@@ -70,7 +70,7 @@ invar_status invar_script_ask(json_t **out, invar_line_program *program, const c
     *out = NULL;
     invar_json_text_newline(line);
     INVAR_TRY(line->status);
-    INVAR_TRY(invar_line_program_exchange(&answer, &bytes, program, line->data, line->bytes));
+    INVAR_TRY(invar_line_process_exchange(&answer, &bytes, program, line->data, line->bytes));
     invar_json_text_reset(line);
     INVAR_TRY((raw ? invar_json_parse_raw : invar_json_parse)(out, name, answer, bytes));
     error = json_string_value(json_object_get(*out, "error"));

@@ -21,19 +21,19 @@ extern "C" {
  * looking into the current folder and the user's settings. `name` is for messages and borrowed;
  * every answer must come within `seconds`.
  */
-invar_status invar_script_open(invar_line_program **out, const char *name, const char *file,
-                               double seconds) INVAR_MUST_USE;
+invar_status invar_embedded_script_open(invar_line_process **out, const char *name,
+                                        const char *file, double seconds) INVAR_MUST_USE;
 
 /* The command that starts python3 with the script of that file name alone: the `spec` of a plug-in
    that is part of this program. The caller owns *out (invar_free). */
-invar_status invar_script_command(char **out, const char *file) INVAR_MUST_USE;
+invar_status invar_embedded_script_command(char **out, const char *file) INVAR_MUST_USE;
 
 /*
  * Ends the line, sends it, and empties it. *out is the answer, and the caller's (json_decref). A
  * member "error" of it is ours: INVAR_E_INVALID, "NAME: TEXT". `raw`: its texts may have NUL.
  */
-invar_status invar_script_ask(json_t **out, invar_line_program *program, const char *name,
-                              invar_json_text *line, bool raw) INVAR_MUST_USE;
+invar_status invar_embedded_script_ask(json_t **out, invar_line_process *program, const char *name,
+                                       invar_json_text *line, bool raw) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

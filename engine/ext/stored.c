@@ -14,7 +14,7 @@
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static invar_status grow(invar_plugin_stored *stored)
+static invar_status grow(invar_recorded_replies *stored)
 {
     size_t capacity = stored->capacity ? 2 * stored->capacity : 16;
     void *grown = NULL;
@@ -31,11 +31,11 @@ static invar_status grow(invar_plugin_stored *stored)
 }
 
 /* Keeps a copy in one block: the data, then the name. */
-static invar_status take_reply(void *payload, const invar_ledger_reply *reply)
+static invar_status take_reply(void *payload, const invar_ledger_plugin_reply *reply)
 {
-    invar_plugin_stored *stored = payload;
+    invar_recorded_replies *stored = payload;
     size_t name = strlen(reply->plugin) + 1;
-    invar_ledger_reply *copy;
+    invar_ledger_plugin_reply *copy;
     char *block;
 
     INVAR_TRY(grow(stored));
@@ -50,7 +50,7 @@ static invar_status take_reply(void *payload, const invar_ledger_reply *reply)
     return INVAR_OK;
 }
 
-static void forget(invar_plugin_stored *stored)
+static void forget(invar_recorded_replies *stored)
 {
     for (size_t i = 0; i < stored->count; i++)
         invar_free((void *)(uintptr_t)stored->items[i].data);
@@ -59,8 +59,8 @@ static void forget(invar_plugin_stored *stored)
     stored->replies = (invar_plugin_replies){NULL, 0};
 }
 
-invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *ledger, int64_t run,
-                                      int64_t step)
+invar_status invar_recorded_replies_read(invar_recorded_replies *out, invar_ledger *ledger,
+                                         int64_t run, int64_t step)
 {
     invar_status status;
 
@@ -73,14 +73,14 @@ invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *le
     return status;
 }
 
-void invar_plugin_stored_release(invar_plugin_stored *stored)
+void invar_recorded_replies_release(invar_recorded_replies *stored)
 {
     forget(stored);
     invar_free(stored->items);
     memset(stored, 0, sizeof *stored);
 }
 
-const invar_plugin_replies *invar_plugin_stored_replies(const invar_plugin_stored *stored)
+const invar_plugin_replies *invar_recorded_replies_replies(const invar_recorded_replies *stored)
 {
     return stored->found ? &stored->replies : NULL;
 }
@@ -103,8 +103,9 @@ static invar_status take_maker(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-invar_status invar_plugin_stored_maker(char out[INVAR_DIGEST_HEX_SIZE], const invar_plugin *plugin,
-                                       invar_ledger *ledger, int64_t run, int64_t step)
+invar_status invar_recorded_replies_maker(char out[INVAR_DIGEST_HEX_SIZE],
+                                          const invar_plugin *plugin, invar_ledger *ledger,
+                                          int64_t run, int64_t step)
 {
     static const char text[] =
         "SELECT f.value FROM timeline t JOIN fact f ON f.run = t.run AND f.seg = t.seg"
@@ -120,21 +121,21 @@ invar_status invar_plugin_stored_maker(char out[INVAR_DIGEST_HEX_SIZE], const in
     };
 
     out[0] = '\0';
-    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = text,
-                                                               .arguments = arguments,
-                                                               .n_arguments = 3,
-                                                               .row = take_maker,
-                                                               .payload = out});
+    return invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = text,
+                                                                      .arguments = arguments,
+                                                                      .n_arguments = 3,
+                                                                      .row = take_maker,
+                                                                      .payload = out});
 }
 
-invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger *ledger,
-                                       int64_t run, int64_t step)
+invar_status invar_recorded_replies_check(const invar_plugin *plugin, invar_ledger *ledger,
+                                          int64_t run, int64_t step)
 {
     char was[INVAR_DIGEST_HEX_SIZE], now[INVAR_DIGEST_HEX_SIZE];
 
     if (!invar_plugin_hash(plugin))
         return INVAR_OK;
-    INVAR_TRY(invar_plugin_stored_maker(was, plugin, ledger, run, step));
+    INVAR_TRY(invar_recorded_replies_maker(was, plugin, ledger, run, step));
     invar_digest_format(now, invar_plugin_hash(plugin));
     if (!was[0] || strcmp(was, now) == 0)
         return INVAR_OK;
@@ -157,8 +158,8 @@ static invar_status note(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-invar_status invar_plugin_stored_check_factor(const invar_plugin *plugin, invar_ledger *ledger,
-                                              int64_t run, int64_t step)
+invar_status invar_recorded_replies_check_factor(const invar_plugin *plugin, invar_ledger *ledger,
+                                                 int64_t run, int64_t step)
 {
     const invar_ledger_argument arguments[2] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
@@ -167,12 +168,12 @@ invar_status invar_plugin_stored_check_factor(const invar_plugin *plugin, invar_
     bool given = false;
 
     INVAR_TRY(invar_ledger_select(
-        ledger, &(invar_ledger_request){.sql = "SELECT 1 FROM metrics WHERE run = :run AND "
-                                               "step = :step AND name = 'train/loss_factor'",
-                                        .arguments = arguments,
-                                        .n_arguments = 2,
-                                        .row = note,
-                                        .payload = &given}));
+        ledger, &(invar_ledger_select_request){.sql = "SELECT 1 FROM metrics WHERE run = :run AND "
+                                                      "step = :step AND name = 'train/loss_factor'",
+                                               .arguments = arguments,
+                                               .n_arguments = 2,
+                                               .row = note,
+                                               .payload = &given}));
     if (!given)
         return INVAR_OK;
     return INVAR_FAIL(

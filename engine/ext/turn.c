@@ -17,18 +17,18 @@
 #define MOST_STOPS 64
 #define MOST_TOKENS 16777216 /* of a turn: the longest response that a recipe can ask for */
 
-void invar_turn_next_release(invar_turn_next *next)
+void invar_turn_action_release(invar_turn_action *next)
 {
     invar_reward_parts_release(&next->parts);
     invar_free(next->text);
     invar_free(next->tokens);
     invar_free(next->stop);
-    *next = (invar_turn_next){.end = false};
+    *next = (invar_turn_action){.end = false};
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static invar_status read_text(invar_turn_next *out, const json_t *value)
+static invar_status read_text(invar_turn_action *out, const json_t *value)
 {
     out->text_bytes = json_string_length(value);
     INVAR_TRY(invar_alloc((void **)&out->text, out->text_bytes + 1, 1, "text that is inserted"));
@@ -36,7 +36,7 @@ static invar_status read_text(invar_turn_next *out, const json_t *value)
     return INVAR_OK;
 }
 
-static invar_status read_tokens(invar_turn_next *out, const json_t *list, const char *where)
+static invar_status read_tokens(invar_turn_action *out, const json_t *list, const char *where)
 {
     size_t count = json_array_size(list);
 
@@ -67,7 +67,7 @@ static invar_status check_stop(const json_t *list, const char *where)
     return INVAR_OK;
 }
 
-static invar_status read_stop(invar_turn_next *out, const json_t *list, const char *where)
+static invar_status read_stop(invar_turn_action *out, const json_t *list, const char *where)
 {
     size_t count = json_array_size(list), bytes = sizeof *out->stop + count * sizeof(char *);
     char *at;
@@ -89,7 +89,7 @@ static invar_status read_stop(invar_turn_next *out, const json_t *list, const ch
     return INVAR_OK;
 }
 
-static invar_status read_insertion(invar_turn_next *out, const json_t *object, const char *where)
+static invar_status read_insertion(invar_turn_action *out, const json_t *object, const char *where)
 {
     const json_t *value = json_object_get(object, "insert"),
                  *stop = json_object_get(object, "stop");
@@ -107,7 +107,7 @@ static invar_status read_insertion(invar_turn_next *out, const json_t *object, c
                       "%s: \"insert\" is neither a text nor a list of token ids", where);
 }
 
-static invar_status read_end(invar_turn_next *out, const json_t *object, const char *where)
+static invar_status read_end(invar_turn_action *out, const json_t *object, const char *where)
 {
     json_t *reward = json_object_get(object, "reward");
 
@@ -116,7 +116,7 @@ static invar_status read_end(invar_turn_next *out, const json_t *object, const c
     return reward ? invar_plugin_reward_read(&out->reward, &out->parts, reward, where) : INVAR_OK;
 }
 
-static invar_status read_next(invar_turn_next *out, const json_t *object, const char *where)
+static invar_status read_next(invar_turn_action *out, const json_t *object, const char *where)
 {
     const json_t *end = json_object_get(object, "end");
     bool ends = json_is_true(end), goes_on = json_object_get(object, "insert") != NULL;
@@ -132,7 +132,7 @@ static invar_status read_next(invar_turn_next *out, const json_t *object, const 
     return ends ? read_end(out, object, where) : read_insertion(out, object, where);
 }
 
-invar_status invar_turn_read(invar_turn_next *out, size_t count, const json_t *reply,
+invar_status invar_turn_read(invar_turn_action *out, size_t count, const json_t *reply,
                              const char *where)
 {
     const json_t *list;

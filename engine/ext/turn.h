@@ -20,13 +20,13 @@ extern "C" {
 #endif
 
 /* Strings that end a turn, in one block (invar_free). */
-typedef struct invar_turn_stop {
+typedef struct invar_turn_stop_strings {
     int64_t count;
     const char **strings; /* (count) */
-} invar_turn_stop;
+} invar_turn_stop_strings;
 
 /* What comes after a turn. Zeroed at first; release. */
-typedef struct invar_turn_next {
+typedef struct invar_turn_action {
     bool end;
     bool rewarded; /* of one that ends: the rewards below count */
     double reward;
@@ -35,18 +35,18 @@ typedef struct invar_turn_next {
     size_t text_bytes;
     int32_t *tokens; /* (n_tokens) */
     int64_t n_tokens;
-    int64_t max_tokens;    /* of the next turn; 0: no limit of its own */
-    invar_turn_stop *stop; /* of the next turn; NULL: the recipe's */
-} invar_turn_next;
+    int64_t max_tokens;            /* of the next turn; 0: no limit of its own */
+    invar_turn_stop_strings *stop; /* of the next turn; NULL: the recipe's */
+} invar_turn_action;
 
-void invar_turn_next_release(invar_turn_next *next);
+void invar_turn_action_release(invar_turn_action *next);
 
 /* The reply that a program would have written; `names` of parts end with a NULL. */
 void invar_turn_write_next(invar_json_text *text, const invar_plugin_next *next, size_t count,
                            const char *const *names);
 
 /* INVAR_E_CORRUPT unless `reply` answers `count` turns. out (count), released by the caller. */
-invar_status invar_turn_read(invar_turn_next *out, size_t count, const json_t *reply,
+invar_status invar_turn_read(invar_turn_action *out, size_t count, const json_t *reply,
                              const char *where) INVAR_MUST_USE;
 
 #ifdef __cplusplus

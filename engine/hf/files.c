@@ -85,7 +85,7 @@ static void keep_template(invar_hf_files *files, const char *name)
     char whole[sizeof INVAR_HF_TEMPLATES + NAME_MAX + 1];
     int64_t at = files->n_names;
 
-    if (name[0] == '.' || !invar_text_ends(name, ENDING))
+    if (name[0] == '.' || !invar_text_has_suffix(name, ENDING))
         return;
     (void)snprintf(whole, sizeof whole, INVAR_HF_TEMPLATES "/%s", name);
     while (at > 0 && strcmp(files->names[at - 1], whole) > 0)
@@ -190,7 +190,7 @@ invar_status invar_hf_files_write(const invar_hf_files *files, const char *dir)
 
     if (files && files->n_names > 0) {
         INVAR_TRY(invar_path_join(path, sizeof path, dir, INVAR_HF_TEMPLATES));
-        INVAR_TRY(invar_folder_make(path));
+        INVAR_TRY(invar_held_folder_make(path));
     }
     for (int64_t i = 0; files && i < files->count; i++) {
         INVAR_TRY(invar_path_join(path, sizeof path, dir, files->items[i].name));

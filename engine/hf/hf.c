@@ -39,8 +39,8 @@ typedef struct loader {
     int64_t *first;                    /* (n_base) the parameter's first piece in `seen` */
     bool *seen;                        /* one per expert of a stack, one per other parameter */
     int64_t pieces;
-    invar_window window; /* into the embedding */
-    invar_fill fill;
+    invar_host_window window; /* into the embedding */
+    invar_param_loader fill;
     char head_file[INVAR_PATH_SIZE]; /* where lm_head.weight is that must equal the embedding */
 } loader;
 
@@ -73,7 +73,7 @@ static invar_status pass_over(loader *l, const char *path, const char *name)
 {
     const invar_model_spec *spec = &l->model->spec;
 
-    if (invar_text_ends(name, FREQUENCIES))
+    if (invar_text_has_suffix(name, FREQUENCIES))
         return INVAR_OK;
     if (strcmp(name, HEAD) == 0 && (spec->tied || spec->value_head)) {
         if (spec->tied)
@@ -90,7 +90,7 @@ typedef struct share {
     int64_t begin;        /* of the expert in the whole parameter */
 } share;
 
-static share share_of(const invar_param *p, const invar_box_runs *runs, int64_t expert)
+static share share_of(const invar_param *p, const invar_shard_runs *runs, int64_t expert)
 {
     int64_t number = expert - p->own.expert;
     share out = {.begin = expert * runs->jump};
@@ -104,27 +104,27 @@ static share share_of(const invar_param *p, const invar_box_runs *runs, int64_t 
 }
 
 static invar_status read_runs(float *near, const invar_safetensors *file, const invar_safetensor *t,
-                              const invar_box_runs *runs, const share *own)
+                              const invar_shard_runs *runs, const share *own)
 {
     for (int64_t k = 0; k < own->count; k++)
-        INVAR_TRY(invar_safetensors_read_f32(near + k * runs->length, file, t,
-                                             invar_box_run_at(runs, own->first + k) - own->begin,
-                                             runs->length));
+        INVAR_TRY(invar_safetensors_read_f32(
+            near + k * runs->length, file, t,
+            invar_param_shard_run_at(runs, own->first + k) - own->begin, runs->length));
     return INVAR_OK;
 }
 
 static invar_status read_share(loader *l, const invar_safetensors *file, const invar_safetensor *t,
                                const invar_param *p, int64_t expert)
 {
-    invar_box_runs runs = invar_box_runs_of(p, &p->own);
+    invar_shard_runs runs = invar_param_shard_runs_of(p, &p->own);
     share own = share_of(p, &runs, expert);
     float *values;
 
     if (own.count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_fill_room(&values, &l->fill, p, own.row, p->own.rows));
+    INVAR_TRY(invar_param_loader_buffer(&values, &l->fill, p, own.row, p->own.rows));
     INVAR_TRY(read_runs(values, file, t, &runs, &own));
-    return invar_fill_put(&l->fill);
+    return invar_param_loader_put(&l->fill);
 }
 
 static invar_status take(loader *l, const char *path, const invar_safetensors *file,
@@ -176,7 +176,8 @@ static invar_status load_file(loader *l)
 /* A plain file name: no folder, nothing hidden. */
 static bool is_shard_name(const char *name)
 {
-    return name && name[0] != '.' && !strchr(name, '/') && invar_text_ends(name, ".safetensors");
+    return name && name[0] != '.' && !strchr(name, '/') &&
+           invar_text_has_suffix(name, ".safetensors");
 }
 
 /* The shard has the tensors that the index says it has, and no others. */
@@ -301,7 +302,7 @@ static invar_status make_value_head(loader *l)
             continue;
         *seen = true;
         if (p->own.experts > 0)
-            INVAR_TRY(invar_fill_zero(&l->fill, p));
+            INVAR_TRY(invar_param_loader_zero(&l->fill, p));
     }
     return INVAR_OK;
 }
@@ -345,9 +346,9 @@ static invar_status compare_run(loader *l, const invar_safetensors *file, const 
         int64_t count = length - i < COMPARED ? length - i : COMPARED;
         const void *expected;
         INVAR_TRY(invar_safetensors_read_f32(got, file, t, at + i, count));
-        INVAR_TRY(invar_window_read(&expected, &l->window,
-                                    (const char *)own->data + (size_t)(first + i) * size,
-                                    (size_t)count * size));
+        INVAR_TRY(invar_host_window_read(&expected, &l->window,
+                                         (const char *)own->data + (size_t)(first + i) * size,
+                                         (size_t)count * size));
         if (!same_values(expected, own->dtype, got, count))
             return bad_tensor(l->head_file, HEAD,
                               "config.json ties it to the embedding, whose bits are others");
@@ -360,15 +361,15 @@ static invar_status compare_rows(loader *l, const invar_safetensors *file,
                                  const invar_safetensor *t, const invar_tensor *own, int64_t row)
 {
     const invar_param *p = l->model->embedding;
-    invar_box_runs runs = invar_box_runs_of(p, &p->own);
+    invar_shard_runs runs = invar_param_shard_runs_of(p, &p->own);
     int64_t before = row * p->own.cols, all = own->shape[0] * p->own.cols, length;
 
     for (int64_t i = 0; i < all; i += length) {
         int64_t into = (before + i) % runs.length, left = runs.length - into;
         length = left < all - i ? left : all - i;
         INVAR_TRY(compare_run(l, file, t,
-                              invar_box_run_at(&runs, (before + i) / runs.length) + into, own, i,
-                              length));
+                              invar_param_shard_run_at(&runs, (before + i) / runs.length) + into,
+                              own, i, length));
     }
     return INVAR_OK;
 }
@@ -446,7 +447,7 @@ static size_t lookalike_of(const char *name)
 
     while (i < N_LOOKALIKES &&
            !(strncmp(name, lookalikes[i].begin, strlen(lookalikes[i].begin)) == 0 &&
-             invar_text_ends(name, lookalikes[i].end)))
+             invar_text_has_suffix(name, lookalikes[i].end)))
         i++;
     return i;
 }
@@ -539,7 +540,8 @@ invar_status invar_hf_check_folder(const char *key, const char *dir)
     if (invar_path_exists(dir))
         return INVAR_OK;
     invar_path_show(shown, dir);
-    invar_path_whole(whole, strstr(dir, "://") ? "/" : dir); // an address leads to no folder
+    invar_path_absolute_hint(whole,
+                             strstr(dir, "://") ? "/" : dir); // an address leads to no folder
     if (strcmp(key, "load") == 0 || strcmp(key, "run") == 0 || strcmp(key, "--fork") == 0)
         (void)snprintf(advice, sizeof advice, "; 'invar ledger ls' lists the runs below runs/");
     else if (find_hub_name(name, dir))
@@ -593,13 +595,13 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
     INVAR_TRY(invar_hf_check_weights(dir));
     INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a loader"));
     *l = (loader){.model = model, .dir = dir, .window = {.dev = &model->dev}};
-    invar_fill_init(&l->fill, model, dev);
+    invar_param_loader_init(&l->fill, model, dev);
     invar_path_show(l->shown, dir);
     status = load(l);
     invar_free(l->first);
     invar_free(l->seen);
-    invar_window_release(&l->window);
-    invar_fill_release(&l->fill);
+    invar_host_window_release(&l->window);
+    invar_param_loader_release(&l->fill);
     invar_free(l);
     return status;
 }

@@ -293,7 +293,7 @@ typedef struct reader {
     const invar_model *model;
     const invar_safetensors *file;
     char path[INVAR_PATH_SIZE];
-    invar_fill fill;
+    invar_param_loader fill;
     float *values; /* of one tensor */
     float *whole;  /* all of an adapter */
 } reader;
@@ -340,11 +340,11 @@ static invar_status read_param(reader *r, const invar_param *p)
     memset(r->whole, 0, (size_t)all * sizeof *r->whole);
     for (int64_t e = 0; e < p->stack; e++)
         INVAR_TRY(read_expert(r->whole + e * (all / p->stack), r, p, e));
-    INVAR_TRY(invar_fill_room_all(&near, &r->fill, p));
-    invar_box_take(near, p, &p->own, r->whole);
+    INVAR_TRY(invar_param_loader_room_all(&near, &r->fill, p));
+    invar_param_shard_take(near, p, &p->own, r->whole);
     invar_free(r->whole);
     r->whole = NULL;
-    return invar_fill_put(&r->fill);
+    return invar_param_loader_put(&r->fill);
 }
 
 /* A tensor that is no adapter of the model. */
@@ -383,11 +383,11 @@ invar_status invar_peft_load(invar_model *model, const char *dir, const invar_de
     INVAR_TRY(invar_error_advise(invar_safetensors_open(&file, r.path), INVAR_E_CORRUPT,
                                  "download or copy it again"));
     r.file = file;
-    invar_fill_init(&r.fill, model, dev);
+    invar_param_loader_init(&r.fill, model, dev);
     status = read_all(&r);
     invar_free(r.values);
     invar_free(r.whole);
-    invar_fill_release(&r.fill);
+    invar_param_loader_release(&r.fill);
     invar_safetensors_close(file);
     return status;
 }
@@ -418,7 +418,7 @@ invar_status invar_peft_merge(invar_model *to, const invar_model *adapted, const
                          (const float *)ab[1].master.data + e * ab[1].rows * ab[1].cols, p,
                          ab[0].rows, (double)ab[0].factor);
     }
-    return invar_model_refresh(to, dev);
+    return invar_model_update_weights(to, dev);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -430,7 +430,7 @@ typedef struct writer {
     char (*names)[NAME_SIZE];  /* (count) */
     invar_safetensor *tensors; /* (count) */
     int64_t count;
-    invar_whole whole;
+    invar_full_param_reader whole;
 } writer;
 
 static invar_status list_tensors(writer *w)
@@ -458,11 +458,11 @@ static invar_status list_tensors(writer *w)
 static invar_status read_whole(const float **out, writer *w, int64_t param)
 {
     const invar_param *p = &w->model->params[param];
-    const invar_whole_source source = {w->model, param,
-                                       w->masters ? &w->masters[param] : invar_param_f32(p),
-                                       w->masters ? NULL : &w->model->dev};
+    const invar_full_param_source source = {w->model, param,
+                                            w->masters ? &w->masters[param] : invar_param_f32(p),
+                                            w->masters ? NULL : &w->model->dev};
 
-    return invar_whole_read(out, &w->whole, &source, 0, p->stack);
+    return invar_full_param_reader_read(out, &w->whole, &source, 0, p->stack);
 }
 
 static invar_status put_param(writer *w, invar_safetensors_writer *file, int64_t param)
@@ -578,10 +578,10 @@ static invar_status save(writer *w, const char *base)
     char path[INVAR_PATH_SIZE];
 
     INVAR_TRY(list_tensors(w));
-    INVAR_TRY(invar_folder_make(w->dir));
+    INVAR_TRY(invar_held_folder_make(w->dir));
     INVAR_TRY(invar_path_join(path, sizeof path, w->dir, WEIGHTS));
     unlink(path);
-    INVAR_TRY(invar_folder_sync(w->dir));
+    INVAR_TRY(invar_held_folder_sync(w->dir));
     INVAR_TRY(write_config(w, base));
     return write_weights(w);
 }
@@ -595,6 +595,6 @@ invar_status invar_peft_save(const invar_model *model, const invar_tensor *maste
 
     invar_free(w.names);
     invar_free(w.tensors);
-    invar_whole_release(&w.whole);
+    invar_full_param_reader_release(&w.whole);
     return status;
 }

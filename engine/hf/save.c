@@ -41,7 +41,7 @@ typedef struct saver {
     invar_safetensor *tensors; /* (count) */
     int64_t shards;
     int64_t elements; /* of all */
-    invar_whole whole;
+    invar_full_param_reader whole;
 } saver;
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -111,12 +111,12 @@ static void shard_name(char out[64], const saver *s, int64_t shard)
 static invar_status read_piece(const float **out, saver *s, int64_t i)
 {
     const piece *from = &s->pieces[i];
-    const invar_whole_source source = {s->model, from->param,
-                                       s->masters ? &s->masters[from->param]
-                                                  : invar_param_f32(&s->model->params[from->param]),
-                                       s->masters ? NULL : &s->model->dev};
+    const invar_full_param_source source = {
+        s->model, from->param,
+        s->masters ? &s->masters[from->param] : invar_param_f32(&s->model->params[from->param]),
+        s->masters ? NULL : &s->model->dev};
 
-    return invar_whole_read(out, &s->whole, &source, from->expert, 1);
+    return invar_full_param_reader_read(out, &s->whole, &source, from->expert, 1);
 }
 
 static invar_status put_piece(invar_safetensors_writer *writer, saver *s, int64_t i)
@@ -283,7 +283,7 @@ static invar_status remove_old(const saver *s)
     INVAR_TRY(invar_path_join(path, sizeof path, s->dir, INVAR_HF_WEIGHTS));
     unlink(path);
     INVAR_TRY(remove_shards(s));
-    return invar_folder_sync(s->dir);
+    return invar_held_folder_sync(s->dir);
 }
 
 static invar_status save(saver *s, int64_t max_bytes, const invar_hf_files *files)
@@ -291,7 +291,7 @@ static invar_status save(saver *s, int64_t max_bytes, const invar_hf_files *file
     INVAR_TRY(plan(s, max_bytes));
     if (s->model->layout && invar_comm_rank(s->model->layout->world) != 0)
         return give_pieces(s);
-    INVAR_TRY(invar_folder_make(s->dir));
+    INVAR_TRY(invar_held_folder_make(s->dir));
     INVAR_TRY(remove_old(s));
     INVAR_TRY(write_config(s, files));
     INVAR_TRY(invar_hf_files_write(files, s->dir));
@@ -312,6 +312,6 @@ invar_status invar_hf_save(const invar_model *model, const invar_tensor *masters
     status = save(&s, max_shard_bytes, files);
     invar_free(s.pieces);
     invar_free(s.tensors);
-    invar_whole_release(&s.whole);
+    invar_full_param_reader_release(&s.whole);
     return status;
 }

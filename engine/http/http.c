@@ -132,7 +132,7 @@ invar_status invar_http_open(invar_http **out, const invar_http_options *options
     memset(http, 0, sizeof *http);
     memcpy(http->name, options->name, strlen(options->name));
     (void)snprintf(http->url, sizeof http->url, "%s%s", options->url, route);
-    invar_text_show_url(http->shown, sizeof http->shown, http->url);
+    invar_text_redact_url(http->shown, sizeof http->shown, http->url);
     if (key[0])
         (void)snprintf(http->header, sizeof http->header, "%s%s", BEARER, key);
     http->options = *options;

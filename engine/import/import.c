@@ -23,9 +23,9 @@ typedef struct flag {
     const char *name; /* without the dashes, up to `length` */
     size_t length;
     const char *equals; /* the value behind a =; NULL: there is none */
-    const invar_script_word *word;
+    const invar_launch_word *word;
     int values; /* that many words follow it */
-    invar_script_state state;
+    invar_launch_word_state state;
 } flag;
 
 /* What a key becomes, and the flag that says so. */
@@ -43,13 +43,14 @@ typedef struct importer {
 /* ---- notes ----------------------------------------------------------------------------------- */
 
 static const char *const doubts[] = {
-    [INVAR_SCRIPT_COMPUTED] = "a command of the script computes it, and nothing is executed",
-    [INVAR_SCRIPT_BRACES] = "bash makes several words of {a,b} and {1..3}; write them out",
-    [INVAR_SCRIPT_UNSET] = "the script does not say what the variable is",
-    [INVAR_SCRIPT_CONDITIONAL] = "it depends on a condition, a loop or a function of the script",
+    [INVAR_LAUNCH_SCRIPT_COMPUTED] = "a command of the script computes it, and nothing is executed",
+    [INVAR_LAUNCH_SCRIPT_BRACES] = "bash makes several words of {a,b} and {1..3}; write them out",
+    [INVAR_LAUNCH_SCRIPT_UNSET] = "the script does not say what the variable is",
+    [INVAR_LAUNCH_SCRIPT_CONDITIONAL] =
+        "it depends on a condition, a loop or a function of the script",
 };
 
-static invar_status add_note(importer *im, invar_import_kind kind, const invar_script_word *word,
+static invar_status add_note(importer *im, invar_import_kind kind, const invar_launch_word *word,
                              const char *flag_text, const char *why)
 {
     invar_import *o = im->out;
@@ -106,9 +107,9 @@ static size_t escape(char *out, char c)
 }
 
 /* All values as one text, as the key has it. The caller owns *out. */
-static invar_status join(char **out, const flag *f, invar_foreign_how how)
+static invar_status join(char **out, const flag *f, invar_flag_alias_kind how)
 {
-    const bool strings = how == INVAR_FOREIGN_STRINGS, words = how == INVAR_FOREIGN_WORDS;
+    const bool strings = how == INVAR_FLAG_ALIAS_STRINGS, words = how == INVAR_FLAG_ALIAS_WORDS;
     const int count = value_count(f);
     size_t room = 3, used = 0;
 
@@ -155,11 +156,11 @@ static invar_status take(importer *im, invar_key key, const flag *f, char *text)
     return INVAR_OK;
 }
 
-static invar_status take_key(importer *im, const flag *f, invar_key key, invar_foreign_how how)
+static invar_status take_key(importer *im, const flag *f, invar_key key, invar_flag_alias_kind how)
 {
     const invar_recipe_key *k = &invar_config_schema()->keys[key];
-    const bool listed =
-        how == INVAR_FOREIGN_STRINGS || how == INVAR_FOREIGN_WORDS || how == INVAR_FOREIGN_COMMAS;
+    const bool listed = how == INVAR_FLAG_ALIAS_STRINGS || how == INVAR_FLAG_ALIAS_WORDS ||
+                        how == INVAR_FLAG_ALIAS_COMMAS;
     char *text;
 
     if (value_count(f) == 0 && k->type == INVAR_RECIPE_TYPE_BOOL) {
@@ -176,18 +177,20 @@ static invar_status take_key(importer *im, const flag *f, invar_key key, invar_f
 }
 
 /* A function of Python has no file here; the one filter that Miles ships is a key. */
-static invar_status take_plugin(importer *im, const flag *f, const invar_foreign *what)
+static invar_status take_plugin(importer *im, const flag *f, const invar_flag_alias *what)
 {
     static const char filter[] = "check_reward_nonzero_std";
     const char *text = value_count(f) == 1 ? value_at(f, 0) : "";
     char *word;
 
-    if (what->key == INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH && invar_text_ends(text, filter)) {
+    if (what->key == INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH &&
+        invar_text_has_suffix(text, filter)) {
         INVAR_TRY(invar_alloc((void **)&word, sizeof "nonzero_std", 1, "value of a flag"));
         memcpy(word, "nonzero_std", sizeof "nonzero_std");
         return take(im, INVAR_KEY_DYNAMIC_SAMPLING_FILTER, f, word);
     }
-    if (!strchr(text, '/') && !invar_text_ends(text, ".py") && !invar_text_ends(text, ".so"))
+    if (!strchr(text, '/') && !invar_text_has_suffix(text, ".py") &&
+        !invar_text_has_suffix(text, ".so"))
         return note_flag(im, INVAR_IMPORT_LOST, f, what->sentence);
     return take_key(im, f, what->key, what->how);
 }
@@ -208,22 +211,22 @@ static bool is_same(const char *text, const char *only)
 
 static invar_status take_flag(importer *im, const flag *f)
 {
-    invar_foreign what;
+    invar_flag_alias what;
     bool same;
 
-    if (!invar_foreign_find(&what, f->name, f->length))
+    if (!invar_flag_alias_find(&what, f->name, f->length))
         return note_flag(im, INVAR_IMPORT_LOST, f, "unknown flag");
-    if (what.how == INVAR_FOREIGN_MOOT)
+    if (what.how == INVAR_FLAG_ALIAS_MOOT)
         return note_flag(im, INVAR_IMPORT_MOOT, f, what.sentence);
-    if (what.how == INVAR_FOREIGN_LOST)
+    if (what.how == INVAR_FLAG_ALIAS_LOST)
         return note_flag(im, INVAR_IMPORT_LOST, f, what.sentence);
-    if (f->state != INVAR_SCRIPT_PLAIN)
+    if (f->state != INVAR_LAUNCH_SCRIPT_PLAIN)
         return note_flag(im, INVAR_IMPORT_LOST, f, doubts[f->state]);
-    if (what.how == INVAR_FOREIGN_ONLY) {
+    if (what.how == INVAR_FLAG_ALIAS_ONLY) {
         same = value_count(f) == 1 && is_same(value_at(f, 0), what.only);
         return note_flag(im, same ? INVAR_IMPORT_MOOT : INVAR_IMPORT_LOST, f, what.sentence);
     }
-    if (what.how == INVAR_FOREIGN_PLUGIN)
+    if (what.how == INVAR_FLAG_ALIAS_PLUGIN)
         return take_plugin(im, f, &what);
     return take_key(im, f, what.key, what.how);
 }
@@ -236,23 +239,23 @@ static bool is_flag(const char *text)
 }
 
 /* "$@", "${MORE[@]}": words of which not even the number is known. */
-static bool is_open(const invar_script_word *w)
+static bool is_open(const invar_launch_word *w)
 {
-    return w->state == INVAR_SCRIPT_UNSET &&
+    return w->state == INVAR_LAUNCH_SCRIPT_UNSET &&
            (strstr(w->text, "[@]") || strstr(w->text, "[*]") || strstr(w->text, "$@"));
 }
 
 /* The flag at words[*at], which is moved behind its values. */
-static flag next_flag(const invar_script *s, int *at)
+static flag next_flag(const invar_launch_script *s, int *at)
 {
-    const invar_script_word *w = &s->words[(*at)++];
+    const invar_launch_word *w = &s->words[(*at)++];
     flag f = {.name = w->text + 2, .word = w, .state = w->state};
 
     f.length = strcspn(f.name, "=");
     f.equals = f.name[f.length] ? f.name + f.length + 1 : NULL;
     for (; *at < s->count && !is_flag(s->words[*at].text) && !is_open(&s->words[*at]); ++*at) {
         f.values++;
-        if (f.state == INVAR_SCRIPT_PLAIN)
+        if (f.state == INVAR_LAUNCH_SCRIPT_PLAIN)
             f.state = s->words[*at].state;
     }
     return f;
@@ -260,21 +263,21 @@ static flag next_flag(const invar_script *s, int *at)
 
 static invar_status take_words(importer *im)
 {
-    const invar_script *s = &im->out->script;
+    const invar_launch_script *s = &im->out->script;
 
     for (int i = 0; i < s->n_unread; i++)
         INVAR_TRY(add_note(im, INVAR_IMPORT_LOST, &s->unread[i], s->unread[i].text,
                            "this file of source is not beside the script: its flags are missing"));
     for (int i = 0; i < s->count;) {
-        const invar_script_word *w = &s->words[i];
+        const invar_launch_word *w = &s->words[i];
         if (is_flag(w->text)) {
             flag f = next_flag(s, &i);
             INVAR_TRY(take_flag(im, &f));
             continue;
         }
         INVAR_TRY(add_note(im, INVAR_IMPORT_LOST, w, w->text,
-                           w->state == INVAR_SCRIPT_PLAIN ? "a word that belongs to no flag"
-                                                          : doubts[w->state]));
+                           w->state == INVAR_LAUNCH_SCRIPT_PLAIN ? "a word that belongs to no flag"
+                                                                 : doubts[w->state]));
         i++;
     }
     return INVAR_OK;
@@ -341,12 +344,12 @@ static invar_status drop_weights(importer *im)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *name = invar_config_schema()->keys[keys[i]].name;
         const char *path = text_of(im, keys[i]);
-        invar_foreign what;
+        invar_flag_alias what;
         bool same = bytes > 0 && strncmp(path, hf, bytes) == 0;
 
         if (!*path)
             continue;
-        INVAR_CHECK(invar_foreign_find(&what, name, strlen(name)));
+        INVAR_CHECK(invar_flag_alias_find(&what, name, strlen(name)));
         if (keys[i] == INVAR_KEY_LOAD && strcmp(path, save) == 0)
             INVAR_TRY(drop(im, keys[i], INVAR_IMPORT_MOOT, "the folder of save is its default"));
         else if (same)
@@ -358,10 +361,10 @@ static invar_status drop_weights(importer *im)
     return INVAR_OK;
 }
 
-static bool has_flag(const invar_script *s, const char *name)
+static bool has_flag(const invar_launch_script *s, const char *name)
 {
     for (int i = 0; i < s->count; i++)
-        if (s->words[i].state == INVAR_SCRIPT_PLAIN && strcmp(s->words[i].text, name) == 0)
+        if (s->words[i].state == INVAR_LAUNCH_SCRIPT_PLAIN && strcmp(s->words[i].text, name) == 0)
             return true;
     return false;
 }
@@ -396,7 +399,7 @@ static bool is_before(const char *a, const char *b)
 static invar_status choose_window(importer *im)
 {
     static const invar_key ends[] = {INVAR_KEY_PROFILE_STEP_START, INVAR_KEY_PROFILE_STEP_END};
-    const invar_script *s = &im->out->script;
+    const invar_launch_script *s = &im->out->script;
     const char *why = NULL;
 
     if (!im->values[ends[0]].text && !im->values[ends[1]].text)
@@ -416,7 +419,7 @@ static invar_status choose_window(importer *im)
 /* Defaults of Miles that are others here, and what it has no flag for. */
 static invar_status add_defaults(importer *im)
 {
-    const invar_script *s = &im->out->script;
+    const invar_launch_script *s = &im->out->script;
 
     INVAR_TRY(drop_weights(im));
     if (has_flag(s, "--colocate") && im->values[INVAR_KEY_ROLLOUT_NUM_GPUS].text)
@@ -548,20 +551,20 @@ static invar_status import(invar_import *out)
 invar_status invar_import_read(invar_import *out, const char *path)
 {
     memset(out, 0, sizeof *out);
-    INVAR_TRY(invar_script_read(&out->script, path));
+    INVAR_TRY(invar_launch_script_read(&out->script, path));
     return import(out);
 }
 
 invar_status invar_import_parse(invar_import *out, const char *file, const char *text, size_t bytes)
 {
     memset(out, 0, sizeof *out);
-    INVAR_TRY(invar_script_parse(&out->script, file, text, bytes));
+    INVAR_TRY(invar_launch_script_parse(&out->script, file, text, bytes));
     return import(out);
 }
 
 void invar_import_release(invar_import *import)
 {
-    invar_script_release(&import->script);
+    invar_launch_script_release(&import->script);
     invar_recipe_free(import->recipe);
     invar_free(import->notes);
     memset(import, 0, sizeof *import);

@@ -38,7 +38,7 @@ typedef struct invar_import_note {
 } invar_import_note;
 
 typedef struct invar_import {
-    invar_script script;
+    invar_launch_script script;
     invar_recipe *recipe;
     invar_import_note *notes; /* (count) */
     int count, room;

@@ -21,41 +21,41 @@
 extern "C" {
 #endif
 
-#define INVAR_SCRIPT_MAX_BYTES 1048576 /* of a file */
+#define INVAR_LAUNCH_SCRIPT_MAX_BYTES 1048576 /* of a file */
 
-typedef enum invar_script_state {
-    INVAR_SCRIPT_PLAIN,
-    INVAR_SCRIPT_COMPUTED,   /* by a command, or in a way that is not read */
-    INVAR_SCRIPT_BRACES,     /* {a,b} or {1..3}, of which a shell makes several words */
-    INVAR_SCRIPT_UNSET,      /* a variable that the script does not set */
-    INVAR_SCRIPT_CONDITIONAL /* set by what may not be executed */
-} invar_script_state;
+typedef enum invar_launch_word_state {
+    INVAR_LAUNCH_SCRIPT_PLAIN,
+    INVAR_LAUNCH_SCRIPT_COMPUTED,   /* by a command, or in a way that is not read */
+    INVAR_LAUNCH_SCRIPT_BRACES,     /* {a,b} or {1..3}, of which a shell makes several words */
+    INVAR_LAUNCH_SCRIPT_UNSET,      /* a variable that the script does not set */
+    INVAR_LAUNCH_SCRIPT_CONDITIONAL /* set by what may not be executed */
+} invar_launch_word_state;
 
-typedef struct invar_script_word {
+typedef struct invar_launch_word {
     const char *text; /* not PLAIN: as it stands in the script, or an excerpt */
     const char *file; /* as messages show it */
     int line;
-    invar_script_state state;
-} invar_script_word;
+    invar_launch_word_state state;
+} invar_launch_word;
 
-typedef struct invar_script {
-    invar_script_word *words; /* (count) behind train.py, else of all arrays NAME_ARGS */
+typedef struct invar_launch_script {
+    invar_launch_word *words; /* (count) behind train.py, else of all arrays NAME_ARGS */
     int count;
-    invar_script_word *unread; /* (n_unread) files of `source` that were not read */
+    invar_launch_word *unread; /* (n_unread) files of `source` that were not read */
     int n_unread;
     bool async;  /* it starts train_async.py */
     void *store; /* of the texts */
-} invar_script;
+} invar_launch_script;
 
 /* Reads a script, and files that it sources. The caller releases what was read. */
-invar_status invar_script_read(invar_script *out, const char *path) INVAR_MUST_USE;
+invar_status invar_launch_script_read(invar_launch_script *out, const char *path) INVAR_MUST_USE;
 
 /* The same from memory; `file` names it. No other file is read. */
-invar_status invar_script_parse(invar_script *out, const char *file, const char *text,
-                                size_t bytes) INVAR_MUST_USE;
+invar_status invar_launch_script_parse(invar_launch_script *out, const char *file, const char *text,
+                                       size_t bytes) INVAR_MUST_USE;
 
 /* Zeroed is fine. */
-void invar_script_release(invar_script *script);
+void invar_launch_script_release(invar_launch_script *script);
 
 #ifdef __cplusplus
 }

@@ -18,12 +18,12 @@
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-static int32_t following(const invar_shell_reader *r, int32_t word)
+static int32_t following(const invar_shell_scanner *r, int32_t word)
 {
     return word < 0 || word == r->command.last ? -1 : r->shell->words[word].next;
 }
 
-static invar_status push(invar_shell_reader *r, char what)
+static invar_status push(invar_shell_scanner *r, char what)
 {
     if (r->nesting == INVAR_SHELL_NESTING)
         return invar_shell_refuse(r, "commands are nested more than 64 deep");
@@ -31,35 +31,35 @@ static invar_status push(invar_shell_reader *r, char what)
     return INVAR_OK;
 }
 
-static char top(const invar_shell_reader *r)
+static char top(const invar_shell_scanner *r)
 {
     return r->nesting ? r->open[r->nesting - 1] : '\0';
 }
 
 /* Where something else is open, it stays so: what follows counts as conditional. */
-static void pop(invar_shell_reader *r, const char *what)
+static void pop(invar_shell_scanner *r, const char *what)
 {
     if (top(r) && strchr(what, top(r)))
         r->nesting--;
 }
 
 /* NAME=value or NAME+=value. */
-static invar_status assign(invar_shell_reader *r, int32_t word)
+static invar_status assign(invar_shell_scanner *r, int32_t word)
 {
-    invar_shell *s = r->shell;
-    const invar_shell_word *w = &s->words[word];
+    invar_shell_state *s = r->shell;
+    const invar_shell_token *w = &s->words[word];
     const char *text = s->texts + w->text;
     const size_t bytes = (size_t)w->name;
     const bool more = text[bytes] == '+';
-    invar_shell_name *n;
+    invar_shell_var *n;
     bool may_miss;
 
-    INVAR_TRY(invar_shell_define(&n, s, text, bytes));
+    INVAR_TRY(invar_shell_state_define(&n, s, text, bytes));
     n->inner = n->inner || invar_shell_in_block(r);
     may_miss = r->conditional || r->chained || r->nesting || n->inner;
     n->array = false;
     if (may_miss || more)
-        n->state = may_miss ? INVAR_SCRIPT_CONDITIONAL : INVAR_SCRIPT_COMPUTED;
+        n->state = may_miss ? INVAR_LAUNCH_SCRIPT_CONDITIONAL : INVAR_LAUNCH_SCRIPT_COMPUTED;
     else
         n->state = w->state;
     n->text = w->text + (uint32_t)bytes + 1;
@@ -70,11 +70,11 @@ static invar_status assign(invar_shell_reader *r, int32_t word)
  * The path of `source` in the folder of the script. ${DIR}/rest is taken as rest: a directory that
  * a script computes is its own. False: it cannot be known.
  */
-static bool beside(const invar_shell_reader *r, char out[INVAR_PATH_SIZE], int32_t word)
+static bool beside(const invar_shell_scanner *r, char out[INVAR_PATH_SIZE], int32_t word)
 {
     const char *path = invar_shell_text_of(r, word);
 
-    if (r->shell->words[word].state != INVAR_SCRIPT_PLAIN) {
+    if (r->shell->words[word].state != INVAR_LAUNCH_SCRIPT_PLAIN) {
         const char *slash;
         path += *path == '"';
         slash = *path == '$' ? strchr(path, '/') : NULL;
@@ -93,15 +93,15 @@ static bool beside(const invar_shell_reader *r, char out[INVAR_PATH_SIZE], int32
     return true;
 }
 
-static invar_status source(invar_shell_reader *r, int32_t word)
+static invar_status source(invar_shell_scanner *r, int32_t word)
 {
     char path[INVAR_PATH_SIZE];
 
     if (word < 0)
         return INVAR_OK;
     if (!r->shell->follow || !beside(r, path, word) || !invar_path_exists(path))
-        return invar_shell_add(&r->shell->unread, r->shell, r->shell->words[word]);
-    return invar_shell_source(r->shell, path, r->conditional || r->nesting > 0);
+        return invar_shell_state_add(&r->shell->unread, r->shell, r->shell->words[word]);
+    return invar_shell_state_source(r->shell, path, r->conditional || r->nesting > 0);
 }
 
 static bool is_train(const char *word, bool *async_out)
@@ -114,9 +114,9 @@ static bool is_train(const char *word, bool *async_out)
 }
 
 /* The words behind train.py, wherever in the command it stands. */
-static invar_status find_train(invar_shell_reader *r, int32_t word)
+static invar_status find_train(invar_shell_scanner *r, int32_t word)
 {
-    invar_shell *s = r->shell;
+    invar_shell_state *s = r->shell;
     bool async = false, python = false; // others, such as pkill, name train.py, too
 
     while (word >= 0 && !(python && is_train(invar_shell_text_of(r, word), &async))) {
@@ -131,26 +131,26 @@ static invar_status find_train(invar_shell_reader *r, int32_t word)
     s->train_line = s->words[word].line;
     s->async = async;
     for (word = following(r, word); word >= 0; word = following(r, word))
-        INVAR_TRY(invar_shell_add(&s->train, s, s->words[word]));
+        INVAR_TRY(invar_shell_state_add(&s->train, s, s->words[word]));
     return INVAR_OK;
 }
 
 /* ---- commands that assign -------------------------------------------------------------------- */
 
 /* What the variable has now is not known any more; words of an array are told as such. */
-static void forget(invar_shell *s, invar_shell_name *n)
+static void forget(invar_shell_state *s, invar_shell_var *n)
 {
-    n->state = INVAR_SCRIPT_COMPUTED;
+    n->state = INVAR_LAUNCH_SCRIPT_COMPUTED;
     for (int32_t at = n->array ? n->words.first : -1; at >= 0; at = s->words[at].next)
-        s->words[at].state = INVAR_SCRIPT_COMPUTED;
+        s->words[at].state = INVAR_LAUNCH_SCRIPT_COMPUTED;
 }
 
 /* The variable whose name the word begins with. */
-static void forget_named(invar_shell_reader *r, int32_t word)
+static void forget_named(invar_shell_scanner *r, int32_t word)
 {
     const char *text = invar_shell_text_of(r, word);
     size_t bytes = invar_shell_name_length(text, text + strlen(text));
-    invar_shell_name *n = bytes ? invar_shell_find(r->shell, text, bytes) : NULL;
+    invar_shell_var *n = bytes ? invar_shell_state_find(r->shell, text, bytes) : NULL;
 
     if (n)
         forget(r->shell, n);
@@ -165,7 +165,7 @@ static bool is_element(const char *text)
 }
 
 /* Commands of the shell that give variables values of their own. */
-static void forget_assigned(invar_shell_reader *r, int32_t word)
+static void forget_assigned(invar_shell_scanner *r, int32_t word)
 {
     const char *command = invar_shell_text_of(r, word);
 
@@ -181,7 +181,7 @@ static void forget_assigned(invar_shell_reader *r, int32_t word)
 }
 
 /* A command that is no keyword. */
-static invar_status look_at(invar_shell_reader *r, int32_t word)
+static invar_status look_at(invar_shell_scanner *r, int32_t word)
 {
     const bool exports = r->shell->words[word].bare &&
                          invar_shell_is_one_of(invar_shell_text_of(r, word),
@@ -204,21 +204,21 @@ static invar_status look_at(invar_shell_reader *r, int32_t word)
 }
 
 /* What a loop assigns is known while it runs alone. */
-static invar_status name_loop(invar_shell_reader *r, int32_t word)
+static invar_status name_loop(invar_shell_scanner *r, int32_t word)
 {
-    invar_shell_name *n;
+    invar_shell_var *n;
 
     if (word < 0 ||
         !invar_shell_name_length(invar_shell_text_of(r, word), invar_shell_text_of(r, word) + 1))
         return INVAR_OK;
-    INVAR_TRY(invar_shell_define(&n, r->shell, invar_shell_text_of(r, word),
-                                 strlen(invar_shell_text_of(r, word))));
+    INVAR_TRY(invar_shell_state_define(&n, r->shell, invar_shell_text_of(r, word),
+                                       strlen(invar_shell_text_of(r, word))));
     n->array = false;
-    n->state = INVAR_SCRIPT_CONDITIONAL;
+    n->state = INVAR_LAUNCH_SCRIPT_CONDITIONAL;
     return INVAR_OK;
 }
 
-static invar_status end_command(invar_shell_reader *r)
+static invar_status end_command(invar_shell_scanner *r)
 {
     int32_t word = r->command.first;
     invar_status status = INVAR_OK;
@@ -249,7 +249,7 @@ static invar_status end_command(invar_shell_reader *r)
     }
     if (status == INVAR_OK && word >= 0)
         status = look_at(r, word);
-    r->command = (invar_shell_list){-1, -1};
+    r->command = (invar_shell_token_list){-1, -1};
     r->chained = false;
     return status;
 }
@@ -257,7 +257,7 @@ static invar_status end_command(invar_shell_reader *r)
 /* ---- operators ------------------------------------------------------------------------------- */
 
 /* Behind "<<": the word that ends the document. */
-static void read_delimiter(invar_shell_reader *r)
+static void read_delimiter(invar_shell_scanner *r)
 {
     size_t n = 0;
 
@@ -273,7 +273,7 @@ static void read_delimiter(invar_shell_reader *r)
 }
 
 /* Skips the lines of a here-document; `at` is at the beginning of its first. */
-static void skip_document(invar_shell_reader *r)
+static void skip_document(invar_shell_scanner *r)
 {
     size_t bytes = strlen(r->delimiter);
 
@@ -292,9 +292,9 @@ static void skip_document(invar_shell_reader *r)
 }
 
 /* "> file", "2>&1", "<<END": the next word is no word of the command. */
-static invar_status redirect(invar_shell_reader *r)
+static invar_status redirect(invar_shell_scanner *r)
 {
-    invar_shell_list aside = {-1, -1};
+    invar_shell_token_list aside = {-1, -1};
     char c = invar_shell_next(r);
 
     if (c == '<' && r->at < r->end && *r->at == '<') {
@@ -316,7 +316,7 @@ static invar_status redirect(invar_shell_reader *r)
     return INVAR_OK;
 }
 
-static invar_status operate(invar_shell_reader *r)
+static invar_status operate(invar_shell_scanner *r)
 {
     char c = *r->at;
 
@@ -326,7 +326,7 @@ static invar_status operate(invar_shell_reader *r)
     }
     (void)invar_shell_next(r);
     if (c == ')' && top(r) == 'c') { // the pattern of a case
-        r->command = (invar_shell_list){-1, -1};
+        r->command = (invar_shell_token_list){-1, -1};
         return INVAR_OK;
     }
     INVAR_TRY(end_command(r));
@@ -341,7 +341,7 @@ static invar_status operate(invar_shell_reader *r)
     return INVAR_OK;
 }
 
-static invar_status step(invar_shell_reader *r)
+static invar_status step(invar_shell_scanner *r)
 {
     char c = *r->at;
 
@@ -365,19 +365,19 @@ static invar_status step(invar_shell_reader *r)
     return invar_shell_read_word(r);
 }
 
-invar_status invar_shell_run(invar_shell *shell, int file, const char *folder, bool conditional,
-                             const char *text, size_t bytes)
+invar_status invar_shell_state_run(invar_shell_state *shell, int file, const char *folder,
+                                   bool conditional, const char *text, size_t bytes)
 {
-    invar_shell_reader r = {.shell = shell,
-                            .at = text,
-                            .end = text + bytes,
-                            .folder = folder,
-                            .file = file,
-                            .line = 1,
-                            .conditional = conditional,
-                            .command = {-1, -1}};
+    invar_shell_scanner r = {.shell = shell,
+                             .at = text,
+                             .end = text + bytes,
+                             .folder = folder,
+                             .file = file,
+                             .line = 1,
+                             .conditional = conditional,
+                             .command = {-1, -1}};
 
-    if (bytes > INVAR_SCRIPT_MAX_BYTES)
+    if (bytes > INVAR_LAUNCH_SCRIPT_MAX_BYTES)
         return invar_shell_refuse(&r, "the file is larger than 1048576 bytes");
     if (memchr(text, '\0', bytes))
         return invar_shell_refuse(&r, "the file has a NUL byte: it is no script");

@@ -12,7 +12,7 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_shell_refuse(const invar_shell_reader *r, const char *why)
+invar_status invar_shell_refuse(const invar_shell_scanner *r, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s", r->shell->texts + r->shell->files[r->file],
                       (int)r->line, why);
@@ -38,7 +38,7 @@ size_t invar_shell_name_length(const char *at, const char *end)
     return n;
 }
 
-char invar_shell_next(invar_shell_reader *r)
+char invar_shell_next(invar_shell_scanner *r)
 {
     r->line += *r->at == '\n';
     return *r->at++;
@@ -46,57 +46,58 @@ char invar_shell_next(invar_shell_reader *r)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-static void begin_word(invar_shell_reader *r)
+static void begin_word(invar_shell_scanner *r)
 {
     r->from = r->at;
     r->start = r->shell->used;
     r->from_line = r->line;
     r->active = false;
     r->bare = true;
-    r->state = INVAR_SCRIPT_PLAIN;
+    r->state = INVAR_LAUNCH_SCRIPT_PLAIN;
     r->name = 0;
 }
 
-static invar_status put(invar_shell_reader *r, char c)
+static invar_status put(invar_shell_scanner *r, char c)
 {
     r->active = true;
-    return invar_shell_put(r->shell, c);
+    return invar_shell_state_put(r->shell, c);
 }
 
 /* Nobody but a shell knows what it becomes. */
-static void cannot_know(invar_shell_reader *r, invar_script_state state)
+static void cannot_know(invar_shell_scanner *r, invar_launch_word_state state)
 {
     r->active = true;
     r->state = state;
 }
 
-static invar_status end_word(invar_shell_reader *r)
+static invar_status end_word(invar_shell_scanner *r)
 {
-    invar_shell *s = r->shell;
-    invar_shell_word word = {.line = r->from_line,
-                             .file = (int16_t)r->file,
-                             .state = (uint8_t)r->state,
-                             .bare = r->bare,
-                             .name = r->name};
+    invar_shell_state *s = r->shell;
+    invar_shell_token word = {.line = r->from_line,
+                              .file = (int16_t)r->file,
+                              .state = (uint8_t)r->state,
+                              .bare = r->bare,
+                              .name = r->name};
 
     if (!r->active)
         return INVAR_OK;
-    if (r->state != INVAR_SCRIPT_PLAIN && r->name >= INVAR_SHELL_EXCERPT)
+    if (r->state != INVAR_LAUNCH_SCRIPT_PLAIN && r->name >= INVAR_SHELL_STATE_EXCERPT)
         return invar_shell_refuse(r, "the name of a variable is longer than 200 bytes");
-    if (r->state != INVAR_SCRIPT_PLAIN) {
+    if (r->state != INVAR_LAUNCH_SCRIPT_PLAIN) {
         size_t bytes = (size_t)(r->at - r->from);
         s->used = r->start;
-        INVAR_TRY(invar_shell_text(&word.text, s, r->from,
-                                   bytes < INVAR_SHELL_EXCERPT ? bytes : INVAR_SHELL_EXCERPT));
+        INVAR_TRY(invar_shell_state_text(
+            &word.text, s, r->from,
+            bytes < INVAR_SHELL_STATE_EXCERPT ? bytes : INVAR_SHELL_STATE_EXCERPT));
     } else {
         word.text = r->start;
-        INVAR_TRY(invar_shell_put(s, '\0'));
+        INVAR_TRY(invar_shell_state_put(s, '\0'));
     }
-    return invar_shell_add(r->list, s, word);
+    return invar_shell_state_add(r->list, s, word);
 }
 
 /* Skips what stands between brackets, whatever is quoted in it; `at` is behind the first. */
-static invar_status skip_nested(invar_shell_reader *r, char open, char close)
+static invar_status skip_nested(invar_shell_scanner *r, char open, char close)
 {
     int depth = 1;
 
@@ -126,7 +127,7 @@ static invar_status skip_nested(invar_shell_reader *r, char open, char close)
 }
 
 /* A value into the word; outside of quotes its blanks end words. */
-static invar_status put_value(invar_shell_reader *r, const char *value, bool quoted)
+static invar_status put_value(invar_shell_scanner *r, const char *value, bool quoted)
 {
     for (; *value; value++) {
         if (quoted || !invar_shell_is_blank(*value)) {
@@ -141,13 +142,15 @@ static invar_status put_value(invar_shell_reader *r, const char *value, bool quo
     return INVAR_OK;
 }
 
-static invar_status put_variable(invar_shell_reader *r, const char *name, size_t bytes, bool quoted)
+static invar_status put_variable(invar_shell_scanner *r, const char *name, size_t bytes,
+                                 bool quoted)
 {
-    const invar_shell_name *n = invar_shell_find(r->shell, name, bytes);
+    const invar_shell_var *n = invar_shell_state_find(r->shell, name, bytes);
     uint32_t text = n ? n->text : 0;
 
-    if (!n || n->array || n->state != INVAR_SCRIPT_PLAIN) {
-        cannot_know(r, n && !n->array ? (invar_script_state)n->state : INVAR_SCRIPT_UNSET);
+    if (!n || n->array || n->state != INVAR_LAUNCH_SCRIPT_PLAIN) {
+        cannot_know(r,
+                    n && !n->array ? (invar_launch_word_state)n->state : INVAR_LAUNCH_SCRIPT_UNSET);
         return INVAR_OK;
     }
     // by place: texts do not move, but a value may be that of this very word
@@ -155,26 +158,27 @@ static invar_status put_variable(invar_shell_reader *r, const char *name, size_t
 }
 
 /* The words of an array, each one of its own. */
-static invar_status put_array(invar_shell_reader *r, const char *name, size_t bytes)
+static invar_status put_array(invar_shell_scanner *r, const char *name, size_t bytes)
 {
-    const invar_shell_name *n = invar_shell_find(r->shell, name, bytes);
+    const invar_shell_var *n = invar_shell_state_find(r->shell, name, bytes);
     int32_t at = n && n->array ? n->words.first : -1, last = n ? n->words.last : -1;
 
     if (!n || !n->array) {
-        cannot_know(r, INVAR_SCRIPT_UNSET);
+        cannot_know(r, INVAR_LAUNCH_SCRIPT_UNSET);
         return INVAR_OK;
     }
-    if (r->shell->used > r->start || r->state != INVAR_SCRIPT_PLAIN) // not the quote before it
+    if (r->shell->used > r->start ||
+        r->state != INVAR_LAUNCH_SCRIPT_PLAIN) // not the quote before it
         INVAR_TRY(end_word(r));
     for (; at >= 0; at = at == last ? -1 : r->shell->words[at].next)
-        INVAR_TRY(invar_shell_add(r->list, r->shell, r->shell->words[at]));
+        INVAR_TRY(invar_shell_state_add(r->list, r->shell, r->shell->words[at]));
     begin_word(r);
     r->bare = false;
     return INVAR_OK;
 }
 
 /* "value}" of ${NAME:-value}: plain text, in quotes or not; another is not read. */
-static invar_status put_fallback(invar_shell_reader *r, bool known, const char *name, size_t bytes,
+static invar_status put_fallback(invar_shell_scanner *r, bool known, const char *name, size_t bytes,
                                  bool quoted)
 {
     const char *from = r->at;
@@ -190,7 +194,7 @@ static invar_status put_fallback(invar_shell_reader *r, bool known, const char *
     }
     for (size_t i = 0; i < length; i++)
         if (strchr("$`\"'\\{", from[i])) {
-            cannot_know(r, INVAR_SCRIPT_COMPUTED);
+            cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
             return INVAR_OK;
         }
     r->active = true;
@@ -200,11 +204,11 @@ static invar_status put_fallback(invar_shell_reader *r, bool known, const char *
 }
 
 /* Behind "${". */
-static invar_status expand_braces(invar_shell_reader *r, bool quoted)
+static invar_status expand_braces(invar_shell_scanner *r, bool quoted)
 {
     const char *name = r->at;
     size_t bytes = invar_shell_name_length(r->at, r->end), left;
-    const invar_shell_name *n = invar_shell_find(r->shell, name, bytes);
+    const invar_shell_var *n = invar_shell_state_find(r->shell, name, bytes);
 
     r->at += bytes;
     left = (size_t)(r->end - r->at);
@@ -217,19 +221,19 @@ static invar_status expand_braces(invar_shell_reader *r, bool quoted)
         return put_array(r, name, bytes);
     }
     if (bytes && left >= 2 && (r->at[0] == '-' || (r->at[0] == ':' && r->at[1] == '-'))) {
-        bool empty = n && n->state == INVAR_SCRIPT_PLAIN && !r->shell->texts[n->text];
+        bool empty = n && n->state == INVAR_LAUNCH_SCRIPT_PLAIN && !r->shell->texts[n->text];
         bool known = n && !n->array && !(empty && r->at[0] == ':');
         r->at += r->at[0] == ':' ? 2 : 1;
         return put_fallback(r, known, name, bytes, quoted);
     }
-    cannot_know(r, INVAR_SCRIPT_COMPUTED);
+    cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
     return skip_nested(r, '{', '}');
 }
 
-static invar_status read_single(invar_shell_reader *r);
+static invar_status read_single(invar_shell_scanner *r);
 
 /* Behind "$". */
-static invar_status expand(invar_shell_reader *r, bool quoted)
+static invar_status expand(invar_shell_scanner *r, bool quoted)
 {
     size_t bytes = invar_shell_name_length(r->at, r->end);
     const char *name = r->at;
@@ -243,15 +247,15 @@ static invar_status expand(invar_shell_reader *r, bool quoted)
         return put(r, '$');
     switch (invar_shell_next(r)) {
     case '{': return expand_braces(r, quoted);
-    case '(': cannot_know(r, INVAR_SCRIPT_COMPUTED); return skip_nested(r, '(', ')');
-    case '\'': cannot_know(r, INVAR_SCRIPT_COMPUTED); return read_single(r);
-    default: cannot_know(r, INVAR_SCRIPT_UNSET); return INVAR_OK; // $1, $@, $?
+    case '(': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return skip_nested(r, '(', ')');
+    case '\'': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return read_single(r);
+    default: cannot_know(r, INVAR_LAUNCH_SCRIPT_UNSET); return INVAR_OK; // $1, $@, $?
     }
 }
 
-static invar_status skip_backquotes(invar_shell_reader *r)
+static invar_status skip_backquotes(invar_shell_scanner *r)
 {
-    cannot_know(r, INVAR_SCRIPT_COMPUTED);
+    cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
     r->bare = false;
     while (r->at < r->end) {
         char c = invar_shell_next(r);
@@ -264,7 +268,7 @@ static invar_status skip_backquotes(invar_shell_reader *r)
 }
 
 /* Behind the quote. */
-static invar_status read_single(invar_shell_reader *r)
+static invar_status read_single(invar_shell_scanner *r)
 {
     r->active = true;
     r->bare = false;
@@ -277,7 +281,7 @@ static invar_status read_single(invar_shell_reader *r)
     return invar_shell_refuse(r, "the file ends within a quote");
 }
 
-static invar_status read_double(invar_shell_reader *r)
+static invar_status read_double(invar_shell_scanner *r)
 {
     r->active = true;
     r->bare = false;
@@ -301,7 +305,7 @@ static invar_status read_double(invar_shell_reader *r)
 }
 
 /* Is the word so far NAME or NAME+, so that an = makes it an assignment? */
-static bool is_assigned(const invar_shell_reader *r)
+static bool is_assigned(const invar_shell_scanner *r)
 {
     const char *text = r->shell->texts + r->start;
     size_t bytes = r->shell->used - r->start, name;
@@ -313,7 +317,7 @@ static bool is_assigned(const invar_shell_reader *r)
 }
 
 /* The number before a redirection, as in 2>&1, is no word. */
-static bool is_descriptor(const invar_shell_reader *r)
+static bool is_descriptor(const invar_shell_scanner *r)
 {
     const char *text = r->shell->texts + r->start;
 
@@ -345,9 +349,9 @@ static bool is_expansion(const char *at, const char *end)
     return depth == 0 && several;
 }
 
-static invar_status read_array(invar_shell_reader *r);
+static invar_status read_array(invar_shell_scanner *r);
 
-invar_status invar_shell_read_word(invar_shell_reader *r)
+invar_status invar_shell_read_word(invar_shell_scanner *r)
 {
     begin_word(r);
     while (r->at < r->end && !invar_shell_is_blank(*r->at) && !strchr(";&|()<>", *r->at)) {
@@ -379,14 +383,14 @@ invar_status invar_shell_read_word(invar_shell_reader *r)
             break;
         case '{':
             if (is_expansion(r->at, r->end))
-                cannot_know(r, INVAR_SCRIPT_BRACES);
+                cannot_know(r, INVAR_LAUNCH_SCRIPT_BRACES);
             INVAR_TRY(put(r, c));
             break;
         case '*': // file names
-        case '?': cannot_know(r, INVAR_SCRIPT_COMPUTED); break;
+        case '?': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); break;
         case '~': // a home
             if (r->shell->used == r->start)
-                cannot_know(r, INVAR_SCRIPT_COMPUTED);
+                cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
             else
                 INVAR_TRY(put(r, c));
             break;
@@ -398,13 +402,13 @@ invar_status invar_shell_read_word(invar_shell_reader *r)
     return end_word(r);
 }
 
-void invar_shell_skip_comment(invar_shell_reader *r)
+void invar_shell_skip_comment(invar_shell_scanner *r)
 {
     while (r->at < r->end && *r->at != '\n')
         r->at++;
 }
 
-const char *invar_shell_text_of(const invar_shell_reader *r, int32_t word)
+const char *invar_shell_text_of(const invar_shell_scanner *r, int32_t word)
 {
     return r->shell->texts + r->shell->words[word].text;
 }
@@ -420,26 +424,27 @@ bool invar_shell_is_one_of(const char *word, const char *words)
     return false;
 }
 
-bool invar_shell_opens_block(const invar_shell_reader *r, int32_t word)
+bool invar_shell_opens_block(const invar_shell_scanner *r, int32_t word)
 {
     return r->shell->words[word].bare &&
            invar_shell_is_one_of(invar_shell_text_of(r, word), "if while until {");
 }
 
-bool invar_shell_in_block(const invar_shell_reader *r)
+bool invar_shell_in_block(const invar_shell_scanner *r)
 {
     return memchr(r->open, '{', (size_t)r->nesting) != NULL;
 }
 
 /* These words may be left out. */
-static void doubt(invar_shell_reader *r, invar_shell_list list)
+static void doubt(invar_shell_scanner *r, invar_shell_token_list list)
 {
     for (int32_t at = list.first; at >= 0; at = r->shell->words[at].next)
-        if (r->shell->words[at].state == INVAR_SCRIPT_PLAIN)
-            r->shell->words[at].state = INVAR_SCRIPT_CONDITIONAL;
+        if (r->shell->words[at].state == INVAR_LAUNCH_SCRIPT_PLAIN)
+            r->shell->words[at].state = INVAR_LAUNCH_SCRIPT_CONDITIONAL;
 }
 
-static void append(invar_shell_reader *r, invar_shell_list *list, invar_shell_list more)
+static void append(invar_shell_scanner *r, invar_shell_token_list *list,
+                   invar_shell_token_list more)
 {
     if (list->last >= 0 && more.first >= 0)
         r->shell->words[list->last].next = more.first;
@@ -450,17 +455,17 @@ static void append(invar_shell_reader *r, invar_shell_list *list, invar_shell_li
 }
 
 /* NAME=( ... ) or NAME+=( ... ): the word has what stands before the bracket. */
-static invar_status read_array(invar_shell_reader *r)
+static invar_status read_array(invar_shell_scanner *r)
 {
     const bool opens = r->command.first >= 0 && invar_shell_opens_block(r, r->command.first);
     bool may_miss = r->conditional || r->chained || r->nesting > 0 || opens;
     const uint32_t name = r->start;
     const size_t bytes = (size_t)r->name;
     const bool more = r->shell->texts[name + bytes] == '+';
-    invar_shell_list words = {-1, -1};
-    invar_shell_name *n;
+    invar_shell_token_list words = {-1, -1};
+    invar_shell_var *n;
 
-    INVAR_TRY(invar_shell_put(r->shell, '\0'));
+    INVAR_TRY(invar_shell_state_put(r->shell, '\0'));
     (void)invar_shell_next(r);
     r->list = &words;
     for (;;) {
@@ -480,7 +485,7 @@ static invar_status read_array(invar_shell_reader *r)
     }
     (void)invar_shell_next(r);
     r->list = &r->command;
-    INVAR_TRY(invar_shell_define(&n, r->shell, r->shell->texts + name, bytes));
+    INVAR_TRY(invar_shell_state_define(&n, r->shell, r->shell->texts + name, bytes));
     n->inner = n->inner || invar_shell_in_block(r) ||
                (opens && *invar_shell_text_of(r, r->command.first) == '{');
     may_miss = may_miss || n->inner;
@@ -490,9 +495,9 @@ static invar_status read_array(invar_shell_reader *r)
             doubt(r, n->words); // they stay if the command is left out
     }
     if (!n->array || (!more && !may_miss))
-        n->words = (invar_shell_list){-1, -1};
+        n->words = (invar_shell_token_list){-1, -1};
     append(r, &n->words, words);
     n->array = true;
-    n->state = INVAR_SCRIPT_PLAIN;
+    n->state = INVAR_LAUNCH_SCRIPT_PLAIN;
     return INVAR_OK;
 }

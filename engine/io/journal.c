@@ -85,8 +85,8 @@ static invar_status begin(invar_journal *j, const char *path, const char *lines,
     return j->fd < 0 ? cannot(path, "open it") : INVAR_OK;
 }
 
-invar_status invar_journal_begin(invar_journal **out, const char *path, const char *lines,
-                                 size_t bytes)
+invar_status invar_journal_create(invar_journal **out, const char *path, const char *lines,
+                                  size_t bytes)
 {
     invar_journal *j = NULL;
     invar_status status;

@@ -52,8 +52,8 @@ typedef struct invar_journal invar_journal;
  * Replaces the file at `path` by these lines and opens it for more. Lines are JSON objects with at
  * least one member and without a sum, each with its newline; the journal adds the sums.
  */
-invar_status invar_journal_begin(invar_journal **out, const char *path, const char *lines,
-                                 size_t bytes) INVAR_MUST_USE;
+invar_status invar_journal_create(invar_journal **out, const char *path, const char *lines,
+                                  size_t bytes) INVAR_MUST_USE;
 
 /*
  * Appends one line or several. They are durable when the call returns. After a failure the last

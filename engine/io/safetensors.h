@@ -113,8 +113,8 @@ invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetenso
                                        int64_t n_metadata) INVAR_MUST_USE;
 
 /* The next `count` elements of the current tensor, never beyond its end; then comes the next. */
-invar_status invar_safetensors_put(invar_safetensors_writer *writer, const void *data,
-                                   int64_t count) INVAR_MUST_USE;
+invar_status invar_safetensors_write(invar_safetensors_writer *writer, const void *data,
+                                     int64_t count) INVAR_MUST_USE;
 
 /* The same from f32 into a tensor of F32, or of BF16, rounded to nearest even. */
 invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const float *data,

@@ -243,8 +243,8 @@ static invar_status current(const invar_safetensor **out, const invar_safetensor
     return INVAR_OK;
 }
 
-invar_status invar_safetensors_put(invar_safetensors_writer *writer, const void *data,
-                                   int64_t count)
+invar_status invar_safetensors_write(invar_safetensors_writer *writer, const void *data,
+                                     int64_t count)
 {
     const invar_safetensor *t;
 
@@ -268,14 +268,14 @@ invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const f
         return INVAR_OK;
     INVAR_TRY(current(&t, writer, count));
     if (t->type == INVAR_SAFETENSORS_F32)
-        return invar_safetensors_put(writer, data, count);
+        return invar_safetensors_write(writer, data, count);
     if (t->type != INVAR_SAFETENSORS_BF16)
         return refuse(writer, t->name, "f32 goes into F32 and BF16 only");
     while (count > 0) {
         int64_t part = count < CHUNK ? count : CHUNK;
         for (int64_t i = 0; i < part; i++)
             rounded[i] = invar_bf16_from_f32(data[i]);
-        INVAR_TRY(invar_safetensors_put(writer, rounded, part));
+        INVAR_TRY(invar_safetensors_write(writer, rounded, part));
         data += part;
         count -= part;
     }

@@ -405,7 +405,7 @@ static invar_status unpack_member(invar_tar_member *member, reader *r)
     INVAR_TRY(invar_path_join(path, sizeof path, r->folder, member->name));
     slash = strrchr(path, '/');
     *slash = '\0';
-    INVAR_TRY(invar_folder_make(path));
+    INVAR_TRY(invar_held_folder_make(path));
     *slash = '/';
     fd = invar_fd_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)

@@ -41,7 +41,7 @@ invar_status invar_launch_processes(int64_t *out)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-double invar_launch_patience(const invar_recipe *recipe)
+double invar_launch_timeout(const invar_recipe *recipe)
 {
     return 60.0 * (double)invar_recipe_int(recipe, INVAR_KEY_DISTRIBUTED_TIMEOUT_MINUTES);
 }
@@ -80,14 +80,14 @@ void invar_launch_close(invar_launch *launch)
     *launch = (invar_launch){.count = 1};
 }
 
-bool invar_launch_leads(const invar_launch *launch)
+bool invar_launch_has_rank0(const invar_launch *launch)
 {
     return !launch->comms || invar_comm_rank(launch->comms[0]) == 0;
 }
 
-bool invar_launch_speaks(const invar_launch *launch)
+bool invar_launch_reports_error(const invar_launch *launch)
 {
-    return launch->count > 1 || !launch->comms || invar_comm_speaks(launch->comms[0]);
+    return launch->count > 1 || !launch->comms || invar_comm_reports_error(launch->comms[0]);
 }
 
 invar_status invar_launch_end(invar_launch *launch, invar_status status)
@@ -95,7 +95,7 @@ invar_status invar_launch_end(invar_launch *launch, invar_status status)
     invar_error failure;
 
     invar_error_take(&failure);
-    if (status == INVAR_OK || !invar_launch_speaks(launch))
+    if (status == INVAR_OK || !invar_launch_reports_error(launch))
         invar_launch_close(launch);
     invar_error_put(&failure);
     return status;
@@ -105,7 +105,7 @@ invar_status invar_launch_end(invar_launch *launch, invar_status status)
 
 /* A rank that is a thread. */
 typedef struct thread_rank {
-    invar_launch_work work;
+    invar_rank_main_fn work;
     void *payload;
     invar_comm *comm;
     int threads;
@@ -155,7 +155,7 @@ static invar_status run_threads(thread_rank *ranks, int count)
     return ranks[told].status;
 }
 
-invar_status invar_launch_run(invar_launch *launch, invar_launch_work work, void *payload)
+invar_status invar_launch_run(invar_launch *launch, invar_rank_main_fn work, void *payload)
 {
     thread_rank *ranks = NULL;
     invar_status status;

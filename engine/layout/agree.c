@@ -11,12 +11,12 @@
 
 #include "base/invar_banned.h"
 
-bool invar_agree_leads(const invar_layout *layout)
+bool invar_ranks_is_leader(const invar_layout *layout)
 {
     return !layout || invar_comm_rank(layout->world) == 0;
 }
 
-int invar_agree_size(const invar_layout *layout)
+int invar_ranks_size(const invar_layout *layout)
 {
     return layout ? invar_comm_size(layout->world) : 1;
 }
@@ -32,35 +32,35 @@ static int count_here(const invar_layout *layout, int count)
     return here;
 }
 
-int invar_agree_here(const invar_layout *layout)
+int invar_ranks_local_size(const invar_layout *layout)
 {
     return layout ? count_here(layout, invar_comm_size(layout->world)) : 1;
 }
 
-int invar_agree_place(const invar_layout *layout)
+int invar_ranks_local_rank(const invar_layout *layout)
 {
     return layout ? count_here(layout, invar_comm_rank(layout->world)) : 0;
 }
 
-invar_status invar_agree_share(const invar_layout *layout, const char *phase, int from, void *data,
-                               size_t bytes)
+invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase, int from,
+                                   void *data, size_t bytes)
 {
     if (!layout)
         return INVAR_OK;
-    return invar_comm_run(layout->world, &(invar_comm_move){.op = INVAR_COMM_BROADCAST,
-                                                            .phase = phase,
-                                                            .seconds = layout->seconds,
-                                                            .in = data,
-                                                            .out = data,
-                                                            .from = from,
-                                                            .from_bytes = bytes});
+    return invar_comm_run(layout->world, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
+                                                                .phase = phase,
+                                                                .seconds = layout->seconds,
+                                                                .in = data,
+                                                                .out = data,
+                                                                .from = from,
+                                                                .from_bytes = bytes});
 }
 
-invar_status invar_agree_gather(const invar_layout *layout, const char *phase, const void *own,
-                                size_t bytes, void *out)
+invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phase, const void *own,
+                                    size_t bytes, void *out)
 {
-    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = own, .out = out};
-    int size = invar_agree_size(layout);
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = own, .out = out};
+    int size = invar_ranks_size(layout);
     size_t *each = NULL;
     invar_status status;
 
@@ -79,15 +79,15 @@ invar_status invar_agree_gather(const invar_layout *layout, const char *phase, c
 }
 
 /* What rank 0 gets of each rank; others get nothing. */
-static invar_status count_pile(invar_agree_pile *out, const invar_layout *layout, const char *phase,
-                               size_t bytes)
+static invar_status count_pile(invar_rank_gathered *out, const invar_layout *layout,
+                               const char *phase, size_t bytes)
 {
-    size_t size = (size_t)invar_agree_size(layout), all = 0;
+    size_t size = (size_t)invar_ranks_size(layout), all = 0;
 
     INVAR_TRY(invar_alloc((void **)&out->bytes, size, sizeof *out->bytes, "what ranks collect"));
-    INVAR_TRY(invar_agree_gather(layout, phase, &bytes, sizeof bytes, out->bytes));
+    INVAR_TRY(invar_ranks_all_gather(layout, phase, &bytes, sizeof bytes, out->bytes));
     for (size_t r = 0; r < size; r++) {
-        if (!invar_agree_leads(layout))
+        if (!invar_ranks_is_leader(layout))
             out->bytes[r] = 0;
         if (out->bytes[r] > SIZE_MAX / 2 - all)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -98,23 +98,23 @@ static invar_status count_pile(invar_agree_pile *out, const invar_layout *layout
     return invar_alloc((void **)&out->data, all + 1, 1, "what ranks collect");
 }
 
-invar_status invar_agree_collect(invar_agree_pile *out, const invar_layout *layout,
-                                 const char *phase, const void *own, size_t bytes)
+invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *layout,
+                                const char *phase, const void *own, size_t bytes)
 {
-    invar_comm_move move = {.op = INVAR_COMM_ALLTOALLV, .phase = phase, .in = own};
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLTOALLV, .phase = phase, .in = own};
     size_t *give = NULL;
     invar_status status;
 
-    *out = (invar_agree_pile){0};
+    *out = (invar_rank_gathered){0};
     INVAR_TRY(count_pile(out, layout, phase, bytes));
     if (!layout) {
         if (bytes)
             memcpy(out->data, own, bytes);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_alloc((void **)&give, (size_t)invar_agree_size(layout), sizeof *give,
+    INVAR_TRY(invar_alloc((void **)&give, (size_t)invar_ranks_size(layout), sizeof *give,
                           "what ranks collect"));
-    memset(give, 0, (size_t)invar_agree_size(layout) * sizeof *give);
+    memset(give, 0, (size_t)invar_ranks_size(layout) * sizeof *give);
     give[0] = bytes;
     move.seconds = layout->seconds;
     move.out = out->data;
@@ -125,11 +125,11 @@ invar_status invar_agree_collect(invar_agree_pile *out, const invar_layout *layo
     return status;
 }
 
-void invar_agree_pile_release(invar_agree_pile *pile)
+void invar_ranks_pile_release(invar_rank_gathered *pile)
 {
     invar_free(pile->data);
     invar_free(pile->bytes);
-    *pile = (invar_agree_pile){0};
+    *pile = (invar_rank_gathered){0};
 }
 
 /* The numbers of all ranks, one after the other, by `fold` into one. */
@@ -142,10 +142,10 @@ static invar_status fold_numbers(int64_t *out, const invar_layout *layout, const
     *out = own;
     if (!layout)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(layout), sizeof *all,
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(layout), sizeof *all,
                           "a number of each rank"));
-    status = invar_agree_gather(layout, phase, &own, sizeof own, all);
-    for (int r = 0; r < invar_agree_size(layout) && status == INVAR_OK; r++)
+    status = invar_ranks_all_gather(layout, phase, &own, sizeof own, all);
+    for (int r = 0; r < invar_ranks_size(layout) && status == INVAR_OK; r++)
         *out = r == 0 ? all[0] : fold(*out, all[r]);
     invar_free(all);
     return status;
@@ -161,14 +161,14 @@ static int64_t least_of(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const char *phase,
-                               int64_t own)
+invar_status invar_ranks_first_nonzero(int64_t *out, const invar_layout *layout, const char *phase,
+                                       int64_t own)
 {
     return fold_numbers(out, layout, phase, own, first_of);
 }
 
-invar_status invar_agree_least(int64_t *out, const invar_layout *layout, const char *phase,
-                               int64_t own)
+invar_status invar_ranks_min(int64_t *out, const invar_layout *layout, const char *phase,
+                             int64_t own)
 {
     return fold_numbers(out, layout, phase, own, least_of);
 }
@@ -183,9 +183,9 @@ static int count_equal(const invar_digest *all, int size, int which)
     return count;
 }
 
-invar_agree_odd invar_agree_find_odd(const invar_digest *all, int size)
+invar_rank_outlier invar_ranks_find_odd(const invar_digest *all, int size)
 {
-    invar_agree_odd found = {.odd = -1};
+    invar_rank_outlier found = {.odd = -1};
     int most = count_equal(all, size, 0);
 
     for (int r = 1; r < size && most <= size / 2; r++) {
@@ -201,20 +201,20 @@ invar_agree_odd invar_agree_find_odd(const invar_digest *all, int size)
     return found;
 }
 
-invar_status invar_agree_compare(invar_agree_odd *out, const invar_layout *layout,
-                                 const char *phase, const invar_digest *own)
+invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_layout *layout,
+                                         const char *phase, const invar_digest *own)
 {
-    int size = invar_agree_size(layout);
+    int size = invar_ranks_size(layout);
     invar_digest *all = NULL;
     invar_status status;
 
-    *out = (invar_agree_odd){.odd = -1, .alike = 1};
+    *out = (invar_rank_outlier){.odd = -1, .alike = 1};
     if (!layout)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&all, (size_t)size, sizeof *all, "a digest of each rank"));
-    status = invar_agree_gather(layout, phase, own, sizeof *own, all);
+    status = invar_ranks_all_gather(layout, phase, own, sizeof *own, all);
     if (status == INVAR_OK) {
-        *out = invar_agree_find_odd(all, size);
+        *out = invar_ranks_find_odd(all, size);
         out->alike = count_equal(all, size, invar_comm_rank(layout->world));
     }
     invar_free(all);

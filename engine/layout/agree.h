@@ -21,54 +21,54 @@ extern "C" {
 #endif
 
 /* Is this the rank that writes? */
-bool invar_agree_leads(const invar_layout *layout);
+bool invar_ranks_is_leader(const invar_layout *layout);
 
 /* Ranks of the world, and those of them on this rank's host; itself included. */
-int invar_agree_size(const invar_layout *layout);
-int invar_agree_here(const invar_layout *layout);
+int invar_ranks_size(const invar_layout *layout);
+int invar_ranks_local_size(const invar_layout *layout);
 
 /* This rank's number among those of its host. */
-int invar_agree_place(const invar_layout *layout);
+int invar_ranks_local_rank(const invar_layout *layout);
 
 /* `data` becomes what rank `from` has there. */
-invar_status invar_agree_share(const invar_layout *layout, const char *phase, int from, void *data,
-                               size_t bytes) INVAR_MUST_USE;
+invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase, int from,
+                                   void *data, size_t bytes) INVAR_MUST_USE;
 
 /* out (size, bytes) is what each rank has in `own`. */
-invar_status invar_agree_gather(const invar_layout *layout, const char *phase, const void *own,
-                                size_t bytes, void *out) INVAR_MUST_USE;
+invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phase, const void *own,
+                                    size_t bytes, void *out) INVAR_MUST_USE;
 
 /* What ranks have given to rank 0, one after the other. On other ranks empty; release. */
-typedef struct invar_agree_pile {
+typedef struct invar_rank_gathered {
     char *data;
     size_t *bytes; /* (size) of each */
-} invar_agree_pile;
+} invar_rank_gathered;
 
 /* Any number of bytes of each rank, to rank 0. */
-invar_status invar_agree_collect(invar_agree_pile *out, const invar_layout *layout,
-                                 const char *phase, const void *own, size_t bytes) INVAR_MUST_USE;
-void invar_agree_pile_release(invar_agree_pile *pile);
+invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *layout,
+                                const char *phase, const void *own, size_t bytes) INVAR_MUST_USE;
+void invar_ranks_pile_release(invar_rank_gathered *pile);
 
 /* What the first rank has whose number is not 0. */
-invar_status invar_agree_first(int64_t *out, const invar_layout *layout, const char *phase,
-                               int64_t own) INVAR_MUST_USE;
+invar_status invar_ranks_first_nonzero(int64_t *out, const invar_layout *layout, const char *phase,
+                                       int64_t own) INVAR_MUST_USE;
 
 /* The smallest number of all ranks; no rank goes on before each has said its own. */
-invar_status invar_agree_least(int64_t *out, const invar_layout *layout, const char *phase,
-                               int64_t own) INVAR_MUST_USE;
+invar_status invar_ranks_min(int64_t *out, const invar_layout *layout, const char *phase,
+                             int64_t own) INVAR_MUST_USE;
 
 /* Who holds something else than most. */
-typedef struct invar_agree_odd {
+typedef struct invar_rank_outlier {
     int odd;   /* the first rank that does; -1: none */
     int usual; /* the first that holds what most do, or, where as many do, rank 0 or the next */
     int alike; /* how many hold the same as the one that asks, itself included */
-} invar_agree_odd;
+} invar_rank_outlier;
 
 /* Among the digests of `size` ranks; no call of theirs. */
-invar_agree_odd invar_agree_find_odd(const invar_digest *all, int size);
+invar_rank_outlier invar_ranks_find_odd(const invar_digest *all, int size);
 
-invar_status invar_agree_compare(invar_agree_odd *out, const invar_layout *layout,
-                                 const char *phase, const invar_digest *own) INVAR_MUST_USE;
+invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_layout *layout,
+                                         const char *phase, const invar_digest *own) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -20,37 +20,39 @@
 extern "C" {
 #endif
 
-typedef struct invar_exchange {
+typedef struct invar_bucket_plan {
     size_t *slice;  /* (size) bytes of each rank's */
     size_t longest; /* of them */
     size_t piece;   /* most bytes of a slice that travel at a time */
     int size, rank;
     int64_t pieces;     /* of the longest slice */
     size_t *give, *get; /* (size) of the move made last */
-} invar_exchange;
+} invar_bucket_plan;
 
 /*
  * Of slices of so many bytes (size). Pieces are whole leaves, the `size` of them that a rank sends
  * at a time fit `bucket` where it has room for a leaf each. Release.
  */
-invar_status invar_exchange_init(invar_exchange *out, const size_t *bytes, size_t bucket, int size,
-                                 int rank) INVAR_MUST_USE;
-void invar_exchange_release(invar_exchange *exchange);
+invar_status invar_bucket_plan_init(invar_bucket_plan *out, const size_t *bytes, size_t bucket,
+                                    int size, int rank) INVAR_MUST_USE;
+void invar_bucket_plan_release(invar_bucket_plan *exchange);
 
 /* Bytes that a rank gives or gets at a time, at most. */
-size_t invar_exchange_room(const invar_exchange *exchange);
+size_t invar_bucket_plan_room(const invar_bucket_plan *exchange);
 
 /* A piece of the slice of `rank`, by its place in the slice. */
-invar_layout_slice invar_exchange_piece(const invar_exchange *exchange, int rank, int64_t piece);
+invar_byte_range invar_bucket_plan_piece(const invar_bucket_plan *exchange, int rank,
+                                         int64_t piece);
 
 /*
  * The moves of a piece: the ranks below `givers` have a block to give. Their arrays are the
  * exchange's and change with the next one; phase, deadline, `in` and `out` are the caller's to set.
  */
-void invar_exchange_scatter(invar_comm_move *out, invar_exchange *exchange, int64_t piece,
-                            int givers);
-void invar_exchange_gather(invar_comm_move *out, invar_exchange *exchange, int64_t piece);
-void invar_exchange_collect(invar_comm_move *out, invar_exchange *exchange, int64_t piece);
+void invar_bucket_plan_scatter(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece,
+                               int givers);
+void invar_bucket_plan_gather(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece);
+void invar_bucket_plan_collect(invar_comm_transfer *out, invar_bucket_plan *exchange,
+                               int64_t piece);
 
 #ifdef __cplusplus
 }

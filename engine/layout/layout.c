@@ -44,8 +44,8 @@ static invar_status make_axis(invar_layout_axis *out, const invar_layout *layout
 /* A group has the rank as its colour that is the first on the axis. */
 static invar_status make_axes(invar_layout *layout)
 {
-    const invar_layout_place own = invar_layout_place_of(layout, invar_comm_rank(layout->world));
-    invar_layout_place tensor = own, context = own, expert = own, data = own, pipeline = own;
+    const invar_rank_coords own = invar_rank_coords_of(layout, invar_comm_rank(layout->world));
+    invar_rank_coords tensor = own, context = own, expert = own, data = own, pipeline = own;
 
     tensor.tensor = context.context = expert.expert = data.data = pipeline.pipeline = 0;
     INVAR_TRY(make_axis(&layout->tensor, layout, invar_layout_rank_of(layout, &tensor),
@@ -63,7 +63,7 @@ static invar_status make_axes(invar_layout *layout)
 /* Without context-parallel ranks these are the data-parallel ones. */
 static invar_status make_samplers(invar_layout *layout)
 {
-    invar_layout_place first = invar_layout_place_of(layout, invar_comm_rank(layout->world));
+    invar_rank_coords first = invar_rank_coords_of(layout, invar_comm_rank(layout->world));
 
     first.data = first.context = 0;
     layout->samplers = layout->data;
@@ -118,7 +118,7 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
                             layout->seconds);
 }
 
-invar_status invar_layout_outline(invar_layout *out, const invar_layout_sizes *sizes, int ranks)
+invar_status invar_layout_init_sizes(invar_layout *out, const invar_layout_sizes *sizes, int ranks)
 {
     *out = (invar_layout){.data = {.size = ranks}};
     return cut(out, sizes);
@@ -127,29 +127,29 @@ invar_status invar_layout_outline(invar_layout *out, const invar_layout_sizes *s
 static invar_status imagine_axis(invar_layout_axis *axis, int rank)
 {
     axis->rank = rank;
-    return invar_comm_imagined(&axis->comm, rank, axis->size);
+    return invar_comm_simulated(&axis->comm, rank, axis->size);
 }
 
-invar_status invar_layout_imagine(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
-                                  int rank)
+invar_status invar_layout_simulate(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
+                                   int rank)
 {
     invar_comm *world;
-    invar_layout_place place;
+    invar_rank_coords place;
 
     *out = (invar_layout){.world = NULL};
-    INVAR_TRY(invar_comm_imagined(&world, rank, ranks));
+    INVAR_TRY(invar_comm_simulated(&world, rank, ranks));
     invar_layout_init(out, world, 0);
     out->imagined = true;
     out->data.comm = out->samplers.comm = NULL;
     INVAR_TRY(cut(out, sizes));
-    place = invar_layout_place_of(out, rank);
+    place = invar_rank_coords_of(out, rank);
     INVAR_TRY(imagine_axis(&out->tensor, place.tensor));
     INVAR_TRY(imagine_axis(&out->context, place.context));
     INVAR_TRY(imagine_axis(&out->expert, place.expert));
     INVAR_TRY(imagine_axis(&out->data, place.data));
     INVAR_TRY(imagine_axis(&out->samplers, place.data * out->context.size + place.context));
     INVAR_TRY(imagine_axis(&out->pipeline, place.pipeline));
-    return invar_comm_imagined(&out->back, place.pipeline, out->pipeline.size);
+    return invar_comm_simulated(&out->back, place.pipeline, out->pipeline.size);
 }
 
 void invar_layout_release(invar_layout *layout)
@@ -172,11 +172,11 @@ void invar_layout_release(invar_layout *layout)
     layout->imagined = false;
 }
 
-invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank)
+invar_rank_coords invar_rank_coords_of(const invar_layout *layout, int rank)
 {
     const int sizes[] = {layout->tensor.size, layout->context.size, layout->expert.size,
                          layout->data.size};
-    invar_layout_place place;
+    invar_rank_coords place;
     int *const of[] = {&place.tensor, &place.context, &place.expert, &place.data};
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -187,14 +187,14 @@ invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank)
     return place;
 }
 
-size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis)
+size_t invar_layout_bucket_bytes(const invar_layout *layout, const invar_layout_axis *axis)
 {
     size_t leaves = (size_t)axis->size * INVAR_TREE_LEAF_BYTES;
 
     return layout->bucket > leaves ? layout->bucket : leaves;
 }
 
-int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *place)
+int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *place)
 {
     int rank = place->pipeline * layout->data.size + place->data;
 
@@ -202,18 +202,18 @@ int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *p
     return (rank * layout->context.size + place->context) * layout->tensor.size + place->tensor;
 }
 
-int invar_layout_owner(int64_t unit, int size)
+int invar_layout_unit_rank(int64_t unit, int size)
 {
     return (int)(unit % size);
 }
 
 /* The first ranks have one more where it does not come out even: no product that overflows. */
-invar_layout_share invar_layout_share_of(int64_t count, int size, int rank)
+invar_index_range invar_layout_range_of(int64_t count, int size, int rank)
 {
     int64_t each = count / size, rest = count % size;
 
-    return (invar_layout_share){rank * each + (rank < rest ? rank : rest),
-                                each + (rank < rest ? 1 : 0)};
+    return (invar_index_range){rank * each + (rank < rest ? rank : rest),
+                               each + (rank < rest ? 1 : 0)};
 }
 
 int invar_layout_engine_count(const invar_layout *layout)
@@ -243,21 +243,21 @@ bool invar_layout_engine_gives(const invar_layout *layout, int rank)
     return rank >= engines->first && (rank - engines->first) % engines->each == 0;
 }
 
-void invar_layout_beat(const invar_layout *layout)
+void invar_layout_heartbeat(const invar_layout *layout)
 {
     if (layout && layout->seconds > 0)
-        invar_comm_beat(layout->world, layout->seconds);
+        invar_comm_heartbeat(layout->world, layout->seconds);
 }
 
 invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_axis *axis,
                                  const char *phase, void *array, const size_t *bytes)
 {
-    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
-                            .phase = phase,
-                            .seconds = layout->seconds,
-                            .in = array,
-                            .out = array,
-                            .out_bytes = bytes};
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
+                                .phase = phase,
+                                .seconds = layout->seconds,
+                                .in = array,
+                                .out = array,
+                                .out_bytes = bytes};
 
     for (int r = 0; r < axis->rank; r++)
         move.in = (const char *)move.in + bytes[r];

@@ -29,7 +29,7 @@ typedef struct invar_layout_axis {
     invar_comm *comm; /* the ranks that divide along it */
     int rank, size;   /* this one among them */
     invar_comm *far;  /* the same ranks, for moves of their devices' memory; NULL: none */
-    char *buckets;    /* (2, invar_layout_room) in that memory */
+    char *buckets;    /* (2, invar_layout_bucket_bytes) in that memory */
 } invar_layout_axis;
 
 /* Ranks of the data axis that only sample, in engines that hold a model each; the last ones. */
@@ -65,11 +65,11 @@ typedef struct invar_layout_sizes {
 } invar_layout_sizes;
 
 /* A rank's numbers on all axes. */
-typedef struct invar_layout_place {
+typedef struct invar_rank_coords {
     int tensor, context, expert, data, pipeline;
-} invar_layout_place;
+} invar_rank_coords;
 
-#define INVAR_LAYOUT_MOST_CHUNKS 64
+#define INVAR_LAYOUT_MAX_CHUNKS 64
 #define INVAR_LAYOUT_BUCKET ((size_t)64 << 20)
 
 /*
@@ -87,31 +87,31 @@ invar_status invar_layout_divide(invar_layout *layout,
 void invar_layout_release(invar_layout *layout);
 
 /*
- * As one of `ranks` ranks would have it that are not there (invar_comm_imagined). INVAR_E_INVALID
+ * As one of `ranks` ranks would have it that are not there (invar_comm_simulated). INVAR_E_INVALID
  * as above; release.
  */
-invar_status invar_layout_imagine(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
-                                  int rank) INVAR_MUST_USE;
+invar_status invar_layout_simulate(invar_layout *out, const invar_layout_sizes *sizes, int ranks,
+                                   int rank) INVAR_MUST_USE;
 
 /*
  * The sizes alone of a layout of `ranks` ranks, which may be others than those of this one: for
  * those who ask what ranks have. INVAR_E_INVALID as above.
  */
-invar_status invar_layout_outline(invar_layout *out, const invar_layout_sizes *sizes,
-                                  int ranks) INVAR_MUST_USE;
+invar_status invar_layout_init_sizes(invar_layout *out, const invar_layout_sizes *sizes,
+                                     int ranks) INVAR_MUST_USE;
 
 /* Of any rank of the world, and the rank with such numbers. */
-invar_layout_place invar_layout_place_of(const invar_layout *layout, int rank);
-int invar_layout_rank_of(const invar_layout *layout, const invar_layout_place *place);
+invar_rank_coords invar_rank_coords_of(const invar_layout *layout, int rank);
+int invar_layout_rank_of(const invar_layout *layout, const invar_rank_coords *place);
 
 /* How many ranks compute the same samples together. */
 int invar_layout_parts(const invar_layout_sizes *sizes);
 
 /* Bytes that a rank gives at a time along an axis, or gets, at most (engine/layout/exchange.h). */
-size_t invar_layout_room(const invar_layout *layout, const invar_layout_axis *axis);
+size_t invar_layout_bucket_bytes(const invar_layout *layout, const invar_layout_axis *axis);
 
 /* A rank that plans on a dry device makes no moves: the others do not, unless they are imagined. */
-static inline bool invar_layout_silent(const invar_layout *layout, bool dry)
+static inline bool invar_layout_skips_transfers(const invar_layout *layout, bool dry)
 {
     return dry && !layout->imagined;
 }
@@ -134,14 +134,14 @@ static inline bool invar_layout_pipes(const invar_layout *layout)
  * Units of an optimizer step go round: unit u is computed by rank u mod size. So ranks compute
  * neighbours at the same time, and the sum over units can follow them in order.
  */
-int invar_layout_owner(int64_t unit, int size);
+int invar_layout_unit_rank(int64_t unit, int size);
 
-typedef struct invar_layout_share {
+typedef struct invar_index_range {
     int64_t first, count;
-} invar_layout_share;
+} invar_index_range;
 
 /* Which of `count` samples a rank generates or scores: neighbours, their numbers differ by 1. */
-invar_layout_share invar_layout_share_of(int64_t count, int size, int rank);
+invar_index_range invar_layout_range_of(int64_t count, int size, int rank);
 
 /*
  * Who samples: how many engines there are, that of one of the samplers (-1: it has none), and
@@ -152,12 +152,12 @@ int invar_layout_engine_of(const invar_layout *layout, int rank);
 bool invar_layout_engine_gives(const invar_layout *layout, int rank);
 
 /* Bytes of a block. */
-typedef struct invar_layout_slice {
+typedef struct invar_byte_range {
     size_t first, bytes;
-} invar_layout_slice;
+} invar_byte_range;
 
-/* This rank gets on, and whoever waits for it goes on waiting (invar_comm_beat). */
-void invar_layout_beat(const invar_layout *layout);
+/* This rank gets on, and whoever waits for it goes on waiting (invar_comm_heartbeat). */
+void invar_layout_heartbeat(const invar_layout *layout);
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 

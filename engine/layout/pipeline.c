@@ -34,19 +34,19 @@ static int64_t warmup_of(int stages, int chunks, int stage)
 }
 
 /* Groups are whole: of the last one, those that are not there are left out. */
-static void add(invar_pipeline_tasks *to, const invar_pipeline_task *task, int64_t batches)
+static void add(invar_pipeline_schedule *to, const invar_pipeline_task *task, int64_t batches)
 {
     if (task->batch < batches)
         to->of[to->count++] = *task;
 }
 
-invar_status invar_pipeline_tasks_make(invar_pipeline_tasks *out, int stages, int chunks, int stage,
-                                       int64_t batches, bool back)
+invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stages, int chunks,
+                                          int stage, int64_t batches, bool back)
 {
     int64_t groups = (batches + stages - 1) / stages, all = groups * stages * chunks;
     int64_t warmup = back ? warmup_of(stages, chunks, stage) : all;
 
-    *out = (invar_pipeline_tasks){NULL, 0};
+    *out = (invar_pipeline_schedule){NULL, 0};
     INVAR_TRY(invar_alloc((void **)&out->of, (size_t)(2 * all) + 1, sizeof *out->of,
                           "the tasks of a stage"));
     warmup = warmup < all ? warmup : all;
@@ -62,13 +62,13 @@ invar_status invar_pipeline_tasks_make(invar_pipeline_tasks *out, int stages, in
     return INVAR_OK;
 }
 
-void invar_pipeline_tasks_release(invar_pipeline_tasks *tasks)
+void invar_pipeline_schedule_release(invar_pipeline_schedule *tasks)
 {
     invar_free(tasks->of);
-    *tasks = (invar_pipeline_tasks){NULL, 0};
+    *tasks = (invar_pipeline_schedule){NULL, 0};
 }
 
-int64_t invar_pipeline_most(const invar_pipeline_tasks *tasks, int chunk)
+int64_t invar_pipeline_max_in_flight(const invar_pipeline_schedule *tasks, int chunk)
 {
     int64_t now = 0, most = 0;
 
@@ -83,44 +83,44 @@ int64_t invar_pipeline_most(const invar_pipeline_tasks *tasks, int chunk)
 
 /* ---- ways ------------------------------------------------------------------------------------ */
 
-void invar_pipeline_way_init(invar_pipeline_way *out, const invar_layout *layout, bool back)
+void invar_pipeline_channel_init(invar_pipeline_channel *out, const invar_layout *layout, bool back)
 {
-    *out = (invar_pipeline_way){.layout = layout, .back = back};
+    *out = (invar_pipeline_channel){.layout = layout, .back = back};
 }
 
-void invar_pipeline_way_release(invar_pipeline_way *way)
+void invar_pipeline_channel_release(invar_pipeline_channel *way)
 {
     for (int i = 0; i < INVAR_PIPELINE_SENDS; i++)
         invar_free(way->sends[i].data);
     invar_free(way->got);
-    *way = (invar_pipeline_way){.layout = NULL};
+    *way = (invar_pipeline_channel){.layout = NULL};
 }
 
-static invar_comm_move move_of(const invar_pipeline_way *way)
+static invar_comm_transfer move_of(const invar_pipeline_channel *way)
 {
-    return (invar_comm_move){.op = INVAR_COMM_SENDRECV,
-                             .phase = way->back ? "gradients of a stage" : "rows of a stage",
-                             .seconds = way->layout->seconds,
-                             .to = INVAR_COMM_NONE,
-                             .from = INVAR_COMM_NONE};
+    return (invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
+                                 .phase = way->back ? "gradients of a stage" : "rows of a stage",
+                                 .seconds = way->layout->seconds,
+                                 .to = INVAR_COMM_NONE,
+                                 .from = INVAR_COMM_NONE};
 }
 
-static invar_comm *comm_of(const invar_pipeline_way *way)
+static invar_comm *comm_of(const invar_pipeline_channel *way)
 {
     return way->back ? way->layout->back : way->layout->pipeline.comm;
 }
 
 /* The stage that is `step` further on this way. */
-static int neighbour(const invar_pipeline_way *way, int step)
+static int neighbour(const invar_pipeline_channel *way, int step)
 {
     const invar_layout_axis *axis = &way->layout->pipeline;
 
     return (axis->rank + axis->size + (way->back ? -step : step)) % axis->size;
 }
 
-static invar_status wait_for(invar_pipeline_send *send)
+static invar_status wait_for(invar_pipeline_pending_send *send)
 {
-    invar_comm_ticket *ticket = send->ticket;
+    invar_comm_request *ticket = send->ticket;
 
     send->ticket = NULL;
     return ticket ? invar_comm_wait(ticket) : INVAR_OK;
@@ -138,9 +138,9 @@ static invar_status ensure(void **data, size_t *room, size_t bytes)
     return INVAR_OK;
 }
 
-invar_status invar_pipeline_room(void **out, invar_pipeline_way *way, size_t bytes)
+invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way, size_t bytes)
 {
-    invar_pipeline_send *send = &way->sends[way->next];
+    invar_pipeline_pending_send *send = &way->sends[way->next];
 
     INVAR_TRY(wait_for(send));
     INVAR_TRY(ensure(&send->data, &send->bytes, bytes));
@@ -148,10 +148,10 @@ invar_status invar_pipeline_room(void **out, invar_pipeline_way *way, size_t byt
     return INVAR_OK;
 }
 
-invar_status invar_pipeline_send_on(invar_pipeline_way *way, size_t bytes)
+invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way, size_t bytes)
 {
-    invar_pipeline_send *send = &way->sends[way->next];
-    invar_comm_move move = move_of(way);
+    invar_pipeline_pending_send *send = &way->sends[way->next];
+    invar_comm_transfer move = move_of(way);
 
     move.to = neighbour(way, 1);
     move.in = send->data;
@@ -160,9 +160,9 @@ invar_status invar_pipeline_send_on(invar_pipeline_way *way, size_t bytes)
     return invar_comm_start(&send->ticket, comm_of(way), &move);
 }
 
-invar_status invar_pipeline_receive(void **out, invar_pipeline_way *way, size_t bytes)
+invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *way, size_t bytes)
 {
-    invar_comm_move move = move_of(way);
+    invar_comm_transfer move = move_of(way);
 
     INVAR_TRY(ensure(&way->got, &way->got_bytes, bytes));
     move.from = neighbour(way, -1);
@@ -172,7 +172,7 @@ invar_status invar_pipeline_receive(void **out, invar_pipeline_way *way, size_t 
     return invar_comm_run(comm_of(way), &move);
 }
 
-invar_status invar_pipeline_settle(invar_pipeline_way *way)
+invar_status invar_pipeline_channel_flush(invar_pipeline_channel *way)
 {
     invar_status status = INVAR_OK;
 
@@ -186,13 +186,13 @@ invar_status invar_pipeline_settle(invar_pipeline_way *way)
 invar_status invar_pipeline_share(const invar_layout *layout, const char *phase, void *data,
                                   size_t bytes)
 {
-    invar_comm_move move = {.op = INVAR_COMM_BROADCAST,
-                            .phase = phase,
-                            .seconds = layout->seconds,
-                            .in = data,
-                            .out = data,
-                            .from = layout->pipeline.size - 1,
-                            .from_bytes = bytes};
+    invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
+                                .phase = phase,
+                                .seconds = layout->seconds,
+                                .in = data,
+                                .out = data,
+                                .from = layout->pipeline.size - 1,
+                                .from_bytes = bytes};
 
     return invar_comm_run(layout->pipeline.comm, &move);
 }

@@ -30,53 +30,56 @@ typedef struct invar_pipeline_task {
     bool back;
 } invar_pipeline_task;
 
-typedef struct invar_pipeline_tasks {
+typedef struct invar_pipeline_schedule {
     invar_pipeline_task *of; /* (count) in their order */
     int64_t count;
-} invar_pipeline_tasks;
+} invar_pipeline_schedule;
 
 /* Of a stage, for so many micro-batches; without `back` forwards alone. Release. */
-invar_status invar_pipeline_tasks_make(invar_pipeline_tasks *out, int stages, int chunks, int stage,
-                                       int64_t batches, bool back) INVAR_MUST_USE;
-void invar_pipeline_tasks_release(invar_pipeline_tasks *tasks);
+invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stages, int chunks,
+                                          int stage, int64_t batches, bool back) INVAR_MUST_USE;
+void invar_pipeline_schedule_release(invar_pipeline_schedule *tasks);
 
 /* Micro-batches that a chunk has gone forward with, and not back, at a time, at most. */
-int64_t invar_pipeline_most(const invar_pipeline_tasks *tasks, int chunk);
+int64_t invar_pipeline_max_in_flight(const invar_pipeline_schedule *tasks, int chunk);
 
 /* ---- ways ------------------------------------------------------------------------------------ */
 
 #define INVAR_PIPELINE_SENDS 2 /* under way at a time */
 
-typedef struct invar_pipeline_send {
-    invar_comm_ticket *ticket; /* NULL: none */
+typedef struct invar_pipeline_pending_send {
+    invar_comm_request *ticket; /* NULL: none */
     void *data;
     size_t bytes;
-} invar_pipeline_send;
+} invar_pipeline_pending_send;
 
 /* Streams from each stage to the next, behind the last comes the first; or gradients back. */
-typedef struct invar_pipeline_way {
+typedef struct invar_pipeline_channel {
     const invar_layout *layout; /* borrowed; NULL: nothing moves */
     bool back;
-    invar_pipeline_send sends[INVAR_PIPELINE_SENDS];
+    invar_pipeline_pending_send sends[INVAR_PIPELINE_SENDS];
     int next; /* send */
     void *got;
     size_t got_bytes;
-} invar_pipeline_way;
+} invar_pipeline_channel;
 
 /* Settle before release, unless nothing was sent. */
-void invar_pipeline_way_init(invar_pipeline_way *out, const invar_layout *layout, bool back);
-void invar_pipeline_way_release(invar_pipeline_way *way);
+void invar_pipeline_channel_init(invar_pipeline_channel *out, const invar_layout *layout,
+                                 bool back);
+void invar_pipeline_channel_release(invar_pipeline_channel *way);
 
 /* The host's memory that is sent next, for the caller to fill. */
-invar_status invar_pipeline_room(void **out, invar_pipeline_way *way, size_t bytes) INVAR_MUST_USE;
-invar_status invar_pipeline_send_on(invar_pipeline_way *way, size_t bytes) INVAR_MUST_USE;
+invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way,
+                                 size_t bytes) INVAR_MUST_USE;
+invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way,
+                                            size_t bytes) INVAR_MUST_USE;
 
 /* What came; until the next one. */
-invar_status invar_pipeline_receive(void **out, invar_pipeline_way *way,
+invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *way,
                                     size_t bytes) INVAR_MUST_USE;
 
 /* Waits for what was sent. */
-invar_status invar_pipeline_settle(invar_pipeline_way *way) INVAR_MUST_USE;
+invar_status invar_pipeline_channel_flush(invar_pipeline_channel *way) INVAR_MUST_USE;
 
 /* `data` becomes what the last stage has there. */
 invar_status invar_pipeline_share(const invar_layout *layout, const char *phase, void *data,

@@ -9,7 +9,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status check(const invar_sides_sizes *sizes, int ranks)
+static invar_status check(const invar_rank_role_sizes *sizes, int ranks)
 {
     int parts = invar_layout_parts(&sizes->train), each = invar_layout_parts(&sizes->rollout);
     int rest = ranks - sizes->rollout_ranks;
@@ -32,17 +32,18 @@ static invar_status check(const invar_sides_sizes *sizes, int ranks)
                       sizes->rollout_ranks, rest > 0 ? rest : 0, ranks, why, right, right);
 }
 
-invar_status invar_sides_outline(invar_sides *out, const invar_sides_sizes *sizes, int ranks)
+invar_status invar_rank_roles_outline(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
+                                      int ranks)
 {
-    *out = (invar_sides){.first = ranks - sizes->rollout_ranks};
+    *out = (invar_rank_roles){.first = ranks - sizes->rollout_ranks};
     INVAR_TRY(check(sizes, ranks));
-    INVAR_TRY(invar_layout_outline(&out->train, &sizes->train, out->first));
-    return invar_layout_outline(&out->rollout, &sizes->rollout, sizes->rollout_ranks);
+    INVAR_TRY(invar_layout_init_sizes(&out->train, &sizes->train, out->first));
+    return invar_layout_init_sizes(&out->rollout, &sizes->rollout, sizes->rollout_ranks);
 }
 
 /* All ranks; engines are groups of the last ones. */
-static void join(invar_sides *sides, invar_comm *world, double seconds,
-                 const invar_sides_sizes *sizes)
+static void join(invar_rank_roles *sides, invar_comm *world, double seconds,
+                 const invar_rank_role_sizes *sizes)
 {
     sides->samples = invar_comm_rank(world) >= sides->first;
     invar_layout_init(&sides->world, world, seconds);
@@ -50,22 +51,22 @@ static void join(invar_sides *sides, invar_comm *world, double seconds,
         (invar_layout_engines){sides->first, invar_layout_parts(&sizes->rollout)};
 }
 
-invar_status invar_sides_imagine(invar_sides *out, const invar_sides_sizes *sizes, int ranks,
-                                 int rank)
+invar_status invar_rank_roles_imagine(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
+                                      int ranks, int rank)
 {
     invar_comm *world;
 
-    INVAR_TRY(invar_sides_outline(out, sizes, ranks));
-    INVAR_TRY(invar_comm_imagined(&world, rank, ranks));
+    INVAR_TRY(invar_rank_roles_outline(out, sizes, ranks));
+    INVAR_TRY(invar_comm_simulated(&world, rank, ranks));
     join(out, world, 0, sizes);
     out->world.imagined = true;
     return INVAR_OK;
 }
 
-invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_comm *world,
-                              double seconds, const invar_sides_sizes *sizes)
+invar_status invar_rank_roles_open(invar_rank_roles *out, invar_layout *own_out, invar_comm *world,
+                                   double seconds, const invar_rank_role_sizes *sizes)
 {
-    INVAR_TRY(invar_sides_outline(out, sizes, invar_comm_size(world)));
+    INVAR_TRY(invar_rank_roles_outline(out, sizes, invar_comm_size(world)));
     join(out, world, seconds, sizes);
     INVAR_TRY(invar_comm_split(&out->own, world, out->samples, 0,
                                "ranks that train, ranks that sample", seconds));
@@ -73,9 +74,9 @@ invar_status invar_sides_open(invar_sides *out, invar_layout *own_out, invar_com
     return invar_layout_divide(own_out, out->samples ? &sizes->rollout : &sizes->train);
 }
 
-void invar_sides_close(invar_sides *sides)
+void invar_rank_roles_close(invar_rank_roles *sides)
 {
     invar_comm_free(sides->own);
     invar_layout_release(&sides->world);
-    *sides = (invar_sides){0};
+    *sides = (invar_rank_roles){0};
 }

@@ -32,7 +32,7 @@ static void describe(record *out, const invar_device *dev, invar_distributed_bac
     memset(out, 0, sizeof *out); // its gaps travel, too
     out->process = getpid();
     out->wanted = (int32_t)wanted;
-    out->far = invar_device_far(dev);
+    out->far = invar_device_is_local(dev);
     out->identified = dev->backend->memory.identify != NULL;
     if (out->identified)
         dev->backend->memory.identify(dev, &out->memory);
@@ -156,7 +156,7 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
                                            const invar_device *dev,
                                            invar_distributed_backend wanted)
 {
-    scene s = {.layout = layout, .size = invar_agree_size(layout), .out = out};
+    scene s = {.layout = layout, .size = invar_ranks_size(layout), .out = out};
     record own, *all;
     invar_status status;
 
@@ -165,7 +165,7 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
     describe(&own, dev, wanted);
     format_version(out->nccl_version, own.version);
     s.all = all;
-    status = invar_agree_gather(layout, "transport", &own, sizeof own, all);
+    status = invar_ranks_all_gather(layout, "transport", &own, sizeof own, all);
     if (status == INVAR_OK)
         status = decide(&s);
     invar_free(all);
@@ -207,8 +207,8 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
     INVAR_TRY(open_axis(data, &options));
     if (!data->far)
         return INVAR_OK;
-    INVAR_TRY(invar_device_take(dev, &memory, 2 * invar_layout_room(layout, data),
-                                "what travels between GPUs"));
+    INVAR_TRY(invar_device_alloc(dev, &memory, 2 * invar_layout_bucket_bytes(layout, data),
+                                 "what travels between GPUs"));
     data->buckets = memory;
     return INVAR_OK;
 }
@@ -219,7 +219,7 @@ void invar_layout_close_transport(invar_layout *layout, const invar_device *dev)
                                        &layout->data};
 
     if (layout->data.buckets)
-        invar_device_give(dev, layout->data.buckets);
+        invar_device_free(dev, layout->data.buckets);
     layout->data.buckets = NULL;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
         invar_comm_free(axes[i]->far);

@@ -22,7 +22,7 @@ static int64_t heads_atom(const invar_builder *b, int64_t dim)
 static invar_projection projection(invar_builder *b, const invar_model_spec *s, const char *name,
                                    const char *param, int64_t rows)
 {
-    invar_cut cut = invar_cut_rows(s->logical_tp, heads_atom(b, s->head_dim));
+    invar_logical_split cut = invar_logical_split_rows(s->logical_tp, heads_atom(b, s->head_dim));
     invar_projection out = {.name = name};
     char full[INVAR_PARAM_NAME_SIZE];
 
@@ -45,11 +45,11 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *s, 
     int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     invar_weight norm =
         invar_build_param(b, INVAR_PARAM_NORM, "input_layernorm.weight", 1, s->hidden, 0);
-    invar_cut in = invar_cut_columns(s->logical_tp, heads_atom(b, s->head_dim));
+    invar_logical_split in = invar_logical_split_columns(s->logical_tp, heads_atom(b, s->head_dim));
     invar_projection qkv[3];
-    invar_turned qk[2] = {{.name = "q"}, {.name = "k"}};
+    invar_rope_input qk[2] = {{.name = "q"}, {.name = "k"}};
     invar_weight out;
-    invar_attention a = {.window = window_of(s, b->layer)};
+    invar_attention_inputs a = {.window = window_of(s, b->layer)};
 
     qkv[0] = projection(b, s, "q.proj", "q", q);
     qkv[1] = projection(b, s, "k.proj", "k", kv);
@@ -61,14 +61,14 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *s, 
     }
     out =
         invar_build_cut_param(b, INVAR_PARAM_LINEAR, "self_attn.o_proj.weight", s->hidden, q, &in);
-    invar_verb_linears(b, invar_verb_norm(b, "norm_in", x, &norm), qkv, 3, NULL);
+    invar_graph_linears(b, invar_graph_norm(b, "norm_in", x, &norm), qkv, 3, NULL);
     qk[0].x = qkv[0].y;
     qk[1].x = qkv[1].y;
     qk[0].heads = a.heads = invar_build_heads_of(&qkv[0].w, s->head_dim);
     qk[1].heads = a.kv_heads = invar_build_heads_of(&qkv[1].w, s->head_dim);
-    invar_verb_turn(b, qk, 2);
+    invar_graph_rope(b, qk, 2);
     a.q = qk[0].y;
     a.k = qk[1].y;
     a.v = qkv[2].y;
-    return invar_verb_add_linear(b, "attn", x, invar_verb_attend(b, "o", &a), &out);
+    return invar_graph_add_linear(b, "attn", x, invar_graph_attention(b, "o", &a), &out);
 }

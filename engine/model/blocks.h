@@ -21,9 +21,9 @@ extern "C" {
 #define INVAR_ATOM_FEATURES 128
 
 /* Along the rows. `pieces` is the spec's. */
-static inline invar_cut invar_cut_rows(int64_t pieces, int64_t atom)
+static inline invar_logical_split invar_logical_split_rows(int64_t pieces, int64_t atom)
 {
-    invar_cut cut = {1, 0, 0, 1};
+    invar_logical_split cut = {1, 0, 0, 1};
 
     if (pieces > 1) {
         cut.pieces = (int32_t)pieces;
@@ -32,9 +32,9 @@ static inline invar_cut invar_cut_rows(int64_t pieces, int64_t atom)
     return cut;
 }
 
-static inline invar_cut invar_cut_columns(int64_t pieces, int64_t atom)
+static inline invar_logical_split invar_logical_split_columns(int64_t pieces, int64_t atom)
 {
-    invar_cut cut = invar_cut_rows(pieces, atom);
+    invar_logical_split cut = invar_logical_split_rows(pieces, atom);
 
     cut.columns = cut.pieces > 1;
     return cut;

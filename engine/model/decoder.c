@@ -38,16 +38,16 @@ int64_t invar_model_spec_route(const invar_model_spec *spec)
 
 static invar_tensor embed(invar_builder *b, const invar_model_spec *s)
 {
-    invar_cut cut = invar_cut_rows(s->logical_tp, INVAR_ATOM_IDS);
+    invar_logical_split cut = invar_logical_split_rows(s->logical_tp, INVAR_ATOM_IDS);
     invar_weight table = invar_build_cut_param(
         b, INVAR_PARAM_EMBEDDING, "model.embed_tokens.weight", s->vocab, s->hidden, &cut);
 
-    return invar_verb_embed(b, "embed", &table);
+    return invar_graph_embed(b, "embed", &table);
 }
 
 static invar_tensor layer(invar_builder *b, const invar_model_spec *s, int64_t i, invar_tensor x)
 {
-    const invar_family_facts *family = invar_family_facts_of(s->family);
+    const invar_family_traits *family = invar_family_traits_of(s->family);
 
     b->layer = i;
     b->sparse_layers = sparse_before(s, i);
@@ -60,7 +60,7 @@ static invar_tensor layer(invar_builder *b, const invar_model_spec *s, int64_t i
 
 static void declare_all(invar_builder *b, const invar_model_spec *s)
 {
-    invar_cut ids = invar_cut_rows(s->logical_tp, INVAR_ATOM_IDS);
+    invar_logical_split ids = invar_logical_split_rows(s->logical_tp, INVAR_ATOM_IDS);
     invar_tensor x = embed(b, s);
 
     for (int64_t i = 0; i < s->layers; i++)
@@ -87,32 +87,32 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                        .all_rows = 1};
     invar_status status;
 
-    INVAR_TRY(invar_program_new(&b.program));
+    INVAR_TRY(invar_op_graph_new(&b.program));
     declare_all(&b, spec);
     status = b.program->status;
     *count_out = b.next_param;
     invar_builder_release(&b);
-    invar_program_free(b.program);
+    invar_op_graph_free(b.program);
     return status;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static invar_tensor table(invar_program *program, const invar_model *model, const invar_tensor *t)
+static invar_tensor table(invar_op_graph *program, const invar_model *model, const invar_tensor *t)
 {
     invar_tensor named = *t;
 
-    named.data = (char *)invar_program_given(program, INVAR_GIVEN_MODEL) +
+    named.data = (char *)invar_op_graph_input(program, INVAR_GIVEN_MODEL) +
                  ((char *)t->data - (char *)model->memory);
     return named;
 }
 
-void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_model *model,
+void invar_decoder_begin(invar_builder *b, invar_op_graph *program, const invar_model *model,
                          int64_t rows)
 {
     invar_builder lists = *b;
 
-    invar_program_clear(program);
+    invar_op_graph_clear(program);
     if (lists.built_bytes)
         memset(lists.built, 0, lists.built_bytes);
     *b = (invar_builder){.program = program,
@@ -146,17 +146,17 @@ static void restore(invar_builder *b, const invar_model *model, int64_t i, const
     invar_tensor y, d;
 
     b->quiet = true;
-    invar_build_of(b, &x[0])->readers = 0; // those of the first time were forgotten
+    invar_build_value_info(b, &x[0])->readers = 0; // those of the first time were forgotten
     b->next_param = model->first[i];
     y = layer(b, &model->spec, i, x[0]);
     b->quiet = false;
-    d = invar_gradient_take(b, &x[1]);
+    d = invar_build_grad_in(b, &x[1]);
     invar_gradient_set(b, &y, &d);
 }
 
 /* `before`: verbs noted before the layers. */
 static void back(invar_builder *b, invar_decoder *out, const invar_model *model,
-                 const invar_layout_share *layers, const invar_tensor *x, int32_t before,
+                 const invar_index_range *layers, const invar_tensor *x, int32_t before,
                  bool recompute)
 {
     for (int64_t i = layers->count - 2; recompute && i >= 0; i--) {
@@ -165,11 +165,11 @@ static void back(invar_builder *b, invar_decoder *out, const invar_model *model,
     }
     invar_build_backward(b, 0);
     if (invar_tensor_present(&out->first)) {
-        out->d_first = invar_gradient_take(b, &out->first);
-        invar_program_touch(b->program, &out->d_first);
+        out->d_first = invar_build_grad_in(b, &out->first);
+        invar_op_graph_host_access(b->program, &out->d_first);
     }
     if (recompute) // of a layer that is computed again, what only the next one reads
-        invar_program_drop(b->program, b->program->segment[1]);
+        invar_op_graph_eliminate_dead(b->program, b->program->segment[1]);
 }
 
 /* The input of a layer that is not the first. */
@@ -178,14 +178,15 @@ static invar_tensor begin_at(invar_builder *b, const invar_model *model, int64_t
     invar_tensor x = invar_build_stream_room(b, b->storage, 1, model->spec.hidden);
 
     b->next_param = model->first[i];
-    invar_program_touch(b->program, &x);
-    invar_program_enter(b->program, &(invar_point){.name = "mlp", .layer = i - 1, .rows = x});
-    invar_build_of(b, &x)->stream = true;
+    invar_op_graph_host_access(b->program, &x);
+    invar_op_graph_initial_point(b->program,
+                                 &(invar_graph_point){.name = "mlp", .layer = i - 1, .rows = x});
+    invar_build_value_info(b, &x)->stream = true;
     return x;
 }
 
 invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
-                                  const invar_layout_share *layers, bool recompute)
+                                  const invar_index_range *layers, bool recompute)
 {
     invar_tensor x[INVAR_SPEC_MAX_LAYERS + 1];
     invar_decoder out = {.first = {0}};
@@ -198,28 +199,29 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
     for (int64_t i = 0; i < layers->count; i++) {
         x[i + 1] = layer(b, &model->spec, layers->first + i, x[i]);
         if (recompute && i < layers->count - 1) // the last layer's values are still there
-            invar_build_forget(b, before);
+            invar_build_discard_backward(b, before);
     }
     out.stream = x[layers->count];
-    invar_program_touch(b->program, &out.stream);
+    invar_op_graph_host_access(b->program, &out.stream);
     if (layers->first + layers->count == model->spec.layers) {
         out.all = invar_build_all_rows(b, &out.stream);
-        invar_program_touch(b->program, &out.all);
+        invar_op_graph_host_access(b->program, &out.all);
     }
     if (invar_tensor_present(&b->routing))
-        invar_program_touch(b->program, &b->routing);
-    invar_program_end_segment(b->program);
+        invar_op_graph_host_access(b->program, &b->routing);
+    invar_op_graph_end_section(b->program);
     if (!b->train)
         return out;
     out.d_stream = invar_build_stream_room(b, b->storage, 1, model->spec.hidden);
-    invar_program_touch(b->program, &out.d_stream);
+    invar_op_graph_host_access(b->program, &out.d_stream);
     if (layers->first + layers->count < model->spec.layers)
-        invar_program_enter(b->program, &(invar_point){.name = "x",
-                                                       .gradient = true,
-                                                       .layer = layers->first + layers->count,
-                                                       .rows = out.d_stream});
+        invar_op_graph_initial_point(b->program,
+                                     &(invar_graph_point){.name = "x",
+                                                          .gradient = true,
+                                                          .layer = layers->first + layers->count,
+                                                          .rows = out.d_stream});
     invar_gradient_set(b, &out.stream, &out.d_stream);
     back(b, &out, model, layers, x, before, recompute);
-    invar_program_end_segment(b->program);
+    invar_op_graph_end_section(b->program);
     return out;
 }

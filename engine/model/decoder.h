@@ -19,7 +19,7 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
                                    invar_format format) INVAR_MUST_USE;
 
 /* Begins a program of the model; lists of the builder are used again. */
-void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_model *model,
+void invar_decoder_begin(invar_builder *b, invar_op_graph *program, const invar_model *model,
                          int64_t rows);
 
 /*
@@ -37,7 +37,7 @@ typedef struct invar_decoder {
 } invar_decoder;
 
 invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
-                                  const invar_layout_share *layers, bool recompute);
+                                  const invar_index_range *layers, bool recompute);
 
 #ifdef __cplusplus
 }

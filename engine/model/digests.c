@@ -13,17 +13,17 @@
 
 #define FIRST_ROOM 64
 
-void invar_digests_init(invar_digests *digests, const invar_device *dev)
+void invar_tensor_hasher_init(invar_tensor_hasher *digests, const invar_device *dev)
 {
-    *digests = (invar_digests){.count = 0};
-    invar_caller_init(&digests->caller, dev);
+    *digests = (invar_tensor_hasher){.count = 0};
+    invar_op_runner_init(&digests->caller, dev);
 }
 
-void invar_digests_release(invar_digests *digests)
+void invar_tensor_hasher_release(invar_tensor_hasher *digests)
 {
-    invar_caller_release(&digests->caller);
+    invar_op_runner_release(&digests->caller);
     if (digests->there)
-        invar_device_give(&digests->caller.dev, digests->there);
+        invar_device_free(&digests->caller.dev, digests->there);
     invar_free(digests->tensors);
     invar_free(digests->shards);
     invar_free(digests->cuts);
@@ -47,7 +47,7 @@ static invar_status widen(void *list, size_t size, size_t capacity, size_t used)
     return INVAR_OK;
 }
 
-static invar_status grow(invar_digests *digests)
+static invar_status grow(invar_tensor_hasher *digests)
 {
     int64_t capacity = digests->capacity ? 2 * digests->capacity : FIRST_ROOM;
     size_t wide = (size_t)capacity, used = (size_t)digests->count;
@@ -59,8 +59,8 @@ static invar_status grow(invar_digests *digests)
     return INVAR_OK;
 }
 
-static invar_status add(invar_digests *digests, const invar_tensor *tensor, int32_t shards,
-                        const invar_cut *cut)
+static invar_status add(invar_tensor_hasher *digests, const invar_tensor *tensor, int32_t shards,
+                        const invar_logical_split *cut)
 {
     if (digests->count == digests->capacity)
         INVAR_TRY(grow(digests));
@@ -71,35 +71,36 @@ static invar_status add(invar_digests *digests, const invar_tensor *tensor, int3
     return INVAR_OK;
 }
 
-invar_status invar_digests_add(invar_digests *digests, const invar_tensor *tensor, int32_t shards)
+invar_status invar_tensor_hasher_add(invar_tensor_hasher *digests, const invar_tensor *tensor,
+                                     int32_t shards)
 {
-    return add(digests, tensor, shards, &(invar_cut){.pieces = 1, .stack = 1});
+    return add(digests, tensor, shards, &(invar_logical_split){.pieces = 1, .stack = 1});
 }
 
-invar_status invar_digests_add_cut(invar_digests *digests, const invar_tensor *tensor,
-                                   const invar_cut *cut)
+invar_status invar_tensor_hasher_add_cut(invar_tensor_hasher *digests, const invar_tensor *tensor,
+                                         const invar_logical_split *cut)
 {
     return add(digests, tensor, 1, cut);
 }
 
-static invar_status make_room(invar_digests *digests)
+static invar_status make_room(invar_tensor_hasher *digests)
 {
     const invar_device *dev = &digests->caller.dev;
 
     if (digests->count <= digests->room)
         return INVAR_OK;
     if (digests->there)
-        invar_device_give(dev, digests->there);
+        invar_device_free(dev, digests->there);
     digests->there = NULL;
     digests->room = 0;
-    INVAR_TRY(invar_device_take(dev, (void **)&digests->there,
-                                (size_t)digests->capacity * sizeof *digests->there, "digests"));
+    INVAR_TRY(invar_device_alloc(dev, (void **)&digests->there,
+                                 (size_t)digests->capacity * sizeof *digests->there, "digests"));
     digests->room = digests->capacity;
     return INVAR_OK;
 }
 
 /* One call for each row of tensors with the same number of shards. */
-static invar_status hash_all(invar_digests *digests, int64_t count)
+static invar_status hash_all(invar_tensor_hasher *digests, int64_t count)
 {
     for (int64_t first = 0, end; first < count; first = end) {
         end = first + 1;
@@ -113,7 +114,7 @@ static invar_status hash_all(invar_digests *digests, int64_t count)
     return INVAR_OK;
 }
 
-invar_status invar_digests_read(invar_digest *out, invar_digests *digests)
+invar_status invar_tensor_hasher_read(invar_digest *out, invar_tensor_hasher *digests)
 {
     int64_t count = digests->count;
 
@@ -122,5 +123,6 @@ invar_status invar_digests_read(invar_digest *out, invar_digests *digests)
     INVAR_TRY(make_room(digests));
     digests->count = 0;
     INVAR_TRY(hash_all(digests, count));
-    return invar_device_get(&digests->caller.dev, out, digests->there, (size_t)count * sizeof *out);
+    return invar_device_download(&digests->caller.dev, out, digests->there,
+                                 (size_t)count * sizeof *out);
 }

@@ -18,7 +18,7 @@ static invar_moe_router router_of(const invar_model_spec *s)
 }
 
 static invar_weight stack(invar_builder *b, const char *name, int64_t experts, int64_t rows,
-                          int64_t cols, invar_cut cut)
+                          int64_t cols, invar_logical_split cut)
 {
     cut.stack = experts;
     return invar_build_cut_param(b, INVAR_PARAM_EXPERT, name, rows, cols, &cut);
@@ -32,20 +32,20 @@ invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, in
     invar_projection router = {.name = "router", .f32 = true};
     invar_projection gate_up[2] = {{.name = "gate"}, {.name = "up"}}, down = {.name = "expert.y"};
     invar_moe_router how = router_of(s);
-    invar_cut out = invar_cut_rows(s->logical_etp, INVAR_ATOM_FEATURES);
-    invar_cut in = invar_cut_columns(s->logical_etp, INVAR_ATOM_FEATURES);
+    invar_logical_split out = invar_logical_split_rows(s->logical_etp, INVAR_ATOM_FEATURES);
+    invar_logical_split in = invar_logical_split_columns(s->logical_etp, INVAR_ATOM_FEATURES);
     invar_tensor normed, act;
-    invar_routes routes;
+    invar_moe_routing routes;
 
     router.w = invar_build_param(b, INVAR_PARAM_ROUTER, "mlp.gate.weight", 1, e, d);
     gate_up[0].w = stack(b, "mlp.experts.gate_proj.weight", e, n, d, out);
     gate_up[1].w = stack(b, "mlp.experts.up_proj.weight", e, n, d, out);
     down.w = stack(b, "mlp.experts.down_proj.weight", e, d, n, in);
-    normed = invar_verb_norm(b, "norm_mid", x, &norm);
-    invar_verb_linears(b, normed, &router, 1, NULL);
-    routes = invar_verb_route(b, router.y, s->experts_per_token, &how);
-    act = invar_verb_gated(b, "act", invar_verb_gather(b, "expert.x", normed, &routes), gate_up,
-                           &routes);
-    invar_verb_linears(b, act, &down, 1, &routes);
-    return invar_verb_add(b, "mlp", x, invar_verb_combine(b, "down", down.y, &routes));
+    normed = invar_graph_norm(b, "norm_mid", x, &norm);
+    invar_graph_linears(b, normed, &router, 1, NULL);
+    routes = invar_graph_moe_route(b, router.y, s->experts_per_token, &how);
+    act = invar_graph_swiglu(b, "act", invar_graph_moe_dispatch(b, "expert.x", normed, &routes),
+                             gate_up, &routes);
+    invar_graph_linears(b, act, &down, 1, &routes);
+    return invar_graph_add(b, "mlp", x, invar_graph_moe_combine(b, "down", down.y, &routes));
 }

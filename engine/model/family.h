@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-typedef struct invar_family_facts {
+typedef struct invar_family_traits {
     const char *class_name; /* of transformers, before "ForCausalLM" */
     bool qkv_bias;
     bool qk_norm;
@@ -22,10 +22,10 @@ typedef struct invar_family_facts {
     invar_block attention, dense; /* the two halves of a layer */
     invar_block sparse;           /* instead of the second; NULL: it has no experts */
     int64_t head_dim;             /* where config.json has none; 0: hidden / heads */
-} invar_family_facts;
+} invar_family_traits;
 
 /* `family` is in range. */
-const invar_family_facts *invar_family_facts_of(invar_family family);
+const invar_family_traits *invar_family_traits_of(invar_family family);
 
 #ifdef __cplusplus
 }

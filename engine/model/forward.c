@@ -25,10 +25,10 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
     INVAR_TRY(invar_alloc((void **)&pass, 1, sizeof *pass, "a pass"));
     memset(pass, 0, sizeof *pass);
     pass->options = *options;
-    invar_caller_init(&pass->caller, dev);
-    status = invar_program_new(&pass->body.program);
+    invar_op_runner_init(&pass->caller, dev);
+    status = invar_op_graph_new(&pass->body.program);
     if (status == INVAR_OK)
-        status = invar_program_new(&pass->tail.program);
+        status = invar_op_graph_new(&pass->tail.program);
     if (status != INVAR_OK) {
         invar_pass_free(pass);
         return status;
@@ -37,24 +37,24 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
     return INVAR_OK;
 }
 
-static void release_part(invar_pass_part *part, const invar_device *dev)
+static void release_part(invar_pass_graph *part, const invar_device *dev)
 {
     invar_builder_release(&part->builder);
-    invar_program_free(part->program);
-    invar_device_give(dev, part->memory);
+    invar_op_graph_free(part->program);
+    invar_device_free(dev, part->memory);
 }
 
 void invar_pass_free(invar_pass *pass)
 {
     if (!pass)
         return;
-    invar_caller_release(&pass->caller);
-    invar_watch_memory_release(&pass->watched, &pass->caller.dev);
-    invar_staging_release(&pass->staging, &pass->caller.dev);
-    invar_staging_release(&pass->head_staging, &pass->caller.dev);
-    invar_staging_release(&pass->back_staging, &pass->caller.dev);
-    invar_mover_release(&pass->mover, &pass->caller.dev);
-    invar_vocab_release(&pass->vocab);
+    invar_op_runner_release(&pass->caller);
+    invar_dataflow_memory_release(&pass->watched, &pass->caller.dev);
+    invar_upload_buffer_release(&pass->staging, &pass->caller.dev);
+    invar_upload_buffer_release(&pass->head_staging, &pass->caller.dev);
+    invar_upload_buffer_release(&pass->back_staging, &pass->caller.dev);
+    invar_transfer_runner_release(&pass->mover, &pass->caller.dev);
+    invar_vocab_parallel_release(&pass->vocab);
     invar_free(pass->own_units);
     invar_free(pass->in_order);
     release_part(&pass->body, &pass->caller.dev);
@@ -63,14 +63,14 @@ void invar_pass_free(invar_pass *pass)
     invar_free(pass);
 }
 
-invar_status invar_pass_settle(invar_pass *pass)
+invar_status invar_pass_alloc_scratch(invar_pass *pass)
 {
-    return invar_caller_settle(&pass->caller);
+    return invar_op_runner_settle(&pass->caller);
 }
 
-void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe)
+void invar_pass_probe(invar_pass *pass, const invar_forward_hooks *probe)
 {
-    pass->probe = probe ? *probe : (invar_forward_probe){0};
+    pass->probe = probe ? *probe : (invar_forward_hooks){0};
 }
 
 void invar_pass_audit(invar_pass *pass, invar_audit *audit)
@@ -78,7 +78,7 @@ void invar_pass_audit(invar_pass *pass, invar_audit *audit)
     pass->caller.audit = audit;
 }
 
-bool invar_pass_tape(invar_pass *pass, invar_tape *tape)
+bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *tape)
 {
     bool watched = (pass->probe.take && !pass->probe.taped) || pass->caller.audit;
 
@@ -88,33 +88,33 @@ bool invar_pass_tape(invar_pass *pass, invar_tape *tape)
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *part)
+invar_graph_exec_args invar_pass_how(invar_pass *pass, const invar_pass_graph *part)
 {
-    return (invar_program_run_args){.caller = &pass->caller,
-                                    .block = part->memory,
-                                    .poison = pass->options.poison,
-                                    .given = pass->given,
-                                    .probe = &pass->probe,
-                                    .memory = &pass->watched,
-                                    .samples = &pass->rows.samples,
-                                    .there = &pass->samples,
-                                    .mover = &pass->mover};
+    return (invar_graph_exec_args){.caller = &pass->caller,
+                                   .block = part->memory,
+                                   .poison = pass->options.poison,
+                                   .given = pass->given,
+                                   .probe = &pass->probe,
+                                   .memory = &pass->watched,
+                                   .samples = &pass->rows.samples,
+                                   .there = &pass->samples,
+                                   .mover = &pass->mover};
 }
 
 /* A little more than needed, so that growth soon ends. */
-invar_status invar_pass_place(invar_pass *pass, invar_pass_part *part, const char *what)
+invar_status invar_pass_place(invar_pass *pass, invar_pass_graph *part, const char *what)
 {
     size_t need, room;
 
-    INVAR_TRY(invar_program_plan(part->program));
+    INVAR_TRY(invar_op_graph_plan(part->program));
     need = part->program->block;
-    room = invar_device_ample(&pass->caller.dev, need, 8);
+    room = invar_device_growth_bytes(&pass->caller.dev, need, 8);
     if (need <= part->bytes)
         return INVAR_OK;
-    invar_device_give(&pass->caller.dev, part->memory);
+    invar_device_free(&pass->caller.dev, part->memory);
     part->memory = NULL;
     part->bytes = 0;
-    INVAR_TRY(invar_device_take(&pass->caller.dev, &part->memory, room, what));
+    INVAR_TRY(invar_device_alloc(&pass->caller.dev, &part->memory, room, what));
     part->bytes = room;
     return INVAR_OK;
 }
@@ -125,19 +125,19 @@ static int64_t route_of(const invar_model *model)
     return invar_model_sparse_layers(model) * model->spec.experts_per_token;
 }
 
-static invar_tensor routing(invar_builder *b, const invar_model *model, invar_given_memory which)
+static invar_tensor routing(invar_builder *b, const invar_model *model, invar_graph_input which)
 {
-    int64_t first = b->context ? invar_row_first(b->context) : 0, route = route_of(model);
+    int64_t first = b->context ? invar_row_partition_first(b->context) : 0, route = route_of(model);
 
-    return invar_tensor_2d((int32_t *)invar_program_given(b->program, which) + first * route,
+    return invar_tensor_2d((int32_t *)invar_op_graph_input(b->program, which) + first * route,
                            INVAR_DTYPE_I32, b->rows, route);
 }
 
 /* The cache of each layer as the program names it; keys of the first one begin its memory. */
-static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_rows *rows,
-                       const invar_layout_share *layers)
+static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_packed_rows *rows,
+                       const invar_index_range *layers)
 {
-    char *name = invar_program_given(b->program, INVAR_GIVEN_CACHE);
+    char *name = invar_op_graph_input(b->program, INVAR_GIVEN_CACHE);
     const char *base = rows->cache ? rows->cache[0].k.data : NULL;
 
     for (int64_t i = 0; rows->cache && i < layers->count; i++) {
@@ -145,14 +145,14 @@ static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_rows *
         *to = rows->cache[i];
         to->k.data = name + ((const char *)to->k.data - base);
         to->v.data = name + ((const char *)to->v.data - base);
-        to->pages.data = invar_program_given(b->program, INVAR_GIVEN_PAGES);
+        to->pages.data = invar_op_graph_input(b->program, INVAR_GIVEN_PAGES);
     }
     b->cache = rows->cache ? out : NULL;
-    b->lengths = invar_program_given(b->program, INVAR_GIVEN_LENGTHS);
+    b->lengths = invar_op_graph_input(b->program, INVAR_GIVEN_LENGTHS);
 }
 
 /* A span that no sample exceeds is none: the same bits, and no memory for the sums of several. */
-static int64_t span_of(const invar_rows *rows, int64_t span)
+static int64_t span_of(const invar_packed_rows *rows, int64_t span)
 {
     const int64_t *start = rows->samples.start;
 
@@ -163,13 +163,13 @@ static int64_t span_of(const invar_rows *rows, int64_t span)
 }
 
 /* Rows that have no cache are many; fewer blocks than ranks are not divided. */
-static void divide(invar_row_division *out, const invar_rows *rows, int size, int rank)
+static void divide(invar_row_partition *out, const invar_packed_rows *rows, int size, int rank)
 {
     memset(out, 0, sizeof *out);
     out->size = 1;
     out->row[1] = rows->count;
-    if (size > 1 && !rows->cache && invar_row_blocks(&rows->units) >= size)
-        invar_row_divide(out, &rows->units, size, rank);
+    if (size > 1 && !rows->cache && invar_row_partition_blocks(&rows->units) >= size)
+        invar_row_partition_init(out, &rows->units, size, rank);
 }
 
 /* Tensor-parallel ranks that divide the rows of the stream. */
@@ -179,56 +179,59 @@ static int stream_ranks(const invar_model *model)
 }
 
 /* By context-parallel ranks, and by those that divide the stream, too, if each then has some. */
-static void divide_rows(invar_row_divisions *out, const invar_model *model, const invar_rows *rows)
+static void divide_rows(invar_row_partitions *out, const invar_model *model,
+                        const invar_packed_rows *rows)
 {
-    const invar_model_part *part = &model->part;
+    const invar_model_partition *part = &model->part;
     int each = stream_ranks(model);
 
-    if (part->contexts > 1 && invar_row_blocks(&rows->units) < part->contexts * each)
+    if (part->contexts > 1 && invar_row_partition_blocks(&rows->units) < part->contexts * each)
         each = 1;
     divide(&out->own, rows, part->contexts * each,
            part->context * each + (each > 1 ? part->tensor : 0));
-    invar_row_group(&out->context, &out->stream, &out->own, &rows->units,
-                    out->own.size > 1 ? each : 1);
+    invar_row_partition_group(&out->context, &out->stream, &out->own, &rows->units,
+                              out->own.size > 1 ? each : 1);
 }
 
-invar_layout_share invar_pass_own_rows(const invar_pass *pass)
+invar_index_range invar_pass_own_rows(const invar_pass *pass)
 {
-    const invar_row_division *stream = &pass->division.stream;
+    const invar_row_partition *stream = &pass->division.stream;
 
-    return (invar_layout_share){invar_row_first(stream), invar_row_count(stream)};
+    return (invar_index_range){invar_row_partition_first(stream),
+                               invar_row_partition_count(stream)};
 }
 
-static invar_layout_share layers_of(const invar_pass *pass)
+static invar_index_range layers_of(const invar_pass *pass)
 {
-    return invar_model_part_chunk(&pass->model->part, pass->model->spec.layers,
-                                  pass->options.chunk);
+    return invar_model_partition_chunk(&pass->model->part, pass->model->spec.layers,
+                                       pass->options.chunk);
 }
 
 /* What the program reads of the rows: this rank's, and of all what sums over them need. */
 static void name_rows(invar_builder *b, invar_pass *pass)
 {
-    const invar_rows *rows = &pass->rows;
-    const invar_row_divisions *d = &pass->division;
-    int64_t first = invar_row_first(&d->context);
+    const invar_packed_rows *rows = &pass->rows;
+    const invar_row_partitions *d = &pass->division;
+    int64_t first = invar_row_partition_first(&d->context);
 
     b->all_rows = rows->count;
     b->all_ids = b->ids = invar_build_array(b, INVAR_GIVEN_IDS, INVAR_DTYPE_I32, rows->count);
     b->positions = invar_build_array(b, INVAR_GIVEN_POSITIONS, INVAR_DTYPE_I32, b->rows);
-    b->samples =
-        (invar_segments){invar_program_given(b->program, INVAR_GIVEN_SAMPLES), rows->samples.count};
+    b->samples = (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_SAMPLES),
+                                     rows->samples.count};
     b->all_units = b->units =
-        (invar_segments){invar_program_given(b->program, INVAR_GIVEN_UNITS), rows->units.count};
+        (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_UNITS), rows->units.count};
     if (d->stream.size > 1) {
         b->stream = &d->stream;
-        b->stream_units =
-            (invar_segments){invar_program_given(b->program, INVAR_GIVEN_OWN_UNITS), d->own.units};
+        b->stream_units = (invar_row_offsets){
+            invar_op_graph_input(b->program, INVAR_GIVEN_OWN_UNITS), d->own.units};
     }
     if (d->context.size > 1) {
-        invar_program_stretch(b->program, b->rows, invar_row_most(b->all_rows, d->context.size));
+        invar_op_graph_reserve_rows(b->program, b->rows,
+                                    invar_row_partition_max(b->all_rows, d->context.size));
         b->context = &d->context;
-        b->units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_CONTEXT_UNITS),
-                                    d->context.units};
+        b->units = (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_CONTEXT_UNITS),
+                                       d->context.units};
         b->ids = invar_tensor_1d((int32_t *)b->ids.data + first, INVAR_DTYPE_I32, b->rows);
         b->positions.data = (int32_t *)b->positions.data + first;
     }
@@ -237,12 +240,13 @@ static void name_rows(invar_builder *b, invar_pass *pass)
 static invar_status build_body(invar_pass *pass)
 {
     const invar_model *model = pass->model;
-    const invar_rows *rows = &pass->rows;
+    const invar_packed_rows *rows = &pass->rows;
     invar_builder *b = &pass->body.builder;
     invar_kv_pages cache[INVAR_SPEC_MAX_LAYERS];
-    invar_layout_share layers = layers_of(pass);
+    invar_index_range layers = layers_of(pass);
 
-    invar_decoder_begin(b, pass->body.program, model, invar_row_count(&pass->division.context));
+    invar_decoder_begin(b, pass->body.program, model,
+                        invar_row_partition_count(&pass->division.context));
     b->train = pass->options.train;
     name_rows(b, pass);
     b->kv_span = span_of(rows, model->spec.kv_span);
@@ -251,19 +255,20 @@ static invar_status build_body(invar_pass *pass)
     if (rows->routing_replay)
         b->replay = routing(b, model, INVAR_GIVEN_REPLAY);
     if (rows->routing) // near, the routers write to where the caller wants their choice
-        b->routing = invar_device_far(&pass->caller.dev)
-                         ? invar_program_room(b->program, INVAR_DTYPE_I32, b->rows, route_of(model))
-                         : routing(b, model, INVAR_GIVEN_ROUTING);
+        b->routing =
+            invar_device_is_local(&pass->caller.dev)
+                ? invar_op_graph_tensor(b->program, INVAR_DTYPE_I32, b->rows, route_of(model))
+                : routing(b, model, INVAR_GIVEN_ROUTING);
     pass->ends =
         invar_decoder_build(b, model, &layers, pass->options.train && pass->options.recompute);
     if (b->train)
-        invar_program_source(b->program, pass->ends.d_stream.data, &invar_head_stream);
+        invar_op_graph_source(b->program, pass->ends.d_stream.data, &invar_head_stream);
     return invar_pass_place(pass, &pass->body, "activations");
 }
 
 static void key_of(invar_body_key *key, const invar_pass *pass)
 {
-    const invar_rows *r = &pass->rows;
+    const invar_packed_rows *r = &pass->rows;
 
     memset(key, 0, sizeof *key);
     memcpy(&key->spec, &pass->model->spec, sizeof key->spec);
@@ -300,7 +305,7 @@ static invar_status prepare(invar_pass *pass)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static size_t segment_bytes(const invar_segments *s)
+static size_t segment_bytes(const invar_row_offsets *s)
 {
     return (size_t)(s->count + 1) * sizeof *s->start;
 }
@@ -326,7 +331,7 @@ static invar_status note_order(invar_pass *pass)
 /* The units of the stream's rows, then those of the context's; where these are some. */
 static invar_status note_own_units(invar_pass *pass)
 {
-    const invar_row_divisions *d = &pass->division;
+    const invar_row_partitions *d = &pass->division;
     int64_t need = d->own.units + d->context.units + 2;
 
     if (d->own.size == 1)
@@ -339,23 +344,24 @@ static invar_status note_own_units(invar_pass *pass)
                               "units of rows"));
         pass->own_units_room = 2 * need;
     }
-    invar_row_units(pass->own_units, &d->own, &pass->rows.units);
-    invar_row_units(pass->own_units + d->own.units + 1, &d->context, &pass->rows.units);
+    invar_row_partition_units(pass->own_units, &d->own, &pass->rows.units);
+    invar_row_partition_units(pass->own_units + d->own.units + 1, &d->context, &pass->rows.units);
     return INVAR_OK;
 }
 
 /* The arrays of the run to where its ops read them. */
 static invar_status send_rows(invar_pass *pass)
 {
-    const invar_rows *r = &pass->rows;
+    const invar_packed_rows *r = &pass->rows;
     const invar_tensor *table = r->cache ? &r->cache[0].pages : NULL;
     const void **g = pass->given;
     size_t rows = (size_t)r->count;
-    const invar_row_divisions *d = &pass->division;
-    invar_layout_share own = invar_pass_own_rows(pass);
-    invar_layout_share picked = {invar_row_first(&pass->division.context) + own.first, own.count};
-    size_t divided = invar_vocab_divided(pass->model->embedding) ? sizeof *r->ids : 0;
-    const invar_staged arrays[] = {
+    const invar_row_partitions *d = &pass->division;
+    invar_index_range own = invar_pass_own_rows(pass);
+    invar_index_range picked = {invar_row_partition_first(&pass->division.context) + own.first,
+                                own.count};
+    size_t divided = invar_vocab_parallel_divided(pass->model->embedding) ? sizeof *r->ids : 0;
+    const invar_upload arrays[] = {
         {&g[INVAR_GIVEN_IDS], rows * sizeof *r->ids},
         {&g[INVAR_GIVEN_POSITIONS], rows * sizeof *r->positions},
         {&g[INVAR_GIVEN_SAMPLES], segment_bytes(&r->samples)},
@@ -368,7 +374,8 @@ static invar_status send_rows(invar_pass *pass)
         {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->slots},
         {&g[INVAR_GIVEN_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
         {&g[INVAR_GIVEN_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
-        {&g[INVAR_GIVEN_OWN_IDS], (size_t)invar_row_count(&pass->division.context) * divided},
+        {&g[INVAR_GIVEN_OWN_IDS],
+         (size_t)invar_row_partition_count(&pass->division.context) * divided},
         {&g[INVAR_GIVEN_OWN_D_IDS], rows * divided},
         {&g[INVAR_GIVEN_PICKED], (size_t)own.count * divided},
     };
@@ -391,15 +398,16 @@ static invar_status send_rows(invar_pass *pass)
     g[INVAR_GIVEN_REPLAY] = r->routing_replay;
     g[INVAR_GIVEN_ROUTING] = r->routing;
     if (divided > 0)
-        INVAR_TRY(invar_vocab_rows(&pass->vocab, pass->model->embedding, &pass->model->part, r->ids,
-                                   r->count, &picked));
+        INVAR_TRY(invar_vocab_parallel_rows(&pass->vocab, pass->model->embedding,
+                                            &pass->model->part, r->ids, r->count, &picked));
     g[INVAR_GIVEN_OWN_IDS] =
-        divided > 0 ? pass->vocab.own_ids + invar_row_first(&pass->division.context) : NULL;
+        divided > 0 ? pass->vocab.own_ids + invar_row_partition_first(&pass->division.context)
+                    : NULL;
     g[INVAR_GIVEN_OWN_D_IDS] = pass->vocab.own_d_ids;
     g[INVAR_GIVEN_PICKED] = pass->vocab.picked;
-    INVAR_TRY(invar_staging_send(&pass->staging, &pass->caller.dev, arrays,
-                                 sizeof arrays / sizeof *arrays));
-    pass->samples = (invar_segments){g[INVAR_GIVEN_SAMPLES], r->samples.count};
+    INVAR_TRY(invar_upload_buffer_send(&pass->staging, &pass->caller.dev, arrays,
+                                       sizeof arrays / sizeof *arrays));
+    pass->samples = (invar_row_offsets){g[INVAR_GIVEN_SAMPLES], r->samples.count};
     return INVAR_OK;
 }
 
@@ -407,10 +415,10 @@ static invar_status send_rows(invar_pass *pass)
 static invar_status share_routing(invar_pass *pass, size_t row_bytes)
 {
     const invar_layout *layout = pass->model->layout;
-    size_t bytes[INVAR_ROWS_MOST_RANKS];
+    size_t bytes[INVAR_ROW_PARTITION_MAX_RANKS];
 
     if (pass->division.context.size == 1 ||
-        invar_layout_silent(layout, pass->caller.dev.backend->memory.dry))
+        invar_layout_skips_transfers(layout, pass->caller.dev.backend->memory.dry))
         return INVAR_OK;
     for (int r = 0; r < pass->division.context.size; r++)
         bytes[r] =
@@ -421,63 +429,65 @@ static invar_status share_routing(invar_pass *pass, size_t row_bytes)
 
 invar_status invar_pass_routing(invar_pass *pass)
 {
-    invar_program_run_args how = invar_pass_how(pass, &pass->body);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->body);
     int64_t route = route_of(pass->model);
     size_t row_bytes = (size_t)route * sizeof *pass->rows.routing;
     invar_tensor chosen;
 
     if (!pass->rows.routing)
         return INVAR_OK;
-    if (invar_device_far(&pass->caller.dev) && !pass->caller.dev.backend->memory.dry) {
-        chosen = invar_program_find(pass->body.program, &pass->body.builder.routing, &how);
-        INVAR_TRY(invar_caller_get(
-            &pass->caller, pass->rows.routing + invar_row_first(&pass->division.context) * route,
-            chosen.data, (size_t)invar_row_count(&pass->division.context) * row_bytes));
+    if (invar_device_is_local(&pass->caller.dev) && !pass->caller.dev.backend->memory.dry) {
+        chosen = invar_op_graph_find(pass->body.program, &pass->body.builder.routing, &how);
+        INVAR_TRY(invar_op_runner_get(
+            &pass->caller,
+            pass->rows.routing + invar_row_partition_first(&pass->division.context) * route,
+            chosen.data, (size_t)invar_row_partition_count(&pass->division.context) * row_bytes));
     }
     return share_routing(pass, row_bytes);
 }
 
-size_t invar_pass_stream_bytes(const invar_model *model, const invar_rows *rows)
+size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows *rows)
 {
     int64_t bits = model->spec.hidden * invar_dtype_bits(model->storage);
-    invar_row_divisions division;
+    invar_row_partitions division;
 
     divide_rows(&division, model, rows);
-    return (size_t)(invar_row_count(&division.own) * bits / 8);
+    return (size_t)(invar_row_partition_count(&division.own) * bits / 8);
 }
 
 static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const void *from)
 {
-    invar_program_run_args how = invar_pass_how(pass, &pass->body);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->body);
 
     if (!from)
         return INVAR_OK;
-    return invar_device_put(&pass->caller.dev,
-                            invar_program_find(pass->body.program, to, &how).data, from,
-                            invar_pass_stream_bytes(pass->model, &pass->rows));
+    return invar_device_upload(&pass->caller.dev,
+                               invar_op_graph_find(pass->body.program, to, &how).data, from,
+                               invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
 static invar_status get_stream(void *out, invar_pass *pass, const invar_tensor *from)
 {
-    invar_program_run_args how = invar_pass_how(pass, &pass->body);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->body);
 
     if (pass->caller.dev.backend->memory.dry) // nobody reads what was not computed
         return INVAR_OK;
-    return invar_caller_get(&pass->caller, out,
-                            invar_program_find(pass->body.program, from, &how).data,
-                            invar_pass_stream_bytes(pass->model, &pass->rows));
+    return invar_op_runner_get(&pass->caller, out,
+                               invar_op_graph_find(pass->body.program, from, &how).data,
+                               invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
-invar_status invar_pass_stream(invar_pass *pass, void *out)
+invar_status invar_pass_get_residual(invar_pass *pass, void *out)
 {
     if (pass->state == INVAR_PASS_EMPTY)
         return INVAR_FAIL(INVAR_E_STATE, 0, "a stage hands rows on before its layers ran");
     return get_stream(out, pass, &pass->ends.stream);
 }
 
-invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const invar_rows *rows)
+invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
+                            const invar_packed_rows *rows)
 {
-    invar_program_run_args how;
+    invar_graph_exec_args how;
 
     pass->model = model;
     pass->mover.layout = model->layout;
@@ -492,7 +502,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     INVAR_TRY(send_rows(pass));
     INVAR_TRY(put_stream(pass, &pass->ends.first, rows->stream));
     how = invar_pass_how(pass, &pass->body);
-    INVAR_TRY(invar_program_run(pass->body.program, 0, &how));
+    INVAR_TRY(invar_op_graph_run(pass->body.program, 0, &how));
     pass->caller.layer = -1;
     pass->state = INVAR_PASS_RUN;
     return INVAR_OK;
@@ -502,10 +512,10 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
 
 static invar_status walk_back(invar_pass *pass, invar_grads *grads)
 {
-    invar_program_run_args how = invar_pass_how(pass, &pass->body);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->body);
 
     how.fresh = grads->fresh;
-    INVAR_TRY(invar_program_run(pass->body.program, 1, &how));
+    INVAR_TRY(invar_op_graph_run(pass->body.program, 1, &how));
     pass->caller.layer = -1;
     grads->fresh = false;
     return INVAR_OK;
@@ -520,7 +530,7 @@ invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const flo
 }
 
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
-                                        const invar_segments *units, invar_grads *grads)
+                                        const invar_row_offsets *units, invar_grads *grads)
 {
     pass->given[INVAR_GIVEN_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward_values(pass, dvalue, units, grads));
@@ -538,7 +548,7 @@ invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream, 
     return walk_back(pass, grads);
 }
 
-invar_status invar_pass_d_stream(invar_pass *pass, void *out)
+invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out)
 {
     if (!pass->options.train || !invar_tensor_present(&pass->ends.d_first))
         return INVAR_FAIL(INVAR_E_STATE, 0, "no stage comes before these layers");

@@ -25,12 +25,12 @@ extern "C" {
 #endif
 
 /* Rows of a micro-batch, in order of (sample, position). Arrays are the host's. */
-typedef struct invar_rows {
-    int64_t count;            /* T */
-    const int32_t *ids;       /* (T) */
-    const int32_t *positions; /* (T) */
-    invar_segments samples;   /* rows of each sample, or of each sequence of the cache */
-    invar_segments units;     /* for backward; runs of whole samples */
+typedef struct invar_packed_rows {
+    int64_t count;             /* T */
+    const int32_t *ids;        /* (T) */
+    const int32_t *positions;  /* (T) */
+    invar_row_offsets samples; /* rows of each sample, or of each sequence of the cache */
+    invar_row_offsets units;   /* for backward; runs of whole samples */
     /* Paged attention: the cache of each layer and the lengths with the new rows; else NULL. */
     const invar_kv_pages *cache; /* (layers of the pass): k and v the device's, one table for all */
     const int64_t *lengths;      /* (samples) */
@@ -42,16 +42,16 @@ typedef struct invar_rows {
     int32_t *routing; /* (T, sparse layers, slots): by this run, see invar_pass_routing */
     /* What the layers before those of the pass have left, in storage; NULL: these are the first. */
     const void *stream; /* (T, hidden), or this rank's rows (invar_layout.sequence) */
-} invar_rows;
+} invar_packed_rows;
 
 /* Rows whose next token's log-probability is wanted; ascending. Arrays are the host's. */
-typedef struct invar_head_rows {
-    int64_t count;          /* R */
-    const int64_t *row;     /* (R) rows of the last run */
-    const int32_t *targets; /* (R) the token after each */
-    invar_segments units;   /* over R; for backward */
+typedef struct invar_logit_rows {
+    int64_t count;           /* R */
+    const int64_t *row;      /* (R) rows of the last run */
+    const int32_t *targets;  /* (R) the token after each */
+    invar_row_offsets units; /* over R; for backward */
     float temperature;
-} invar_head_rows;
+} invar_logit_rows;
 
 /*
  * Gradients: one f32 tensor per parameter, accumulating; a tied head has one of its own. Most of
@@ -87,7 +87,7 @@ int invar_grads_chunk(const invar_model *model, const invar_param *param);
 
 /* Where in the block the gradients of a chunk of the pipeline are: matrices, vectors. */
 #define INVAR_GRADS_RANGES 2
-void invar_grads_ranges(invar_layout_slice out[INVAR_GRADS_RANGES], const invar_model *model,
+void invar_grads_ranges(invar_byte_range out[INVAR_GRADS_RANGES], const invar_model *model,
                         int chunk);
 
 /*
@@ -95,8 +95,8 @@ void invar_grads_ranges(invar_layout_slice out[INVAR_GRADS_RANGES], const invar_
  * whole; embedding += head, where tied (head + embedding). Of the rows that this rank owns. A call
  * of all context-parallel ranks and of all stages of a pipeline.
  */
-invar_status invar_grads_join(invar_grads *grads, const invar_model *model,
-                              const invar_device *dev) INVAR_MUST_USE;
+invar_status invar_grads_finalize(invar_grads *grads, const invar_model *model,
+                                  const invar_device *dev) INVAR_MUST_USE;
 
 typedef struct invar_pass invar_pass;
 
@@ -113,11 +113,11 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
                             const invar_pass_options *options) INVAR_MUST_USE;
 void invar_pass_free(invar_pass *pass);
 
-/* invar_caller_settle of the pass's ops. */
-invar_status invar_pass_settle(invar_pass *pass) INVAR_MUST_USE;
+/* invar_op_runner_settle of the pass's ops. */
+invar_status invar_pass_alloc_scratch(invar_pass *pass) INVAR_MUST_USE;
 
 /* NULL ends it. */
-void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe);
+void invar_pass_probe(invar_pass *pass, const invar_forward_hooks *probe);
 
 /* Of the pass's ops; borrowed, NULL ends it. */
 void invar_pass_audit(invar_pass *pass, invar_audit *audit);
@@ -126,11 +126,11 @@ void invar_pass_audit(invar_pass *pass, invar_audit *audit);
  * Hears the pass's ops; borrowed, NULL ends it. False, and none: an audit watches, or a probe that
  * is not taped.
  */
-bool invar_pass_tape(invar_pass *pass, invar_tape *tape);
+bool invar_pass_tape(invar_pass *pass, invar_cuda_graph_cache *tape);
 
 /* Through the layers. The arrays of `rows` are borrowed until the backward or the next run. */
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
-                            const invar_rows *rows) INVAR_MUST_USE;
+                            const invar_packed_rows *rows) INVAR_MUST_USE;
 
 /*
  * What the routers of the last run chose, to where its rows say; nothing where they do not. A call
@@ -139,7 +139,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
 invar_status invar_pass_routing(invar_pass *pass) INVAR_MUST_USE;
 
 /* Log-probabilities of targets and, if wanted, entropies: (R) each. After run. */
-invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, float *logp_out,
+invar_status invar_pass_head(invar_pass *pass, const invar_logit_rows *head, float *logp_out,
                              float *entropy_out) INVAR_MUST_USE;
 
 /*
@@ -158,23 +158,23 @@ invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const flo
 
 /* The same for a critic: gradients of sum(dvalue * value) over the rows of the last logits. */
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
-                                        const invar_segments *units,
+                                        const invar_row_offsets *units,
                                         invar_grads *grads) INVAR_MUST_USE;
 
 /* ---- between stages -------------------------------------------------------------------------- */
 
 /* Of what a stage hands on for these rows. */
-size_t invar_pass_stream_bytes(const invar_model *model, const invar_rows *rows);
+size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows *rows);
 
 /* What the layers of the last run have left, to an array of the host. */
-invar_status invar_pass_stream(invar_pass *pass, void *out) INVAR_MUST_USE;
+invar_status invar_pass_get_residual(invar_pass *pass, void *out) INVAR_MUST_USE;
 
 /* A backward that begins with the gradient of that, an array of the host, instead of the head's. */
 invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream,
                                         invar_grads *grads) INVAR_MUST_USE;
 
 /* After a backward: the gradient of the `stream` that the run began with, to the host. */
-invar_status invar_pass_d_stream(invar_pass *pass, void *out) INVAR_MUST_USE;
+invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

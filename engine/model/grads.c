@@ -40,10 +40,10 @@ static int64_t cut_up_whole(invar_tensor *out, const invar_grads *grads, const i
                             int64_t param)
 {
     const invar_param *p = &model->params[param];
-    int64_t count = invar_pieces_here(p);
+    int64_t count = invar_logical_shards_here(p);
 
     for (int64_t k = 0; out && k < count; k++)
-        out[k] = invar_piece_of(p, &grads->of[param], k);
+        out[k] = invar_logical_shard_of(p, &grads->of[param], k);
     return count;
 }
 
@@ -51,24 +51,25 @@ static int64_t cut_up_owned(invar_tensor *out, const invar_grads *grads, const i
                             int64_t param)
 {
     const invar_param *p = &model->params[param];
-    invar_layout_share rows = invar_owners_here(model, param);
-    invar_layout_share pieces = invar_pieces_among(p, &rows);
+    invar_index_range rows = invar_zero_partition_here(model, param);
+    invar_index_range pieces = invar_logical_shards_among(p, &rows);
     int64_t count = 0;
 
     for (int64_t k = pieces.first; k < pieces.first + pieces.count; k++)
-        count += invar_piece_parts(out ? out + count : NULL, p, &grads->of[param], k, &rows);
+        count +=
+            invar_logical_shard_parts(out ? out + count : NULL, p, &grads->of[param], k, &rows);
     return count;
 }
 
 /* Those that this rank gives; NULL: only their number. */
 static int64_t cut_up(invar_tensor *out, const invar_grads *grads, const invar_model *model)
 {
-    bool owned = invar_owners_divide(model);
+    bool owned = invar_zero_partition_divide(model);
     int64_t count = 0;
 
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_tensor *to = out ? out + count : NULL;
-        if (invar_pieces_given(model, &model->params[i]))
+        if (invar_logical_shards_is_contributor(model, &model->params[i]))
             count += owned ? cut_up_owned(to, grads, model, i) : cut_up_whole(to, grads, model, i);
     }
     return count;
@@ -123,7 +124,7 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
         status = invar_alloc((void **)&grads->digests, (size_t)model->n_params,
                              sizeof *grads->digests, "digests of gradients");
     if (status == INVAR_OK)
-        status = invar_device_take(&grads->dev, &grads->memory, bytes, "gradients");
+        status = invar_device_alloc(&grads->dev, &grads->memory, bytes, "gradients");
     if (status == INVAR_OK)
         status = zero_all(grads);
     if (status == INVAR_OK) {
@@ -146,7 +147,7 @@ void invar_grads_free(invar_grads *grads)
     invar_free(grads->of);
     invar_free(grads->pieces);
     invar_free(grads->digests);
-    invar_device_give(&grads->dev, grads->memory);
+    invar_device_free(&grads->dev, grads->memory);
     invar_free(grads);
 }
 
@@ -166,17 +167,17 @@ invar_status invar_grads_clear(invar_grads *grads)
 /* What comes before the layers is the first chunk's, what comes behind them the last one's. */
 int invar_grads_chunk(const invar_model *model, const invar_param *p)
 {
-    const invar_model_part *part = &model->part;
+    const invar_model_partition *part = &model->part;
     int chunk = p == model->embedding ? 0 : part->stages * part->chunks - 1;
 
     if (p->layer < 0)
         return chunk;
-    while (invar_model_part_chunk(part, model->spec.layers, chunk).first > p->layer)
+    while (invar_model_partition_chunk(part, model->spec.layers, chunk).first > p->layer)
         chunk--;
     return chunk;
 }
 
-static void extend(invar_layout_slice *range, const invar_tensor *grad)
+static void extend(invar_byte_range *range, const invar_tensor *grad)
 {
     size_t first = (uintptr_t)grad->data, bytes = padded_bytes(grad);
 
@@ -186,12 +187,12 @@ static void extend(invar_layout_slice *range, const invar_tensor *grad)
 }
 
 /* Neighbours in the order of memory: a range holds nothing else. */
-void invar_grads_ranges(invar_layout_slice out[INVAR_GRADS_RANGES], const invar_model *model,
+void invar_grads_ranges(invar_byte_range out[INVAR_GRADS_RANGES], const invar_model *model,
                         int chunk)
 {
-    const invar_model_part *part = &model->part;
+    const invar_model_partition *part = &model->part;
 
-    out[0] = out[1] = (invar_layout_slice){0, 0};
+    out[0] = out[1] = (invar_byte_range){0, 0};
     for (int64_t k = 0; k < model->n_params; k++) {
         const invar_param *p = &model->params[model->order[k]];
         if (invar_tensor_present(&p->grad) && invar_grads_chunk(model, p) == chunk)
@@ -213,19 +214,19 @@ static invar_status trade_bucket(const trade *t, size_t at, size_t bytes)
 {
     const invar_layout_axis *axis = &t->layout->pipeline;
     int other = axis->rank == 0 ? axis->size - 1 : 0;
-    invar_comm_move move = {.op = INVAR_COMM_SENDRECV,
-                            .phase = "gradients of a tied head",
-                            .seconds = t->layout->seconds,
-                            .in = t->room,
-                            .out = t->room + bytes,
-                            .to = other,
-                            .from = other,
-                            .to_bytes = bytes,
-                            .from_bytes = bytes};
+    invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
+                                .phase = "gradients of a tied head",
+                                .seconds = t->layout->seconds,
+                                .in = t->room,
+                                .out = t->room + bytes,
+                                .to = other,
+                                .from = other,
+                                .to_bytes = bytes,
+                                .from_bytes = bytes};
 
-    INVAR_TRY(invar_device_get(t->dev, t->room, t->give + at, bytes));
+    INVAR_TRY(invar_device_download(t->dev, t->room, t->give + at, bytes));
     INVAR_TRY(invar_comm_run(axis->comm, &move));
-    return invar_device_put(t->dev, t->get + at, t->room + bytes, bytes);
+    return invar_device_upload(t->dev, t->get + at, t->room + bytes, bytes);
 }
 
 /*
@@ -246,7 +247,7 @@ static invar_status trade_tied(invar_grads *grads, const invar_model *model,
     invar_status status = INVAR_OK;
 
     if (model->part.stages == 1 || t.bytes == 0 ||
-        invar_layout_silent(layout, grads->dev.backend->memory.dry))
+        invar_layout_skips_transfers(layout, grads->dev.backend->memory.dry))
         return INVAR_OK;
     bucket = layout->bucket < t.bytes ? layout->bucket : t.bytes;
     INVAR_TRY(invar_alloc((void **)&t.room, 2, bucket, "gradients on their way"));
@@ -265,8 +266,8 @@ static bool is_shared(const invar_param *p)
 /* Who gathers shares. */
 typedef struct gathering {
     const invar_model *model;
-    invar_mover mover;
-    invar_caller *caller;
+    invar_transfer_runner mover;
+    invar_op_runner *caller;
     int64_t *start; /* room for where the shares of an axis begin, and their end */
 } gathering;
 
@@ -277,18 +278,18 @@ typedef struct gathering {
 static void share_contexts(int64_t *start, const invar_model *model, const invar_tensor *grad,
                            const invar_param *p)
 {
-    const invar_model_part *part = &model->part;
-    invar_layout_share here = {0, grad->shape[0]};
+    const invar_model_partition *part = &model->part;
+    invar_index_range here = {0, grad->shape[0]};
     int64_t each = 1;
 
     if (p->kind == INVAR_PARAM_EXPERT || p->stack > 1) { // or an adapter of experts
         here.count = p->own.experts;
         each = grad->shape[0] / here.count;
         if (invar_adapter_is_uncut(p))
-            here = invar_layout_share_of(p->stack, part->experts, part->expert);
+            here = invar_layout_range_of(p->stack, part->experts, part->expert);
     }
     for (int r = 0; r < part->contexts; r++)
-        start[r] = (here.first + invar_layout_share_of(here.count, part->contexts, r).first) * each;
+        start[r] = (here.first + invar_layout_range_of(here.count, part->contexts, r).first) * each;
     start[part->contexts] = (here.first + here.count) * each;
 }
 
@@ -299,7 +300,7 @@ static void share_experts(int64_t *start, const invar_model *model, const invar_
     int64_t each = grad->shape[0] / p->stack;
 
     for (int r = 0; r < model->part.experts; r++)
-        start[r] = invar_layout_share_of(p->stack, model->part.experts, r).first * each;
+        start[r] = invar_layout_range_of(p->stack, model->part.experts, r).first * each;
     start[model->part.experts] = grad->shape[0];
 }
 
@@ -310,9 +311,9 @@ static int64_t within(int64_t value, int64_t low, int64_t high)
 
 /* Of the rows that this rank owns, what g->start says of `size` ranks. */
 static invar_status gather_rows(gathering *g, const invar_tensor *grad, int64_t param,
-                                invar_move_axis axis, int32_t size)
+                                invar_graph_transfer_axis axis, int32_t size)
 {
-    invar_layout_share rows = invar_owners_here(g->model, param);
+    invar_index_range rows = invar_zero_partition_here(g->model, param);
     int64_t cols = grad->rank == 1 ? 1 : grad->shape[1], *start = g->start, first, end;
     invar_tensor all = invar_tensor_2d(grad->data, grad->dtype, grad->shape[0], cols);
 
@@ -320,11 +321,12 @@ static invar_status gather_rows(gathering *g, const invar_tensor *grad, int64_t 
     end = within(start[size], rows.first, rows.first + rows.count);
     for (int r = 0; r <= size; r++)
         start[r] = within(start[r], first, end) - first;
-    return invar_mover_run(&g->mover, g->caller,
-                           &(invar_move){.kind = INVAR_MOVE_SHARES,
-                                         .axis = axis,
-                                         .whole = invar_tensor_rows(&all, first, end - first),
-                                         .start = start});
+    return invar_transfer_runner_run(
+        &g->mover, g->caller,
+        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                .axis = axis,
+                                .whole = invar_tensor_rows(&all, first, end - first),
+                                .start = start});
 }
 
 static invar_status gather_contexts(gathering *g, const invar_tensor *grad, int64_t param)
@@ -332,7 +334,7 @@ static invar_status gather_contexts(gathering *g, const invar_tensor *grad, int6
     if (g->model->part.contexts == 1)
         return INVAR_OK;
     share_contexts(g->start, g->model, grad, &g->model->params[param]);
-    return gather_rows(g, grad, param, INVAR_MOVE_CONTEXT, g->model->part.contexts);
+    return gather_rows(g, grad, param, INVAR_GRAPH_TRANSFER_CONTEXT, g->model->part.contexts);
 }
 
 static invar_status gather_param(gathering *g, const invar_grads *grads, int64_t i)
@@ -346,15 +348,15 @@ static invar_status gather_param(gathering *g, const invar_grads *grads, int64_t
     if (model->part.experts == 1 || !invar_adapter_is_uncut(p))
         return INVAR_OK;
     share_experts(g->start, model, &grads->of[i], p);
-    return gather_rows(g, &grads->of[i], i, INVAR_MOVE_EXPERT, model->part.experts);
+    return gather_rows(g, &grads->of[i], i, INVAR_GRAPH_TRANSFER_EXPERT, model->part.experts);
 }
 
 /* What each context-parallel rank has made becomes whole on all of them; so do adapters of experts
    that all expert-parallel ranks have. */
 static invar_status gather_shares(invar_grads *grads, const invar_model *model,
-                                  invar_caller *caller)
+                                  invar_op_runner *caller)
 {
-    const invar_model_part *part = &model->part;
+    const invar_model_partition *part = &model->part;
     gathering g = {.model = model, .mover = {.layout = model->layout}, .caller = caller};
     invar_status status;
 
@@ -367,14 +369,14 @@ static invar_status gather_shares(invar_grads *grads, const invar_model *model,
     if (status == INVAR_OK && invar_tensor_present(&grads->tied_head) &&
         part->stage == part->stages - 1)
         status = gather_contexts(&g, &grads->tied_head, 0); // rows as those of the embedding
-    invar_mover_release(&g.mover, &caller->dev);
+    invar_transfer_runner_release(&g.mover, &caller->dev);
     invar_free(g.start);
     return status;
 }
 
-static invar_status join(invar_grads *grads, const invar_model *model, invar_caller *caller)
+static invar_status join(invar_grads *grads, const invar_model *model, invar_op_runner *caller)
 {
-    invar_layout_share rows = invar_owners_here(model, 0);
+    invar_index_range rows = invar_zero_partition_here(model, 0);
     invar_tensor sum, head;
 
     INVAR_TRY(gather_shares(grads, model, caller));
@@ -389,17 +391,18 @@ static invar_status join(invar_grads *grads, const invar_model *model, invar_cal
     return INVAR_CALL(caller, ADD, add, .out = sum, .a = head, .b = sum);
 }
 
-invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
+invar_status invar_grads_finalize(invar_grads *grads, const invar_model *model,
+                                  const invar_device *dev)
 {
-    invar_caller caller;
+    invar_op_runner caller;
     invar_status status;
 
     if (grads->fresh) { // a step without a backward
         INVAR_TRY(zero_all(grads));
         grads->fresh = false;
     }
-    invar_caller_init(&caller, dev);
+    invar_op_runner_init(&caller, dev);
     status = join(grads, model, &caller);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     return status;
 }

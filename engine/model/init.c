@@ -25,7 +25,7 @@
 typedef struct init_job {
     float *out;
     int64_t count;
-    invar_box_runs runs; /* of what is here of the parameter */
+    invar_shard_runs runs; /* of what is here of the parameter */
     uint32_t param, seed;
     float std;
     uint32_t of_adapter; /* of the parameter; 0: its own values */
@@ -70,8 +70,8 @@ static invar_status init_piece(void *payload, int64_t task, int worker)
     for (int64_t i = first; i < end; i += count) {
         int64_t into = i % job->runs.length, left = job->runs.length - into;
         count = left < end - i ? left : end - i;
-        fill_values(job->out + i, job, invar_box_run_at(&job->runs, i / job->runs.length) + into,
-                    count);
+        fill_values(job->out + i, job,
+                    invar_param_shard_run_at(&job->runs, i / job->runs.length) + into, count);
     }
     return INVAR_OK;
 }
@@ -103,7 +103,8 @@ static invar_status first_values(float *out, const invar_model *model, const inv
 {
     int64_t count = invar_param_elements(p);
     init_job job = {
-        out, count, invar_box_runs_of(p, &p->own), (uint32_t)i, seed, model->spec.init_std, 0};
+        out, count, invar_param_shard_runs_of(p, &p->own), (uint32_t)i, seed, model->spec.init_std,
+        0};
 
     if (is_constant(p)) {
         for (int64_t j = 0; j < count; j++)
@@ -120,25 +121,26 @@ static invar_status first_values(float *out, const invar_model *model, const inv
     return INVAR_OK;
 }
 
-static invar_status init_param(invar_fill *fill, const invar_param *p, int64_t i, uint32_t seed)
+static invar_status init_param(invar_param_loader *fill, const invar_param *p, int64_t i,
+                               uint32_t seed)
 {
     float *out;
 
     if (p->own.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_fill_room_all(&out, fill, p));
+    INVAR_TRY(invar_param_loader_room_all(&out, fill, p));
     INVAR_TRY(first_values(out, fill->model, p, i, seed, fill->dev->pool));
-    return invar_fill_put(fill);
+    return invar_param_loader_put(fill);
 }
 
-static invar_status init_base(invar_fill *fill, uint32_t seed)
+static invar_status init_base(invar_param_loader *fill, uint32_t seed)
 {
     for (int64_t i = 0; i < fill->model->n_base; i++)
         INVAR_TRY(init_param(fill, &fill->model->base[i], i, seed));
     return INVAR_OK;
 }
 
-static invar_status init_adapters(invar_fill *fill, uint32_t seed)
+static invar_status init_adapters(invar_param_loader *fill, uint32_t seed)
 {
     const invar_model *model = fill->model;
 
@@ -148,15 +150,15 @@ static invar_status init_adapters(invar_fill *fill, uint32_t seed)
     return INVAR_OK;
 }
 
-static invar_status run(invar_status (*init)(invar_fill *fill, uint32_t seed), invar_model *model,
-                        uint32_t seed, const invar_device *dev)
+static invar_status run(invar_status (*init)(invar_param_loader *fill, uint32_t seed),
+                        invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    invar_fill fill;
+    invar_param_loader fill;
     invar_status status;
 
-    invar_fill_init(&fill, model, dev);
+    invar_param_loader_init(&fill, model, dev);
     status = init(&fill, seed);
-    invar_fill_release(&fill);
+    invar_param_loader_release(&fill);
     return status;
 }
 

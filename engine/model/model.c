@@ -64,7 +64,7 @@ int64_t invar_format_head_block(invar_format format)
     return block > STEP_GROUP ? block : STEP_GROUP;
 }
 
-static bool quantised_kind(const invar_param *p)
+static bool quantized_kind(const invar_param *p)
 {
     return p->kind == INVAR_PARAM_LINEAR || p->kind == INVAR_PARAM_EXPERT;
 }
@@ -76,7 +76,7 @@ static const invar_param *find_misfit(const invar_model *model, invar_format for
 
     for (int64_t i = 0; i < model->n_base; i++) {
         const invar_param *p = &model->base[i];
-        if (quantised_kind(p) && (p->cols % f->in_block || p->rows % f->out_block))
+        if (quantized_kind(p) && (p->cols % f->in_block || p->rows % f->out_block))
             return p;
     }
     return NULL;
@@ -127,7 +127,7 @@ static invar_tensor carve_weight(invar_carver *c, const format_facts *f, const i
 /* What ops read of a parameter. */
 static invar_tensor carve_compute(invar_carver *c, const format_facts *f, const invar_param *p)
 {
-    return quantised_kind(p) ? carve_weight(c, f, p)
+    return quantized_kind(p) ? carve_weight(c, f, p)
                              : carve_tensor(c, f->storage, invar_param_rows(p), p->own.cols);
 }
 
@@ -135,7 +135,7 @@ static invar_tensor carve_compute(invar_carver *c, const format_facts *f, const 
 static void carve_master(invar_carver *c, const invar_model *model, int64_t param)
 {
     invar_param *p = &model->params[param];
-    invar_layout_share own = invar_owners_here(model, param);
+    invar_index_range own = invar_zero_partition_here(model, param);
 
     if (own.count == 0)
         return;
@@ -147,7 +147,7 @@ static void carve_master(invar_carver *c, const invar_model *model, int64_t para
 static void show_master(const invar_model *model, int64_t param)
 {
     invar_param *p = &model->params[param];
-    invar_layout_share own = invar_owners_here(model, param);
+    invar_index_range own = invar_zero_partition_here(model, param);
 
     if (own.count == 0)
         return;
@@ -243,7 +243,7 @@ static invar_status allocate(invar_model *model)
     invar_carver c = {NULL, 0};
 
     lay_out(model, &c);
-    INVAR_TRY(invar_device_take(&model->dev, &model->memory, c.used, "the model's parameters"));
+    INVAR_TRY(invar_device_alloc(&model->dev, &model->memory, c.used, "the model's parameters"));
     c = (invar_carver){model->memory, 0};
     lay_out(model, &c);
     return INVAR_OK;
@@ -262,7 +262,7 @@ static invar_status allocate_base(invar_model *model, const invar_model *beside)
         return INVAR_OK;
     }
     lay_out_base(model, &c);
-    INVAR_TRY(invar_device_take(&model->dev, &model->base_memory, c.used, "the frozen base"));
+    INVAR_TRY(invar_device_alloc(&model->dev, &model->base_memory, c.used, "the frozen base"));
     c = (invar_carver){model->base_memory, 0};
     lay_out_base(model, &c);
     return INVAR_OK;
@@ -271,16 +271,16 @@ static invar_status allocate_base(invar_model *model, const invar_model *beside)
 static invar_status make_rope(invar_model *model, const invar_device *dev)
 {
     const invar_rope_spec *r = &model->spec.rope;
-    invar_caller caller;
+    invar_op_runner caller;
     invar_status status;
 
-    invar_caller_init(&caller, dev);
+    invar_op_runner_init(&caller, dev);
     status =
         INVAR_CALL(&caller, ROPE_TABLE, rope_table, .cosine = model->cosine, .sine = model->sine,
                    .theta = r->theta, .scaling = r->scaling, .factor = r->factor,
                    .low_freq_factor = r->low_freq_factor, .high_freq_factor = r->high_freq_factor,
                    .original_context = r->original_context);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     return status;
 }
 
@@ -333,12 +333,13 @@ static invar_status declare(invar_model *model)
     const invar_model_spec *spec = &model->spec;
 
     INVAR_TRY(list_params(model));
-    INVAR_TRY(invar_model_part_check(&model->part, spec, model->base, model->n_base,
-                                     invar_dtype_scale_block(formats[model->format].linear) > 0));
+    INVAR_TRY(
+        invar_model_partition_check(&model->part, spec, model->base, model->n_base,
+                                    invar_dtype_scale_block(formats[model->format].linear) > 0));
     for (int64_t i = 0; i < model->n_base; i++)
-        model->base[i].own = invar_model_part_box(&model->part, spec, &model->base[i]);
+        model->base[i].own = invar_model_partition_box(&model->part, spec, &model->base[i]);
     for (int64_t i = 0; i < model->n_params; i++)
-        model->params[i].own = invar_model_part_box(&model->part, spec, &model->params[i]);
+        model->params[i].own = invar_model_partition_box(&model->part, spec, &model->params[i]);
     return check_extents(model, model->format);
 }
 
@@ -353,7 +354,7 @@ static void free_lists(invar_model *model)
 }
 
 static invar_status check(const invar_model_spec *spec, invar_format format,
-                          const invar_model_part *part)
+                          const invar_model_partition *part)
 {
     invar_model *model = NULL;
     invar_status status;
@@ -380,7 +381,8 @@ static int64_t next_pieces(int64_t least, int64_t ranks)
 }
 
 /* Finds logical sizes with which the part's ranks can divide the model. */
-static bool find_pieces(invar_model_spec *out, invar_format format, const invar_model_part *part)
+static bool find_pieces(invar_model_spec *out, invar_format format,
+                        const invar_model_partition *part)
 {
     const int64_t experts = part->expert_tensors > 1 && out->experts > 0 ? part->tensors : 1;
     const int64_t tp = next_pieces(pieces_of(out->logical_tp), part->tensors);
@@ -414,7 +416,7 @@ static void name_pieces(char *out, size_t size, const invar_model_spec *spec,
 
 /* Adds to a refusal the logical sizes with which tensor-parallel ranks could divide the model. */
 static invar_status advise_pieces(invar_status status, const invar_model_spec *spec,
-                                  invar_format format, invar_model_part part)
+                                  invar_format format, invar_model_partition part)
 {
     invar_model_spec other = *spec;
     char pieces[64], advice[200];
@@ -445,7 +447,7 @@ static invar_status advise_pieces(invar_status status, const invar_model_spec *s
 invar_status invar_model_check(const invar_model_spec *spec, invar_format format,
                                const invar_layout *layout)
 {
-    const invar_model_part part = invar_model_part_of(layout, 0);
+    const invar_model_partition part = invar_model_partition_of(layout, 0);
 
     return advise_pieces(check(spec, format, &part), spec, format, part);
 }
@@ -459,7 +461,7 @@ typedef struct purpose {
 static invar_status fill(invar_model *model, const purpose *what, const invar_device *dev)
 {
     INVAR_TRY(advise_pieces(declare(model), &model->spec, model->format, model->part));
-    INVAR_TRY(invar_owners_make(model));
+    INVAR_TRY(invar_zero_partition_make(model));
     INVAR_TRY(allocate(model));
     if (invar_model_is_adapted(model))
         INVAR_TRY(allocate_base(model, what->beside));
@@ -482,7 +484,7 @@ static invar_status make(invar_model **out, const invar_model_spec *spec, invar_
         .storage = invar_format_storage(format),
         .weights_alone = what->weights_alone,
         .layout = layout,
-        .part = invar_model_part_of(layout, layout ? invar_comm_rank(layout->world) : 0),
+        .part = invar_model_partition_of(layout, layout ? invar_comm_rank(layout->world) : 0),
         .dev = *dev};
     model->dev.scratch = NULL;
     status = fill(model, what, dev);
@@ -507,8 +509,8 @@ invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *
     return make(out, spec, format, layout, dev, &(purpose){.weights_alone = true});
 }
 
-invar_status invar_model_new_beside(invar_model **out, const invar_model *other,
-                                    const invar_device *dev)
+invar_status invar_model_new_sharing_base(invar_model **out, const invar_model *other,
+                                          const invar_device *dev)
 {
     return make(out, &other->spec, other->format, other->layout, dev, &(purpose){.beside = other});
 }
@@ -517,15 +519,15 @@ void invar_model_free(invar_model *model)
 {
     if (!model)
         return;
-    invar_device_give(&model->dev, model->memory);
+    invar_device_free(&model->dev, model->memory);
     if (!model->base_borrowed)
-        invar_device_give(&model->dev, model->base_memory);
+        invar_device_free(&model->dev, model->base_memory);
     free_lists(model);
 }
 
 /* ---- the compute form ------------------------------------------------------------------------ */
 
-static invar_status refresh_param(invar_caller *caller, const invar_param *p,
+static invar_status refresh_param(invar_op_runner *caller, const invar_param *p,
                                   const invar_param *from, const invar_device *dev)
 {
     const invar_tensor *master = &from->master;
@@ -534,27 +536,27 @@ static invar_status refresh_param(invar_caller *caller, const invar_param *p,
     if (!invar_tensor_present(master))
         return INVAR_OK;
     if (p->weight.dtype != INVAR_DTYPE_F32)
-        return invar_fill_weight(caller, p, from->master_row, master);
+        return invar_param_loader_weight(caller, p, from->master_row, master);
     to = invar_tensor_rows(&p->weight, from->master_row, master->shape[0]);
     if (to.data == master->data)
         return INVAR_OK;
-    return invar_device_copy(dev, to.data, master->data, invar_near_span(master));
+    return invar_device_copy(dev, to.data, master->data, invar_host_staging_span(master));
 }
 
 /* Each rank makes the rows that it owns, and gets the others'. */
 static invar_status refresh(invar_model *model, const invar_model *from, const invar_device *dev)
 {
-    invar_caller caller;
+    invar_op_runner caller;
     invar_status status = INVAR_OK;
 
-    invar_caller_init(&caller, dev);
+    invar_op_runner_init(&caller, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
         status = refresh_param(&caller, &model->params[i], &from->params[i], dev);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     return status == INVAR_OK ? invar_weights_gather(model) : status;
 }
 
-invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
+invar_status invar_model_update_weights(invar_model *model, const invar_device *dev)
 {
     return refresh(model, model, dev);
 }
@@ -595,7 +597,8 @@ static invar_status copy_param(const invar_param *to, const invar_param *from,
     if (to->master_row != from->master_row || to->master.shape[0] != from->master.shape[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has masters of other rows in the other model",
                           to->name);
-    return invar_device_copy(dev, to->master.data, from->master.data, invar_near_span(&to->master));
+    return invar_device_copy(dev, to->master.data, from->master.data,
+                             invar_host_staging_span(&to->master));
 }
 
 static invar_status copy_params(const invar_param *to, const invar_param *from, int64_t count,
@@ -640,7 +643,7 @@ size_t invar_model_weight_bytes(const invar_model *model)
 
 bool invar_model_is_divided(const invar_model *model)
 {
-    return invar_model_part_ranks(&model->part) > 1;
+    return invar_model_partition_ranks(&model->part) > 1;
 }
 
 bool invar_model_is_cut(const invar_model *model)
@@ -657,18 +660,18 @@ invar_status invar_model_digests(invar_digest *out, const invar_model *model,
                                  const invar_tensor *of, const invar_device *dev)
 {
     invar_status status = INVAR_OK;
-    invar_digests digests;
+    invar_tensor_hasher digests;
 
-    if (invar_model_is_divided(model) || invar_owners_divide(model))
-        return invar_pieces_digests(out, model, of, dev);
-    invar_digests_init(&digests, dev);
+    if (invar_model_is_divided(model) || invar_zero_partition_divide(model))
+        return invar_logical_shards_digests(out, model, of, dev);
+    invar_tensor_hasher_init(&digests, dev);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
-        status = invar_digests_add_cut(&digests, of ? &of[i] : &p->master, &p->cut);
+        status = invar_tensor_hasher_add_cut(&digests, of ? &of[i] : &p->master, &p->cut);
     }
     if (status == INVAR_OK)
-        status = invar_digests_read(out, &digests);
-    invar_digests_release(&digests);
+        status = invar_tensor_hasher_read(out, &digests);
+    invar_tensor_hasher_release(&digests);
     return status;
 }
 

@@ -3,7 +3,7 @@
  *
  * The order of `params` is canonical: gradients are normed, weights hashed and files written in it.
  * Every parameter has a master in f32. What the ops read is `weight`: the master itself (fp32), its
- * rounding (bf16), or its quantisation, made anew from the master after every change. Where ranks
+ * rounding (bf16), or its quantization, made anew from the master after every change. Where ranks
  * own rows each (shard/owners.h), all of them have the weight, and each the master of its own rows.
  * So values enter a model through shard/fill.h, and leave it through shard/masters.h. The experts
  * of a layer are one parameter, stacked: expert e is the rows [e * rows, (e + 1) * rows). All
@@ -51,9 +51,9 @@ typedef struct invar_model {
     invar_dtype storage;
     bool weights_alone; /* it has no masters, unless weights are f32 */
     const invar_layout
-        *layout;           /* of the ranks that hold the model together; NULL: this one alone */
-    invar_model_part part; /* what of it is here */
-    invar_param *params;   /* (n_params) in canonical order, all that is trained */
+        *layout; /* of the ranks that hold the model together; NULL: this one alone */
+    invar_model_partition part; /* what of it is here */
+    invar_param *params;        /* (n_params) in canonical order, all that is trained */
     int64_t n_params;
     invar_param *base; /* (n_base) without adapters: params; else frozen ones behind them */
     int64_t n_base;
@@ -100,8 +100,8 @@ invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *
  * A model with adapters of its own, undefined, and the frozen base of another one, which lives
  * longer.
  */
-invar_status invar_model_new_beside(invar_model **out, const invar_model *other,
-                                    const invar_device *dev) INVAR_MUST_USE;
+invar_status invar_model_new_sharing_base(invar_model **out, const invar_model *other,
+                                          const invar_device *dev) INVAR_MUST_USE;
 void invar_model_free(invar_model *model);
 
 /*
@@ -123,7 +123,7 @@ invar_status invar_model_init_adapters(invar_model *model, uint32_t seed,
  * Makes every `weight` from its master, after a change of masters: each rank its own rows, and the
  * owners of rows gather them. Fillings and the optimizer write both by themselves.
  */
-invar_status invar_model_refresh(invar_model *model, const invar_device *dev) INVAR_MUST_USE;
+invar_status invar_model_update_weights(invar_model *model, const invar_device *dev) INVAR_MUST_USE;
 
 /*
  * The same from the masters of another model, of any format, with the same spec, layout and device:

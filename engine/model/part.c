@@ -15,40 +15,41 @@
 
 #include "base/invar_banned.h"
 
-invar_model_part invar_model_part_of(const invar_layout *layout, int rank)
+invar_model_partition invar_model_partition_of(const invar_layout *layout, int rank)
 {
-    invar_model_part part = {
+    invar_model_partition part = {
         .tensors = 1, .expert_tensors = 1, .experts = 1, .contexts = 1, .stages = 1, .chunks = 1};
-    invar_layout_place place;
+    invar_rank_coords place;
 
     if (!layout)
         return part;
-    place = invar_layout_place_of(layout, rank);
-    return (invar_model_part){.tensor = place.tensor,
-                              .tensors = layout->tensor.size,
-                              .expert_tensors = layout->expert_tensor,
-                              .expert = place.expert,
-                              .experts = layout->expert.size,
-                              .context = place.context,
-                              .contexts = layout->context.size,
-                              .stage = place.pipeline,
-                              .stages = layout->pipeline.size,
-                              .chunks = layout->chunks};
+    place = invar_rank_coords_of(layout, rank);
+    return (invar_model_partition){.tensor = place.tensor,
+                                   .tensors = layout->tensor.size,
+                                   .expert_tensors = layout->expert_tensor,
+                                   .expert = place.expert,
+                                   .experts = layout->expert.size,
+                                   .context = place.context,
+                                   .contexts = layout->context.size,
+                                   .stage = place.pipeline,
+                                   .stages = layout->pipeline.size,
+                                   .chunks = layout->chunks};
 }
 
-int32_t invar_model_part_ranks(const invar_model_part *part)
+int32_t invar_model_partition_ranks(const invar_model_partition *part)
 {
     return part->stages * part->experts * part->tensors;
 }
 
-int32_t invar_model_part_number(const invar_model_part *part)
+int32_t invar_model_partition_number(const invar_model_partition *part)
 {
     return (part->stage * part->experts + part->expert) * part->tensors + part->tensor;
 }
 
-invar_model_part invar_model_part_numbered(const invar_model_part *part, int32_t number)
+invar_model_partition invar_model_partition_numbered(const invar_model_partition *part,
+                                                     int32_t number)
 {
-    invar_model_part out = *part;
+    invar_model_partition out = *part;
 
     out.tensor = number % part->tensors;
     out.expert = number / part->tensors % part->experts;
@@ -58,28 +59,29 @@ invar_model_part invar_model_part_numbered(const invar_model_part *part, int32_t
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-invar_layout_share invar_model_part_chunk(const invar_model_part *part, int64_t layers,
-                                          int64_t chunk)
+invar_index_range invar_model_partition_chunk(const invar_model_partition *part, int64_t layers,
+                                              int64_t chunk)
 {
-    return invar_layout_share_of(layers, part->stages * part->chunks, (int)chunk);
+    return invar_layout_range_of(layers, part->stages * part->chunks, (int)chunk);
 }
 
-bool invar_model_part_has(const invar_model_part *part, int64_t layers, int64_t layer)
+bool invar_model_partition_has(const invar_model_partition *part, int64_t layers, int64_t layer)
 {
     for (int64_t c = part->stage; c < part->stages * part->chunks; c += part->stages) {
-        invar_layout_share share = invar_model_part_chunk(part, layers, c);
+        invar_index_range share = invar_model_partition_chunk(part, layers, c);
         if (layer >= share.first && layer < share.first + share.count)
             return true;
     }
     return false;
 }
 
-static bool has(const invar_model_part *part, const invar_model_spec *spec, const invar_param *p)
+static bool has(const invar_model_partition *part, const invar_model_spec *spec,
+                const invar_param *p)
 {
     bool first = part->stage == 0, last = part->stage == part->stages - 1;
 
     if (p->layer >= 0)
-        return invar_model_part_has(part, spec->layers, p->layer);
+        return invar_model_partition_has(part, spec->layers, p->layer);
     if (p->kind == INVAR_PARAM_EMBEDDING)
         return first || (last && spec->tied && !spec->value_head);
     return last;
@@ -95,25 +97,25 @@ static bool of_experts(const invar_param *p)
 }
 
 /* Ranks that divide the parameter. */
-static int32_t divisors(const invar_model_part *part, const invar_param *p)
+static int32_t divisors(const invar_model_partition *part, const invar_param *p)
 {
     if (p->cut.pieces == 1)
         return 1;
     return of_experts(p) ? part->expert_tensors : part->tensors;
 }
 
-invar_param_box invar_model_part_box(const invar_model_part *part, const invar_model_spec *spec,
-                                     const invar_param *p)
+invar_param_shard invar_model_partition_box(const invar_model_partition *part,
+                                            const invar_model_spec *spec, const invar_param *p)
 {
-    invar_param_box box = {
+    invar_param_shard box = {
         .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.pieces};
     int32_t ranks = divisors(part, p);
     int64_t whole = p->cut.columns ? p->cols : p->rows, first, end;
 
     if (!has(part, spec, p))
-        return (invar_param_box){0};
+        return (invar_param_shard){0};
     if (of_experts(p)) {
-        invar_layout_share share = invar_layout_share_of(p->stack, part->experts, part->expert);
+        invar_index_range share = invar_layout_range_of(p->stack, part->experts, part->expert);
         box.expert = share.first;
         box.experts = share.count;
     }
@@ -128,19 +130,20 @@ invar_param_box invar_model_part_box(const invar_model_part *part, const invar_m
     return box;
 }
 
-static int32_t who_has_expert(const invar_model_part *any, const invar_param *p, int64_t expert)
+static int32_t who_has_expert(const invar_model_partition *any, const invar_param *p,
+                              int64_t expert)
 {
     int32_t rank = any->experts - 1;
 
-    while (invar_layout_share_of(p->stack, any->experts, rank).first > expert)
+    while (invar_layout_range_of(p->stack, any->experts, rank).first > expert)
         rank--;
     return rank;
 }
 
-int32_t invar_model_part_first(const invar_model_part *any, const invar_model_spec *spec,
-                               const invar_param *p, int64_t expert, int32_t v)
+int32_t invar_model_partition_first(const invar_model_partition *any, const invar_model_spec *spec,
+                                    const invar_param *p, int64_t expert, int32_t v)
 {
-    invar_model_part part = *any;
+    invar_model_partition part = *any;
     int32_t ranks = divisors(any, p);
 
     part.tensor = ranks == 1 ? 0 : v / (p->cut.pieces / ranks);
@@ -148,42 +151,42 @@ int32_t invar_model_part_first(const invar_model_part *any, const invar_model_sp
     part.stage = 0;
     while (!has(&part, spec, p))
         part.stage++;
-    return invar_model_part_number(&part);
+    return invar_model_partition_number(&part);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-invar_box_runs invar_box_runs_of(const invar_param *p, const invar_param_box *box)
+invar_shard_runs invar_param_shard_runs_of(const invar_param *p, const invar_param_shard *box)
 {
     int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1;
     bool whole_rows = own == cols; // then those of an expert lie together
-    invar_box_runs runs = {.in_expert = whole_rows ? 1 : box->rows,
-                           .length = whole_rows ? box->rows * cols : own,
-                           .first = (box->expert * p->rows + box->row) * cols + box->col,
-                           .step = cols,
-                           .jump = p->rows * cols};
+    invar_shard_runs runs = {.in_expert = whole_rows ? 1 : box->rows,
+                             .length = whole_rows ? box->rows * cols : own,
+                             .first = (box->expert * p->rows + box->row) * cols + box->col,
+                             .step = cols,
+                             .jump = p->rows * cols};
 
     runs.count = box->experts * runs.in_expert;
     return runs;
 }
 
-void invar_box_take(float *out, const invar_param *p, const invar_param_box *box,
-                    const float *whole)
+void invar_param_shard_take(float *out, const invar_param *p, const invar_param_shard *box,
+                            const float *whole)
 {
-    invar_box_runs runs = invar_box_runs_of(p, box);
+    invar_shard_runs runs = invar_param_shard_runs_of(p, box);
 
     for (int64_t k = 0; k < runs.count; k++)
-        memcpy(out + k * runs.length, whole + invar_box_run_at(&runs, k),
+        memcpy(out + k * runs.length, whole + invar_param_shard_run_at(&runs, k),
                (size_t)runs.length * sizeof *out);
 }
 
-void invar_box_put(float *whole, const invar_param *p, const invar_param_box *box,
-                   const float *values)
+void invar_param_shard_put(float *whole, const invar_param *p, const invar_param_shard *box,
+                           const float *values)
 {
-    invar_box_runs runs = invar_box_runs_of(p, box);
+    invar_shard_runs runs = invar_param_shard_runs_of(p, box);
 
     for (int64_t k = 0; k < runs.count; k++)
-        memcpy(whole + invar_box_run_at(&runs, k), values + k * runs.length,
+        memcpy(whole + invar_param_shard_run_at(&runs, k), values + k * runs.length,
                (size_t)runs.length * sizeof *whole);
 }
 
@@ -206,17 +209,17 @@ static bool has_empty_piece(const invar_param *p, int32_t step)
 /*
  * Can `tensors` ranks divide the parameter? Each needs some of it. Where their pieces are not those
  * that each would have alone, every piece is a product of its own: none may be empty, and experts
- * and quantised tensors have no view of some columns.
+ * and quantized tensors have no view of some columns.
  */
-static bool divides(const invar_param *p, int32_t tensors, bool quantised)
+static bool divides(const invar_param *p, int32_t tensors, bool quantized)
 {
     int64_t whole = p->cut.columns ? p->cols : p->rows;
 
     if (p->cut.pieces % tensors != 0 || has_empty_piece(p, p->cut.pieces / tensors))
         return false;
-    if (invar_shards_even(whole, p->cut.atom, p->cut.pieces, tensors))
+    if (invar_shards_divide_evenly(whole, p->cut.atom, p->cut.pieces, tensors))
         return true;
-    return p->kind != INVAR_PARAM_EXPERT && !(quantised && p->kind == INVAR_PARAM_LINEAR) &&
+    return p->kind != INVAR_PARAM_EXPERT && !(quantized && p->kind == INVAR_PARAM_LINEAR) &&
            !has_empty_piece(p, 1);
 }
 
@@ -228,7 +231,7 @@ static bool keeps_groups(const invar_model_spec *spec, const invar_param *q, con
                          int32_t tensors)
 {
     int64_t group = spec->heads / spec->kv_heads;
-    bool even = invar_shards_even(q->rows, q->cut.atom, q->cut.pieces, tensors);
+    bool even = invar_shards_divide_evenly(q->rows, q->cut.atom, q->cut.pieces, tensors);
     int32_t step = even ? q->cut.pieces / tensors : 1;
 
     for (int32_t v = step; v < q->cut.pieces; v += step)
@@ -244,11 +247,11 @@ static int64_t pieces_of(int64_t logical)
 
 /* A model that ranks would divide. */
 typedef struct candidate {
-    const invar_model_part *part;
+    const invar_model_partition *part;
     const invar_model_spec *spec;
     const invar_param *params;
     int64_t count;
-    bool quantised;
+    bool quantized;
     char why[INVAR_PARAM_NAME_SIZE + 80]; /* the last number of ranks that was tried does not fit */
 } candidate;
 
@@ -273,7 +276,7 @@ static bool fits_param(candidate *c, const invar_param *p, int32_t tensors)
     int64_t whole = p->cut.columns ? p->cols : p->rows;
     bool divided = p->kind != INVAR_PARAM_EXPERT || c->part->expert_tensors > 1;
 
-    if (p->cut.pieces == 1 || !divided || divides(p, tensors, c->quantised))
+    if (p->cut.pieces == 1 || !divided || divides(p, tensors, c->quantized))
         return true;
     (void)snprintf(c->why, sizeof c->why, "%s has %" PRId64 " %s in atoms of %" PRId64, p->name,
                    whole, p->cut.columns ? "columns" : "rows", p->cut.atom);
@@ -323,10 +326,10 @@ static invar_status check_tensors(candidate *c)
 /* Has every tensor-parallel rank so many times some key and value heads? */
 static bool divides_heads(const candidate *c, const invar_param *k, int32_t contexts)
 {
-    invar_model_part part = *c->part;
+    invar_model_partition part = *c->part;
 
     for (part.tensor = 0; part.tensor < part.tensors; part.tensor++)
-        if (invar_model_part_box(&part, c->spec, k).rows / c->spec->head_dim % contexts != 0)
+        if (invar_model_partition_box(&part, c->spec, k).rows / c->spec->head_dim % contexts != 0)
             return false;
     return true;
 }
@@ -335,7 +338,7 @@ static bool divides_heads(const candidate *c, const invar_param *k, int32_t cont
 static bool divides_shards(const candidate *c, const invar_param *q, int32_t contexts)
 {
     int64_t dim = c->spec->head_dim, group = c->spec->heads / c->spec->kv_heads;
-    invar_cut cut = q->cut;
+    invar_logical_split cut = q->cut;
 
     cut.atom /= dim;
     return invar_heads_shards(c->spec->heads, &cut, c->part->tensors * contexts) > 1 ||
@@ -377,7 +380,7 @@ static invar_status check_contexts(const candidate *c)
         return INVAR_OK;
     if (fits_contexts(c, contexts))
         return INVAR_OK;
-    for (int32_t n = 2; n <= c->spec->kv_heads && n <= INVAR_ROWS_MOST_RANKS; n++)
+    for (int32_t n = 2; n <= c->spec->kv_heads && n <= INVAR_ROW_PARTITION_MAX_RANKS; n++)
         if (fits_contexts(c, n))
             (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", n);
     if (!divides_experts(c, contexts))
@@ -392,10 +395,11 @@ static invar_status check_contexts(const candidate *c)
                       contexts, c->spec->kv_heads, c->part->tensors, sizes);
 }
 
-invar_status invar_model_part_check(const invar_model_part *part, const invar_model_spec *spec,
-                                    const invar_param *params, int64_t count, bool quantised)
+invar_status invar_model_partition_check(const invar_model_partition *part,
+                                         const invar_model_spec *spec, const invar_param *params,
+                                         int64_t count, bool quantized)
 {
-    candidate asked = {part, spec, params, count, quantised, ""};
+    candidate asked = {part, spec, params, count, quantized, ""};
 
     if (part->stages * part->chunks > spec->layers)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

@@ -21,52 +21,53 @@ extern "C" {
 #endif
 
 /* Which rows of a pass are whose; undivided: all are this rank's. */
-typedef struct invar_row_divisions {
-    invar_row_division own;     /* of the residual stream */
-    invar_row_division context; /* between its sums: of context-parallel ranks */
-    invar_row_division stream;  /* of these, of the stream: of tensor-parallel ranks */
-} invar_row_divisions;
+typedef struct invar_row_partitions {
+    invar_row_partition own;     /* of the residual stream */
+    invar_row_partition context; /* between its sums: of context-parallel ranks */
+    invar_row_partition stream;  /* of these, of the stream: of tensor-parallel ranks */
+} invar_row_partitions;
 
 /* What the program of the layers depends on; compared byte by byte. */
 typedef struct invar_body_key {
     invar_model_spec spec;
     int64_t format;
-    invar_layout_share layers;
+    invar_index_range layers;
     int64_t rows, samples, units;
     int64_t kv_span, q_span;
     invar_kv_pages cache; /* of the first layer, without addresses */
     int64_t replayed, routed;
-    invar_model_part part;
-    invar_row_divisions division;
+    invar_model_partition part;
+    invar_row_partitions division;
 } invar_body_key;
 
 /* The head's rows: R of them, chosen from the T. Tensors as its program names them. */
-typedef struct invar_head_acts {
-    invar_tensor x;        /* (R, hidden) */
-    invar_tensor norm;     /* (R, hidden) */
-    invar_tensor logits;   /* (C, vocab) f32: of one piece, or of all where that is one */
-    invar_tensor own;      /* (C, ids of this rank) f32: the same logits; absent: all are its own */
-    invar_tensor sums;     /* (C, invar_logprob_sums_of) f32, of own; there are no logits then */
-    invar_tensor parts;    /* (ranks * C, ...) f32: own of all ranks, or sums */
-    invar_tensor logp;     /* (R) f32 */
-    invar_tensor entropy;  /* (R) f32, right behind logp */
-    invar_tensor max;      /* (R) f32 */
-    invar_tensor logsum;   /* (R) f32 */
+typedef struct invar_head_activations {
+    invar_tensor x;       /* (R, hidden) */
+    invar_tensor norm;    /* (R, hidden) */
+    invar_tensor logits;  /* (C, vocab) f32: of one piece, or of all where that is one */
+    invar_tensor own;     /* (C, ids of this rank) f32: the same logits; absent: all are its own */
+    invar_tensor sums;    /* (C, invar_logprob_sum_columns) f32, of own; there are no logits then */
+    invar_tensor parts;   /* (ranks * C, ...) f32: own of all ranks, or sums */
+    invar_tensor logp;    /* (R) f32 */
+    invar_tensor entropy; /* (R) f32, right behind logp */
+    invar_tensor max;     /* (R) f32 */
+    invar_tensor logsum;  /* (R) f32 */
     invar_tensor d_logits; /* (C, vocab) storage; the memory of logits where storage is f32 */
     invar_tensor d_norm;   /* (R, hidden) */
     invar_tensor d_x;      /* (R + 1, hidden): a row of zeros at the end */
     int64_t pieces;
-} invar_head_acts;
+} invar_head_activations;
 
 /* Arrays of the head on the host. */
 typedef struct invar_head_arrays {
-    int32_t *row;            /* (R) */
-    int64_t *parts;          /* the units of each piece, counted from its first row, in a row */
-    float *fetched;          /* (2, R) log-probabilities and entropies */
-    int32_t *back;           /* (T) where a row is among the R, or R; with a backward only */
-    void *values;            /* (R) room for gradients of values; with a backward only */
-    invar_segments *samples; /* of its points: all units, those of each piece, samples of tokens */
-    invar_segments *there;   /* the same, where ops read them */
+    int32_t *row;   /* (R) */
+    int64_t *parts; /* the units of each piece, counted from its first row, in a row */
+    float *fetched; /* (2, R) log-probabilities and entropies */
+    int32_t *back;  /* (T) where a row is among the R, or R; with a backward only */
+    void *values;   /* (R) room for gradients of values; with a backward only */
+    invar_row_offsets
+        *samples;             /* of its points: all units, those of each piece, samples of tokens */
+    invar_row_offsets *there; /* the same, where ops read them */
 } invar_head_arrays;
 
 typedef enum invar_pass_state {
@@ -77,64 +78,65 @@ typedef enum invar_pass_state {
 } invar_pass_state;
 
 /* A program with its memory. */
-typedef struct invar_pass_part {
-    invar_program *program;
+typedef struct invar_pass_graph {
+    invar_op_graph *program;
     invar_builder builder;
     void *memory;
     size_t bytes;
-} invar_pass_part;
+} invar_pass_graph;
 
 struct invar_pass {
-    invar_caller caller;
+    invar_op_runner caller;
     invar_pass_options options;
-    invar_forward_probe probe;
-    invar_watch_memory watched;
+    invar_forward_hooks probe;
+    invar_hook_buffers watched;
     const invar_model *model;
-    invar_rows rows;        /* the host's */
-    invar_segments samples; /* of the rows, where ops read them */
-    invar_row_divisions division;
+    invar_packed_rows rows;    /* the host's */
+    invar_row_offsets samples; /* of the rows, where ops read them */
+    invar_row_partitions division;
     int64_t *own_units; /* of these, the host's */
     int64_t own_units_room;
     int32_t *in_order; /* (rows) 0, 1, ..., where context-parallel ranks divide rows */
     int64_t in_order_room;
-    invar_pass_part body;
+    invar_pass_graph body;
     invar_body_key key; /* of the body's program */
     invar_decoder ends;
-    invar_staging staging;
-    invar_mover mover;
-    invar_vocab vocab;
-    invar_head_rows head;                      /* the host's */
-    int64_t chosen[INVAR_ROWS_MOST_RANKS + 1]; /* of its rows, where those of each rank begin */
-    invar_pass_part tail;
-    invar_head_acts acts;
+    invar_upload_buffer staging;
+    invar_transfer_runner mover;
+    invar_vocab_parallel vocab;
+    invar_logit_rows head; /* the host's */
+    int64_t
+        chosen[INVAR_ROW_PARTITION_MAX_RANKS + 1]; /* of its rows, where those of each rank begin */
+    invar_pass_graph tail;
+    invar_head_activations acts;
     invar_head_arrays arrays;
-    invar_point stream; /* what the head begins with */
-    bool entropy_back;  /* the last backward had gradients of entropies */
-    invar_staging head_staging, back_staging;
+    invar_graph_point stream; /* what the head begins with */
+    bool entropy_back;        /* the last backward had gradients of entropies */
+    invar_upload_buffer head_staging, back_staging;
     void *array_memory; /* on the host */
     size_t array_bytes;
-    const void *given[INVAR_PROGRAM_MOST_GIVEN]; /* by invar_given_memory */
+    const void *given[INVAR_OP_GRAPH_MAX_GIVEN]; /* by invar_graph_input */
     invar_pass_state state;
 };
 
 /* The gradient of the stream as the head leaves it. */
-extern const invar_point invar_head_stream;
+extern const invar_graph_point invar_head_stream;
 
 /* Rows of the residual stream that this rank has. */
-invar_layout_share invar_pass_own_rows(const invar_pass *pass);
+invar_index_range invar_pass_own_rows(const invar_pass *pass);
 
 /* How the program of that part is run now. */
-invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *part);
+invar_graph_exec_args invar_pass_how(invar_pass *pass, const invar_pass_graph *part);
 
 /* Plans the part's program, which is whole, and makes its memory large enough. */
-invar_status invar_pass_place(invar_pass *pass, invar_pass_part *part,
+invar_status invar_pass_place(invar_pass *pass, invar_pass_graph *part,
                               const char *what) INVAR_MUST_USE;
 
 /* The first part of a backward, down to the gradient of the stream. */
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
                                  invar_grads *grads) INVAR_MUST_USE;
 invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
-                                        const invar_segments *units,
+                                        const invar_row_offsets *units,
                                         invar_grads *grads) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -22,12 +22,12 @@ static bool cut_along_columns(const invar_param *p)
     return p->cut.pieces > 1 && p->cut.columns;
 }
 
-int64_t invar_pieces_of(const invar_param *p)
+int64_t invar_logical_shards_of(const invar_param *p)
 {
     return p->cut.pieces > 1 ? p->stack * p->cut.pieces : 1;
 }
 
-int64_t invar_pieces_here(const invar_param *p)
+int64_t invar_logical_shards_here(const invar_param *p)
 {
     if (p->cut.pieces > 1)
         return p->own.experts * p->own.pieces;
@@ -40,14 +40,14 @@ static int64_t start_of(const invar_param *p, int32_t v)
     return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.pieces, v);
 }
 
-invar_layout_share invar_piece_share(const invar_param *p, int32_t v)
+invar_index_range invar_logical_shard_share(const invar_param *p, int32_t v)
 {
-    return (invar_layout_share){start_of(p, v), start_of(p, v + 1) - start_of(p, v)};
+    return (invar_index_range){start_of(p, v), start_of(p, v + 1) - start_of(p, v)};
 }
 
-invar_tensor invar_piece_of(const invar_param *p, const invar_tensor *t, int64_t piece)
+invar_tensor invar_logical_shard_of(const invar_param *p, const invar_tensor *t, int64_t piece)
 {
-    const invar_param_box *own = &p->own;
+    const invar_param_shard *own = &p->own;
     int64_t row, first, size;
     invar_tensor rows;
     int32_t v;
@@ -70,40 +70,42 @@ static int64_t leaves_in(int64_t elements)
     return bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0);
 }
 
-invar_layout_share invar_piece_rows(const invar_param *p, int64_t piece)
+invar_index_range invar_logical_shard_rows(const invar_param *p, int64_t piece)
 {
     int64_t first = p->cut.pieces > 1 ? piece / p->own.pieces * p->own.rows : 0;
     int32_t v = p->own.piece + (int32_t)(piece % p->own.pieces);
 
     if (p->cut.pieces == 1)
-        return (invar_layout_share){0, p->own.experts * p->own.rows};
+        return (invar_index_range){0, p->own.experts * p->own.rows};
     if (p->cut.columns)
-        return (invar_layout_share){first, p->own.rows};
-    return (invar_layout_share){first + start_of(p, v) - p->own.row,
-                                start_of(p, v + 1) - start_of(p, v)};
+        return (invar_index_range){first, p->own.rows};
+    return (invar_index_range){first + start_of(p, v) - p->own.row,
+                               start_of(p, v + 1) - start_of(p, v)};
 }
 
-int64_t invar_piece_at(const invar_param *p, int64_t row)
+int64_t invar_logical_shard_at(const invar_param *p, int64_t row)
 {
     int64_t piece = p->cut.pieces > 1 ? row / p->own.rows * p->own.pieces : 0;
 
-    while (row >= invar_piece_rows(p, piece).first + invar_piece_rows(p, piece).count)
+    while (row >=
+           invar_logical_shard_rows(p, piece).first + invar_logical_shard_rows(p, piece).count)
         piece++;
     return piece;
 }
 
-static invar_layout_share common(const invar_layout_share *a, const invar_layout_share *b)
+static invar_index_range common(const invar_index_range *a, const invar_index_range *b)
 {
     int64_t first = a->first > b->first ? a->first : b->first;
     int64_t end_a = a->first + a->count, end_b = b->first + b->count;
     int64_t end = end_a < end_b ? end_a : end_b;
 
-    return (invar_layout_share){first, end > first ? end - first : 0};
+    return (invar_index_range){first, end > first ? end - first : 0};
 }
 
-int64_t invar_piece_leaves(const invar_param *p, int64_t piece, const invar_layout_share *rows)
+int64_t invar_logical_shard_leaves(const invar_param *p, int64_t piece,
+                                   const invar_index_range *rows)
 {
-    invar_layout_share own = invar_piece_rows(p, piece);
+    invar_index_range own = invar_logical_shard_rows(p, piece);
     int32_t v = p->own.piece + (int32_t)(piece % p->own.pieces);
     int64_t cols = cut_along_columns(p) ? start_of(p, v + 1) - start_of(p, v) : p->own.cols;
 
@@ -111,32 +113,33 @@ int64_t invar_piece_leaves(const invar_param *p, int64_t piece, const invar_layo
 }
 
 /* Of rows that are no whole piece: those lie together. */
-static void list_leaves(invar_tensor *out, const invar_tensor *t, const invar_layout_share *rows)
+static void list_leaves(invar_tensor *out, const invar_tensor *t, const invar_index_range *rows)
 {
     int64_t each = t->rank == 2 ? t->shape[1] : 1, left = rows->count * each;
     float *at = (float *)t->data + rows->first * each;
 
-    for (; left > 0; left -= INVAR_PIECE_LEAF_ELEMENTS, at += INVAR_PIECE_LEAF_ELEMENTS)
-        *out++ =
-            invar_tensor_1d(at, INVAR_DTYPE_F32,
-                            left < INVAR_PIECE_LEAF_ELEMENTS ? left : INVAR_PIECE_LEAF_ELEMENTS);
+    for (; left > 0;
+         left -= INVAR_LOGICAL_SHARD_LEAF_ELEMENTS, at += INVAR_LOGICAL_SHARD_LEAF_ELEMENTS)
+        *out++ = invar_tensor_1d(
+            at, INVAR_DTYPE_F32,
+            left < INVAR_LOGICAL_SHARD_LEAF_ELEMENTS ? left : INVAR_LOGICAL_SHARD_LEAF_ELEMENTS);
 }
 
-int64_t invar_piece_parts(invar_tensor *out, const invar_param *p, const invar_tensor *t,
-                          int64_t piece, const invar_layout_share *rows)
+int64_t invar_logical_shard_parts(invar_tensor *out, const invar_param *p, const invar_tensor *t,
+                                  int64_t piece, const invar_index_range *rows)
 {
-    invar_layout_share own = invar_piece_rows(p, piece), some = common(&own, rows);
+    invar_index_range own = invar_logical_shard_rows(p, piece), some = common(&own, rows);
 
     if (some.count == 0)
         return 0;
     if (some.count == own.count) {
         if (out)
-            *out = invar_piece_of(p, t, piece);
+            *out = invar_logical_shard_of(p, t, piece);
         return 1;
     }
     if (out)
         list_leaves(out, t, &some);
-    return invar_piece_leaves(p, piece, rows);
+    return invar_logical_shard_leaves(p, piece, rows);
 }
 
 /* Of piece v of an expert, or of all of a parameter that is not cut. */
@@ -159,38 +162,40 @@ static int64_t leaves_each(const invar_param *p)
     return leaves;
 }
 
-invar_layout_share invar_pieces_among(const invar_param *p, const invar_layout_share *rows)
+invar_index_range invar_logical_shards_among(const invar_param *p, const invar_index_range *rows)
 {
     int64_t first, last;
 
     if (rows->count == 0)
-        return (invar_layout_share){0, 0};
-    first = invar_piece_at(p, rows->first);
-    last = invar_piece_at(p, rows->first + rows->count - 1);
-    return (invar_layout_share){first, last - first + (cut_along_columns(p) ? p->own.pieces : 1)};
+        return (invar_index_range){0, 0};
+    first = invar_logical_shard_at(p, rows->first);
+    last = invar_logical_shard_at(p, rows->first + rows->count - 1);
+    return (invar_index_range){first, last - first + (cut_along_columns(p) ? p->own.pieces : 1)};
 }
 
-static int64_t leaves_among(const invar_param *p, const invar_layout_share *rows)
+static int64_t leaves_among(const invar_param *p, const invar_index_range *rows)
 {
-    invar_layout_share pieces = invar_pieces_among(p, rows);
+    invar_index_range pieces = invar_logical_shards_among(p, rows);
     int64_t leaves = 0;
 
     for (int64_t k = pieces.first; k < pieces.first + pieces.count; k++)
-        leaves += invar_piece_leaves(p, k, rows);
+        leaves += invar_logical_shard_leaves(p, k, rows);
     return leaves;
 }
 
 /* ---- who gives ------------------------------------------------------------------------------- */
 
-int invar_pieces_giver(const invar_model *model, const invar_param *p, int64_t expert, int32_t v)
+int invar_logical_shards_contributor(const invar_model *model, const invar_param *p, int64_t expert,
+                                     int32_t v)
 {
-    return invar_model_part_first(&model->part, &model->spec, p, expert, v);
+    return invar_model_partition_first(&model->part, &model->spec, p, expert, v);
 }
 
-bool invar_pieces_given(const invar_model *model, const invar_param *p)
+bool invar_logical_shards_is_contributor(const invar_model *model, const invar_param *p)
 {
-    return p->own.experts > 0 && invar_pieces_giver(model, p, p->own.expert, p->own.piece) ==
-                                     invar_model_part_number(&model->part);
+    return p->own.experts > 0 &&
+           invar_logical_shards_contributor(model, p, p->own.expert, p->own.piece) ==
+               invar_model_partition_number(&model->part);
 }
 
 /* ---- gathering ------------------------------------------------------------------------------- */
@@ -218,13 +223,13 @@ typedef struct givers {
 
 static void find_givers(givers *out, const invar_model *model, const invar_param *p, int64_t expert)
 {
-    invar_model_part first;
-    invar_param_box box;
+    invar_model_partition first;
+    invar_param_shard box;
 
     for (int32_t v = 0; v < p->cut.pieces; v++)
-        out->of[v] = invar_pieces_giver(model, p, expert, v);
-    first = invar_model_part_numbered(&model->part, out->of[0]);
-    box = invar_model_part_box(&first, &model->spec, p);
+        out->of[v] = invar_logical_shards_contributor(model, p, expert, v);
+    first = invar_model_partition_numbered(&model->part, out->of[0]);
+    box = invar_model_partition_box(&first, &model->spec, p);
     out->end = box.expert + box.experts;
 }
 
@@ -239,7 +244,7 @@ static size_t walk(gathering *g, char *out)
         const invar_param *p = &model->params[i];
         givers who = {.end = 0};
 
-        for (int64_t k = 0; k < invar_pieces_of(p); k++, piece++) {
+        for (int64_t k = 0; k < invar_logical_shards_of(p); k++, piece++) {
             size_t bytes = piece_bytes(g, piece);
             int giver;
             if (k / p->cut.pieces >= who.end)
@@ -258,7 +263,7 @@ static size_t walk(gathering *g, char *out)
 static invar_status move_along(const gathering *g, const invar_layout_axis *axis, int width,
                                const char *phase)
 {
-    int number = invar_model_part_number(&g->model->part), all = width * axis->size;
+    int number = invar_model_partition_number(&g->model->part), all = width * axis->size;
     int first = number / all * all;
     size_t *parts = NULL;
     invar_status status;
@@ -289,8 +294,8 @@ static invar_status move(const gathering *g, const char *phase)
 
 static invar_status gather(gathering *g, void *out, const char *phase, const void *own)
 {
-    int ranks = invar_model_part_ranks(&g->model->part);
-    int self = invar_model_part_number(&g->model->part);
+    int ranks = invar_model_partition_ranks(&g->model->part);
+    int self = invar_model_partition_number(&g->model->part);
     bool dry = g->model->dev.backend->memory.dry;
     size_t total;
 
@@ -303,7 +308,7 @@ static invar_status gather(gathering *g, void *out, const char *phase, const voi
         memset(out, 0, total);
     if (ranks == 1 && !dry && total > 0)
         memcpy(out, own, total);
-    if (ranks == 1 || invar_layout_silent(g->model->layout, dry))
+    if (ranks == 1 || invar_layout_skips_transfers(g->model->layout, dry))
         return INVAR_OK;
     for (int r = 1; r < ranks; r++)
         g->at[r] = g->at[r - 1] + g->bytes[r - 1];
@@ -316,8 +321,8 @@ static invar_status gather(gathering *g, void *out, const char *phase, const voi
     return INVAR_OK;
 }
 
-invar_status invar_pieces_gather(void *out, const invar_model *model, const char *phase,
-                                 const void *own, size_t size, const int64_t *counts)
+invar_status invar_logical_shards_gather(void *out, const invar_model *model, const char *phase,
+                                         const void *own, size_t size, const int64_t *counts)
 {
     gathering g = {.model = model, .size = size, .counts = counts};
     invar_status status = gather(&g, out, phase, own);
@@ -333,8 +338,8 @@ typedef struct hashing {
     const invar_model *model;
     const invar_tensor *of; /* NULL: masters */
     bool dry;               /* nothing is hashed: moves are made, and digests are zeros */
-    invar_caller caller;
-    invar_staging staging;
+    invar_op_runner caller;
+    invar_upload_buffer staging;
     int64_t *starts;         /* of the segments of all parameters that are given */
     const void *starts_seen; /* as ops read them */
     int64_t *counts;         /* leaves of all pieces of the model */
@@ -344,28 +349,29 @@ typedef struct hashing {
 } hashing;
 
 /* What is hashed here of a parameter. */
-static invar_layout_share rows_of(const hashing *h, int64_t param)
+static invar_index_range rows_of(const hashing *h, int64_t param)
 {
     const invar_param *p = &h->model->params[param];
 
-    if (!invar_pieces_given(h->model, p))
-        return (invar_layout_share){0, 0};
-    return invar_owners_here(h->model, param);
+    if (!invar_logical_shards_is_contributor(h->model, p))
+        return (invar_index_range){0, 0};
+    return invar_zero_partition_here(h->model, param);
 }
 
 /* The rows of pieces as segments; of columns there is a call each. */
-static int64_t segments_of(const invar_param *p, const invar_layout_share *rows)
+static int64_t segments_of(const invar_param *p, const invar_index_range *rows)
 {
-    return cut_along_columns(p) ? rows->count / p->own.rows : invar_pieces_among(p, rows).count;
+    return cut_along_columns(p) ? rows->count / p->own.rows
+                                : invar_logical_shards_among(p, rows).count;
 }
 
-static void fill_starts(int64_t *out, const invar_param *p, const invar_layout_share *rows)
+static void fill_starts(int64_t *out, const invar_param *p, const invar_index_range *rows)
 {
-    int64_t count = segments_of(p, rows), piece = invar_pieces_among(p, rows).first;
+    int64_t count = segments_of(p, rows), piece = invar_logical_shards_among(p, rows).first;
 
     for (int64_t s = 0; s < count; s++) {
         int64_t first = cut_along_columns(p) ? rows->first + s * p->own.rows
-                                             : invar_piece_rows(p, piece + s).first;
+                                             : invar_logical_shard_rows(p, piece + s).first;
         out[s] = first > rows->first ? first - rows->first : 0;
     }
     out[count] = rows->count;
@@ -377,7 +383,7 @@ static int64_t list_starts(int64_t *out, const hashing *h)
     int64_t count = 0;
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
-        invar_layout_share rows = rows_of(h, i);
+        invar_index_range rows = rows_of(h, i);
         if (rows.count == 0)
             continue;
         if (out)
@@ -394,14 +400,14 @@ static void count_leaves(hashing *h)
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
         const invar_param *p = &h->model->params[i];
-        invar_layout_share own = rows_of(h, i), here = {0, p->own.experts * p->own.rows};
+        invar_index_range own = rows_of(h, i), here = {0, p->own.experts * p->own.rows};
 
-        for (int64_t k = 0; k < invar_pieces_of(p); k++) {
+        for (int64_t k = 0; k < invar_logical_shards_of(p); k++) {
             h->counts[piece] = leaves_of(p, (int32_t)(k % p->cut.pieces));
             h->all += h->counts[piece++];
         }
         h->own += leaves_among(p, &own);
-        h->given += invar_pieces_given(h->model, p) ? leaves_among(p, &here) : 0;
+        h->given += invar_logical_shards_is_contributor(h->model, p) ? leaves_among(p, &here) : 0;
     }
 }
 
@@ -411,30 +417,30 @@ static invar_status make_room(hashing *h)
     int64_t starts = list_starts(NULL, h), pieces = 0;
 
     for (int64_t i = 0; i < model->n_params; i++)
-        pieces += invar_pieces_of(&model->params[i]);
+        pieces += invar_logical_shards_of(&model->params[i]);
     INVAR_TRY(invar_alloc((void **)&h->counts, (size_t)pieces, sizeof *h->counts, "leaf counts"));
     INVAR_TRY(invar_alloc((void **)&h->starts, (size_t)starts + 1, sizeof *h->starts,
                           "the rows of pieces"));
     count_leaves(h);
     INVAR_TRY(invar_alloc((void **)&h->came, (size_t)(2 * h->own + h->given + h->all),
                           sizeof *h->came, "digests of leaves"));
-    INVAR_TRY(invar_device_take(&h->caller.dev, (void **)&h->there,
-                                (size_t)(h->own + 1) * sizeof *h->there, "digests of leaves"));
+    INVAR_TRY(invar_device_alloc(&h->caller.dev, (void **)&h->there,
+                                 (size_t)(h->own + 1) * sizeof *h->there, "digests of leaves"));
     (void)list_starts(h->starts, h);
     h->starts_seen = h->starts;
-    return invar_staging_send(&h->staging, &h->caller.dev,
-                              &(invar_staged){&h->starts_seen, (size_t)starts * sizeof *h->starts},
-                              1);
+    return invar_upload_buffer_send(
+        &h->staging, &h->caller.dev,
+        &(invar_upload){&h->starts_seen, (size_t)starts * sizeof *h->starts}, 1);
 }
 
 /* One call for all rows, or for all rows of each piece's columns. */
-static invar_status hash_param(hashing *h, int64_t param, const invar_layout_share *rows,
+static invar_status hash_param(hashing *h, int64_t param, const invar_index_range *rows,
                                int64_t starts, int64_t *used)
 {
     const invar_param *p = &h->model->params[param];
     invar_tensor t = h->of ? invar_tensor_rows(&h->of[param], rows->first, rows->count) : p->master;
-    invar_segments here = {h->starts + starts, segments_of(p, rows)};
-    invar_segments seen = {(const int64_t *)h->starts_seen + starts, here.count};
+    invar_row_offsets here = {h->starts + starts, segments_of(p, rows)};
+    invar_row_offsets seen = {(const int64_t *)h->starts_seen + starts, here.count};
     bool columns = cut_along_columns(p);
 
     for (int32_t v = p->own.piece; v < p->own.piece + (columns ? p->own.pieces : 1); v++) {
@@ -454,7 +460,7 @@ static invar_status hash_own(hashing *h)
     int64_t starts = 0, used = 0;
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
-        invar_layout_share rows = rows_of(h, i);
+        invar_index_range rows = rows_of(h, i);
         if (rows.count == 0)
             continue;
         INVAR_TRY(hash_param(h, i, &rows, starts, &used));
@@ -462,13 +468,13 @@ static invar_status hash_own(hashing *h)
     }
     INVAR_CHECK(used == h->own);
     return used > 0 && !h->dry
-               ? invar_caller_get(&h->caller, h->came, h->there, (size_t)used * sizeof *h->came)
+               ? invar_op_runner_get(&h->caller, h->came, h->there, (size_t)used * sizeof *h->came)
                : INVAR_OK;
 }
 
 /* Calls for columns yield all experts of a piece; in canonical order an expert has all pieces. */
 static void sort_leaves(invar_digest *out, const invar_digest *came, const invar_param *p,
-                        const invar_layout_share *rows)
+                        const invar_index_range *rows)
 {
     int64_t each = leaves_each(p), before = 0;
 
@@ -489,7 +495,7 @@ static void sort_own(invar_digest *sorted, const hashing *h)
     int64_t used = 0;
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
-        invar_layout_share rows = rows_of(h, i);
+        invar_index_range rows = rows_of(h, i);
         if (rows.count == 0)
             continue;
         sort_leaves(sorted + used, h->came + used, &h->model->params[i], &rows);
@@ -503,9 +509,9 @@ static invar_status gather_owned(invar_digest *out, const hashing *h, const inva
     int64_t *counts = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_owners_count(&counts, h->model, leaves_among));
-    status = invar_owners_gather(h->dry ? NULL : out, h->model, "digests of leaves", own,
-                                 sizeof *own, counts);
+    INVAR_TRY(invar_zero_partition_count(&counts, h->model, leaves_among));
+    status = invar_zero_partition_gather(h->dry ? NULL : out, h->model, "digests of leaves", own,
+                                         sizeof *own, counts);
     invar_free(counts);
     return status;
 }
@@ -516,7 +522,7 @@ static invar_status make_roots(invar_digest *out, const hashing *h, const invar_
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
         const invar_param *p = &h->model->params[i];
-        int64_t shards = invar_pieces_of(p), count = 0;
+        int64_t shards = invar_logical_shards_of(p), count = 0;
         uint64_t bytes = (uint64_t)invar_param_all_elements(p) * sizeof(float);
 
         for (int64_t k = 0; k < shards; k++)
@@ -538,30 +544,30 @@ static invar_status hash_all(invar_digest *out, hashing *h)
     all = given + h->given;
     if (!h->dry)
         sort_own(own, h);
-    if (invar_owners_divide(h->model))
+    if (invar_zero_partition_divide(h->model))
         INVAR_TRY(gather_owned(given, h, own));
     else
         given = own;
-    INVAR_TRY(invar_pieces_gather(h->dry ? NULL : all, h->model, "digests of pieces", given,
-                                  sizeof *given, h->counts));
+    INVAR_TRY(invar_logical_shards_gather(h->dry ? NULL : all, h->model, "digests of pieces", given,
+                                          sizeof *given, h->counts));
     if (!h->dry)
         return make_roots(out, h, all);
     memset(out, 0, (size_t)h->model->n_params * sizeof *out);
     return INVAR_OK;
 }
 
-invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
-                                  const invar_tensor *of, const invar_device *dev)
+invar_status invar_logical_shards_digests(invar_digest *out, const invar_model *model,
+                                          const invar_tensor *of, const invar_device *dev)
 {
     hashing h = {.model = model, .of = of, .dry = model->dev.backend->memory.dry};
     invar_status status;
 
-    invar_caller_init(&h.caller, dev);
+    invar_op_runner_init(&h.caller, dev);
     status = hash_all(out, &h);
-    invar_caller_release(&h.caller);
-    invar_staging_release(&h.staging, dev);
+    invar_op_runner_release(&h.caller);
+    invar_upload_buffer_release(&h.staging, dev);
     if (h.there)
-        invar_device_give(dev, h.there);
+        invar_device_free(dev, h.there);
     invar_free(h.came);
     invar_free(h.counts);
     invar_free(h.starts);

@@ -20,58 +20,63 @@ extern "C" {
 #endif
 
 /* Of f32 in a leaf of a piece's tree hash. */
-#define INVAR_PIECE_LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
+#define INVAR_LOGICAL_SHARD_LEAF_ELEMENTS ((int64_t)(INVAR_TREE_LEAF_BYTES / sizeof(float)))
 
 /* Of a whole parameter, and of what this rank has of it. */
-int64_t invar_pieces_of(const invar_param *param);
-int64_t invar_pieces_here(const invar_param *param);
+int64_t invar_logical_shards_of(const invar_param *param);
+int64_t invar_logical_shards_here(const invar_param *param);
 
 /* Piece number `piece` of those here, of a tensor with the weight's extents. */
-invar_tensor invar_piece_of(const invar_param *param, const invar_tensor *tensor, int64_t piece);
+invar_tensor invar_logical_shard_of(const invar_param *param, const invar_tensor *tensor,
+                                    int64_t piece);
 
 /*
  * The rows of a tensor with the weight's extents that piece number `piece` of those here has, all
  * columns of them or some, and the first piece that has a row.
  */
-invar_layout_share invar_piece_rows(const invar_param *param, int64_t piece);
-int64_t invar_piece_at(const invar_param *param, int64_t row);
+invar_index_range invar_logical_shard_rows(const invar_param *param, int64_t piece);
+int64_t invar_logical_shard_at(const invar_param *param, int64_t row);
 
 /*
  * Tensors whose squares are summed by themselves for what some rows have of it: the piece, where
  * they have all of it, and else its leaves, in order. `out` NULL: only their number. REDUCE over
  * the sums of all rows' is the sum of the piece.
  */
-int64_t invar_piece_parts(invar_tensor *out, const invar_param *param, const invar_tensor *tensor,
-                          int64_t piece, const invar_layout_share *rows);
+int64_t invar_logical_shard_parts(invar_tensor *out, const invar_param *param,
+                                  const invar_tensor *tensor, int64_t piece,
+                                  const invar_index_range *rows);
 
 /* Those that have some of the rows. */
-invar_layout_share invar_pieces_among(const invar_param *param, const invar_layout_share *rows);
+invar_index_range invar_logical_shards_among(const invar_param *param,
+                                             const invar_index_range *rows);
 
 /* Leaves of its tree hash among some rows, which begin and end where leaves do. */
-int64_t invar_piece_leaves(const invar_param *param, int64_t piece, const invar_layout_share *rows);
+int64_t invar_logical_shard_leaves(const invar_param *param, int64_t piece,
+                                   const invar_index_range *rows);
 
 /* What piece v of an expert has of the rows or columns that the cut divides. */
-invar_layout_share invar_piece_share(const invar_param *param, int32_t v);
+invar_index_range invar_logical_shard_share(const invar_param *param, int32_t v);
 
 /* Who gives a piece of the cut's, of an expert: its number among those that hold the model. */
-int invar_pieces_giver(const invar_model *model, const invar_param *param, int64_t expert,
-                       int32_t piece);
+int invar_logical_shards_contributor(const invar_model *model, const invar_param *param,
+                                     int64_t expert, int32_t piece);
 
 /* Does this rank give what it has of the parameter? */
-bool invar_pieces_given(const invar_model *model, const invar_param *param);
+bool invar_logical_shards_is_contributor(const invar_model *model, const invar_param *param);
 
 /*
  * `out` is what the ranks have of all pieces in canonical order: counts[i] elements (NULL: one) of
  * `size` bytes of piece i. `own` is that of the pieces that this rank gives. The host's memory; a
  * call of all ranks that hold the model together. A device that is dry gets zeros; NULL: nothing.
  */
-invar_status invar_pieces_gather(void *out, const invar_model *model, const char *phase,
-                                 const void *own, size_t size,
-                                 const int64_t *counts) INVAR_MUST_USE;
+invar_status invar_logical_shards_gather(void *out, const invar_model *model, const char *phase,
+                                         const void *own, size_t size,
+                                         const int64_t *counts) INVAR_MUST_USE;
 
 /* invar_model_digests of a model that ranks divide, or whose rows they own. */
-invar_status invar_pieces_digests(invar_digest *out, const invar_model *model,
-                                  const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
+invar_status invar_logical_shards_digests(invar_digest *out, const invar_model *model,
+                                          const invar_tensor *of,
+                                          const invar_device *dev) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -11,26 +11,26 @@
 
 #include "base/invar_banned.h"
 
-void invar_vocab_release(invar_vocab *vocab)
+void invar_vocab_parallel_release(invar_vocab_parallel *vocab)
 {
     invar_free(vocab->memory[0]);
     invar_free(vocab->memory[1]);
-    *vocab = (invar_vocab){0};
+    *vocab = (invar_vocab_parallel){0};
 }
 
-bool invar_vocab_divided(const invar_param *param)
+bool invar_vocab_parallel_divided(const invar_param *param)
 {
     return param->own.pieces > 0 && param->own.pieces < param->cut.pieces;
 }
 
 /* The first id of a rank; of the one behind the last, how many there are. */
-static int64_t first_id(const invar_param *p, const invar_model_part *part, int32_t rank)
+static int64_t first_id(const invar_param *p, const invar_model_partition *part, int32_t rank)
 {
     return invar_shard_start(p->rows, p->cut.atom, p->cut.pieces,
                              rank * (p->cut.pieces / part->tensors));
 }
 
-static int32_t owner_of(const invar_param *p, const invar_model_part *part, int32_t id)
+static int32_t owner_of(const invar_param *p, const invar_model_partition *part, int32_t id)
 {
     int32_t rank = 0;
 
@@ -40,7 +40,7 @@ static int32_t owner_of(const invar_param *p, const invar_model_part *part, int3
 }
 
 /* Room in one of the two blocks. */
-static invar_status make_room(invar_vocab *vocab, int which, size_t bytes)
+static invar_status make_room(invar_vocab_parallel *vocab, int which, size_t bytes)
 {
     size_t room = bytes + bytes / 8;
 
@@ -56,9 +56,9 @@ static invar_status make_room(invar_vocab *vocab, int which, size_t bytes)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-invar_status invar_vocab_rows(invar_vocab *vocab, const invar_param *embedding,
-                              const invar_model_part *part, const int32_t *ids, int64_t count,
-                              const invar_layout_share *wanted)
+invar_status invar_vocab_parallel_rows(invar_vocab_parallel *vocab, const invar_param *embedding,
+                                       const invar_model_partition *part, const int32_t *ids,
+                                       int64_t count, const invar_index_range *wanted)
 {
     size_t bytes = (size_t)count * sizeof *ids;
     invar_carver c;
@@ -84,15 +84,15 @@ invar_status invar_vocab_rows(invar_vocab *vocab, const invar_param *embedding,
 
 static int64_t chunks_of(int64_t ids)
 {
-    return (ids + INVAR_VOCAB_CHUNK - 1) / INVAR_VOCAB_CHUNK;
+    return (ids + INVAR_VOCAB_PARALLEL_CHUNK - 1) / INVAR_VOCAB_PARALLEL_CHUNK;
 }
 
-int64_t invar_vocab_chunks(const invar_param *head)
+int64_t invar_vocab_parallel_chunks(const invar_param *head)
 {
     return chunks_of(head->rows);
 }
 
-int64_t invar_vocab_part_chunks(const invar_param *head, const invar_model_part *part)
+int64_t invar_vocab_parallel_part_chunks(const invar_param *head, const invar_model_partition *part)
 {
     int64_t most = 0;
 
@@ -104,10 +104,10 @@ int64_t invar_vocab_part_chunks(const invar_param *head, const invar_model_part 
 }
 
 /* The chunks of one row of logits, in the parts of ranks with `rows` rows each. */
-static void note_chunks(int32_t *out, const invar_param *head, const invar_model_part *part,
+static void note_chunks(int32_t *out, const invar_param *head, const invar_model_partition *part,
                         int64_t rows, int64_t row)
 {
-    int64_t width = invar_vocab_part_chunks(head, part);
+    int64_t width = invar_vocab_parallel_part_chunks(head, part);
 
     for (int32_t r = 0; r < part->tensors; r++) {
         int64_t first = chunks_of(first_id(head, part, r));
@@ -117,16 +117,16 @@ static void note_chunks(int32_t *out, const invar_param *head, const invar_model
     }
 }
 
-invar_status invar_vocab_head(invar_vocab *vocab, const invar_param *head,
-                              const invar_model_part *part, const int32_t *targets, int64_t count,
-                              int64_t rows)
+invar_status invar_vocab_parallel_head(invar_vocab_parallel *vocab, const invar_param *head,
+                                       const invar_model_partition *part, const int32_t *targets,
+                                       int64_t count, int64_t rows)
 {
-    int64_t chunks = invar_vocab_chunks(head);
+    int64_t chunks = invar_vocab_parallel_chunks(head);
     size_t target_bytes = (size_t)count * sizeof *targets;
     size_t chunk_bytes = (size_t)(rows * chunks) * sizeof *vocab->chunks;
     invar_carver c;
 
-    if (rows * part->tensors * invar_vocab_part_chunks(head, part) > INT32_MAX)
+    if (rows * part->tensors * invar_vocab_parallel_part_chunks(head, part) > INT32_MAX)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "logits of more than 2^31 chunks at a time: lower rollout-concurrency");
     INVAR_TRY(make_room(vocab, 1, target_bytes + chunk_bytes + 2 * INVAR_ALIGN));

@@ -18,10 +18,10 @@
 extern "C" {
 #endif
 
-#define INVAR_VOCAB_CHUNK INVAR_LOGPROB_CHUNK
+#define INVAR_VOCAB_PARALLEL_CHUNK INVAR_LOGPROB_CHUNK
 
 /* Zeroed; release. Arrays are valid until they are made again. */
-typedef struct invar_vocab {
+typedef struct invar_vocab_parallel {
     int32_t *own_ids;     /* (T) the id's place in this rank's rows; 0 where another rank has it */
     int32_t *own_d_ids;   /* (T) the same; one of the spare rows where another rank has it */
     int32_t *picked;      /* (T) which of the ranks' rows is the id's: rank * T + row; where ranks
@@ -30,26 +30,28 @@ typedef struct invar_vocab {
     int32_t *chunks;      /* (R * chunks) which chunk of the gathered parts is the logits' next */
     void *memory[2];
     size_t bytes[2];
-} invar_vocab;
+} invar_vocab_parallel;
 
-void invar_vocab_release(invar_vocab *vocab);
+void invar_vocab_parallel_release(invar_vocab_parallel *vocab);
 
 /* Does the rank have only some of the ids of the parameter? */
-bool invar_vocab_divided(const invar_param *param);
+bool invar_vocab_parallel_divided(const invar_param *param);
 
 /* The arrays of rows, of which this rank wants some. */
-invar_status invar_vocab_rows(invar_vocab *vocab, const invar_param *embedding,
-                              const invar_model_part *part, const int32_t *ids, int64_t count,
-                              const invar_layout_share *wanted) INVAR_MUST_USE;
+invar_status invar_vocab_parallel_rows(invar_vocab_parallel *vocab, const invar_param *embedding,
+                                       const invar_model_partition *part, const int32_t *ids,
+                                       int64_t count,
+                                       const invar_index_range *wanted) INVAR_MUST_USE;
 
 /* Chunks of the vocabulary, and of a rank's part of the logits: room for its own and one more. */
-int64_t invar_vocab_chunks(const invar_param *head);
-int64_t invar_vocab_part_chunks(const invar_param *head, const invar_model_part *part);
+int64_t invar_vocab_parallel_chunks(const invar_param *head);
+int64_t invar_vocab_parallel_part_chunks(const invar_param *head,
+                                         const invar_model_partition *part);
 
 /* The arrays of the head: `count` targets, and places of all logits of `rows` rows. */
-invar_status invar_vocab_head(invar_vocab *vocab, const invar_param *head,
-                              const invar_model_part *part, const int32_t *targets, int64_t count,
-                              int64_t rows) INVAR_MUST_USE;
+invar_status invar_vocab_parallel_head(invar_vocab_parallel *vocab, const invar_param *head,
+                                       const invar_model_partition *part, const int32_t *targets,
+                                       int64_t count, int64_t rows) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

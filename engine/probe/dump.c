@@ -38,7 +38,7 @@ typedef struct file {
 struct invar_dump {
     char folder[INVAR_PATH_SIZE];
     bool keeps; /* rows for another rank, which has the folder: */
-    invar_parcel kept;
+    invar_rank_buffer kept;
     int64_t n_kept;
     char *points; /* the list */
     file *files;
@@ -58,7 +58,7 @@ invar_status invar_dump_new(invar_dump **out, const char *folder, const char *po
         return INVAR_FAIL(INVAR_E_INVALID, 0, "dump: the folder's path has %zu bytes",
                           strlen(folder));
     if (folder)
-        INVAR_TRY(invar_folder_make(folder));
+        INVAR_TRY(invar_held_folder_make(folder));
     INVAR_TRY(invar_alloc((void **)&dump, 1, sizeof *dump + bytes, "a dump"));
     memset(dump, 0, sizeof *dump);
     dump->keeps = !folder;
@@ -76,7 +76,7 @@ static void forget(invar_dump *dump)
         invar_free(dump->files[i].start);
     dump->count = 0;
     dump->complete = 0;
-    invar_parcel_release(&dump->kept);
+    invar_rank_buffer_release(&dump->kept);
     dump->n_kept = 0;
 }
 
@@ -290,7 +290,7 @@ static invar_status find(file **out, invar_dump *dump, const file *like)
     return INVAR_OK;
 }
 
-static invar_status note_starts(file *f, const invar_segments *samples)
+static invar_status note_starts(file *f, const invar_row_offsets *samples)
 {
     for (int64_t i = 0; i < samples->count; i++) {
         INVAR_TRY(append((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
@@ -330,7 +330,7 @@ static size_t row_bytes(const invar_tensor *t)
 
 /* What is there as a whole the other rank has, too. */
 static invar_status keep(invar_dump *dump, const char *point, const invar_tensor *t,
-                         const invar_segments *samples)
+                         const invar_row_offsets *samples)
 {
     piece p = {.dtype = t->dtype, .rank = t->rank};
     size_t row = row_bytes(t), stride = (size_t)t->row_stride * row;
@@ -343,10 +343,10 @@ static invar_status keep(invar_dump *dump, const char *point, const invar_tensor
     memcpy(p.name, point, strlen(point) + 1);
     memcpy(p.shape, t->shape, sizeof p.shape);
     p.shape[0] = samples->start[samples->count];
-    INVAR_TRY(invar_parcel_put(&dump->kept, &p, 1, sizeof p));
-    INVAR_TRY(invar_parcel_put(&dump->kept, samples->start, (size_t)p.samples + 1,
-                               sizeof *samples->start));
-    INVAR_TRY(invar_parcel_add(&to, &dump->kept, (size_t)p.shape[0], row));
+    INVAR_TRY(invar_rank_buffer_put(&dump->kept, &p, 1, sizeof p));
+    INVAR_TRY(invar_rank_buffer_put(&dump->kept, samples->start, (size_t)p.samples + 1,
+                                    sizeof *samples->start));
+    INVAR_TRY(invar_rank_buffer_add(&to, &dump->kept, (size_t)p.shape[0], row));
     for (int64_t i = 0; i < p.shape[0]; i++)
         memcpy((char *)to + (size_t)i * row, (const char *)t->data + (size_t)i * stride, row);
     dump->n_kept++;
@@ -354,7 +354,7 @@ static invar_status keep(invar_dump *dump, const char *point, const invar_tensor
 }
 
 invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_tensor *tensor,
-                             const invar_segments *samples)
+                             const invar_row_offsets *samples)
 {
     int64_t rows = samples ? samples->start[samples->count] : tensor->shape[0];
     file like = {.dtype = tensor->dtype, .rank = tensor->rank, .whole = !samples}, *f;
@@ -372,10 +372,10 @@ invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_te
     return add(f, dump, tensor, rows);
 }
 
-invar_status invar_dump_pack(invar_parcel *to, invar_dump *dump)
+invar_status invar_dump_pack(invar_rank_buffer *to, invar_dump *dump)
 {
-    INVAR_TRY(invar_parcel_put(to, &dump->n_kept, 1, sizeof dump->n_kept));
-    INVAR_TRY(invar_parcel_put(to, dump->kept.data, dump->kept.bytes, 1));
+    INVAR_TRY(invar_rank_buffer_put(to, &dump->n_kept, 1, sizeof dump->n_kept));
+    INVAR_TRY(invar_rank_buffer_put(to, dump->kept.data, dump->kept.bytes, 1));
     dump->kept.bytes = 0;
     dump->n_kept = 0;
     return INVAR_OK;
@@ -392,33 +392,33 @@ static bool plausible(const piece *p)
     return fits;
 }
 
-static invar_status unpack_rows(invar_dump *dump, invar_parcel_rest *from)
+static invar_status unpack_rows(invar_dump *dump, invar_rank_buffer_reader *from)
 {
     const void *item, *start, *rows;
     const piece *p;
     invar_tensor t = {0};
 
-    INVAR_TRY(invar_parcel_take(&item, from, 1, sizeof *p));
+    INVAR_TRY(invar_rank_buffer_take(&item, from, 1, sizeof *p));
     p = item;
     if (!plausible(p))
-        return invar_parcel_damaged();
+        return invar_rank_buffer_damaged();
     t.dtype = (invar_dtype)p->dtype;
     t.rank = (int32_t)p->rank;
     memcpy(t.shape, p->shape, sizeof p->shape);
     t.row_stride = invar_tensor_row_elements(&t);
-    INVAR_TRY(invar_parcel_take(&start, from, p->samples + 1, sizeof(int64_t)));
-    INVAR_TRY(invar_parcel_take(&rows, from, p->shape[0], row_bytes(&t)));
+    INVAR_TRY(invar_rank_buffer_take(&start, from, p->samples + 1, sizeof(int64_t)));
+    INVAR_TRY(invar_rank_buffer_take(&rows, from, p->shape[0], row_bytes(&t)));
     if (((const int64_t *)start)[p->samples] != p->shape[0])
-        return invar_parcel_damaged();
+        return invar_rank_buffer_damaged();
     t.data = (void *)(uintptr_t)rows;
-    return invar_dump_rows(dump, p->name, &t, &(invar_segments){start, p->samples});
+    return invar_dump_rows(dump, p->name, &t, &(invar_row_offsets){start, p->samples});
 }
 
-invar_status invar_dump_unpack(invar_dump *dump, invar_parcel_rest *from)
+invar_status invar_dump_unpack(invar_dump *dump, invar_rank_buffer_reader *from)
 {
     const void *count;
 
-    INVAR_TRY(invar_parcel_take(&count, from, 1, sizeof(int64_t)));
+    INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
     for (int64_t i = 0; i < *(const int64_t *)count; i++)
         INVAR_TRY(unpack_rows(dump, from));
     return INVAR_OK;

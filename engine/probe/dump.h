@@ -36,13 +36,13 @@ bool invar_dump_wants(const invar_dump *dump, const char *point);
 
 /* More rows of a point; `samples` NULL: a whole tensor, without starts. */
 invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_tensor *tensor,
-                             const invar_segments *samples) INVAR_MUST_USE;
+                             const invar_row_offsets *samples) INVAR_MUST_USE;
 invar_status invar_dump_bytes(invar_dump *dump, const char *point, const void *data,
                               size_t bytes) INVAR_MUST_USE;
 
 /* The rows that were kept since the last time; and those of another rank, behind the own ones. */
-invar_status invar_dump_pack(invar_parcel *to, invar_dump *dump) INVAR_MUST_USE;
-invar_status invar_dump_unpack(invar_dump *dump, invar_parcel_rest *from) INVAR_MUST_USE;
+invar_status invar_dump_pack(invar_rank_buffer *to, invar_dump *dump) INVAR_MUST_USE;
+invar_status invar_dump_unpack(invar_dump *dump, invar_rank_buffer_reader *from) INVAR_MUST_USE;
 
 /*
  * Completes the files; *count_out is how many points were written. Another dump may follow in

@@ -38,9 +38,9 @@ typedef struct invar_probe_value {
 } invar_probe_value;
 
 /* Leaves of a point that are still in far memory: `count` from number `first` on. */
-typedef struct invar_probe_far {
+typedef struct invar_probe_pending_leaves {
     int64_t point, first, count;
-} invar_probe_far;
+} invar_probe_pending_leaves;
 
 enum { INVAR_PROBE_SOURCES = 32 };
 
@@ -52,10 +52,10 @@ typedef struct invar_probe_sources {
 
 /* A point above the level: what stands for it where it is an input. The k-th has the number -2 - k
  * where the dump wants it. */
-typedef struct invar_probe_absent {
+typedef struct invar_probe_skipped_point {
     char name[INVAR_LEDGER_NAME_BYTES + 1];
     invar_probe_sources sources;
-} invar_probe_absent;
+} invar_probe_skipped_point;
 
 struct invar_probe {
     invar_probe_options options;
@@ -68,19 +68,19 @@ struct invar_probe {
     invar_ledger_stat *stats; /* (stats_capacity) of the last result */
     int64_t stats_capacity;
     int64_t listed; /* points of the last result */
-    invar_probe_absent *absent;
+    invar_probe_skipped_point *absent;
     int64_t n_absent, absent_capacity;
     /* Names of both, hashed: 0, or a key (see key_of_point). */
     int64_t *table; /* (table_size) a power of two, or 0 */
     int64_t table_size;
-    invar_window window; /* tensors that are read back */
+    invar_host_window window; /* tensors that are read back */
     /* Tensors that are hashed where they are: their points, and the digests that are not read. */
-    invar_digests digesting;
+    invar_tensor_hasher digesting;
     int64_t *awaited; /* (digesting.count) */
     int64_t awaited_capacity;
     /* Rows that are hashed where they are: whose leaves those are that are not read, in order. */
-    invar_leaves leaves;
-    invar_probe_far *far;
+    invar_leaf_hasher leaves;
+    invar_probe_pending_leaves *far;
     int64_t n_far, far_capacity;
 };
 

@@ -11,48 +11,48 @@
 
 #define LEAST_ROOM (1 << 18) // 4 MiB, for 4 GiB of rows
 
-void invar_leaves_init(invar_leaves *leaves, const invar_device *dev)
+void invar_leaf_hasher_init(invar_leaf_hasher *leaves, const invar_device *dev)
 {
-    *leaves = (invar_leaves){.window = {.dev = dev}};
-    invar_caller_init(&leaves->caller, dev);
+    *leaves = (invar_leaf_hasher){.window = {.dev = dev}};
+    invar_op_runner_init(&leaves->caller, dev);
 }
 
-static void give_room(invar_leaves *leaves)
+static void give_room(invar_leaf_hasher *leaves)
 {
     if (leaves->there)
-        invar_device_give(&leaves->caller.dev, leaves->there);
+        invar_device_free(&leaves->caller.dev, leaves->there);
     leaves->there = NULL;
     leaves->room = leaves->count = 0;
 }
 
-void invar_leaves_release(invar_leaves *leaves)
+void invar_leaf_hasher_release(invar_leaf_hasher *leaves)
 {
-    invar_caller_release(&leaves->caller);
+    invar_op_runner_release(&leaves->caller);
     give_room(leaves);
-    invar_window_release(&leaves->window);
+    invar_host_window_release(&leaves->window);
 }
 
-bool invar_leaves_full(const invar_leaves *leaves, int64_t more)
+bool invar_leaf_hasher_full(const invar_leaf_hasher *leaves, int64_t more)
 {
     return leaves->count > 0 && more > leaves->room - leaves->count;
 }
 
 /* While none is there. */
-static invar_status take_room(invar_leaves *leaves, int64_t count)
+static invar_status take_room(invar_leaf_hasher *leaves, int64_t count)
 {
     int64_t room = count > LEAST_ROOM ? count : LEAST_ROOM;
 
     give_room(leaves);
-    INVAR_TRY(invar_device_take(&leaves->caller.dev, (void **)&leaves->there,
-                                (size_t)room * sizeof *leaves->there, "digests of rows"));
+    INVAR_TRY(invar_device_alloc(&leaves->caller.dev, (void **)&leaves->there,
+                                 (size_t)room * sizeof *leaves->there, "digests of rows"));
     leaves->room = room;
     return INVAR_OK;
 }
 
-invar_status invar_leaves_add(invar_leaves *leaves, const invar_tensor *rows,
-                              const invar_segments *samples, int64_t count)
+invar_status invar_leaf_hasher_add(invar_leaf_hasher *leaves, const invar_tensor *rows,
+                                   const invar_row_offsets *samples, int64_t count)
 {
-    INVAR_CHECK(!invar_leaves_full(leaves, count));
+    INVAR_CHECK(!invar_leaf_hasher_full(leaves, count));
     if (count > leaves->room)
         INVAR_TRY(take_room(leaves, count));
     INVAR_TRY(INVAR_CALL(&leaves->caller, HASH_LEAVES, hash_leaves,
@@ -62,15 +62,15 @@ invar_status invar_leaves_add(invar_leaves *leaves, const invar_tensor *rows,
     return INVAR_OK;
 }
 
-invar_status invar_leaves_read(const invar_digest **out, invar_leaves *leaves)
+invar_status invar_leaf_hasher_read(const invar_digest **out, invar_leaf_hasher *leaves)
 {
     const void *read = NULL;
 
     if (leaves->caller.tape)
-        INVAR_TRY(invar_tape_flush(leaves->caller.tape));
+        INVAR_TRY(invar_cuda_graph_cache_flush(leaves->caller.tape));
     if (leaves->count > 0)
-        INVAR_TRY(invar_window_read(&read, &leaves->window, leaves->there,
-                                    (size_t)leaves->count * sizeof *leaves->there));
+        INVAR_TRY(invar_host_window_read(&read, &leaves->window, leaves->there,
+                                         (size_t)leaves->count * sizeof *leaves->there));
     leaves->count = 0;
     *out = read;
     return INVAR_OK;

@@ -22,14 +22,14 @@ static void copy_names(invar_value_name *out, const invar_value_name *names, int
     }
 }
 
-static int64_t place_of(const invar_forward_value *value, bool deep)
+static int64_t place_of(const invar_observed_value *value, bool deep)
 {
     int64_t layer = value->name.layer, depth = layer >= 0 ? layer : deep ? INT32_MAX : -1;
 
     return value->backward ? 2 * (int64_t)INT32_MAX - depth : depth;
 }
 
-void invar_listed_of(invar_listed *out, const invar_forward_value *value, bool deep)
+void invar_point_def_of(invar_point_def *out, const invar_observed_value *value, bool deep)
 {
     const invar_tensor *rows = value->rows;
 
@@ -48,14 +48,14 @@ void invar_listed_of(invar_listed *out, const invar_forward_value *value, bool d
     out->rows.row_stride = rows->row_stride;
 }
 
-invar_forward_value invar_listed_value(const invar_listed *listed)
+invar_observed_value invar_point_def_value(const invar_point_def *listed)
 {
-    invar_forward_value value = {.name = listed->name,
-                                 .op = listed->op,
-                                 .backward = listed->backward,
-                                 .stream = listed->stream,
-                                 .n_inputs = listed->n_inputs,
-                                 .rows = &listed->rows};
+    invar_observed_value value = {.name = listed->name,
+                                  .op = listed->op,
+                                  .backward = listed->backward,
+                                  .stream = listed->stream,
+                                  .n_inputs = listed->n_inputs,
+                                  .rows = &listed->rows};
 
     memcpy(value.inputs, listed->inputs, sizeof value.inputs);
     return value;
@@ -63,20 +63,20 @@ invar_forward_value invar_listed_value(const invar_listed *listed)
 
 static bool are_names(const invar_value_name *names, int count)
 {
-    bool fit = count >= 0 && count <= INVAR_WATCH_INPUTS;
+    bool fit = count >= 0 && count <= INVAR_DATAFLOW_INPUTS;
 
     for (int i = 0; fit && i < count; i++)
         fit = memchr(names[i].text, '\0', sizeof names[i].text) != NULL;
     return fit;
 }
 
-invar_status invar_listed_check(const invar_listed *l)
+invar_status invar_point_def_check(const invar_point_def *l)
 {
     bool fits = are_names(&l->name, 1) && are_names(l->inputs, l->n_inputs) &&
                 memchr(l->op, '\0', sizeof l->op) && l->rows.rank >= 1 &&
                 l->rows.rank <= INVAR_MAX_RANK && l->rows.dtype < INVAR_DTYPE_COUNT;
 
-    return fits ? INVAR_OK : invar_parcel_damaged();
+    return fits ? INVAR_OK : invar_rank_buffer_damaged();
 }
 
 static bool same_name(const invar_value_name *a, const invar_value_name *b)
@@ -86,16 +86,16 @@ static bool same_name(const invar_value_name *a, const invar_value_name *b)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-void invar_listing_reset(invar_listing *listing)
+void invar_point_list_reset(invar_point_list *listing)
 {
     listing->count = listing->n_sums = 0;
 }
 
-void invar_listing_release(invar_listing *listing)
+void invar_point_list_release(invar_point_list *listing)
 {
     invar_free(listing->values);
     invar_free(listing->sums);
-    *listing = (invar_listing){0};
+    *listing = (invar_point_list){0};
 }
 
 /* Room for one more; what is there stays. */
@@ -115,7 +115,7 @@ static invar_status grow(void **array, int64_t *room, int64_t used, size_t size)
     return INVAR_OK;
 }
 
-static bool is_listed(const invar_listing *l, const invar_value_name *name)
+static bool is_listed(const invar_point_list *l, const invar_value_name *name)
 {
     for (int64_t i = l->count - 1; i >= 0; i--)
         if (same_name(&l->values[i].name, name))
@@ -123,7 +123,7 @@ static bool is_listed(const invar_listing *l, const invar_value_name *name)
     return false;
 }
 
-static invar_status insert(invar_listing *l, int64_t at, const invar_listed *value)
+static invar_status insert(invar_point_list *l, int64_t at, const invar_point_def *value)
 {
     INVAR_TRY(grow((void **)&l->values, &l->room, l->count, sizeof *l->values));
     memmove(l->values + at + 1, l->values + at, (size_t)(l->count - at) * sizeof *l->values);
@@ -132,7 +132,7 @@ static invar_status insert(invar_listing *l, int64_t at, const invar_listed *val
     return INVAR_OK;
 }
 
-static bool is_deep(const invar_listing *l)
+static bool is_deep(const invar_point_list *l)
 {
     for (int64_t i = l->count - 1; i >= 0; i--)
         if (l->values[i].name.layer >= 0)
@@ -140,17 +140,17 @@ static bool is_deep(const invar_listing *l)
     return false;
 }
 
-invar_status invar_listing_add(invar_listing *l, const invar_forward_value *value)
+invar_status invar_point_list_add(invar_point_list *l, const invar_observed_value *value)
 {
-    invar_listed one;
+    invar_point_def one;
 
     if (is_listed(l, &value->name))
         return INVAR_OK;
-    invar_listed_of(&one, value, is_deep(l));
+    invar_point_def_of(&one, value, is_deep(l));
     return insert(l, l->count, &one);
 }
 
-static invar_status add_sum(invar_listing *l, const invar_listed_sum *sum)
+static invar_status add_sum(invar_point_list *l, const invar_point_grad_inputs *sum)
 {
     int64_t i = 0;
 
@@ -163,9 +163,10 @@ static invar_status add_sum(invar_listing *l, const invar_listed_sum *sum)
     return INVAR_OK;
 }
 
-invar_status invar_listing_add_sum(invar_listing *l, int64_t number, const invar_forward_sum *sum)
+invar_status invar_point_list_add_sum(invar_point_list *l, int64_t number,
+                                      const invar_observed_grad *sum)
 {
-    invar_listed_sum one;
+    invar_point_grad_inputs one;
 
     memset(&one, 0, sizeof one);
     one.number = number;
@@ -176,20 +177,20 @@ invar_status invar_listing_add_sum(invar_listing *l, int64_t number, const invar
 
 /* ---- several stages -------------------------------------------------------------------------- */
 
-invar_status invar_listing_pack(invar_parcel *to, const invar_listing *l)
+invar_status invar_point_list_pack(invar_rank_buffer *to, const invar_point_list *l)
 {
-    INVAR_TRY(invar_parcel_put(to, &l->count, 1, sizeof l->count));
-    INVAR_TRY(invar_parcel_put(to, l->values, (size_t)l->count, sizeof *l->values));
-    INVAR_TRY(invar_parcel_put(to, &l->n_sums, 1, sizeof l->n_sums));
-    return invar_parcel_put(to, l->sums, (size_t)l->n_sums, sizeof *l->sums);
+    INVAR_TRY(invar_rank_buffer_put(to, &l->count, 1, sizeof l->count));
+    INVAR_TRY(invar_rank_buffer_put(to, l->values, (size_t)l->count, sizeof *l->values));
+    INVAR_TRY(invar_rank_buffer_put(to, &l->n_sums, 1, sizeof l->n_sums));
+    return invar_rank_buffer_put(to, l->sums, (size_t)l->n_sums, sizeof *l->sums);
 }
 
 /* Behind those that come before it, and those of the same place. */
-static invar_status take_value(invar_listing *l, const invar_listed *value)
+static invar_status take_value(invar_point_list *l, const invar_point_def *value)
 {
     int64_t at = l->count;
 
-    INVAR_TRY(invar_listed_check(value));
+    INVAR_TRY(invar_point_def_check(value));
     if (is_listed(l, &value->name))
         return INVAR_OK;
     while (at > 0 && l->values[at - 1].place > value->place)
@@ -197,22 +198,22 @@ static invar_status take_value(invar_listing *l, const invar_listed *value)
     return insert(l, at, value);
 }
 
-static invar_status take_sum(invar_listing *l, const invar_listed_sum *sum)
+static invar_status take_sum(invar_point_list *l, const invar_point_grad_inputs *sum)
 {
-    return are_names(sum->inputs, sum->n_inputs) ? add_sum(l, sum) : invar_parcel_damaged();
+    return are_names(sum->inputs, sum->n_inputs) ? add_sum(l, sum) : invar_rank_buffer_damaged();
 }
 
-invar_status invar_listing_unpack(invar_listing *l, invar_parcel_rest *from)
+invar_status invar_point_list_unpack(invar_point_list *l, invar_rank_buffer_reader *from)
 {
     const void *count, *items;
 
-    INVAR_TRY(invar_parcel_take(&count, from, 1, sizeof(int64_t)));
-    INVAR_TRY(invar_parcel_take(&items, from, *(const int64_t *)count, sizeof *l->values));
+    INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
+    INVAR_TRY(invar_rank_buffer_take(&items, from, *(const int64_t *)count, sizeof *l->values));
     for (int64_t i = 0; i < *(const int64_t *)count; i++)
-        INVAR_TRY(take_value(l, (const invar_listed *)items + i));
-    INVAR_TRY(invar_parcel_take(&count, from, 1, sizeof(int64_t)));
-    INVAR_TRY(invar_parcel_take(&items, from, *(const int64_t *)count, sizeof *l->sums));
+        INVAR_TRY(take_value(l, (const invar_point_def *)items + i));
+    INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
+    INVAR_TRY(invar_rank_buffer_take(&items, from, *(const int64_t *)count, sizeof *l->sums));
     for (int64_t i = 0; i < *(const int64_t *)count; i++)
-        INVAR_TRY(take_sum(l, (const invar_listed_sum *)items + i));
+        INVAR_TRY(take_sum(l, (const invar_point_grad_inputs *)items + i));
     return INVAR_OK;
 }

@@ -26,7 +26,7 @@ static bool has_news(const invar_probe_value *v)
     return !v->whole && v->shards > v->packed.shards;
 }
 
-static invar_status pack_value(invar_parcel *to, invar_probe_value *v, const char *name)
+static invar_status pack_value(invar_rank_buffer *to, invar_probe_value *v, const char *name)
 {
     piece p = {.leaves = v->count - v->packed.leaves,
                .shards = v->shards - v->packed.shards,
@@ -34,10 +34,10 @@ static invar_status pack_value(invar_parcel *to, invar_probe_value *v, const cha
                .bytes = v->bytes - v->packed.bytes};
 
     memcpy(p.name, name, strlen(name) + 1);
-    INVAR_TRY(invar_parcel_put(to, &p, 1, sizeof p));
-    INVAR_TRY(
-        invar_parcel_put(to, v->leaves + v->packed.leaves, (size_t)p.leaves, sizeof *v->leaves));
-    INVAR_TRY(invar_parcel_put(to, v->samples, (size_t)p.samples, sizeof *v->samples));
+    INVAR_TRY(invar_rank_buffer_put(to, &p, 1, sizeof p));
+    INVAR_TRY(invar_rank_buffer_put(to, v->leaves + v->packed.leaves, (size_t)p.leaves,
+                                    sizeof *v->leaves));
+    INVAR_TRY(invar_rank_buffer_put(to, v->samples, (size_t)p.samples, sizeof *v->samples));
     v->packed.leaves = v->count;
     v->packed.shards = v->shards;
     v->packed.bytes = v->bytes;
@@ -45,36 +45,36 @@ static invar_status pack_value(invar_parcel *to, invar_probe_value *v, const cha
     return INVAR_OK;
 }
 
-invar_status invar_probe_pack(invar_parcel *to, invar_probe *probe)
+invar_status invar_probe_pack(invar_rank_buffer *to, invar_probe *probe)
 {
     int64_t count = 0;
 
     INVAR_TRY(invar_probe_read_leaves(probe));
     for (int64_t i = 0; i < probe->count; i++)
         count += has_news(&probe->values[i]);
-    INVAR_TRY(invar_parcel_put(to, &count, 1, sizeof count));
+    INVAR_TRY(invar_rank_buffer_put(to, &count, 1, sizeof count));
     for (int64_t i = 0; i < probe->count; i++)
         if (has_news(&probe->values[i]))
             INVAR_TRY(pack_value(to, &probe->values[i], probe->points[i].name));
     return INVAR_OK;
 }
 
-static invar_status unpack_value(invar_probe *probe, invar_parcel_rest *from)
+static invar_status unpack_value(invar_probe *probe, invar_rank_buffer_reader *from)
 {
     const void *item, *leaves, *samples;
     const piece *p;
     invar_probe_value *v;
     int64_t key;
 
-    INVAR_TRY(invar_parcel_take(&item, from, 1, sizeof *p));
+    INVAR_TRY(invar_rank_buffer_take(&item, from, 1, sizeof *p));
     p = item;
-    INVAR_TRY(invar_parcel_take(&leaves, from, p->leaves, sizeof *v->leaves));
-    INVAR_TRY(invar_parcel_take(&samples, from, p->samples, sizeof *v->samples));
+    INVAR_TRY(invar_rank_buffer_take(&leaves, from, p->leaves, sizeof *v->leaves));
+    INVAR_TRY(invar_rank_buffer_take(&samples, from, p->samples, sizeof *v->samples));
     if (!memchr(p->name, '\0', sizeof p->name))
-        return invar_parcel_damaged();
+        return invar_rank_buffer_damaged();
     key = invar_probe_find(probe, p->name);
     if (key <= 0 || probe->values[key - 1].whole)
-        return invar_parcel_damaged();
+        return invar_rank_buffer_damaged();
     v = &probe->values[key - 1];
     INVAR_TRY(invar_probe_grow_leaves(v, p->leaves));
     if (p->leaves > 0)
@@ -85,16 +85,16 @@ static invar_status unpack_value(invar_probe *probe, invar_parcel_rest *from)
     v->present = true;
     v->counted = v->counted || p->samples > 0;
     for (int64_t i = 0; i < p->samples; i++)
-        invar_stat_join(&v->stat, (const invar_ledger_stat *)samples + i);
+        invar_tensor_stats_join(&v->stat, (const invar_ledger_stat *)samples + i);
     return INVAR_OK;
 }
 
-invar_status invar_probe_unpack(invar_probe *probe, invar_parcel_rest *from)
+invar_status invar_probe_unpack(invar_probe *probe, invar_rank_buffer_reader *from)
 {
     const void *count;
 
     INVAR_TRY(invar_probe_read_leaves(probe)); // the own ones come first
-    INVAR_TRY(invar_parcel_take(&count, from, 1, sizeof(int64_t)));
+    INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
     for (int64_t i = 0; i < *(const int64_t *)count; i++)
         INVAR_TRY(unpack_value(probe, from));
     return INVAR_OK;

@@ -18,7 +18,7 @@ static size_t padded(size_t bytes)
     return (bytes + STRIDE - 1) / STRIDE * STRIDE;
 }
 
-invar_status invar_parcel_add(void **out, invar_parcel *parcel, size_t count, size_t size)
+invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *parcel, size_t count, size_t size)
 {
     size_t needed = parcel->bytes + padded(count * size);
     char *data;
@@ -37,38 +37,39 @@ invar_status invar_parcel_add(void **out, invar_parcel *parcel, size_t count, si
     return INVAR_OK;
 }
 
-invar_status invar_parcel_put(invar_parcel *parcel, const void *items, size_t count, size_t size)
+invar_status invar_rank_buffer_put(invar_rank_buffer *parcel, const void *items, size_t count,
+                                   size_t size)
 {
     void *to;
 
-    INVAR_TRY(invar_parcel_add(&to, parcel, count, size));
+    INVAR_TRY(invar_rank_buffer_add(&to, parcel, count, size));
     if (count * size > 0)
         memcpy(to, items, count * size);
     return INVAR_OK;
 }
 
-void invar_parcel_release(invar_parcel *parcel)
+void invar_rank_buffer_release(invar_rank_buffer *parcel)
 {
     invar_free(parcel->data);
-    *parcel = (invar_parcel){0};
+    *parcel = (invar_rank_buffer){0};
 }
 
-invar_status invar_parcel_damaged(void)
+invar_status invar_rank_buffer_damaged(void)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "points of another rank are damaged: check its host and the network");
 }
 
-invar_status invar_parcel_take(const void **out, invar_parcel_rest *rest, int64_t count,
-                               size_t size)
+invar_status invar_rank_buffer_take(const void **out, invar_rank_buffer_reader *rest, int64_t count,
+                                    size_t size)
 {
     size_t bytes;
 
     if (count < 0 || (size > 0 && (uint64_t)count > rest->bytes / size))
-        return invar_parcel_damaged();
+        return invar_rank_buffer_damaged();
     bytes = padded((size_t)count * size);
     if (bytes > rest->bytes)
-        return invar_parcel_damaged();
+        return invar_rank_buffer_damaged();
     *out = rest->at;
     rest->at += bytes;
     rest->bytes -= bytes;

@@ -19,30 +19,30 @@ extern "C" {
 #endif
 
 /* Zeroed, it is empty; release. */
-typedef struct invar_parcel {
+typedef struct invar_rank_buffer {
     char *data;
     size_t bytes, room;
-} invar_parcel;
+} invar_rank_buffer;
 
 /* Room for `count` items at its end, which the caller fills before the next call. */
-invar_status invar_parcel_add(void **out, invar_parcel *parcel, size_t count,
-                              size_t size) INVAR_MUST_USE;
-invar_status invar_parcel_put(invar_parcel *parcel, const void *items, size_t count,
-                              size_t size) INVAR_MUST_USE;
-void invar_parcel_release(invar_parcel *parcel);
+invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *parcel, size_t count,
+                                   size_t size) INVAR_MUST_USE;
+invar_status invar_rank_buffer_put(invar_rank_buffer *parcel, const void *items, size_t count,
+                                   size_t size) INVAR_MUST_USE;
+void invar_rank_buffer_release(invar_rank_buffer *parcel);
 
 /* What is left of one that has arrived. */
-typedef struct invar_parcel_rest {
+typedef struct invar_rank_buffer_reader {
     const char *at;
     size_t bytes;
-} invar_parcel_rest;
+} invar_rank_buffer_reader;
 
 /* *out = the next items, where they lie. INVAR_E_CORRUPT: there are fewer. */
-invar_status invar_parcel_take(const void **out, invar_parcel_rest *rest, int64_t count,
-                               size_t size) INVAR_MUST_USE;
+invar_status invar_rank_buffer_take(const void **out, invar_rank_buffer_reader *rest, int64_t count,
+                                    size_t size) INVAR_MUST_USE;
 
 /* For those who find something in it that no rank puts there. */
-invar_status invar_parcel_damaged(void) INVAR_MUST_USE;
+invar_status invar_rank_buffer_damaged(void) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -26,8 +26,8 @@ invar_status invar_probe_new(invar_probe **out, const invar_probe_options *optio
     (*out)->options = *options;
     (*out)->window.dev = options->dev;
     if (options->dev) {
-        invar_digests_init(&(*out)->digesting, options->dev);
-        invar_leaves_init(&(*out)->leaves, options->dev);
+        invar_tensor_hasher_init(&(*out)->digesting, options->dev);
+        invar_leaf_hasher_init(&(*out)->leaves, options->dev);
     }
     return INVAR_OK;
 }
@@ -47,10 +47,10 @@ void invar_probe_free(invar_probe *probe)
     invar_free(probe->stats);
     invar_free(probe->table);
     invar_free(probe->absent);
-    invar_window_release(&probe->window);
+    invar_host_window_release(&probe->window);
     if (probe->options.dev) {
-        invar_digests_release(&probe->digesting);
-        invar_leaves_release(&probe->leaves);
+        invar_tensor_hasher_release(&probe->digesting);
+        invar_leaf_hasher_release(&probe->leaves);
     }
     invar_free(probe->awaited);
     invar_free(probe->far);
@@ -220,7 +220,7 @@ static invar_status hide_point(int64_t *out, invar_probe *probe, const char *nam
     int64_t key = invar_probe_find(probe, name), used = probe->n_absent;
 
     if (key == 0) {
-        invar_probe_absent *a;
+        invar_probe_skipped_point *a;
         INVAR_TRY(grow_table(probe));
         INVAR_TRY(grow((void **)&probe->absent, &probe->absent_capacity, used, used + 1,
                        sizeof *probe->absent));
@@ -300,7 +300,7 @@ static invar_status check_tensor(const invar_ledger_point *point, const invar_te
 }
 
 static invar_status check_samples(const char *name, const invar_tensor *tensor,
-                                  const invar_segments *samples)
+                                  const invar_row_offsets *samples)
 {
     bool fits = samples->count >= 0 && samples->start[0] == 0 &&
                 samples->start[samples->count] <= tensor->shape[0];
@@ -313,7 +313,7 @@ static invar_status check_samples(const char *name, const invar_tensor *tensor,
     return INVAR_OK;
 }
 
-/* Rows [first, end) of a tensor: its data and, of a quantised one, its scales. How many shards. */
+/* Rows [first, end) of a tensor: its data and, of a quantized one, its scales. How many shards. */
 static int64_t row_shards(invar_tree_shard *out, const invar_tensor *x, int64_t first, int64_t end)
 {
     invar_tensor rows = invar_tensor_rows(x, first, end - first);
@@ -350,7 +350,7 @@ static invar_status add_leaves(invar_probe *probe, invar_probe_value *v, const i
 
 /* The rows between neighbours of `start`, each of them a shard. */
 static invar_status add_rows(invar_probe *probe, invar_probe_value *v, const invar_tensor *tensor,
-                             const invar_segments *parts)
+                             const invar_row_offsets *parts)
 {
     invar_tree_shard *shards;
     invar_tree_input in;
@@ -369,20 +369,20 @@ static invar_status add_rows(invar_probe *probe, invar_probe_value *v, const inv
 
 /* Where statistics are wanted: those of samples that the host can read; NULL: one of all rows. */
 static invar_status count_rows(invar_probe *probe, int64_t point, const invar_tensor *near,
-                               const invar_segments *samples)
+                               const invar_row_offsets *samples)
 {
     const int64_t all[] = {0, near->shape[0]};
-    const invar_segments whole = {all, 1}, *s = samples ? samples : &whole;
+    const invar_row_offsets whole = {all, 1}, *s = samples ? samples : &whole;
     invar_probe_value *v = &probe->values[point];
 
-    if (!probe->options.stats || !invar_stat_counts(near->dtype))
+    if (!probe->options.stats || !invar_tensor_stats_counts(near->dtype))
         return INVAR_OK;
     v->counted = true;
     for (int64_t i = 0; i < s->count; i++) {
         invar_tensor rows = invar_tensor_rows(near, s->start[i], s->start[i + 1] - s->start[i]);
         invar_ledger_stat one = {0};
-        invar_stat_add(&one, &rows, rows.shape[0]);
-        invar_stat_join(&v->stat, &one);
+        invar_tensor_stats_add(&one, &rows, rows.shape[0]);
+        invar_tensor_stats_join(&v->stat, &one);
         if (!probe->options.part || !samples)
             continue;
         INVAR_TRY(grow((void **)&v->samples, &v->samples_capacity, v->n_samples, v->n_samples + 1,
@@ -397,14 +397,14 @@ static bool dumped(const invar_probe *probe, int64_t point)
     return probe->dump && invar_dump_wants(probe->dump, name_of(probe, point));
 }
 
-/* Quantised tensors have no type in a dump; what they are made of is a point, too. */
+/* Quantized tensors have no type in a dump; what they are made of is a point, too. */
 static bool dumped_tensor(const invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
     return !invar_dtype_scale_block(tensor->dtype) && dumped(probe, point);
 }
 
 invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
-                              const invar_segments *samples)
+                              const invar_row_offsets *samples)
 {
     if (point == -1)
         return INVAR_OK;
@@ -433,13 +433,13 @@ static invar_status add_whole(invar_probe *probe, int64_t point, const invar_ten
     INVAR_TRY(invar_alloc((void **)&start, (size_t)shards + 1, sizeof *start, "a probe's shards"));
     for (int64_t i = 0; i <= shards; i++)
         start[i] = (i * n + shards - 1) / shards;
-    status = add_rows(probe, v, tensor, &(invar_segments){start, shards});
+    status = add_rows(probe, v, tensor, &(invar_row_offsets){start, shards});
     invar_free(start);
     v->whole = status == INVAR_OK;
     return status == INVAR_OK ? count_rows(probe, point, tensor, NULL) : status;
 }
 
-invar_status invar_probe_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+invar_status invar_probe_tensor(invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
     if (point == -1)
         return INVAR_OK;
@@ -455,7 +455,7 @@ invar_status invar_probe_whole(invar_probe *probe, int64_t point, const invar_te
 
 static bool is_far(const invar_probe *probe)
 {
-    return probe->options.dev && invar_device_far(probe->options.dev);
+    return probe->options.dev && invar_device_is_local(probe->options.dev);
 }
 
 invar_status invar_probe_read_leaves(invar_probe *probe)
@@ -465,9 +465,9 @@ invar_status invar_probe_read_leaves(invar_probe *probe)
 
     if (probe->n_far == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_leaves_read(&read, &probe->leaves));
+    INVAR_TRY(invar_leaf_hasher_read(&read, &probe->leaves));
     for (int64_t i = 0; i < probe->n_far; i++) {
-        const invar_probe_far *f = &probe->far[i];
+        const invar_probe_pending_leaves *f = &probe->far[i];
         if (f->count > 0)
             memcpy(probe->values[f->point].leaves + f->first, read + at,
                    (size_t)f->count * sizeof *read);
@@ -479,18 +479,18 @@ invar_status invar_probe_read_leaves(invar_probe *probe)
 
 /* The leaves get their place at once, and come with those of others. */
 static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_tensor *rows,
-                              const invar_segments *samples, const invar_segments *there)
+                              const invar_row_offsets *samples, const invar_row_offsets *there)
 {
     int64_t count = invar_hash_leaf_count(rows, samples);
     invar_probe_value *v = &probe->values[point];
 
-    if (invar_leaves_full(&probe->leaves, count))
+    if (invar_leaf_hasher_full(&probe->leaves, count))
         INVAR_TRY(invar_probe_read_leaves(probe));
     INVAR_TRY(invar_probe_grow_leaves(v, count));
     INVAR_TRY(grow((void **)&probe->far, &probe->far_capacity, probe->n_far, probe->n_far + 1,
                    sizeof *probe->far));
-    INVAR_TRY(invar_leaves_add(&probe->leaves, rows, there, count));
-    probe->far[probe->n_far++] = (invar_probe_far){point, v->count, count};
+    INVAR_TRY(invar_leaf_hasher_add(&probe->leaves, rows, there, count));
+    probe->far[probe->n_far++] = (invar_probe_pending_leaves){point, v->count, count};
     v->count += count;
     v->shards += invar_dtype_scale_block(rows->dtype) ? 2 * samples->count : samples->count;
     v->bytes += (uint64_t)(rows->shape[0] * invar_tensor_row_elements(rows)) *
@@ -502,22 +502,23 @@ static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_ten
 
 /* What a digest is not enough for, of `samples` or (NULL) of a whole tensor. */
 static invar_status read_back(invar_probe *probe, int64_t point, const invar_tensor *tensor,
-                              const invar_segments *samples)
+                              const invar_row_offsets *samples)
 {
     bool dump = dumped_tensor(probe, point, tensor);
-    bool counts = point >= 0 && probe->options.stats && invar_stat_counts(tensor->dtype);
+    bool counts = point >= 0 && probe->options.stats && invar_tensor_stats_counts(tensor->dtype);
     invar_tensor near;
 
     if (!dump && !counts)
         return INVAR_OK;
-    INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
+    INVAR_TRY(invar_host_window_tensor(&near, &probe->window, tensor));
     if (counts)
         INVAR_TRY(count_rows(probe, point, &near, samples));
     return dump ? invar_dump_rows(probe->dump, name_of(probe, point), &near, samples) : INVAR_OK;
 }
 
 invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
-                                     const invar_segments *samples, const invar_segments *there)
+                                     const invar_row_offsets *samples,
+                                     const invar_row_offsets *there)
 {
     invar_tensor rows;
 
@@ -543,7 +544,8 @@ static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_
     INVAR_TRY(check_tensor(&probe->points[point], tensor));
     INVAR_TRY(grow((void **)&probe->awaited, &probe->awaited_capacity, probe->digesting.count,
                    probe->digesting.count + 1, sizeof *probe->awaited));
-    INVAR_TRY(invar_digests_add(&probe->digesting, tensor, (int32_t)probe->points[point].shards));
+    INVAR_TRY(
+        invar_tensor_hasher_add(&probe->digesting, tensor, (int32_t)probe->points[point].shards));
     probe->awaited[probe->digesting.count - 1] = point;
     v->present = v->whole = v->given = true;
     return INVAR_OK;
@@ -552,15 +554,15 @@ static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_
 invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
     if (point == -1 || !is_far(probe))
-        return invar_probe_whole(probe, point, tensor);
+        return invar_probe_tensor(probe, point, tensor);
     INVAR_TRY(check_number(probe, point));
     if (point >= 0)
         INVAR_TRY(digest_whole(probe, point, tensor));
     return read_back(probe, point, tensor, NULL);
 }
 
-invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
-                                       const invar_tensor *tensor, const invar_digest *digest)
+invar_status invar_probe_tensor_with_digest(invar_probe *probe, int64_t point,
+                                            const invar_tensor *tensor, const invar_digest *digest)
 {
     if (point == -1)
         return INVAR_OK;
@@ -591,7 +593,7 @@ bool invar_probe_wants(const invar_probe *probe, int64_t point)
     return point != -1 && (probe->options.stats || dumped(probe, point));
 }
 
-bool invar_probe_reads(const invar_probe *probe)
+bool invar_probe_needs_values(const invar_probe *probe)
 {
     return probe->options.stats || probe->dump || probe->options.level >= INVAR_PROBE_FULL;
 }
@@ -605,7 +607,7 @@ static invar_status read_digests(invar_probe *probe)
     if (count == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&read, (size_t)count, sizeof *read, "a probe's digests"));
-    status = invar_digests_read(read, &probe->digesting);
+    status = invar_tensor_hasher_read(read, &probe->digesting);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         probe->digests[probe->awaited[i]] = read[i];
     invar_free(read);
@@ -672,7 +674,8 @@ static invar_status list_stats(size_t *count_out, invar_probe *probe)
     return INVAR_OK;
 }
 
-const invar_ledger_point *invar_probe_odd(invar_ledger_stat *out, const invar_probe *probe)
+const invar_ledger_point *invar_probe_first_nonfinite(invar_ledger_stat *out,
+                                                      const invar_probe *probe)
 {
     for (int64_t i = 0; i < probe->count; i++) {
         *out = probe->values[i].stat;

@@ -62,11 +62,11 @@ invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
 
 /* More samples of a point: rows of index 0, one segment a sample. */
 invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
-                              const invar_segments *samples) INVAR_MUST_USE;
+                              const invar_row_offsets *samples) INVAR_MUST_USE;
 
 /* The value at once. A second one in the same step is refused. */
-invar_status invar_probe_whole(invar_probe *probe, int64_t point,
-                               const invar_tensor *tensor) INVAR_MUST_USE;
+invar_status invar_probe_tensor(invar_probe *probe, int64_t point,
+                                const invar_tensor *tensor) INVAR_MUST_USE;
 invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *data,
                                size_t bytes) INVAR_MUST_USE;
 
@@ -77,15 +77,15 @@ invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *da
  * or statistics want is read back.
  */
 invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
-                                     const invar_segments *samples,
-                                     const invar_segments *there) INVAR_MUST_USE;
+                                     const invar_row_offsets *samples,
+                                     const invar_row_offsets *there) INVAR_MUST_USE;
 invar_status invar_probe_device_whole(invar_probe *probe, int64_t point,
                                       const invar_tensor *tensor) INVAR_MUST_USE;
 
 /* A whole tensor again, whose digest an op made that read or wrote it; it has no leaves. */
-invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
-                                       const invar_tensor *tensor,
-                                       const invar_digest *digest) INVAR_MUST_USE;
+invar_status invar_probe_tensor_with_digest(invar_probe *probe, int64_t point,
+                                            const invar_tensor *tensor,
+                                            const invar_digest *digest) INVAR_MUST_USE;
 
 /* The values of a whole tensor in the host's memory whose digest is there, where somebody wants. */
 invar_status invar_probe_values(invar_probe *probe, int64_t point,
@@ -93,7 +93,7 @@ invar_status invar_probe_values(invar_probe *probe, int64_t point,
 bool invar_probe_wants(const invar_probe *probe, int64_t point);
 
 /* Whether it may read the values of tensors whose digests it is given, or of others of a step. */
-bool invar_probe_reads(const invar_probe *probe);
+bool invar_probe_needs_values(const invar_probe *probe);
 
 /* A digest that was made elsewhere, as by invar_model_hash. */
 invar_status invar_probe_digest(invar_probe *probe, int64_t point,
@@ -107,8 +107,8 @@ invar_status invar_probe_stat(invar_probe *probe, int64_t point,
  * The samples that a part's points have got since the last time, and those of another rank's part
  * behind the own ones: in the end the values are as if this probe had got them all.
  */
-invar_status invar_probe_pack(invar_parcel *to, invar_probe *probe) INVAR_MUST_USE;
-invar_status invar_probe_unpack(invar_probe *probe, invar_parcel_rest *from) INVAR_MUST_USE;
+invar_status invar_probe_pack(invar_rank_buffer *to, invar_probe *probe) INVAR_MUST_USE;
+invar_status invar_probe_unpack(invar_probe *probe, invar_rank_buffer_reader *from) INVAR_MUST_USE;
 
 typedef struct invar_probe_result {
     const invar_ledger_point *points; /* (count) for invar_ledger_define */
@@ -126,7 +126,8 @@ invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe) INV
  * At any time in a step, where statistics are wanted: the first point, in order, that has got a
  * number that is not finite; NULL: none has. Borrowed until the next define.
  */
-const invar_ledger_point *invar_probe_odd(invar_ledger_stat *out, const invar_probe *probe);
+const invar_ledger_point *invar_probe_first_nonfinite(invar_ledger_stat *out,
+                                                      const invar_probe *probe);
 
 /* After finish: the leaf digests of a point, in the order of its shards; borrowed until begin. */
 invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,

@@ -10,7 +10,7 @@
 
 #include "base/invar_banned.h"
 
-bool invar_stat_counts(invar_dtype dtype)
+bool invar_tensor_stats_counts(invar_dtype dtype)
 {
     return dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16;
 }
@@ -30,7 +30,7 @@ static void add(invar_ledger_stat *stat, float x)
     stat->l2 += magnitude * magnitude;
 }
 
-void invar_stat_add(invar_ledger_stat *stat, const invar_tensor *x, int64_t rows)
+void invar_tensor_stats_add(invar_ledger_stat *stat, const invar_tensor *x, int64_t rows)
 {
     int64_t width = invar_tensor_row_elements(x);
 
@@ -42,7 +42,7 @@ void invar_stat_add(invar_ledger_stat *stat, const invar_tensor *x, int64_t rows
     }
 }
 
-void invar_stat_join(invar_ledger_stat *sum, const invar_ledger_stat *more)
+void invar_tensor_stats_join(invar_ledger_stat *sum, const invar_ledger_stat *more)
 {
     sum->nans += more->nans;
     sum->infs += more->infs;

@@ -13,17 +13,17 @@
 extern "C" {
 #endif
 
-/* f32 and bf16. Quantised tensors are left out: what they are made from is a point, too. */
-bool invar_stat_counts(invar_dtype dtype);
+/* f32 and bf16. Quantized tensors are left out: what they are made from is a point, too. */
+bool invar_tensor_stats_counts(invar_dtype dtype);
 
 /*
  * Adds rows [0, rows) of a tensor in the host's memory: NaN and infinities, and of the finite
  * numbers the largest magnitude and, in l2, the sum of squares, in double and index order.
  */
-void invar_stat_add(invar_ledger_stat *stat, const invar_tensor *tensor, int64_t rows);
+void invar_tensor_stats_add(invar_ledger_stat *stat, const invar_tensor *tensor, int64_t rows);
 
 /* The sum of both. Samples are joined in their order: what comes out depends on nothing else. */
-void invar_stat_join(invar_ledger_stat *sum, const invar_ledger_stat *more);
+void invar_tensor_stats_join(invar_ledger_stat *sum, const invar_ledger_stat *more);
 
 #ifdef __cplusplus
 }

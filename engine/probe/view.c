@@ -26,8 +26,8 @@ static const char *decimal(char out[24], int64_t number)
     return at;
 }
 
-invar_status invar_probe_view_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
-                                   const invar_probe_view *view, const invar_value_name *value)
+invar_status invar_point_namer_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
+                                    const invar_point_namer *view, const invar_value_name *value)
 {
     bool layer = value->layer >= 0;
     char digits[24];
@@ -42,35 +42,35 @@ invar_status invar_probe_view_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
 }
 
 typedef struct inputs {
-    name names[INVAR_WATCH_INPUTS];
-    const char *list[INVAR_WATCH_INPUTS + 1]; /* NULL after the last */
+    name names[INVAR_DATAFLOW_INPUTS];
+    const char *list[INVAR_DATAFLOW_INPUTS + 1]; /* NULL after the last */
 } inputs;
 
-static invar_status name_inputs(inputs *out, const invar_probe_view *view,
+static invar_status name_inputs(inputs *out, const invar_point_namer *view,
                                 const invar_value_name *values, int count)
 {
     for (int i = 0; i < count; i++) {
-        INVAR_TRY(invar_probe_view_name(out->names[i], view, &values[i]));
+        INVAR_TRY(invar_point_namer_name(out->names[i], view, &values[i]));
         out->list[i] = out->names[i];
     }
     out->list[count] = NULL;
     return INVAR_OK;
 }
 
-int64_t invar_probe_view_level(const invar_forward_value *value)
+int64_t invar_point_namer_level(const invar_observed_value *value)
 {
     return value->stream ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
 }
 
-invar_status invar_probe_view_define(int64_t *out, const invar_probe_view *view,
-                                     const invar_forward_value *value)
+invar_status invar_point_namer_define(int64_t *out, const invar_point_namer *view,
+                                      const invar_observed_value *value)
 {
     const char *phase = value->backward ? "backward" : "forward";
     int64_t shape[INVAR_MAX_RANK] = {-1};
     name point;
     inputs from;
 
-    INVAR_TRY(invar_probe_view_name(point, view, &value->name));
+    INVAR_TRY(invar_point_namer_name(point, view, &value->name));
     INVAR_TRY(name_inputs(&from, view, value->inputs, value->n_inputs));
     for (int32_t i = 1; i < value->rows->rank; i++)
         shape[i] = value->rows->shape[i];
@@ -81,7 +81,7 @@ invar_status invar_probe_view_define(int64_t *out, const invar_probe_view *view,
                               .layer = value->name.layer,
                               .op = value->op,
                               .kind = value->backward ? "grad" : "act",
-                              .level = invar_probe_view_level(value),
+                              .level = invar_point_namer_level(value),
                               .dtype = invar_dtype_name(value->rows->dtype),
                               .shape = shape,
                               .dims = (size_t)value->rows->rank,
@@ -89,20 +89,20 @@ invar_status invar_probe_view_define(int64_t *out, const invar_probe_view *view,
         *from.list ? from.list : view->given[value->backward]);
 }
 
-invar_status invar_probe_take(void *view, const invar_forward_value *value)
+invar_status invar_probe_on_value(void *view, const invar_observed_value *value)
 {
-    invar_probe_view *v = view;
+    invar_point_namer *v = view;
     invar_tensor rows;
     int64_t number;
 
     if (v->listing)
-        INVAR_TRY(invar_listing_add(v->listing, value));
-    INVAR_TRY(invar_probe_view_define(&number, v, value));
+        INVAR_TRY(invar_point_list_add(v->listing, value));
+    INVAR_TRY(invar_point_namer_define(&number, v, value));
     if (value->stream)
-        INVAR_TRY(invar_probe_view_name(v->stream[value->backward], v, &value->name));
+        INVAR_TRY(invar_point_namer_name(v->stream[value->backward], v, &value->name));
     if (number == -1)
         return INVAR_OK;
-    INVAR_TRY(invar_watch_rows(&rows, value));
+    INVAR_TRY(invar_dataflow_rows(&rows, value));
     return invar_probe_device_rows(v->probe, number, &rows, value->samples, value->there);
 }
 
@@ -112,15 +112,15 @@ void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *pre
 }
 
 /* A point of a level that nobody records: it only stands for what it is computed from. */
-invar_status invar_probe_sum(const invar_probe_view *view, int64_t number,
-                             const invar_forward_sum *sum)
+invar_status invar_probe_sum(const invar_point_namer *view, int64_t number,
+                             const invar_observed_grad *sum)
 {
     int64_t point;
     inputs from;
     name own;
 
     if (view->listing)
-        return invar_listing_add_sum(view->listing, number, sum);
+        return invar_point_list_add_sum(view->listing, number, sum);
     invar_probe_sum_name(own, view->prefix, number);
     INVAR_TRY(name_inputs(&from, view, sum->inputs, sum->n_inputs));
     return invar_probe_define_from(&point, view->probe,

@@ -28,7 +28,7 @@ typedef struct plan {
 struct invar_audit {
     invar_audit_options options;
     invar_device dev;
-    invar_audit_desk desk;
+    invar_audit_scratch desk;
     int64_t step;
     bool active; /* within a part */
     invar_audit_part part;
@@ -36,7 +36,7 @@ struct invar_audit {
     int64_t share; /* elements of the part that are left */
     int64_t checked, differ;
     /* the current call */
-    invar_audit_choice choices[MOST_PER_CALL];
+    invar_audit_pick choices[MOST_PER_CALL];
     int64_t n_choices;
 };
 
@@ -56,7 +56,7 @@ invar_status invar_audit_new(invar_audit **out, const invar_device *dev,
     audit->dev = *dev;
     audit->step = -1;
     audit->desk.dev = &audit->dev;
-    invar_caller_init(&audit->desk.cpu, &cpu);
+    invar_op_runner_init(&audit->desk.cpu, &cpu);
     *out = audit;
     return INVAR_OK;
 }
@@ -65,7 +65,7 @@ void invar_audit_free(invar_audit *audit)
 {
     if (!audit)
         return;
-    invar_caller_release(&audit->desk.cpu);
+    invar_op_runner_release(&audit->desk.cpu);
     invar_free(audit->desk.room);
     invar_free(audit);
 }
@@ -183,7 +183,7 @@ invar_status invar_audit_before(invar_audit *audit, invar_op op, const void *arg
     p = &audit->plans[audit->part][op];
     audit->n_choices = elements_of(audit, p);
     for (int64_t i = 0; i < audit->n_choices; i++) {
-        invar_audit_choice *c = &audit->choices[i];
+        invar_audit_pick *c = &audit->choices[i];
         draw(c->word, audit, (uint32_t)op, number_of(audit, p->calls), (uint32_t)i);
         INVAR_TRY(invar_audit_note(c, &audit->desk, op, args));
     }

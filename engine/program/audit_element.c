@@ -2,7 +2,7 @@
  * audit_element.c - operands of one element, and the op of the CPU on them.
  *
  * A product's element needs a row of one operand and a row or column of the other, a row of
- * attention the keys and values that it sees. Of quantised weights whole scale blocks are taken.
+ * attention the keys and values that it sees. Of quantized weights whole scale blocks are taken.
  * Segments, lengths and page tables are read back from the device; one that leads nowhere is left
  * to the device, which reports it.
  *
@@ -28,7 +28,7 @@
 /* ---- fetching -------------------------------------------------------------------------------- */
 
 /* Zeroed, until the element is done. */
-static invar_status take(void **out, invar_audit_desk *desk, size_t bytes)
+static invar_status take(void **out, invar_audit_scratch *desk, size_t bytes)
 {
     INVAR_CHECK(desk->n_pieces < INVAR_AUDIT_PIECES);
     INVAR_TRY(invar_alloc(out, bytes, 1, "operands of an audit"));
@@ -37,14 +37,14 @@ static invar_status take(void **out, invar_audit_desk *desk, size_t bytes)
     return INVAR_OK;
 }
 
-static void clear(invar_audit_desk *desk)
+static void clear(invar_audit_scratch *desk)
 {
     while (desk->n_pieces > 0)
         invar_free(desk->pieces[--desk->n_pieces]);
 }
 
 /* `bytes` of each of `rows` rows that lie `stride` bytes apart, one after another. */
-static invar_status fetch(void *to, invar_audit_desk *desk, const void *from, size_t stride,
+static invar_status fetch(void *to, invar_audit_scratch *desk, const void *from, size_t stride,
                           int64_t rows, size_t bytes)
 {
     int64_t at_once = stride > APART ? 1 : (int64_t)(ROOM / (stride ? stride : 1));
@@ -52,18 +52,18 @@ static invar_status fetch(void *to, invar_audit_desk *desk, const void *from, si
     char *out = to;
 
     if (stride == bytes || rows == 1)
-        return invar_device_get(desk->dev, to, from, (size_t)rows * bytes);
+        return invar_device_download(desk->dev, to, from, (size_t)rows * bytes);
     if (!desk->room)
         INVAR_TRY(invar_alloc(&desk->room, ROOM, 1, "rows of an audit"));
     for (int64_t row = 0; row < rows; row += at_once) {
         int64_t n = rows - row < at_once ? rows - row : at_once;
         if (n == 1) {
-            INVAR_TRY(invar_device_get(desk->dev, out + (size_t)row * bytes,
-                                       source + (size_t)row * stride, bytes));
+            INVAR_TRY(invar_device_download(desk->dev, out + (size_t)row * bytes,
+                                            source + (size_t)row * stride, bytes));
             continue;
         }
-        INVAR_TRY(invar_device_get(desk->dev, desk->room, source + (size_t)row * stride,
-                                   (size_t)(n - 1) * stride + bytes));
+        INVAR_TRY(invar_device_download(desk->dev, desk->room, source + (size_t)row * stride,
+                                        (size_t)(n - 1) * stride + bytes));
         for (int64_t i = 0; i < n; i++)
             memcpy(out + (size_t)(row + i) * bytes, (char *)desk->room + (size_t)i * stride, bytes);
     }
@@ -88,8 +88,8 @@ static cut whole_blocks(const invar_tensor *t, cut c)
 
     if (!block || c.rows == 0)
         return c;
-    first = invar_tensor_band(t, invar_tensor_band_of(t, c.row));
-    last = invar_tensor_band(t, invar_tensor_band_of(t, c.row + c.rows - 1));
+    first = invar_tensor_band(t, invar_tensor_band_index(t, c.row));
+    last = invar_tensor_band(t, invar_tensor_band_index(t, c.row + c.rows - 1));
     c.row = first.first;
     c.rows = last.first + last.rows - c.row;
     end = (c.col + c.cols + block - 1) / block * block;
@@ -99,7 +99,7 @@ static cut whole_blocks(const invar_tensor *t, cut c)
 }
 
 /* *out = the rectangle, of whole scale blocks, on the host. */
-static invar_status fetch_cut(invar_tensor *out, invar_audit_desk *desk, const invar_tensor *t,
+static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
                               cut c)
 {
     int64_t block = invar_dtype_scale_block(t->dtype);
@@ -119,7 +119,7 @@ static invar_status fetch_cut(invar_tensor *out, invar_audit_desk *desk, const i
     width = (size_t)invar_tensor_scale_blocks(t) * size;
     INVAR_TRY(take(&out->scale, desk, invar_tensor_scale_bytes(out)));
     return fetch(out->scale, desk,
-                 (const char *)t->scale + (size_t)invar_tensor_band_of(t, c.row) * width +
+                 (const char *)t->scale + (size_t)invar_tensor_band_index(t, c.row) * width +
                      (size_t)(c.col / block) * size,
                  width, invar_tensor_bands(out), (size_t)invar_tensor_scale_blocks(out) * size);
 }
@@ -135,7 +135,7 @@ static invar_tensor flat(const invar_tensor *t)
 }
 
 /* Heads [first, first + heads) of rows, as (rows, heads, D) on the host. */
-static invar_status fetch_heads(invar_tensor *out, invar_audit_desk *desk, const invar_tensor *t,
+static invar_status fetch_heads(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
                                 int64_t row, int64_t rows, int64_t first, int64_t heads)
 {
     int64_t dim = t->shape[2];
@@ -146,14 +146,14 @@ static invar_status fetch_heads(invar_tensor *out, invar_audit_desk *desk, const
     return INVAR_OK;
 }
 
-static invar_status fetch_numbers(int64_t **out, invar_audit_desk *desk, const int64_t *from,
+static invar_status fetch_numbers(int64_t **out, invar_audit_scratch *desk, const int64_t *from,
                                   int64_t count)
 {
     INVAR_TRY(take((void **)out, desk, (size_t)count * sizeof **out));
-    return invar_device_get(desk->dev, *out, from, (size_t)count * sizeof **out);
+    return invar_device_download(desk->dev, *out, from, (size_t)count * sizeof **out);
 }
 
-static invar_status room_for(invar_tensor *out, invar_audit_desk *desk, invar_dtype dtype,
+static invar_status room_for(invar_tensor *out, invar_audit_scratch *desk, invar_dtype dtype,
                              int64_t n0, int64_t n1, int64_t n2)
 {
     *out = invar_tensor_3d(NULL, dtype, n0, n1, n2);
@@ -168,8 +168,8 @@ typedef struct segment {
 } segment;
 
 /* The one with this row. `number` -1: there is none. */
-static invar_status find_segment(segment *out, invar_audit_desk *desk, const invar_segments *s,
-                                 int64_t row)
+static invar_status find_segment(segment *out, invar_audit_scratch *desk,
+                                 const invar_row_offsets *s, int64_t row)
 {
     *out = (segment){.number = -1};
     if (s->count < 1 || s->count > MOST_SEGMENTS)
@@ -233,7 +233,7 @@ static void name_element(invar_audit_finding *finding, const subject *s, int64_t
                        s->name, s->row, col);
 }
 
-static invar_status compare(bool *differs, invar_audit_finding *finding, invar_audit_desk *desk,
+static invar_status compare(bool *differs, invar_audit_finding *finding, invar_audit_scratch *desk,
                             const subject *s)
 {
     invar_dtype dtype = s->tensor.dtype;
@@ -263,8 +263,8 @@ static const void *element(const invar_tensor *t, int64_t i)
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* *out = the first row of the expert's weights, `width` an expert. -1: the row has no expert. */
-static invar_status expert_rows(int64_t *out, invar_audit_desk *desk, const invar_segments *experts,
-                                int64_t row, int64_t width)
+static invar_status expert_rows(int64_t *out, invar_audit_scratch *desk,
+                                const invar_row_offsets *experts, int64_t row, int64_t width)
 {
     segment expert;
 
@@ -302,7 +302,7 @@ static forward_output choose_output(const invar_linear_fwd_args *a, uint32_t wor
 }
 
 /* Rows `c` of the weights, and as many of the bias. */
-static invar_status fetch_layer(invar_linear_output *out, invar_audit_desk *desk,
+static invar_status fetch_layer(invar_linear_output *out, invar_audit_scratch *desk,
                                 const invar_linear_output *from, cut c)
 {
     const invar_tensor *bias = &from->bias;
@@ -318,9 +318,9 @@ static invar_status fetch_layer(invar_linear_output *out, invar_audit_desk *desk
 }
 
 /* `experts` NULL: a dense layer. */
-static invar_status forward(bool *differs, invar_audit_finding *finding, invar_audit_desk *desk,
-                            const invar_linear_fwd_args *a, const invar_segments *experts,
-                            const invar_audit_choice *choice)
+static invar_status forward(bool *differs, invar_audit_finding *finding, invar_audit_scratch *desk,
+                            const invar_linear_fwd_args *a, const invar_row_offsets *experts,
+                            const invar_audit_pick *choice)
 {
     forward_output out = choose_output(a, choice->word[2]);
     subject s = {.name = out.name,
@@ -351,14 +351,14 @@ static invar_status forward(bool *differs, invar_audit_finding *finding, invar_a
     }
     *y = invar_tensor_2d(NULL, out.y.dtype, 1, c.rows);
     INVAR_TRY(take(&y->data, desk, bytes_of(y, c.rows)));
-    INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_LINEAR_FWD, &own));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_FWD, &own));
     s.cpu = element(y, first + s.col - c.row);
     return compare(differs, finding, desk, &s);
 }
 
 static invar_status input_gradient(bool *differs, invar_audit_finding *finding,
-                                   invar_audit_desk *desk, const invar_linear_dx_args *a,
-                                   const invar_segments *experts, const invar_audit_choice *choice)
+                                   invar_audit_scratch *desk, const invar_linear_dx_args *a,
+                                   const invar_row_offsets *experts, const invar_audit_pick *choice)
 {
     subject s = {.name = "dx",
                  .tensor = a->dx,
@@ -382,12 +382,12 @@ static invar_status input_gradient(bool *differs, invar_audit_finding *finding,
     }
     own.dx = invar_tensor_2d(NULL, a->dx.dtype, 1, c.cols);
     INVAR_TRY(take(&own.dx.data, desk, bytes_of(&own.dx, c.cols)));
-    INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_LINEAR_DX, &own));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DX, &own));
     s.cpu = element(&own.dx, s.col - c.col);
     return compare(differs, finding, desk, &s);
 }
 
-static subject weight_of(const invar_tensor *dw, const invar_audit_choice *choice)
+static subject weight_of(const invar_tensor *dw, const invar_audit_pick *choice)
 {
     return (subject){.name = "dw",
                      .tensor = *dw,
@@ -397,8 +397,8 @@ static subject weight_of(const invar_tensor *dw, const invar_audit_choice *choic
 }
 
 static invar_status weight_gradient(bool *differs, invar_audit_finding *finding,
-                                    invar_audit_desk *desk, const invar_linear_dw_args *a,
-                                    const invar_audit_choice *choice)
+                                    invar_audit_scratch *desk, const invar_linear_dw_args *a,
+                                    const invar_audit_pick *choice)
 {
     subject s = weight_of(&a->dw, choice);
     float sum = choice->before;
@@ -410,16 +410,16 @@ static invar_status weight_gradient(bool *differs, invar_audit_finding *finding,
     INVAR_TRY(fetch_numbers(&units, desk, a->units.start, a->units.count + 1));
     INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){0, tokens, s.row, 1}));
     INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){0, tokens, s.col, 1}));
-    own.units = (invar_segments){units, a->units.count};
+    own.units = (invar_row_offsets){units, a->units.count};
     own.fresh = a->fresh;
-    INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_LINEAR_DW, &own));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DW, &own));
     s.cpu = &sum;
     return compare(differs, finding, desk, &s);
 }
 
 static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
-                                    invar_audit_desk *desk, const invar_moe_linear_dw_args *a,
-                                    const invar_audit_choice *choice)
+                                    invar_audit_scratch *desk, const invar_moe_linear_dw_args *a,
+                                    const invar_audit_pick *choice)
 {
     subject s = weight_of(&a->dw, choice);
     float sum = choice->before;
@@ -437,13 +437,14 @@ static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
     INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){starts[e], rows, s.col, 1}));
     own.row_token = invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows);
     INVAR_TRY(take(&own.row_token.data, desk, bytes_of(&own.row_token, rows)));
-    INVAR_TRY(invar_device_get(desk->dev, own.row_token.data, element(&a->row_token, starts[e]),
-                               bytes_of(&own.row_token, rows)));
+    INVAR_TRY(invar_device_download(desk->dev, own.row_token.data,
+                                    element(&a->row_token, starts[e]),
+                                    bytes_of(&own.row_token, rows)));
     ends[1] = rows;
-    own.experts = (invar_segments){ends, 1};
-    own.units = (invar_segments){units, a->units.count};
+    own.experts = (invar_row_offsets){ends, 1};
+    own.units = (invar_row_offsets){units, a->units.count};
     own.fresh = a->fresh;
-    INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_MOE_LINEAR_DW, &own));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_MOE_LINEAR_DW, &own));
     s.cpu = &sum;
     return compare(differs, finding, desk, &s);
 }
@@ -451,7 +452,7 @@ static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /* One query over `length` keys, (length, 1, D) each: it is the last of its sequence. */
-static invar_status attend(bool *differs, invar_audit_finding *finding, invar_audit_desk *desk,
+static invar_status attend(bool *differs, invar_audit_finding *finding, invar_audit_scratch *desk,
                            const invar_tensor *q, int64_t head, invar_tensor keys,
                            invar_tensor values, const invar_attention_shape *shape, subject *s)
 {
@@ -467,7 +468,7 @@ static invar_status attend(bool *differs, invar_audit_finding *finding, invar_au
 
     INVAR_TRY(fetch_heads(&own.q, desk, q, s->row, 1, head, 1));
     INVAR_TRY(room_for(&own.o, desk, q->dtype, 1, 1, dim));
-    INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_ATTENTION_PAGED, &own));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_PAGED, &own));
     s->cpu = own.o.data;
     s->col = head * dim;
     s->count = s->dim = dim;
@@ -476,7 +477,7 @@ static invar_status attend(bool *differs, invar_audit_finding *finding, invar_au
 
 /* The last of `rows` rows of a sample, by the op itself, which has lse2 as well. */
 static invar_status attend_whole(bool *differs, invar_audit_finding *finding,
-                                 invar_audit_desk *desk, const invar_attention_fwd_args *a,
+                                 invar_audit_scratch *desk, const invar_attention_fwd_args *a,
                                  int64_t head, const invar_tensor *k, const invar_tensor *v,
                                  subject *s)
 {
@@ -487,7 +488,7 @@ static invar_status attend_whole(bool *differs, invar_audit_finding *finding,
     INVAR_TRY(room_for(&own.o, desk, a->o.dtype, rows, 1, dim));
     own.lse2 = invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, 1);
     INVAR_TRY(take(&own.lse2.data, desk, bytes_of(&own.lse2, rows)));
-    INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_ATTENTION_FWD, &own));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_FWD, &own));
     s->cpu = element(&own.o, (rows - 1) * dim);
     s->col = head * dim;
     s->count = s->dim = dim;
@@ -503,8 +504,9 @@ static invar_status attend_whole(bool *differs, invar_audit_finding *finding,
     return compare(differs, finding, desk, s);
 }
 
-static invar_status packed_row(bool *differs, invar_audit_finding *finding, invar_audit_desk *desk,
-                               const invar_attention_fwd_args *a, const invar_audit_choice *choice)
+static invar_status packed_row(bool *differs, invar_audit_finding *finding,
+                               invar_audit_scratch *desk, const invar_attention_fwd_args *a,
+                               const invar_audit_pick *choice)
 {
     subject s = {.name = "o", .tensor = flat(&a->o), .row = among(choice->word[0], a->q.shape[0])};
     int64_t head = among(choice->word[1], a->q.shape[1]);
@@ -523,7 +525,7 @@ static invar_status packed_row(bool *differs, invar_audit_finding *finding, inva
 }
 
 /* The head's keys or values of positions [0, length), out of their pages. */
-static invar_status fetch_pages(invar_tensor *out, invar_audit_desk *desk, const invar_tensor *t,
+static invar_status fetch_pages(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
                                 const int32_t *pages, int64_t length, int64_t head)
 {
     int64_t size = t->shape[1], dim = t->shape[3];
@@ -540,8 +542,8 @@ static invar_status fetch_pages(invar_tensor *out, invar_audit_desk *desk, const
 }
 
 /* *out = the pages of positions [0, length); NULL where one leads nowhere. */
-static invar_status fetch_table(int32_t **out, invar_audit_desk *desk, const invar_kv_pages *cache,
-                                int64_t sequence, int64_t length)
+static invar_status fetch_table(int32_t **out, invar_audit_scratch *desk,
+                                const invar_kv_pages *cache, int64_t sequence, int64_t length)
 {
     int64_t count = (length + cache->k.shape[1] - 1) / cache->k.shape[1];
     int32_t *pages;
@@ -550,9 +552,9 @@ static invar_status fetch_table(int32_t **out, invar_audit_desk *desk, const inv
     if (count > cache->pages.shape[1])
         return INVAR_OK;
     INVAR_TRY(take((void **)&pages, desk, (size_t)count * sizeof *pages));
-    INVAR_TRY(invar_device_get(desk->dev, pages,
-                               element(&cache->pages, sequence * cache->pages.row_stride),
-                               (size_t)count * sizeof *pages));
+    INVAR_TRY(invar_device_download(desk->dev, pages,
+                                    element(&cache->pages, sequence * cache->pages.row_stride),
+                                    (size_t)count * sizeof *pages));
     for (int64_t i = 0; i < count; i++)
         if (pages[i] < 0 || pages[i] >= cache->k.shape[0])
             return INVAR_OK;
@@ -560,8 +562,9 @@ static invar_status fetch_table(int32_t **out, invar_audit_desk *desk, const inv
     return INVAR_OK;
 }
 
-static invar_status paged_row(bool *differs, invar_audit_finding *finding, invar_audit_desk *desk,
-                              const invar_attention_paged_args *a, const invar_audit_choice *choice)
+static invar_status paged_row(bool *differs, invar_audit_finding *finding,
+                              invar_audit_scratch *desk, const invar_attention_paged_args *a,
+                              const invar_audit_pick *choice)
 {
     subject s = {.name = "o", .tensor = flat(&a->o), .row = among(choice->word[0], a->q.shape[0])};
     int64_t head = among(choice->word[1], a->q.shape[1]), length;
@@ -573,7 +576,7 @@ static invar_status paged_row(bool *differs, invar_audit_finding *finding, invar
     INVAR_TRY(find_segment(&rows, desk, &a->rows, s.row));
     if (rows.number < 0)
         return INVAR_OK;
-    INVAR_TRY(invar_device_get(desk->dev, &length, a->lengths + rows.number, sizeof length));
+    INVAR_TRY(invar_device_download(desk->dev, &length, a->lengths + rows.number, sizeof length));
     length -= rows.end - s.row - 1;
     if (length < 1)
         return INVAR_OK;
@@ -586,7 +589,7 @@ static invar_status paged_row(bool *differs, invar_audit_finding *finding, invar
 }
 
 /* Rows [first, first + rows) of a sample, of some query heads and the kv heads they read. */
-static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_desk *desk,
+static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_scratch *desk,
                                  const invar_attention_bwd_args *a, int64_t first, int64_t rows,
                                  int64_t head, int64_t heads)
 {
@@ -608,8 +611,8 @@ static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_desk
     INVAR_TRY(room_for(&own->dq, desk, dtype, rows, heads, dim));
     INVAR_TRY(room_for(&own->dk, desk, dtype, rows, kv_heads, dim));
     INVAR_TRY(room_for(&own->dv, desk, dtype, rows, kv_heads, dim));
-    INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_ATTENTION_BWD, own));
-    own->samples = (invar_segments){NULL, 0};
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_BWD, own));
+    own->samples = (invar_row_offsets){NULL, 0};
     return INVAR_OK;
 }
 
@@ -618,8 +621,8 @@ static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_desk
  * is looked at in the first rows of a sample, dk and dv in its last ones, of one span of queries.
  */
 static invar_status backward_row(bool *differs, invar_audit_finding *finding,
-                                 invar_audit_desk *desk, const invar_attention_bwd_args *a,
-                                 const invar_audit_choice *choice)
+                                 invar_audit_scratch *desk, const invar_attention_bwd_args *a,
+                                 const invar_audit_pick *choice)
 {
     static const char *const names[] = {"dq", "dk", "dv"};
     const invar_tensor *outputs[] = {&a->dq, &a->dk, &a->dv};
@@ -689,7 +692,7 @@ static bool is_empty(invar_op op, const void *args)
     return out->shape[0] == 0 || invar_tensor_row_elements(out) == 0;
 }
 
-invar_status invar_audit_note(invar_audit_choice *choice, invar_audit_desk *desk, invar_op op,
+invar_status invar_audit_note(invar_audit_pick *choice, invar_audit_scratch *desk, invar_op op,
                               const void *args)
 {
     const invar_tensor *dw = args;
@@ -699,12 +702,14 @@ invar_status invar_audit_note(invar_audit_choice *choice, invar_audit_desk *desk
     if ((op != INVAR_OP_LINEAR_DW && op != INVAR_OP_MOE_LINEAR_DW) || is_empty(op, args))
         return INVAR_OK;
     s = weight_of(dw, choice);
-    return invar_device_get(desk->dev, &choice->before, element(dw, s.row * dw->row_stride + s.col),
-                            sizeof choice->before);
+    return invar_device_download(desk->dev, &choice->before,
+                                 element(dw, s.row * dw->row_stride + s.col),
+                                 sizeof choice->before);
 }
 
-static invar_status compare_op(bool *differs, invar_audit_finding *finding, invar_audit_desk *desk,
-                               invar_op op, const void *args, const invar_audit_choice *choice)
+static invar_status compare_op(bool *differs, invar_audit_finding *finding,
+                               invar_audit_scratch *desk, invar_op op, const void *args,
+                               const invar_audit_pick *choice)
 {
     const invar_moe_linear_fwd_args *fwd = args;
     const invar_moe_linear_dx_args *dx = args;
@@ -736,8 +741,8 @@ static invar_status compare_op(bool *differs, invar_audit_finding *finding, inva
 }
 
 invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
-                                 invar_audit_desk *desk, invar_op op, const void *args,
-                                 const invar_audit_choice *choice)
+                                 invar_audit_scratch *desk, invar_op op, const void *args,
+                                 const invar_audit_pick *choice)
 {
     invar_status status = INVAR_OK;
 

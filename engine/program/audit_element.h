@@ -17,32 +17,32 @@ extern "C" {
 #define INVAR_AUDIT_PIECES 32
 
 /* Where an element is computed again: all memory is the host's. Zeroed but for the device. */
-typedef struct invar_audit_desk {
+typedef struct invar_audit_scratch {
     const invar_device *dev; /* that is audited */
-    invar_caller cpu;
+    invar_op_runner cpu;
     void *pieces[INVAR_AUDIT_PIECES]; /* operands of the current element */
     int n_pieces;
     bool compared; /* the element was found and compared: see the head of audit_element.c */
     void *room;    /* rows on their way */
-} invar_audit_desk;
+} invar_audit_scratch;
 
 /* Which element: the words choose its row, its column and so on. */
-typedef struct invar_audit_choice {
+typedef struct invar_audit_pick {
     uint32_t word[4];
     float before; /* what was there, of an op that adds */
-} invar_audit_choice;
+} invar_audit_pick;
 
 /* Whether the op is audited at all. */
 bool invar_audit_knows(invar_op op);
 
 /* Before the op runs: fills in `before` where the op adds. */
-invar_status invar_audit_note(invar_audit_choice *choice, invar_audit_desk *desk, invar_op op,
+invar_status invar_audit_note(invar_audit_pick *choice, invar_audit_scratch *desk, invar_op op,
                               const void *args) INVAR_MUST_USE;
 
 /* Afterwards: *differs, and then `finding` but for the layer. */
 invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
-                                 invar_audit_desk *desk, invar_op op, const void *args,
-                                 const invar_audit_choice *choice) INVAR_MUST_USE;
+                                 invar_audit_scratch *desk, invar_op op, const void *args,
+                                 const invar_audit_pick *choice) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -32,7 +32,7 @@ static bool grow(invar_builder *b, void *list, size_t *room, size_t need)
     char **block = list;
     size_t before = *room;
 
-    if (!invar_program_grow(b->program, list, room, before, need))
+    if (!invar_op_graph_grow(b->program, list, room, before, need))
         return false;
     if (*room > before)
         memset(*block + before, 0, *room - before);
@@ -60,16 +60,17 @@ static invar_weight declare(invar_builder *b, const invar_param *p)
 }
 
 /* `at` counts from `base`; in the program from the beginning of given memory. */
-static void *named(invar_builder *b, invar_given_memory which, const void *at, const void *base)
+static void *named(invar_builder *b, invar_graph_input which, const void *at, const void *base)
 {
-    return (char *)invar_program_given(b->program, which) + ((const char *)at - (const char *)base);
+    return (char *)invar_op_graph_input(b->program, which) +
+           ((const char *)at - (const char *)base);
 }
 
 /* What ops read of a parameter. */
 static invar_tensor weight_of(invar_builder *b, const invar_param *p)
 {
     bool frozen = b->frozen_base && p->kind != INVAR_PARAM_ADAPTER;
-    invar_given_memory which = frozen ? INVAR_GIVEN_BASE : INVAR_GIVEN_MODEL;
+    invar_graph_input which = frozen ? INVAR_GIVEN_BASE : INVAR_GIVEN_MODEL;
     const void *base = frozen ? b->frozen_base : b->param_base;
     invar_tensor w = p->weight;
 
@@ -106,7 +107,7 @@ invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
 }
 
 invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, const char *name,
-                                   int64_t rows, int64_t cols, const invar_cut *cut)
+                                   int64_t rows, int64_t cols, const invar_logical_split *cut)
 {
     const invar_param *p;
 
@@ -131,7 +132,7 @@ invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const ch
                                int64_t stack, int64_t rows, int64_t cols)
 {
     return invar_build_cut_param(b, kind, name, rows, cols,
-                                 &(invar_cut){.pieces = 1, .stack = stack});
+                                 &(invar_logical_split){.pieces = 1, .stack = stack});
 }
 
 invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
@@ -147,7 +148,7 @@ invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
 }
 
 invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
-                                          const invar_cut *cut)
+                                          const invar_logical_split *cut)
 {
     int32_t own = cut->pieces / b->tensors, first = b->tensor * own;
     int64_t begin = invar_shard_start(whole, cut->atom, cut->pieces, first);
@@ -161,32 +162,33 @@ invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
     return out;
 }
 
-invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t whole, const invar_cut *cut)
+invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t whole,
+                                      const invar_logical_split *cut)
 {
     int32_t own = cut->pieces / b->tensors, first = b->tensor * own;
     int64_t begin, end;
 
-    if (!invar_shards_even(whole, cut->atom, cut->pieces, b->tensors))
+    if (!invar_shards_divide_evenly(whole, cut->atom, cut->pieces, b->tensors))
         return invar_build_single_shards(b, whole, cut);
     begin = invar_shard_start(whole, cut->atom, cut->pieces, first);
     end = invar_shard_start(whole, cut->atom, cut->pieces, first + own);
     return (invar_sum_parts){.count = 1, .part = {{0, end - begin, own}}};
 }
 
-invar_tensor invar_build_array(invar_builder *b, invar_given_memory which, invar_dtype dtype,
+invar_tensor invar_build_array(invar_builder *b, invar_graph_input which, invar_dtype dtype,
                                int64_t count)
 {
-    return invar_tensor_1d(invar_program_given(b->program, which), dtype, count);
+    return invar_tensor_1d(invar_op_graph_input(b->program, which), dtype, count);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-invar_built_tensor *invar_build_of(invar_builder *b, const invar_tensor *value)
+invar_value_info *invar_build_value_info(invar_builder *b, const invar_tensor *value)
 {
-    int32_t room = invar_program_room_of(value->data);
+    int32_t room = invar_op_graph_room_of(value->data);
 
     if (!grow(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
-        b->lost = (invar_built_tensor){0};
+        b->lost = (invar_value_info){0};
         return &b->lost;
     }
     return &b->built[room];
@@ -194,21 +196,21 @@ invar_built_tensor *invar_build_of(invar_builder *b, const invar_tensor *value)
 
 void invar_build_rename(invar_builder *b, const invar_tensor *value, const char *name)
 {
-    invar_build_of(b, value)->name = name;
+    invar_build_value_info(b, value)->name = name;
 }
 
-void invar_build_slots(invar_builder *b, const invar_tensor *value, const invar_routes *routes)
+void invar_build_slots(invar_builder *b, const invar_tensor *value, const invar_moe_routing *routes)
 {
-    invar_built_tensor *built = invar_build_of(b, value);
+    invar_value_info *built = invar_build_value_info(b, value);
 
     built->by_slot = routes->slot_row;
     if (b->experts > 1)
         built->experts = routes->experts;
 }
 
-static void show(invar_builder *b, const invar_point *point)
+static void show(invar_builder *b, const invar_graph_point *point)
 {
-    invar_point p = *point;
+    invar_graph_point p = *point;
 
     if (!p.name)
         return;
@@ -218,36 +220,36 @@ static void show(invar_builder *b, const invar_point *point)
         p.shares = b->stream->row;
     if (p.stream && b->context)
         p.contexts = b->context->row;
-    invar_program_point(b->program, &p);
+    invar_op_graph_point(b->program, &p);
 }
 
 invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor value)
 {
-    invar_built_tensor *built = invar_build_of(b, &value);
+    invar_value_info *built = invar_build_value_info(b, &value);
 
     built->name = name;
-    show(b, &(invar_point){.name = name,
-                           .stream = built->stream,
-                           .rows = value,
-                           .by_slot = built->by_slot,
-                           .experts = built->experts});
+    show(b, &(invar_graph_point){.name = name,
+                                 .stream = built->stream,
+                                 .rows = value,
+                                 .by_slot = built->by_slot,
+                                 .experts = built->experts});
     return value;
 }
 
 invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor value)
 {
-    invar_build_of(b, &value)->stream = true;
+    invar_build_value_info(b, &value)->stream = true;
     return invar_build_result(b, name, value);
 }
 
 static void show_beside(invar_builder *b, const char *name, const char *suffix, bool gradient,
                         const invar_tensor *rows)
 {
-    show(b, &(invar_point){.name = name,
-                           .suffix = suffix,
-                           .gradient = gradient,
-                           .backward = gradient,
-                           .rows = *rows});
+    show(b, &(invar_graph_point){.name = name,
+                                 .suffix = suffix,
+                                 .gradient = gradient,
+                                 .backward = gradient,
+                                 .rows = *rows});
 }
 
 void invar_build_codes(invar_builder *b, const char *name, bool gradient, const invar_tensor *codes)
@@ -273,18 +275,19 @@ invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
 invar_tensor invar_build_stream_room(invar_builder *b, invar_dtype dtype, int32_t parts,
                                      int64_t cols)
 {
-    int64_t all = invar_program_rows(b->program, b->rows);
-    int64_t most = b->stream ? invar_row_most(all, b->stream->size) : b->rows;
-    invar_tensor room = invar_program_room(b->program, dtype, parts * most, cols);
+    int64_t all = invar_op_graph_rows(b->program, b->rows);
+    int64_t most = b->stream ? invar_row_partition_max(all, b->stream->size) : b->rows;
+    invar_tensor room = invar_op_graph_tensor(b->program, dtype, parts * most, cols);
 
-    return b->stream ? invar_tensor_rows(&room, 0, parts * invar_row_count(b->stream)) : room;
+    return b->stream ? invar_tensor_rows(&room, 0, parts * invar_row_partition_count(b->stream))
+                     : room;
 }
 
 invar_tensor invar_build_own_rows(const invar_builder *b, const invar_tensor *all)
 {
-    return b->stream
-               ? invar_tensor_rows(all, invar_row_first(b->stream), invar_row_count(b->stream))
-               : *all;
+    return b->stream ? invar_tensor_rows(all, invar_row_partition_first(b->stream),
+                                         invar_row_partition_count(b->stream))
+                     : *all;
 }
 
 invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own)
@@ -294,17 +297,17 @@ invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own)
     if (!b->stream)
         return *own;
     INVAR_CHECK(own->row_stride == own->shape[1]); // whole rows travel
-    all = invar_program_room(b->program, own->dtype, b->rows, own->shape[1]);
-    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
-                                                 .whole = all,
-                                                 .own = *own,
-                                                 .start = b->stream->row});
+    all = invar_op_graph_tensor(b->program, own->dtype, b->rows, own->shape[1]);
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                                            .whole = all,
+                                                            .own = *own,
+                                                            .start = b->stream->row});
     return all;
 }
 
 invar_tensor invar_build_value_rows(invar_builder *b, const invar_tensor *value)
 {
-    const invar_built_tensor built = *invar_build_of(b, value);
+    const invar_value_info built = *invar_build_value_info(b, value);
 
     if (!invar_tensor_present(&built.own) || built.stays)
         return *value;
@@ -313,8 +316,8 @@ invar_tensor invar_build_value_rows(invar_builder *b, const invar_tensor *value)
 
 /* ---- the backward ---------------------------------------------------------------------------- */
 
-void invar_build_note(invar_builder *b, invar_verb_backward backward, const void *args,
-                      size_t bytes)
+void invar_build_record_backward(invar_builder *b, invar_backward_fn backward, const void *args,
+                                 size_t bytes)
 {
     size_t whole = (bytes + 15) / 16 * 16;
 
@@ -323,11 +326,11 @@ void invar_build_note(invar_builder *b, invar_verb_backward backward, const void
         !grow(b, &b->args, &b->args_room, b->n_args + whole))
         return;
     memcpy(b->args + b->n_args, args, bytes);
-    b->noted[b->n_noted++] = (invar_noted){backward, b->layer, b->n_args};
+    b->noted[b->n_noted++] = (invar_backward_record){backward, b->layer, b->n_args};
     b->n_args += whole;
 }
 
-void invar_build_forget(invar_builder *b, int32_t mark)
+void invar_build_discard_backward(invar_builder *b, int32_t mark)
 {
     if (b->n_noted > mark) {
         b->n_args = b->noted[mark].args;
@@ -341,25 +344,25 @@ void invar_build_backward(invar_builder *b, int32_t mark)
         b->layer = b->noted[i].layer;
         b->noted[i].backward(b, b->args + b->noted[i].args);
     }
-    invar_build_forget(b, mark);
+    invar_build_discard_backward(b, mark);
 }
 
 void invar_build_reads(invar_builder *b, const invar_tensor *value)
 {
-    invar_build_of(b, value)->readers++;
+    invar_build_value_info(b, value)->readers++;
 }
 
 int32_t invar_gradient_group(invar_builder *b, int64_t rows)
 {
     if (!grow(b, &b->groups, &b->group_bytes, ((size_t)b->n_groups + 2) * sizeof *b->groups))
         return 0;
-    b->groups[++b->n_groups] = (invar_group){.rows = rows};
+    b->groups[++b->n_groups] = (invar_grad_group){.rows = rows};
     return b->n_groups;
 }
 
-void invar_gradient_join(invar_builder *b, int32_t group, const invar_tensor *value)
+void invar_build_grad_group_add(invar_builder *b, int32_t group, const invar_tensor *value)
 {
-    invar_built_tensor *built = invar_build_of(b, value);
+    invar_value_info *built = invar_build_value_info(b, value);
 
     if (group == 0)
         return;
@@ -371,72 +374,72 @@ void invar_gradient_join(invar_builder *b, int32_t group, const invar_tensor *va
 /* Room for the gradient of a value by itself. */
 static invar_tensor lone_room(invar_builder *b, const invar_tensor *value)
 {
-    const invar_built_tensor *built = invar_build_of(b, value);
+    const invar_value_info *built = invar_build_value_info(b, value);
 
     if (built->stream || invar_tensor_present(&built->own))
         return invar_build_stream_room(b, b->storage, 1, value->shape[1]);
-    return invar_program_room(b->program, b->storage, value->shape[0], value->shape[1]);
+    return invar_op_graph_tensor(b->program, b->storage, value->shape[0], value->shape[1]);
 }
 
-invar_tensor invar_gradient_room(invar_builder *b, const invar_tensor *value)
+invar_tensor invar_build_grad_buffer(invar_builder *b, const invar_tensor *value)
 {
-    const invar_built_tensor *built = invar_build_of(b, value);
-    invar_group *g = built->group ? &b->groups[built->group] : NULL;
+    const invar_value_info *built = invar_build_value_info(b, value);
+    invar_grad_group *g = built->group ? &b->groups[built->group] : NULL;
 
     if (!g)
         return lone_room(b, value);
     if (!invar_tensor_present(&g->room))
-        g->room = invar_program_room(b->program, b->storage, g->rows, g->cols);
+        g->room = invar_op_graph_tensor(b->program, b->storage, g->rows, g->cols);
     return invar_tensor_columns(&g->room, built->column, value->shape[1]);
 }
 
-invar_tensor invar_gradient_take(invar_builder *b, const invar_tensor *value)
+invar_tensor invar_build_grad_in(invar_builder *b, const invar_tensor *value)
 {
-    invar_built_tensor *built = invar_build_of(b, value);
+    invar_value_info *built = invar_build_value_info(b, value);
     invar_tensor d = built->d;
 
     INVAR_CHECK(invar_tensor_present(&d) || b->program->status != INVAR_OK);
     built->d = (invar_tensor){0};
     if (invar_tensor_present(&d))
-        invar_build_of(b, &d)->held--;
+        invar_build_value_info(b, &d)->held--;
     return d;
 }
 
 void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
 {
-    if (invar_tensor_present(&invar_build_of(b, value)->d))
-        (void)invar_gradient_take(b, value);
-    invar_build_of(b, value)->d = *d;
-    invar_build_of(b, d)->held++;
+    if (invar_tensor_present(&invar_build_value_info(b, value)->d))
+        (void)invar_build_grad_in(b, value);
+    invar_build_value_info(b, value)->d = *d;
+    invar_build_value_info(b, d)->held++;
 }
 
 static void show_gradient(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
                           const char *reader)
 {
-    const invar_built_tensor *built = invar_build_of(b, value);
+    const invar_value_info *built = invar_build_value_info(b, value);
 
-    show(b, &(invar_point){.name = built->name,
-                           .suffix = reader,
-                           .gradient = true,
-                           .backward = true,
-                           .stream = built->stream && !reader,
-                           .rows = *d,
-                           .by_slot = built->by_slot,
-                           .experts = built->experts});
+    show(b, &(invar_graph_point){.name = built->name,
+                                 .suffix = reader,
+                                 .gradient = true,
+                                 .backward = true,
+                                 .stream = built->stream && !reader,
+                                 .rows = *d,
+                                 .by_slot = built->by_slot,
+                                 .experts = built->experts});
 }
 
-void invar_gradient_show(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
-                         const char *reader, bool sum)
+void invar_build_grad_point(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
+                            const char *reader, bool sum)
 {
-    invar_built_tensor *built = invar_build_of(b, value);
+    invar_value_info *built = invar_build_value_info(b, value);
     bool whole = ++built->gave == built->readers && (sum || built->readers == 1);
 
     show_gradient(b, value, d, whole ? NULL : reader);
 }
 
-void invar_gradient_give(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
+void invar_build_grad_add(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
 {
-    const invar_built_tensor *built = invar_build_of(b, value);
+    const invar_value_info *built = invar_build_value_info(b, value);
     invar_tensor before = built->d, sum;
     bool last = built->gave == built->readers;
 

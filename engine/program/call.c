@@ -10,20 +10,20 @@
 
 #include "base/invar_banned.h"
 
-void invar_caller_init(invar_caller *caller, const invar_device *dev)
+void invar_op_runner_init(invar_op_runner *caller, const invar_device *dev)
 {
-    *caller = (invar_caller){.dev = *dev, .layer = -1};
+    *caller = (invar_op_runner){.dev = *dev, .layer = -1};
     caller->dev.scratch = NULL;
 }
 
-static void give_back(invar_caller *caller)
+static void give_back(invar_op_runner *caller)
 {
     invar_arena_free(caller->dev.scratch);
     caller->dev.scratch = NULL;
     caller->bytes = 0;
 }
 
-static invar_status grow(invar_caller *caller, size_t bytes)
+static invar_status grow(invar_op_runner *caller, size_t bytes)
 {
     invar_arena *arena = NULL;
     invar_status status;
@@ -43,24 +43,24 @@ static invar_status grow(invar_caller *caller, size_t bytes)
     return INVAR_OK;
 }
 
-invar_status invar_caller_settle(invar_caller *caller)
+invar_status invar_op_runner_settle(invar_op_runner *caller)
 {
-    size_t bytes = invar_device_ample(&caller->dev, caller->wanted, 4);
+    size_t bytes = invar_device_growth_bytes(&caller->dev, caller->wanted, 4);
 
     return bytes > caller->bytes ? grow(caller, bytes) : INVAR_OK;
 }
 
-void invar_caller_release(invar_caller *caller)
+void invar_op_runner_release(invar_op_runner *caller)
 {
     // whoever settles nothing needs it all the same; where there is none, a run would say so
-    if (invar_caller_settle(caller) != INVAR_OK)
+    if (invar_op_runner_settle(caller) != INVAR_OK)
         invar_error_clear();
     give_back(caller);
     caller->wanted = 0;
 }
 
 /* Instead of running an op. */
-static invar_status note(invar_caller *caller, invar_op op, const void *args)
+static invar_status note(invar_op_runner *caller, invar_op op, const void *args)
 {
     size_t bytes;
 
@@ -69,21 +69,21 @@ static invar_status note(invar_caller *caller, invar_op op, const void *args)
     return INVAR_OK;
 }
 
-invar_status invar_caller_run(invar_caller *caller, invar_op op, const void *args)
+invar_status invar_op_runner_run(invar_op_runner *caller, invar_op op, const void *args)
 {
     if (caller->tape)
-        return invar_tape_call(caller->tape, caller, op, args);
-    return invar_caller_run_now(caller, op, args);
+        return invar_cuda_graph_cache_call(caller->tape, caller, op, args);
+    return invar_op_runner_run_now(caller, op, args);
 }
 
-invar_status invar_caller_get(invar_caller *caller, void *to, const void *from, size_t bytes)
+invar_status invar_op_runner_get(invar_op_runner *caller, void *to, const void *from, size_t bytes)
 {
     if (caller->tape)
-        INVAR_TRY(invar_tape_flush(caller->tape));
-    return invar_device_get(&caller->dev, to, from, bytes);
+        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
+    return invar_device_download(&caller->dev, to, from, bytes);
 }
 
-invar_status invar_caller_run_now(invar_caller *caller, invar_op op, const void *args)
+invar_status invar_op_runner_run_now(invar_op_runner *caller, invar_op op, const void *args)
 {
     const invar_op_impl *impl = &caller->dev.backend->ops[op];
 
@@ -93,7 +93,7 @@ invar_status invar_caller_run_now(invar_caller *caller, invar_op op, const void 
     if (impl->run) {
         size_t bytes = impl->workspace(&caller->dev, args);
         if (bytes > caller->bytes)
-            INVAR_TRY(grow(caller, invar_device_ample(&caller->dev, bytes, 4)));
+            INVAR_TRY(grow(caller, invar_device_growth_bytes(&caller->dev, bytes, 4)));
     }
     INVAR_TRY(invar_audit_before(caller->audit, op, args));
     INVAR_TRY(invar_op_run(&caller->dev, op, args));

@@ -10,18 +10,18 @@
 
 #include "base/invar_banned.h"
 
-void invar_mover_release(invar_mover *mover, const invar_device *dev)
+void invar_transfer_runner_release(invar_transfer_runner *mover, const invar_device *dev)
 {
     invar_free(mover->give);
     invar_free(mover->get);
     invar_free(mover->start);
     if (mover->host)
-        invar_device_give_host(dev, mover->host);
-    *mover = (invar_mover){.layout = mover->layout};
+        invar_device_free_host(dev, mover->host);
+    *mover = (invar_transfer_runner){.layout = mover->layout};
 }
 
 /* Room for what is given and got through the host. */
-static invar_status make_room(invar_mover *m, const invar_device *dev, size_t bytes)
+static invar_status make_room(invar_transfer_runner *m, const invar_device *dev, size_t bytes)
 {
     size_t ranks = (size_t)invar_comm_size(m->layout->world); // no axis has more
     void *memory = NULL;
@@ -30,13 +30,13 @@ static invar_status make_room(invar_mover *m, const invar_device *dev, size_t by
         INVAR_TRY(invar_alloc((void **)&m->give, ranks, sizeof *m->give, "the bytes of a move"));
     if (!m->get)
         INVAR_TRY(invar_alloc((void **)&m->get, ranks, sizeof *m->get, "the bytes of a move"));
-    if (!invar_device_far(dev) || bytes <= m->bytes)
+    if (!invar_device_is_local(dev) || bytes <= m->bytes)
         return INVAR_OK;
     if (m->host)
-        invar_device_give_host(dev, m->host);
+        invar_device_free_host(dev, m->host);
     m->host = NULL;
     m->bytes = 0;
-    INVAR_TRY(invar_device_take_host(dev, &memory, bytes, "bytes between ranks"));
+    INVAR_TRY(invar_device_alloc_host(dev, &memory, bytes, "bytes between ranks"));
     m->host = memory;
     m->bytes = bytes;
     return INVAR_OK;
@@ -64,14 +64,15 @@ static size_t tensor_bytes(const invar_tensor *t)
 /* ---- what each rank gives and gets ----------------------------------------------------------- */
 
 /* Where experts begin, in the host's memory; nobody having chosen any, all have as many rows. */
-static invar_status find_start(const int64_t **out, invar_mover *m, invar_caller *caller,
-                               const invar_segments *experts, int64_t rows)
+static invar_status find_start(const int64_t **out, invar_transfer_runner *m,
+                               invar_op_runner *caller, const invar_row_offsets *experts,
+                               int64_t rows)
 {
     size_t count = (size_t)experts->count + 1;
     bool dry = caller->dev.backend->memory.dry;
 
     *out = experts->start;
-    if (!dry && !invar_device_far(&caller->dev))
+    if (!dry && !invar_device_is_local(&caller->dev))
         return INVAR_OK;
     if (m->experts < experts->count) {
         invar_free(m->start);
@@ -83,19 +84,21 @@ static invar_status find_start(const int64_t **out, invar_mover *m, invar_caller
     for (int64_t i = 0; dry && i <= experts->count; i++)
         m->start[i] = i * rows / experts->count;
     return dry ? INVAR_OK
-               : invar_caller_get(caller, m->start, experts->start, count * sizeof *m->start);
+               : invar_op_runner_get(caller, m->start, experts->start, count * sizeof *m->start);
 }
 
 /* A rank's share of some rows. */
-static int64_t share_of(const invar_move *move, const invar_layout_axis *axis, int64_t rows, int r)
+static int64_t share_of(const invar_graph_transfer *move, const invar_layout_axis *axis,
+                        int64_t rows, int r)
 {
     return move->start ? move->start[r + 1] - move->start[r]
-                       : invar_layout_share_of(rows, axis->size, r).count;
+                       : invar_layout_range_of(rows, axis->size, r).count;
 }
 
 /* m->get of a gather of experts' rows; *base: where those that are divided begin in `whole`. */
-static invar_status count_experts(size_t *base, invar_mover *m, const invar_layout_axis *axis,
-                                  invar_caller *caller, const invar_move *move)
+static invar_status count_experts(size_t *base, invar_transfer_runner *m,
+                                  const invar_layout_axis *axis, invar_op_runner *caller,
+                                  const invar_graph_transfer *move)
 {
     int64_t count = move->count > 0 ? move->count : move->experts.count;
     const int64_t *start;
@@ -104,7 +107,7 @@ static invar_status count_experts(size_t *base, invar_mover *m, const invar_layo
     start += move->first;
     *base = (size_t)start[0] * row_bytes(&move->whole);
     for (int r = 0; r < axis->size; r++) {
-        invar_layout_share own = invar_layout_share_of(count, axis->size, r);
+        invar_index_range own = invar_layout_range_of(count, axis->size, r);
         m->get[r] =
             (size_t)(start[own.first + own.count] - start[own.first]) * row_bytes(&move->whole);
     }
@@ -112,17 +115,19 @@ static invar_status count_experts(size_t *base, invar_mover *m, const invar_layo
 }
 
 /* The same where parts lie in `whole` one after the other, from its beginning on. */
-static void count_parts(invar_mover *m, const invar_layout_axis *axis, const invar_move *move)
+static void count_parts(invar_transfer_runner *m, const invar_layout_axis *axis,
+                        const invar_graph_transfer *move)
 {
     for (int r = 0; r < axis->size; r++)
         m->get[r] =
-            move->kind == INVAR_MOVE_PARTS
+            move->kind == INVAR_GRAPH_TRANSFER_PARTS
                 ? tensor_bytes(&move->whole) / (size_t)axis->size
                 : (size_t)share_of(move, axis, move->whole.shape[0], r) * row_bytes(&move->whole);
 }
 
 /* Of an exchange: to each rank its share of the own rows, from each this rank's. */
-static void count_shares(invar_mover *m, const invar_layout_axis *axis, const invar_move *move)
+static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis,
+                         const invar_graph_transfer *move)
 {
     int64_t rows = move->own.shape[0];
     size_t got = (size_t)share_of(move, axis, rows, axis->rank);
@@ -134,15 +139,16 @@ static void count_shares(invar_mover *m, const invar_layout_axis *axis, const in
 }
 
 /* Of rows for columns: this rank has `rows` rows of all columns, and all rows of its share. */
-static void count_columns(invar_mover *m, const invar_layout_axis *axis, const invar_move *move)
+static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axis,
+                          const invar_graph_transfer *move)
 {
-    bool back = move->kind == INVAR_MOVE_RETURN;
+    bool back = move->kind == INVAR_GRAPH_TRANSFER_RETURN;
     const invar_tensor *rows = back ? &move->whole : &move->own;
     const invar_tensor *columns = back ? &move->own : &move->whole;
     size_t element = (size_t)invar_dtype_bits(rows->dtype) / 8;
 
     for (int r = 0; r < axis->size; r++) {
-        invar_layout_share share = invar_layout_share_of(rows->shape[1], axis->size, r);
+        invar_index_range share = invar_layout_range_of(rows->shape[1], axis->size, r);
         *(back ? &m->get[r] : &m->give[r]) = (size_t)(rows->shape[0] * share.count) * element;
         *(back ? &m->give[r] : &m->get[r]) =
             (size_t)(share_of(move, axis, columns->shape[0], r) * columns->shape[1]) * element;
@@ -154,37 +160,37 @@ static void count_columns(invar_mover *m, const invar_layout_axis *axis, const i
 /* From device to device, or where the host reaches the memory: then there is nothing to copy. */
 static bool is_straight(const invar_layout_axis *axis, const invar_device *dev)
 {
-    return axis->far || !invar_device_far(dev);
+    return axis->far || !invar_device_is_local(dev);
 }
 
 static invar_status run_straight(const invar_layout_axis *axis, const invar_device *dev,
-                                 const invar_comm_move *move)
+                                 const invar_comm_transfer *move)
 {
-    if (!invar_device_far(dev))
+    if (!invar_device_is_local(dev))
         return invar_comm_run(axis->comm, move);
-    INVAR_TRY(invar_device_wait(dev)); // what it still computes
+    INVAR_TRY(invar_device_synchronize(dev)); // what it still computes
     return invar_comm_run(axis->far, move);
 }
 
-static const char *phase_of(const invar_move *move)
+static const char *phase_of(const invar_graph_transfer *move)
 {
-    if (move->kind == INVAR_MOVE_EXPERTS)
+    if (move->kind == INVAR_GRAPH_TRANSFER_EXPERTS)
         return "rows of experts";
     return move->start ? "rows of a layer" : "parts of a layer";
 }
 
-static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
-                           const invar_move *move)
+static invar_status gather(invar_transfer_runner *m, const invar_layout_axis *axis,
+                           invar_op_runner *caller, const invar_graph_transfer *move)
 {
-    invar_comm_move gather = {.op = INVAR_COMM_ALLGATHERV,
-                              .phase = phase_of(move),
-                              .seconds = m->layout->seconds,
-                              .out_bytes = m->get};
+    invar_comm_transfer gather = {.op = INVAR_COMM_ALLGATHERV,
+                                  .phase = phase_of(move),
+                                  .seconds = m->layout->seconds,
+                                  .out_bytes = m->get};
     size_t before, base = 0;
     const char *own;
     char *whole;
 
-    if (move->kind == INVAR_MOVE_EXPERTS)
+    if (move->kind == INVAR_GRAPH_TRANSFER_EXPERTS)
         INVAR_TRY(count_experts(&base, m, axis, caller, move));
     else
         count_parts(m, axis, move);
@@ -195,56 +201,58 @@ static invar_status gather(invar_mover *m, const invar_layout_axis *axis, invar_
     gather.out = whole;
     if (is_straight(axis, &caller->dev))
         return run_straight(axis, &caller->dev, &gather);
-    INVAR_TRY(invar_caller_get(caller, m->host + before, own, m->get[axis->rank]));
+    INVAR_TRY(invar_op_runner_get(caller, m->host + before, own, m->get[axis->rank]));
     gather.in = m->host + before;
     gather.out = m->host;
     INVAR_TRY(invar_comm_run(axis->comm, &gather));
-    return invar_device_put(&caller->dev, whole, m->host, sum(m->get, axis->size));
+    return invar_device_upload(&caller->dev, whole, m->host, sum(m->get, axis->size));
 }
 
-static invar_status exchange(invar_mover *m, const invar_layout_axis *axis, invar_caller *caller,
-                             const invar_move *move)
+static invar_status exchange(invar_transfer_runner *m, const invar_layout_axis *axis,
+                             invar_op_runner *caller, const invar_graph_transfer *move)
 {
-    bool sums = move->kind == INVAR_MOVE_EXCHANGE;
-    invar_comm_move shares = {.op = INVAR_COMM_ALLTOALLV,
-                              .phase = sums ? "sums of a layer" : "columns of a layer",
-                              .seconds = m->layout->seconds,
-                              .in = move->own.data,
-                              .out = move->whole.data,
-                              .in_bytes = m->give,
-                              .out_bytes = m->get};
+    bool sums = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE;
+    invar_comm_transfer shares = {.op = INVAR_COMM_ALLTOALLV,
+                                  .phase = sums ? "sums of a layer" : "columns of a layer",
+                                  .seconds = m->layout->seconds,
+                                  .in = move->own.data,
+                                  .out = move->whole.data,
+                                  .in_bytes = m->give,
+                                  .out_bytes = m->get};
     size_t given = tensor_bytes(&move->own), got;
 
     (sums ? count_shares : count_columns)(m, axis, move);
     got = sum(m->get, axis->size);
     if (is_straight(axis, &caller->dev))
         return run_straight(axis, &caller->dev, &shares);
-    INVAR_TRY(invar_caller_get(caller, m->host, move->own.data, given));
+    INVAR_TRY(invar_op_runner_get(caller, m->host, move->own.data, given));
     shares.in = m->host;
     shares.out = m->host + given;
     INVAR_TRY(invar_comm_run(axis->comm, &shares));
-    return got > 0 ? invar_device_put(&caller->dev, move->whole.data, m->host + given, got)
+    return got > 0 ? invar_device_upload(&caller->dev, move->whole.data, m->host + given, got)
                    : INVAR_OK;
 }
 
-static const invar_layout_axis *axis_of(const invar_layout *layout, invar_move_axis axis)
+static const invar_layout_axis *axis_of(const invar_layout *layout, invar_graph_transfer_axis axis)
 {
-    if (axis == INVAR_MOVE_CONTEXT)
+    if (axis == INVAR_GRAPH_TRANSFER_CONTEXT)
         return &layout->context;
-    return axis == INVAR_MOVE_EXPERT ? &layout->expert : &layout->tensor;
+    return axis == INVAR_GRAPH_TRANSFER_EXPERT ? &layout->expert : &layout->tensor;
 }
 
-invar_status invar_mover_run(invar_mover *m, invar_caller *caller, const invar_move *move)
+invar_status invar_transfer_runner_run(invar_transfer_runner *m, invar_op_runner *caller,
+                                       const invar_graph_transfer *move)
 {
     const invar_layout_axis *axis = axis_of(m->layout, move->axis);
-    bool exchanges = move->kind == INVAR_MOVE_EXCHANGE || move->kind == INVAR_MOVE_SPREAD ||
-                     move->kind == INVAR_MOVE_RETURN;
+    bool exchanges = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE ||
+                     move->kind == INVAR_GRAPH_TRANSFER_SPREAD ||
+                     move->kind == INVAR_GRAPH_TRANSFER_RETURN;
     size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->own) : 0);
 
-    if (invar_layout_silent(m->layout, caller->dev.backend->memory.dry) || bytes == 0)
+    if (invar_layout_skips_transfers(m->layout, caller->dev.backend->memory.dry) || bytes == 0)
         return INVAR_OK;
     if (caller->tape) // what is sent has to be on its way
-        INVAR_TRY(invar_tape_flush(caller->tape));
+        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
     INVAR_TRY(make_room(m, &caller->dev, is_straight(axis, &caller->dev) ? 0 : bytes));
     return (exchanges ? exchange : gather)(m, axis, caller, move);
 }

@@ -18,20 +18,20 @@ extern "C" {
 #endif
 
 /* Zeroed but for the layout; release. */
-typedef struct invar_mover {
+typedef struct invar_transfer_runner {
     const invar_layout *layout; /* borrowed */
     size_t *give, *get;         /* (ranks) bytes */
     int64_t *start;             /* (experts + 1) of a far device: rows of experts */
     int64_t experts;
     char *host; /* of a far device: what is given, then what is got */
     size_t bytes;
-} invar_mover;
+} invar_transfer_runner;
 
-void invar_mover_release(invar_mover *mover, const invar_device *dev);
+void invar_transfer_runner_release(invar_transfer_runner *mover, const invar_device *dev);
 
 /* A move of this run's memory. On a device that is dry it counts, if ranks are imagined. */
-invar_status invar_mover_run(invar_mover *mover, invar_caller *caller,
-                             const invar_move *move) INVAR_MUST_USE;
+invar_status invar_transfer_runner_run(invar_transfer_runner *mover, invar_op_runner *caller,
+                                       const invar_graph_transfer *move) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,7 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_near_advise(invar_status status, bool far, const char *advice)
+invar_status invar_host_staging_advise_oom(invar_status status, bool far, const char *advice)
 {
     if (far && invar_error_last()->native != INVAR_DEVICE_NOMEM)
         advice = "it is the host's memory that is short, not the device's: async-save and "
@@ -22,10 +22,10 @@ invar_status invar_near_advise(invar_status status, bool far, const char *advice
 
 static bool is_far(const invar_device *dev)
 {
-    return dev && invar_device_far(dev);
+    return dev && invar_device_is_local(dev);
 }
 
-size_t invar_near_span(const invar_tensor *t)
+size_t invar_host_staging_span(const invar_tensor *t)
 {
     int64_t elements =
         t->shape[0] > 0 ? (t->shape[0] - 1) * t->row_stride + invar_tensor_row_elements(t) : 0;
@@ -35,37 +35,37 @@ size_t invar_near_span(const invar_tensor *t)
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-void invar_window_release(invar_window *window)
+void invar_host_window_release(invar_host_window *window)
 {
     invar_free(window->room);
-    *window = (invar_window){.dev = window->dev};
+    *window = (invar_host_window){.dev = window->dev};
 }
 
-static invar_status make_room(invar_window *window, size_t bytes)
+static invar_status make_room(invar_host_window *window, size_t bytes)
 {
     if (bytes <= window->bytes)
         return INVAR_OK;
-    invar_window_release(window);
+    invar_host_window_release(window);
     INVAR_TRY(invar_alloc(&window->room, bytes, 1, "a window into the device's memory"));
     window->bytes = bytes;
     return INVAR_OK;
 }
 
-invar_status invar_window_read(const void **out, invar_window *window, const void *piece,
-                               size_t bytes)
+invar_status invar_host_window_read(const void **out, invar_host_window *window, const void *piece,
+                                    size_t bytes)
 {
     *out = piece;
     if (!is_far(window->dev))
         return INVAR_OK;
     INVAR_TRY(make_room(window, bytes));
     *out = window->room;
-    return invar_device_get(window->dev, window->room, piece, bytes);
+    return invar_device_download(window->dev, window->room, piece, bytes);
 }
 
-invar_status invar_window_tensor(invar_tensor *out, invar_window *window,
-                                 const invar_tensor *tensor)
+invar_status invar_host_window_tensor(invar_tensor *out, invar_host_window *window,
+                                      const invar_tensor *tensor)
 {
-    size_t data = invar_near_span(tensor), scales = invar_tensor_scale_bytes(tensor);
+    size_t data = invar_host_staging_span(tensor), scales = invar_tensor_scale_bytes(tensor);
     invar_carver c = {NULL, 0};
 
     *out = *tensor;
@@ -76,14 +76,15 @@ invar_status invar_window_tensor(invar_tensor *out, invar_window *window,
     INVAR_TRY(make_room(window, c.used));
     c = (invar_carver){window->room, 0};
     out->data = invar_carve(&c, data);
-    INVAR_TRY(invar_device_get(window->dev, out->data, tensor->data, data));
+    INVAR_TRY(invar_device_download(window->dev, out->data, tensor->data, data));
     if (scales == 0)
         return INVAR_OK;
     out->scale = invar_carve(&c, scales);
-    return invar_device_get(window->dev, out->scale, tensor->scale, scales);
+    return invar_device_download(window->dev, out->scale, tensor->scale, scales);
 }
 
-invar_status invar_window_write(void **out, invar_window *window, void *piece, size_t bytes)
+invar_status invar_host_window_write(void **out, invar_host_window *window, void *piece,
+                                     size_t bytes)
 {
     *out = piece;
     if (!is_far(window->dev))
@@ -93,38 +94,38 @@ invar_status invar_window_write(void **out, invar_window *window, void *piece, s
     return INVAR_OK;
 }
 
-invar_status invar_window_store(invar_window *window, void *piece, size_t bytes)
+invar_status invar_host_window_store(invar_host_window *window, void *piece, size_t bytes)
 {
     if (!is_far(window->dev))
         return INVAR_OK;
-    return invar_device_put(window->dev, piece, window->room, bytes);
+    return invar_device_upload(window->dev, piece, window->room, bytes);
 }
 
 /* ---- stagings -------------------------------------------------------------------------------- */
 
-void invar_staging_release(invar_staging *staging, const invar_device *dev)
+void invar_upload_buffer_release(invar_upload_buffer *staging, const invar_device *dev)
 {
     invar_free(staging->host);
     if (staging->there)
-        invar_device_give(dev, staging->there);
-    *staging = (invar_staging){0};
+        invar_device_free(dev, staging->there);
+    *staging = (invar_upload_buffer){0};
 }
 
-static invar_status ensure(invar_staging *staging, const invar_device *dev, size_t need)
+static invar_status ensure(invar_upload_buffer *staging, const invar_device *dev, size_t need)
 {
-    size_t bytes = invar_device_ample(dev, need, 8); // so that growth soon ends
+    size_t bytes = invar_device_growth_bytes(dev, need, 8); // so that growth soon ends
 
     if (need <= staging->bytes)
         return INVAR_OK;
-    invar_staging_release(staging, dev);
+    invar_upload_buffer_release(staging, dev);
     INVAR_TRY(invar_alloc((void **)&staging->host, bytes, 1, "arrays on their way to the device"));
-    INVAR_TRY(invar_device_take(dev, &staging->there, bytes, "arrays from the host"));
+    INVAR_TRY(invar_device_alloc(dev, &staging->there, bytes, "arrays from the host"));
     staging->bytes = bytes;
     return INVAR_OK;
 }
 
-invar_status invar_staging_send(invar_staging *staging, const invar_device *dev,
-                                const invar_staged *arrays, int count)
+invar_status invar_upload_buffer_send(invar_upload_buffer *staging, const invar_device *dev,
+                                      const invar_upload *arrays, int count)
 {
     invar_carver here = {NULL, 0}, there;
 
@@ -144,5 +145,5 @@ invar_status invar_staging_send(invar_staging *staging, const invar_device *dev,
             memcpy(copy, *arrays[i].array, arrays[i].bytes);
         *arrays[i].array = address;
     }
-    return invar_device_put(dev, staging->there, staging->host, there.used);
+    return invar_device_upload(dev, staging->there, staging->host, there.used);
 }

@@ -20,54 +20,56 @@ extern "C" {
  * Adds to the record of a failure for want of memory what helps: `advice` where it is memory of the
  * device, far or not, else that it is the host's; yields `status` again.
  */
-invar_status invar_near_advise(invar_status status, bool far, const char *advice) INVAR_MUST_USE;
+invar_status invar_host_staging_advise_oom(invar_status status, bool far,
+                                           const char *advice) INVAR_MUST_USE;
 
 /* Bytes from a tensor's first element to its last, the gaps between rows included. */
-size_t invar_near_span(const invar_tensor *tensor);
+size_t invar_host_staging_span(const invar_tensor *tensor);
 
 /* One piece of a device's memory at a time, on the host. Zeroed but for the device; release. */
-typedef struct invar_window {
+typedef struct invar_host_window {
     const invar_device *dev; /* borrowed */
     void *room;
     size_t bytes;
-} invar_window;
+} invar_host_window;
 
-void invar_window_release(invar_window *window);
+void invar_host_window_release(invar_host_window *window);
 
 /* *out = what the piece holds, until the next call. */
-invar_status invar_window_read(const void **out, invar_window *window, const void *piece,
-                               size_t bytes) INVAR_MUST_USE;
+invar_status invar_host_window_read(const void **out, invar_host_window *window, const void *piece,
+                                    size_t bytes) INVAR_MUST_USE;
 
 /* The same of a whole tensor: *out is `tensor` with other addresses. */
-invar_status invar_window_tensor(invar_tensor *out, invar_window *window,
-                                 const invar_tensor *tensor) INVAR_MUST_USE;
+invar_status invar_host_window_tensor(invar_tensor *out, invar_host_window *window,
+                                      const invar_tensor *tensor) INVAR_MUST_USE;
 
 /* *out = where the host writes what the piece shall hold; `store` then brings it there. */
-invar_status invar_window_write(void **out, invar_window *window, void *piece,
-                                size_t bytes) INVAR_MUST_USE;
-invar_status invar_window_store(invar_window *window, void *piece, size_t bytes) INVAR_MUST_USE;
+invar_status invar_host_window_write(void **out, invar_host_window *window, void *piece,
+                                     size_t bytes) INVAR_MUST_USE;
+invar_status invar_host_window_store(invar_host_window *window, void *piece,
+                                     size_t bytes) INVAR_MUST_USE;
 
 /* An array of the host. */
-typedef struct invar_staged {
+typedef struct invar_upload {
     const void **array; /* gets the address that ops read it at; one that is NULL stays it */
     size_t bytes;
-} invar_staged;
+} invar_upload;
 
 /* Arrays that ops read, sent all at once. Zeroed at first; release. */
-typedef struct invar_staging {
+typedef struct invar_upload_buffer {
     char *host;  /* copies side by side */
     void *there; /* what ops read */
     size_t bytes;
-} invar_staging;
+} invar_upload_buffer;
 
-void invar_staging_release(invar_staging *staging, const invar_device *dev);
+void invar_upload_buffer_release(invar_upload_buffer *staging, const invar_device *dev);
 
 /*
  * Replaces the addresses. What is near stays borrowed; what is far may be changed at once. The
  * addresses of an earlier call are void.
  */
-invar_status invar_staging_send(invar_staging *staging, const invar_device *dev,
-                                const invar_staged *arrays, int count) INVAR_MUST_USE;
+invar_status invar_upload_buffer_send(invar_upload_buffer *staging, const invar_device *dev,
+                                      const invar_upload *arrays, int count) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -17,11 +17,11 @@ typedef enum invar_param_kind {
     INVAR_PARAM_EMBEDDING, /* (vocab, hidden) */
     INVAR_PARAM_NORM,      /* (n) */
     INVAR_PARAM_BIAS,      /* (n) */
-    INVAR_PARAM_LINEAR,    /* (out, in), quantised by the low-precision formats */
-    INVAR_PARAM_EXPERT,    /* (experts * out, in), quantised too */
-    INVAR_PARAM_ROUTER,    /* (experts, hidden), never quantised */
-    INVAR_PARAM_HEAD,      /* (vocab, hidden), never quantised; (1, hidden) of a critic */
-    INVAR_PARAM_ADAPTER    /* A (experts * r, in) or B (experts * out, r), never quantised */
+    INVAR_PARAM_LINEAR,    /* (out, in), quantized by the low-precision formats */
+    INVAR_PARAM_EXPERT,    /* (experts * out, in), quantized too */
+    INVAR_PARAM_ROUTER,    /* (experts, hidden), never quantized */
+    INVAR_PARAM_HEAD,      /* (vocab, hidden), never quantized; (1, hidden) of a critic */
+    INVAR_PARAM_ADAPTER    /* A (experts * r, in) or B (experts * out, r), never quantized */
 } invar_param_kind;
 
 #define INVAR_PARAM_NAME_SIZE 96
@@ -30,23 +30,23 @@ typedef enum invar_param_kind {
  * What a rank has of a parameter: of each of some experts some rows and columns. They are whole
  * pieces of the cut, or all of the parameter.
  */
-typedef struct invar_param_box {
+typedef struct invar_param_shard {
     int64_t expert, experts; /* the first, and how many; none: nothing of the parameter is here */
     int64_t row, rows;
     int64_t col, cols;     /* cols 0: a vector */
     int32_t piece, pieces; /* of the cut's */
-} invar_param_box;
+} invar_param_shard;
 
 typedef struct invar_param {
     /* Hugging Face's; of an expert stack without the number: "...mlp.experts.up_proj.weight" */
     char name[INVAR_PARAM_NAME_SIZE];
     invar_param_kind kind;
-    int64_t layer;       /* -1: of none */
-    int64_t stack;       /* experts; 1 for the others */
-    int64_t rows;        /* of one expert; of a vector its length */
-    int64_t cols;        /* 0: a vector */
-    invar_cut cut;       /* by logical tensor parallelism */
-    invar_param_box own; /* what of all this the tensors below have */
+    int64_t layer;           /* -1: of none */
+    int64_t stack;           /* experts; 1 for the others */
+    int64_t rows;            /* of one expert; of a vector its length */
+    int64_t cols;            /* 0: a vector */
+    invar_logical_split cut; /* by logical tensor parallelism */
+    invar_param_shard own;   /* what of all this the tensors below have */
     invar_tensor weight; /* (experts * rows, cols) or (rows) of `own`, in the type that ops read */
     invar_tensor grad;   /* the same extents in f32; at offsets in a block of gradients */
     invar_tensor master; /* f32 of the rows of `own` that this rank owns; absent: of none */
@@ -71,9 +71,11 @@ static inline int64_t invar_param_spare_rows(const invar_param *p)
  * Heads, which the cut's atoms count, that so many ranks divide evenly: shards of a rank's. 1 where
  * shards do not lie as those of one rank would; then no group of heads is in several.
  */
-static inline int32_t invar_heads_shards(int64_t heads, const invar_cut *cut, int32_t ranks)
+static inline int32_t invar_heads_shards(int64_t heads, const invar_logical_split *cut,
+                                         int32_t ranks)
 {
-    bool even = cut->pieces % ranks == 0 && invar_shards_even(heads, cut->atom, cut->pieces, ranks);
+    bool even = cut->pieces % ranks == 0 &&
+                invar_shards_divide_evenly(heads, cut->atom, cut->pieces, ranks);
 
     return even ? cut->pieces / ranks : 1;
 }

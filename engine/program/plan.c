@@ -78,7 +78,7 @@ static void give(gaps *g, size_t from, size_t bytes)
     }
 }
 
-static bool planned(const invar_room *room)
+static bool planned(const invar_graph_buffer *room)
 {
     return room->given < 0 && room->first >= 0 && room->bytes > 0;
 }
@@ -90,12 +90,12 @@ typedef struct lists {
 } lists;
 
 /* The host may touch rooms before the first call and behind the last: numbers -1 and n. */
-static void sort_rooms(lists *l, const invar_program *p)
+static void sort_rooms(lists *l, const invar_op_graph *p)
 {
     for (int32_t i = 0; i < p->n_calls + 2; i++)
         l->first[i] = l->last[i] = -1;
     for (int32_t i = p->n_rooms - 1; i >= 0; i--) {
-        const invar_room *r = &p->rooms[i];
+        const invar_graph_buffer *r = &p->rooms[i];
         if (!planned(r))
             continue;
         l->after_first[i] = l->first[r->first + 1];
@@ -105,7 +105,7 @@ static void sort_rooms(lists *l, const invar_program *p)
     }
 }
 
-static void place_rooms(invar_program *p, const lists *l, gaps *g)
+static void place_rooms(invar_op_graph *p, const lists *l, gaps *g)
 {
     for (int32_t call = 0; call < p->n_calls + 2; call++) {
         for (int32_t i = l->first[call]; i >= 0; i = l->after_first[i])
@@ -116,7 +116,7 @@ static void place_rooms(invar_program *p, const lists *l, gaps *g)
     p->block = g->end;
 }
 
-invar_status invar_program_plan(invar_program *program)
+invar_status invar_op_graph_plan(invar_op_graph *program)
 {
     size_t calls = (size_t)program->n_calls + 2, rooms = (size_t)program->n_rooms;
     size_t need = (rooms + 1) * sizeof(gap) + 2 * (calls + rooms) * sizeof(int32_t);

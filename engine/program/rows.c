@@ -16,7 +16,7 @@ static int64_t blocks_of(int64_t rows)
     return (rows + INVAR_TOKEN_BLOCK - 1) / INVAR_TOKEN_BLOCK;
 }
 
-int64_t invar_row_blocks(const invar_segments *units)
+int64_t invar_row_partition_blocks(const invar_row_offsets *units)
 {
     int64_t blocks = 0;
 
@@ -26,7 +26,7 @@ int64_t invar_row_blocks(const invar_segments *units)
 }
 
 /* Where a block begins; of the one behind the last, how many rows there are. */
-static int64_t row_of(const invar_segments *units, int64_t block)
+static int64_t row_of(const invar_row_offsets *units, int64_t block)
 {
     for (int64_t u = 0; u < units->count; u++) {
         int64_t own = blocks_of(units->start[u + 1] - units->start[u]);
@@ -38,7 +38,7 @@ static int64_t row_of(const invar_segments *units, int64_t block)
 }
 
 /* The block that a row is in. */
-static int64_t block_of(const invar_segments *units, int64_t row)
+static int64_t block_of(const invar_row_offsets *units, int64_t row)
 {
     int64_t before = 0;
 
@@ -52,17 +52,17 @@ static int64_t block_of(const invar_segments *units, int64_t row)
 }
 
 /* The first block of a rank behind one that begins with block `before`: the next one at least. */
-static int64_t cut_at(const invar_segments *units, int64_t blocks, int64_t before, int size,
+static int64_t cut_at(const invar_row_offsets *units, int64_t blocks, int64_t before, int size,
                       int rank)
 {
     int64_t rows = units->start[units->count];
     int64_t even = block_of(units, rows / size * rank + rows % size * rank / size);
     int64_t last = blocks - (size - rank); // that leaves one for each of the others
 
-    return invar_smaller(invar_larger(invar_smaller(even, last), before + 1), blocks);
+    return invar_min_i64(invar_max_i64(invar_min_i64(even, last), before + 1), blocks);
 }
 
-static void find_units(invar_row_division *d, const invar_segments *units)
+static void find_units(invar_row_partition *d, const invar_row_offsets *units)
 {
     int64_t first = d->row[d->rank], end = d->row[d->rank + 1];
 
@@ -72,11 +72,12 @@ static void find_units(invar_row_division *d, const invar_segments *units)
         d->units++;
 }
 
-void invar_row_divide(invar_row_division *out, const invar_segments *units, int size, int rank)
+void invar_row_partition_init(invar_row_partition *out, const invar_row_offsets *units, int size,
+                              int rank)
 {
-    int64_t blocks = invar_row_blocks(units);
+    int64_t blocks = invar_row_partition_blocks(units);
 
-    INVAR_CHECK(size <= INVAR_ROWS_MOST_RANKS);
+    INVAR_CHECK(size <= INVAR_ROW_PARTITION_MAX_RANKS);
     memset(out, 0, sizeof *out);
     out->rank = rank;
     out->size = size;
@@ -88,8 +89,9 @@ void invar_row_divide(invar_row_division *out, const invar_segments *units, int 
     find_units(out, units);
 }
 
-void invar_row_group(invar_row_division *outer, invar_row_division *inner,
-                     const invar_row_division *of, const invar_segments *units, int each)
+void invar_row_partition_group(invar_row_partition *outer, invar_row_partition *inner,
+                               const invar_row_partition *of, const invar_row_offsets *units,
+                               int each)
 {
     int first = of->rank / each * each;
 
@@ -112,18 +114,19 @@ void invar_row_group(invar_row_division *outer, invar_row_division *inner,
     }
 }
 
-int64_t invar_row_most(int64_t rows, int size)
+int64_t invar_row_partition_max(int64_t rows, int size)
 {
     int64_t share = rows / size + INVAR_TOKEN_BLOCK; // the blocks that it begins in and ends with
     int64_t undivided = (int64_t)(size - 1) * INVAR_TOKEN_BLOCK;
 
-    return invar_smaller(rows, invar_larger(share, undivided));
+    return invar_min_i64(rows, invar_max_i64(share, undivided));
 }
 
-void invar_row_units(int64_t *start, const invar_row_division *d, const invar_segments *units)
+void invar_row_partition_units(int64_t *start, const invar_row_partition *d,
+                               const invar_row_offsets *units)
 {
     int64_t first = d->row[d->rank], end = d->row[d->rank + 1];
 
     for (int64_t i = 0; i <= d->units; i++)
-        start[i] = invar_smaller(invar_larger(units->start[d->unit + i], first), end) - first;
+        start[i] = invar_min_i64(invar_max_i64(units->start[d->unit + i], first), end) - first;
 }

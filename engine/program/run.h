@@ -15,50 +15,52 @@
 extern "C" {
 #endif
 
-#define INVAR_WATCH_INPUTS 8
-#define INVAR_WATCH_NAME 48
+#define INVAR_DATAFLOW_INPUTS 8
+#define INVAR_DATAFLOW_NAME 48
 
 /* The name of a value among those of a pass. */
 typedef struct invar_value_name {
     int64_t layer; /* -1: of none */
-    char text[INVAR_WATCH_NAME];
+    char text[INVAR_DATAFLOW_NAME];
 } invar_value_name;
 
 /* Whose a row of a rollout is: several samples share those of their prompt. */
-typedef struct invar_row_owner {
+typedef struct invar_row_samples {
     const uint32_t *draws; /* (count) by which samples are known */
     int64_t count;         /* 0: nobody's */
-} invar_row_owner;
+} invar_row_samples;
 
 /* What an op has computed: activations, or gradients of them. */
-typedef struct invar_forward_value {
+typedef struct invar_observed_value {
     invar_value_name name;
     const char *op; /* "rope.fwd" */
     bool backward;
     bool stream; /* the residual stream at the beginning, in the middle or at the end of a layer */
     /* What it was computed from. None: from what the pass was given. */
-    invar_value_name inputs[INVAR_WATCH_INPUTS];
+    invar_value_name inputs[INVAR_DATAFLOW_INPUTS];
     int n_inputs;
-    invar_caller *caller;          /* of the op */
-    const invar_tensor *rows;      /* in its device's memory */
-    const invar_segments *samples; /* rows of each sample; in the head of each unit; the host's */
-    const invar_segments *there;   /* the same, where ops read them */
-    /* The rows lie elsewhere, in another order: invar_watch_rows brings them. NULL: they do not. */
+    invar_op_runner *caller;  /* of the op */
+    const invar_tensor *rows; /* in its device's memory */
+    const invar_row_offsets
+        *samples;                   /* rows of each sample; in the head of each unit; the host's */
+    const invar_row_offsets *there; /* the same, where ops read them */
+    /* The rows lie elsewhere, in another order: invar_dataflow_rows brings them. NULL: they do
+     * not. */
     const struct invar_watch_elsewhere *elsewhere;
-    const invar_row_owner *owners; /* (rows) in a rollout, instead of samples; else NULL */
-} invar_forward_value;
+    const invar_row_samples *owners; /* (rows) in a rollout, instead of samples; else NULL */
+} invar_observed_value;
 
 /* A call has added to gradients of parameters. */
-typedef struct invar_forward_sum {
+typedef struct invar_observed_grad {
     size_t offset, bytes; /* in the memory of all of them; several may lie there side by side */
-    invar_value_name inputs[INVAR_WATCH_INPUTS]; /* what the call has read */
+    invar_value_name inputs[INVAR_DATAFLOW_INPUTS]; /* what the call has read */
     int n_inputs;
-} invar_forward_sum;
+} invar_observed_grad;
 
 /* Where values are shown to: called in the order of execution, for rows of whole samples. */
-typedef struct invar_forward_probe {
-    invar_status (*take)(void *payload, const invar_forward_value *value);
-    invar_status (*sum)(void *payload, const invar_forward_sum *sum); /* NULL: nobody asks */
+typedef struct invar_forward_hooks {
+    invar_status (*take)(void *payload, const invar_observed_value *value);
+    invar_status (*sum)(void *payload, const invar_observed_grad *sum); /* NULL: nobody asks */
     /* Of several ranks, by each of them, when all have shown a micro-batch; NULL: nobody asks. */
     invar_status (*round)(void *payload);
     /* Of stages of a pipeline, instead: when this one has shown its layers of a micro-batch of this
@@ -68,10 +70,10 @@ typedef struct invar_forward_probe {
     void *payload;
     bool parts; /* fused calls are computed by their parts, too: as NAME.parts, behind NAME */
     bool taped; /* `take` only calls ops, by a caller with the tape of the pass, if that has one */
-} invar_forward_probe;
+} invar_forward_hooks;
 
 /* The device's memory of those who look, kept from one run to the next. Zeroed; release. */
-typedef struct invar_watch_memory {
+typedef struct invar_hook_buffers {
     struct {
         void *data;
         size_t bytes;
@@ -81,30 +83,30 @@ typedef struct invar_watch_memory {
         void *data;
         size_t bytes;
     } whole[2];
-} invar_watch_memory;
+} invar_hook_buffers;
 
-void invar_watch_memory_release(invar_watch_memory *memory, const invar_device *dev);
+void invar_dataflow_memory_release(invar_hook_buffers *memory, const invar_device *dev);
 
-typedef struct invar_program_run_args {
-    invar_caller *caller;
+typedef struct invar_graph_exec_args {
+    invar_op_runner *caller;
     void *block;                      /* of the plan's bytes */
-    const void *const *given;         /* (INVAR_PROGRAM_MOST_GIVEN) by number */
+    const void *const *given;         /* (INVAR_OP_GRAPH_MAX_GIVEN) by number */
     bool fresh;                       /* sums that can begin anew do */
     bool poison;                      /* planned memory is NaN from its last use on: for tests */
-    const invar_forward_probe *probe; /* `take` NULL: nobody looks */
-    invar_watch_memory *memory;       /* where somebody does */
-    const invar_segments *samples;    /* the lists that points are rows of; the host's */
-    const invar_segments *there;      /* the same lists, where ops read them */
-    invar_mover *mover;               /* where ranks share the work */
-} invar_program_run_args;
+    const invar_forward_hooks *probe; /* `take` NULL: nobody looks */
+    invar_hook_buffers *memory;       /* where somebody does */
+    const invar_row_offsets *samples; /* the lists that points are rows of; the host's */
+    const invar_row_offsets *there;   /* the same lists, where ops read them */
+    invar_transfer_runner *mover;     /* where ranks share the work */
+} invar_graph_exec_args;
 
 /* The calls of one segment, in order. */
-invar_status invar_program_run(const invar_program *program, int32_t segment,
-                               const invar_program_run_args *run) INVAR_MUST_USE;
+invar_status invar_op_graph_run(const invar_op_graph *program, int32_t segment,
+                                const invar_graph_exec_args *run) INVAR_MUST_USE;
 
 /* The tensor where it is in a run. */
-invar_tensor invar_program_find(const invar_program *program, const invar_tensor *tensor,
-                                const invar_program_run_args *run);
+invar_tensor invar_op_graph_find(const invar_op_graph *program, const invar_tensor *tensor,
+                                 const invar_graph_exec_args *run);
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,7 @@
 
 /* A call, as it is noted and compared; its arguments follow. */
 typedef struct call {
-    invar_caller *caller;
+    invar_op_runner *caller;
     int64_t grown; /* of the caller: which scratch */
     int64_t op;
     size_t bytes; /* of the arguments, rounded up to whole calls */
@@ -29,17 +29,17 @@ typedef struct call {
 typedef struct part {
     char *calls;
     size_t used, room;
-    invar_graph *graph; /* of all calls; NULL: none yet */
-    bool refused;       /* there is no graph of these calls */
+    invar_device_graph *graph; /* of all calls; NULL: none yet */
+    bool refused;              /* there is no graph of these calls */
 } part;
 
 typedef struct track {
-    invar_tape_key key;
+    invar_cuda_graph_key key;
     part *parts; /* (room) by the flushes before them */
     int64_t count, room;
 } track;
 
-struct invar_tape {
+struct invar_cuda_graph_cache {
     invar_device dev; /* of all callers; its scratch is not used */
     track tracks[MOST_TRACKS];
     int next;      /* that is used anew when all are taken */
@@ -54,9 +54,9 @@ struct invar_tape {
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-invar_status invar_tape_new(invar_tape **out, const invar_device *dev)
+invar_status invar_cuda_graph_cache_new(invar_cuda_graph_cache **out, const invar_device *dev)
 {
-    invar_tape *tape = NULL;
+    invar_cuda_graph_cache *tape = NULL;
 
     *out = NULL;
     if (!dev->backend->graphs.begin)
@@ -68,7 +68,7 @@ invar_status invar_tape_new(invar_tape **out, const invar_device *dev)
     return INVAR_OK;
 }
 
-static void drop_graph(invar_tape *tape, part *p)
+static void drop_graph(invar_cuda_graph_cache *tape, part *p)
 {
     if (p->graph)
         tape->dev.backend->graphs.free(&tape->dev, p->graph);
@@ -76,7 +76,7 @@ static void drop_graph(invar_tape *tape, part *p)
     p->refused = false;
 }
 
-static void forget(invar_tape *tape, track *t)
+static void forget(invar_cuda_graph_cache *tape, track *t)
 {
     for (int64_t i = 0; i < t->count; i++) {
         drop_graph(tape, &t->parts[i]);
@@ -87,7 +87,7 @@ static void forget(invar_tape *tape, track *t)
     *t = (track){0};
 }
 
-void invar_tape_free(invar_tape *tape)
+void invar_cuda_graph_cache_free(invar_cuda_graph_cache *tape)
 {
     if (!tape)
         return;
@@ -96,7 +96,7 @@ void invar_tape_free(invar_tape *tape)
     invar_free(tape);
 }
 
-static track *find_track(invar_tape *tape, const invar_tape_key *key)
+static track *find_track(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key)
 {
     track *t;
 
@@ -115,7 +115,7 @@ static track *find_track(invar_tape *tape, const invar_tape_key *key)
 }
 
 /* One more part, without calls. */
-static invar_status add_part(invar_tape *tape, track *t)
+static invar_status add_part(invar_cuda_graph_cache *tape, track *t)
 {
     int64_t room = 2 * t->room + 2;
     part *larger = NULL;
@@ -134,7 +134,7 @@ static invar_status add_part(invar_tape *tape, track *t)
     return INVAR_OK;
 }
 
-static invar_status open_part(invar_tape *tape)
+static invar_status open_part(invar_cuda_graph_cache *tape)
 {
     if (tape->flushes == tape->track->count)
         INVAR_TRY(add_part(tape, tape->track));
@@ -144,18 +144,18 @@ static invar_status open_part(invar_tape *tape)
     return INVAR_OK;
 }
 
-void invar_tape_begin(invar_tape *tape, const invar_tape_key *key)
+void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key)
 {
     tape->now = NULL;
     // whoever measures ops wants them one by one
-    tape->listens = !invar_device_measured(&tape->dev);
+    tape->listens = !invar_device_profiled(&tape->dev);
     if (!tape->listens)
         return;
     tape->track = find_track(tape, key);
     tape->flushes = 0;
 }
 
-void invar_tape_end(invar_tape *tape)
+void invar_cuda_graph_cache_end(invar_cuda_graph_cache *tape)
 {
     tape->listens = false;
     tape->now = NULL;
@@ -166,7 +166,7 @@ void invar_tape_end(invar_tape *tape)
 /* Room for one more call of any op. */
 static invar_status make_room(part *p)
 {
-    size_t most = sizeof(call) + INVAR_OP_ARGS_MOST + sizeof(call), room = 2 * p->room + most;
+    size_t most = sizeof(call) + INVAR_OP_ARGS_MAX + sizeof(call), room = 2 * p->room + most;
     char *larger = NULL;
 
     if (p->room - p->used >= most)
@@ -181,7 +181,7 @@ static invar_status make_room(part *p)
 }
 
 /* Writes a call behind the last one of the list; its size. */
-static size_t write_call(char *to, invar_caller *caller, invar_op op, const void *args)
+static size_t write_call(char *to, invar_op_runner *caller, invar_op op, const void *args)
 {
     call *c = (call *)to;
     size_t bytes = invar_op_args_copy(c + 1, op, args);
@@ -202,12 +202,12 @@ static invar_status run_calls(const part *p, size_t bytes)
 {
     for (const call *c = (const call *)p->calls; (const char *)c < p->calls + bytes;
          c = next_call(c))
-        INVAR_TRY(invar_caller_run_now(c->caller, (invar_op)c->op, c + 1));
+        INVAR_TRY(invar_op_runner_run_now(c->caller, (invar_op)c->op, c + 1));
     return INVAR_OK;
 }
 
 /* From here on the part is another. */
-static invar_status stray(invar_tape *tape)
+static invar_status stray(invar_cuda_graph_cache *tape)
 {
     part *p = tape->now;
 
@@ -217,12 +217,13 @@ static invar_status stray(invar_tape *tape)
     return run_calls(p, p->used);
 }
 
-invar_status invar_tape_call(invar_tape *tape, invar_caller *caller, invar_op op, const void *args)
+invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_runner *caller,
+                                         invar_op op, const void *args)
 {
     part *p;
 
     if (!tape->listens)
-        return invar_caller_run_now(caller, op, args);
+        return invar_op_runner_run_now(caller, op, args);
     if (!tape->now)
         INVAR_TRY(open_part(tape));
     p = tape->now;
@@ -237,7 +238,7 @@ invar_status invar_tape_call(invar_tape *tape, invar_caller *caller, invar_op op
         }
         INVAR_TRY(stray(tape));
     }
-    INVAR_TRY(invar_caller_run_now(caller, op, args));
+    INVAR_TRY(invar_op_runner_run_now(caller, op, args));
     // once it has run: the run may have grown the scratch
     p->used += write_call(p->calls + p->used, caller, op, args);
     return INVAR_OK;
@@ -258,9 +259,9 @@ static invar_status note_calls(const part *p)
     return INVAR_OK;
 }
 
-static invar_status make_graph(invar_tape *tape, part *p)
+static invar_status make_graph(invar_cuda_graph_cache *tape, part *p)
 {
-    const invar_graphs *graphs = &tape->dev.backend->graphs;
+    const invar_device_graphs *graphs = &tape->dev.backend->graphs;
     invar_status status;
 
     INVAR_TRY(graphs->begin(&tape->dev));
@@ -271,7 +272,7 @@ static invar_status make_graph(invar_tape *tape, part *p)
     return status;
 }
 
-static invar_status run_part(invar_tape *tape, part *p)
+static invar_status run_part(invar_cuda_graph_cache *tape, part *p)
 {
     if (!p->graph && !p->refused && make_graph(tape, p) != INVAR_OK) {
         // the calls themselves say whether something is wrong with them
@@ -283,7 +284,7 @@ static invar_status run_part(invar_tape *tape, part *p)
     return tape->dev.backend->graphs.run(&tape->dev, p->graph);
 }
 
-invar_status invar_tape_flush(invar_tape *tape)
+invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape)
 {
     part *p = tape->now;
 

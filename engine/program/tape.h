@@ -12,7 +12,8 @@
  * change a graph: a graph runs when nothing has changed.
  *
  * While a tape listens, arrays may be put where no call before reads or writes, and whoever reads
- * the device's memory flushes the tape first (invar_caller_get, invar_mover_run): of ranks that
+ * the device's memory flushes the tape first (invar_op_runner_get, invar_transfer_runner_run): of
+ * ranks that
  * divide layers, the calls between two moves are a graph. Only decoding uses one.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -27,26 +28,27 @@ extern "C" {
 #endif
 
 /* What a run of calls is found again by: any numbers that usually differ where the calls do. */
-typedef struct invar_tape_key {
+typedef struct invar_cuda_graph_key {
     int64_t rows, sequences, width;
-} invar_tape_key;
+} invar_cuda_graph_key;
 
 /* *out = NULL where the backend has no graphs. The callers that it hears outlive it. */
-invar_status invar_tape_new(invar_tape **out, const invar_device *dev) INVAR_MUST_USE;
-void invar_tape_free(invar_tape *tape);
+invar_status invar_cuda_graph_cache_new(invar_cuda_graph_cache **out,
+                                        const invar_device *dev) INVAR_MUST_USE;
+void invar_cuda_graph_cache_free(invar_cuda_graph_cache *tape);
 
 /* Listens. */
-void invar_tape_begin(invar_tape *tape, const invar_tape_key *key);
+void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key);
 
 /* Ends it; what is held back never runs. Nothing when it does not listen. */
-void invar_tape_end(invar_tape *tape);
+void invar_cuda_graph_cache_end(invar_cuda_graph_cache *tape);
 
 /* A call of a caller whose tape this is. */
-invar_status invar_tape_call(invar_tape *tape, invar_caller *caller, invar_op op,
-                             const void *args) INVAR_MUST_USE;
+invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_runner *caller,
+                                         invar_op op, const void *args) INVAR_MUST_USE;
 
 /* What was held back is on its way to the device afterwards; goes on listening. */
-invar_status invar_tape_flush(invar_tape *tape) INVAR_MUST_USE;
+invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -19,7 +19,7 @@
 
 /* Points by their number; a value that comes from elsewhere as -1 - its room. */
 typedef struct sources {
-    int32_t of[INVAR_WATCH_INPUTS];
+    int32_t of[INVAR_DATAFLOW_INPUTS];
     int32_t count;
 } sources;
 
@@ -31,11 +31,11 @@ typedef struct content {
     int32_t elsewhere; /* the value from elsewhere in whose room it was before a move; 0: none */
 } content;
 
-struct invar_watch {
-    const invar_program *program;
-    const invar_program_run_args *run;
-    invar_parts parts; /* of the next call */
-    content *contents; /* one for each address, point and move at most */
+struct invar_dataflow_tracker {
+    const invar_op_graph *program;
+    const invar_graph_exec_args *run;
+    invar_fused_parts parts; /* of the next call */
+    content *contents;       /* one for each address, point and move at most */
     int32_t n_contents;
     int32_t *rooms; /* the first content of each, or -1 */
     int32_t call;   /* the next one */
@@ -48,7 +48,7 @@ static void add_source(sources *s, int32_t source)
     for (int32_t i = 0; i < s->count; i++)
         if (s->of[i] == source)
             return;
-    INVAR_CHECK(s->count < INVAR_WATCH_INPUTS);
+    INVAR_CHECK(s->count < INVAR_DATAFLOW_INPUTS);
     s->of[s->count++] = source;
 }
 
@@ -58,10 +58,10 @@ static void add_sources(sources *s, const sources *more)
         add_source(s, more->of[i]);
 }
 
-static content *find_content(const invar_watch *w, const void *name)
+static content *find_content(const invar_dataflow_tracker *w, const void *name)
 {
-    size_t offset = invar_program_offset_of(name);
-    int32_t at = w->rooms[invar_program_room_of(name)];
+    size_t offset = invar_op_graph_offset_of(name);
+    int32_t at = w->rooms[invar_op_graph_room_of(name)];
 
     while (at >= 0 && w->contents[at].offset != offset)
         at = w->contents[at].next;
@@ -69,9 +69,9 @@ static content *find_content(const invar_watch *w, const void *name)
 }
 
 /* What was read at this address; of a part of a room that no call wrote as such, all of it. */
-static void read_memory(sources *s, const invar_watch *w, const void *name)
+static void read_memory(sources *s, const invar_dataflow_tracker *w, const void *name)
 {
-    int32_t room = invar_program_room_of(name);
+    int32_t room = invar_op_graph_room_of(name);
     const content *exact = find_content(w, name);
 
     if (exact && exact->elsewhere)
@@ -86,14 +86,14 @@ static void read_memory(sources *s, const invar_watch *w, const void *name)
         add_sources(s, &w->contents[at].from);
 }
 
-static content *write_memory(invar_watch *w, const void *name, const sources *from)
+static content *write_memory(invar_dataflow_tracker *w, const void *name, const sources *from)
 {
-    int32_t room = invar_program_room_of(name);
+    int32_t room = invar_op_graph_room_of(name);
     content *c = find_content(w, name);
 
     if (!c) {
         c = &w->contents[w->n_contents];
-        *c = (content){.offset = invar_program_offset_of(name), .next = w->rooms[room]};
+        *c = (content){.offset = invar_op_graph_offset_of(name), .next = w->rooms[room]};
         w->rooms[room] = w->n_contents++;
     }
     c->from = *from;
@@ -104,20 +104,20 @@ static content *write_memory(invar_watch *w, const void *name, const sources *fr
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* The room of an entry holds it. */
-static void enter(invar_watch *w, int32_t entry)
+static void enter(invar_dataflow_tracker *w, int32_t entry)
 {
     if (entry >= 0)
         (void)write_memory(w, w->program->points[entry].rows.data, &(sources){{entry}, 1});
 }
 
-invar_status invar_watch_new(invar_watch **out, const invar_program *program,
-                             const invar_program_run_args *run)
+invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_graph *program,
+                                const invar_graph_exec_args *run)
 {
-    invar_watch *w = NULL;
+    invar_dataflow_tracker *w = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "what calls read"));
-    *w = (invar_watch){.program = program, .run = run};
+    *w = (invar_dataflow_tracker){.program = program, .run = run};
     status = invar_alloc((void **)&w->contents,
                          (size_t)(program->n_places + program->n_points + program->n_moves) + 1,
                          sizeof *w->contents, "what calls read");
@@ -125,7 +125,7 @@ invar_status invar_watch_new(invar_watch **out, const invar_program *program,
         status = invar_alloc((void **)&w->rooms, (size_t)program->n_rooms + 1, sizeof *w->rooms,
                              "what calls read");
     if (status != INVAR_OK) {
-        invar_watch_free(w);
+        invar_dataflow_free(w);
         return status;
     }
     for (int32_t i = 0; i < program->n_rooms; i++)
@@ -136,7 +136,7 @@ invar_status invar_watch_new(invar_watch **out, const invar_program *program,
     return INVAR_OK;
 }
 
-void invar_watch_free(invar_watch *watch)
+void invar_dataflow_free(invar_dataflow_tracker *watch)
 {
     if (!watch)
         return;
@@ -156,9 +156,9 @@ static invar_tensor tensor_in(const invar_field *f, const void *args)
 }
 
 /* What comes from other ranks was computed there as the own part was here. */
-static void follow_move(invar_watch *w, const invar_move *move)
+static void follow_move(invar_dataflow_tracker *w, const invar_graph_transfer *move)
 {
-    int32_t room = invar_program_room_of(move->own.data);
+    int32_t room = invar_op_graph_room_of(move->own.data);
     const content *exact;
     sources own = {.count = 0};
     int32_t elsewhere = 0;
@@ -178,9 +178,9 @@ static void follow_move(invar_watch *w, const invar_move *move)
 }
 
 /* Moves before the next call, where a segment begins. */
-static void follow_leads(invar_watch *w)
+static void follow_leads(invar_dataflow_tracker *w)
 {
-    const invar_program *p = w->program;
+    const invar_op_graph *p = w->program;
 
     for (int32_t s = 0; s < p->n_segments; s++)
         for (int32_t i = 0; i < p->n_leads[s] && p->segment[s] == w->call; i++)
@@ -188,10 +188,10 @@ static void follow_leads(invar_watch *w)
 }
 
 /* What the next call reads and writes; `read_out` gets the points that it has read. */
-static void follow(sources *read_out, invar_watch *w)
+static void follow(sources *read_out, invar_dataflow_tracker *w)
 {
-    const invar_program *p = w->program;
-    const invar_call *c = &p->calls[w->call++];
+    const invar_op_graph *p = w->program;
+    const invar_graph_node *c = &p->calls[w->call++];
     const void *args = p->bytes + c->args;
     int count;
     const invar_field *fields = invar_op_fields(&count, c->op);
@@ -213,7 +213,7 @@ static void follow(sources *read_out, invar_watch *w)
         follow_move(w, &p->moves[i]);
 }
 
-void invar_watch_pass(invar_watch *watch)
+void invar_dataflow_pass(invar_dataflow_tracker *watch)
 {
     sources read;
 
@@ -223,7 +223,7 @@ void invar_watch_pass(invar_watch *watch)
 
 /* ---- showing --------------------------------------------------------------------------------- */
 
-static invar_value_name name_of(const invar_point *p, const char *more)
+static invar_value_name name_of(const invar_graph_point *p, const char *more)
 {
     const char *texts[] = {p->gradient ? "d" : "", p->name, p->suffix ? "." : "",
                            p->suffix ? p->suffix : "", more};
@@ -234,48 +234,48 @@ static invar_value_name name_of(const invar_point *p, const char *more)
 }
 
 /* At least `bytes`; where that needs other memory, no call that is held back uses the old. */
-static invar_status make_room(invar_watch *w, void **data, size_t *have, size_t bytes,
+static invar_status make_room(invar_dataflow_tracker *w, void **data, size_t *have, size_t bytes,
                               const char *what)
 {
-    invar_caller *caller = w->run->caller;
+    invar_op_runner *caller = w->run->caller;
 
     if (bytes <= *have)
         return INVAR_OK;
     if (caller->tape)
-        INVAR_TRY(invar_tape_flush(caller->tape));
-    invar_device_give(&caller->dev, *data);
+        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
+    invar_device_free(&caller->dev, *data);
     *data = NULL;
     *have = 0;
-    INVAR_TRY(invar_device_take(&caller->dev, data, bytes, what));
+    INVAR_TRY(invar_device_alloc(&caller->dev, data, bytes, what));
     *have = bytes;
     return INVAR_OK;
 }
 
-void invar_watch_memory_release(invar_watch_memory *memory, const invar_device *dev)
+void invar_dataflow_memory_release(invar_hook_buffers *memory, const invar_device *dev)
 {
-    invar_device_give(dev, memory->parts.data);
-    invar_device_give(dev, memory->rows.data);
-    invar_device_give(dev, memory->whole[0].data);
-    invar_device_give(dev, memory->whole[1].data);
-    *memory = (invar_watch_memory){0};
+    invar_device_free(dev, memory->parts.data);
+    invar_device_free(dev, memory->rows.data);
+    invar_device_free(dev, memory->whole[0].data);
+    invar_device_free(dev, memory->whole[1].data);
+    *memory = (invar_hook_buffers){0};
 }
 
 /* An audit looks at the calls of the run, not at this one. */
-static invar_status run_aside(invar_watch *w, invar_op op, const void *args)
+static invar_status run_aside(invar_dataflow_tracker *w, invar_op op, const void *args)
 {
-    invar_caller *caller = w->run->caller;
+    invar_op_runner *caller = w->run->caller;
     invar_audit *audit = caller->audit;
     invar_status status;
 
     caller->audit = NULL;
-    status = invar_caller_run(caller, op, args);
+    status = invar_op_runner_run(caller, op, args);
     caller->audit = audit;
     return status;
 }
 
 /* Rows (P, n) of experts or of a cache, and which of them are a token's (T, slots). */
 typedef struct invar_watch_elsewhere {
-    invar_watch *watch;
+    invar_dataflow_tracker *watch;
     const invar_tensor *rows, *by_slot;
 } elsewhere;
 
@@ -286,11 +286,11 @@ static invar_tensor in_order(const elsewhere *e)
                            e->by_slot->shape[1] * e->rows->shape[1]);
 }
 
-invar_status invar_watch_rows(invar_tensor *out, const invar_forward_value *value)
+invar_status invar_dataflow_rows(invar_tensor *out, const invar_observed_value *value)
 {
     const elsewhere *e = value->elsewhere;
     invar_embedding_fwd_args args;
-    invar_watch_memory *m;
+    invar_hook_buffers *m;
     int64_t count;
 
     *out = *value->rows;
@@ -299,8 +299,8 @@ invar_status invar_watch_rows(invar_tensor *out, const invar_forward_value *valu
     INVAR_CHECK(e->by_slot->row_stride == e->by_slot->shape[1]);
     m = e->watch->run->memory;
     count = e->by_slot->shape[0] * e->by_slot->shape[1];
-    INVAR_TRY(
-        make_room(e->watch, &m->rows.data, &m->rows.bytes, invar_near_span(out), "rows to show"));
+    INVAR_TRY(make_room(e->watch, &m->rows.data, &m->rows.bytes, invar_host_staging_span(out),
+                        "rows to show"));
     out->data = m->rows.data;
     args = (invar_embedding_fwd_args){
         .out = invar_tensor_2d(out->data, out->dtype, count, e->rows->shape[1]),
@@ -310,7 +310,7 @@ invar_status invar_watch_rows(invar_tensor *out, const invar_forward_value *valu
 }
 
 /* Points and values from elsewhere by their names; how many. */
-static int name_sources(invar_value_name out[INVAR_WATCH_INPUTS], const invar_program *p,
+static int name_sources(invar_value_name out[INVAR_DATAFLOW_INPUTS], const invar_op_graph *p,
                         const sources *read)
 {
     for (int32_t i = 0; i < read->count; i++) {
@@ -321,42 +321,44 @@ static int name_sources(invar_value_name out[INVAR_WATCH_INPUTS], const invar_pr
 }
 
 /* Of rows that ranks have by experts, those of the others; a call of all of these ranks. */
-static invar_status fetch_rows(const invar_watch *w, const invar_point *point,
+static invar_status fetch_rows(const invar_dataflow_tracker *w, const invar_graph_point *point,
                                const invar_tensor *rows)
 {
     invar_tensor start = invar_tensor_1d((void *)(uintptr_t)point->experts.start, INVAR_DTYPE_I64,
                                          point->experts.count + 1);
-    invar_move move = {.kind = INVAR_MOVE_EXPERTS, .axis = INVAR_MOVE_EXPERT, .whole = *rows};
+    invar_graph_transfer move = {
+        .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .axis = INVAR_GRAPH_TRANSFER_EXPERT, .whole = *rows};
 
     if (!point->experts.start)
         return INVAR_OK;
-    start = invar_program_find(w->program, &start, w->run);
-    move.experts = (invar_segments){start.data, point->experts.count};
-    return invar_mover_run(w->run->mover, w->run->caller, &move);
+    start = invar_op_graph_find(w->program, &start, w->run);
+    move.experts = (invar_row_offsets){start.data, point->experts.count};
+    return invar_transfer_runner_run(w->run->mover, w->run->caller, &move);
 }
 
 /* Of rows of which each rank of an axis has a share, all; a call of all of these ranks. */
-static invar_status fetch_shares(invar_watch *w, invar_move_axis axis, const int64_t *shares,
-                                 invar_tensor *rows)
+static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer_axis axis,
+                                 const int64_t *shares, invar_tensor *rows)
 {
-    bool context = axis == INVAR_MOVE_CONTEXT;
+    bool context = axis == INVAR_GRAPH_TRANSFER_CONTEXT;
     const invar_layout *layout = w->run->mover ? w->run->mover->layout : NULL;
-    invar_watch_memory *m = w->run->memory;
-    invar_move move = {.kind = INVAR_MOVE_SHARES, .axis = axis, .own = *rows, .start = shares};
+    invar_hook_buffers *m = w->run->memory;
+    invar_graph_transfer move = {
+        .kind = INVAR_GRAPH_TRANSFER_SHARES, .axis = axis, .own = *rows, .start = shares};
 
     if (!shares)
         return INVAR_OK;
     INVAR_CHECK(rows->row_stride == rows->shape[1]);
     rows->shape[0] = shares[context ? layout->context.size : layout->tensor.size];
-    INVAR_TRY(make_room(w, &m->whole[context].data, &m->whole[context].bytes, invar_near_span(rows),
-                        "rows of all ranks"));
+    INVAR_TRY(make_room(w, &m->whole[context].data, &m->whole[context].bytes,
+                        invar_host_staging_span(rows), "rows of all ranks"));
     rows->data = m->whole[context].data;
     move.whole = *rows;
-    return invar_mover_run(w->run->mover, w->run->caller, &move);
+    return invar_transfer_runner_run(w->run->mover, w->run->caller, &move);
 }
 
 /* The op that one rank has: a fold of what ranks have computed is a part of it. */
-static invar_op op_of(const invar_program *p, int32_t call)
+static invar_op op_of(const invar_op_graph *p, int32_t call)
 {
     while (call > 0 &&
            (p->calls[call].op == INVAR_OP_SHARDS_FOLD || p->calls[call].op == INVAR_OP_TOKEN_FOLD))
@@ -365,29 +367,30 @@ static invar_op op_of(const invar_program *p, int32_t call)
 }
 
 /* `rows` is the point's own tensor, or what parts of its call made of it. */
-static invar_status show(invar_watch *w, const invar_point *point, const sources *read,
-                         const invar_tensor *rows, invar_op op, const char *more)
+static invar_status show(invar_dataflow_tracker *w, const invar_graph_point *point,
+                         const sources *read, const invar_tensor *rows, invar_op op,
+                         const char *more)
 {
-    const invar_program *p = w->program;
-    const invar_program_run_args *run = w->run;
+    const invar_op_graph *p = w->program;
+    const invar_graph_exec_args *run = w->run;
     invar_tensor shown = *rows;
-    invar_tensor by_slot = invar_program_find(p, &point->by_slot, run);
+    invar_tensor by_slot = invar_op_graph_find(p, &point->by_slot, run);
     const elsewhere e = {w, rows, &by_slot};
-    invar_forward_value value = {.name = name_of(point, more),
-                                 .op = invar_op_name(op),
-                                 .backward = point->backward,
-                                 .stream = point->stream && !*more,
-                                 .caller = run->caller,
-                                 .rows = &shown,
-                                 .samples = &run->samples[point->samples],
-                                 .there = &run->there[point->samples]};
+    invar_observed_value value = {.name = name_of(point, more),
+                                  .op = invar_op_name(op),
+                                  .backward = point->backward,
+                                  .stream = point->stream && !*more,
+                                  .caller = run->caller,
+                                  .rows = &shown,
+                                  .samples = &run->samples[point->samples],
+                                  .there = &run->there[point->samples]};
 
     value.n_inputs = name_sources(value.inputs, p, read);
     if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
         return INVAR_OK;
     INVAR_TRY(fetch_rows(w, point, rows));
-    INVAR_TRY(fetch_shares(w, INVAR_MOVE_TENSOR, point->shares, &shown));
-    INVAR_TRY(fetch_shares(w, INVAR_MOVE_CONTEXT, point->contexts, &shown));
+    INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_TENSOR, point->shares, &shown));
+    INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_CONTEXT, point->contexts, &shown));
     if (invar_tensor_present(&by_slot)) {
         shown = in_order(&e);
         value.elsewhere = &e;
@@ -396,11 +399,11 @@ static invar_status show(invar_watch *w, const invar_point *point, const sources
 }
 
 /* The same rows as the parts of the call have made them. */
-static invar_status show_parts(invar_watch *w, const invar_point *point, const sources *read,
-                               const invar_tensor *rows)
+static invar_status show_parts(invar_dataflow_tracker *w, const invar_graph_point *point,
+                               const sources *read, const invar_tensor *rows)
 {
     for (int i = 0; i < w->parts.outputs && w->parts.count > 0; i++) {
-        const invar_part_output *o = &w->parts.output[i];
+        const invar_fused_part_output *o = &w->parts.output[i];
         invar_tensor side = *rows;
         if (o->fused.data != rows->data)
             continue;
@@ -413,13 +416,13 @@ static invar_status show_parts(invar_watch *w, const invar_point *point, const s
 }
 
 /* All that a tensor's first row holds: gradients of layers side by side are read as one tensor. */
-static void read_row(sources *s, const invar_watch *w, const invar_tensor *t)
+static void read_row(sources *s, const invar_dataflow_tracker *w, const invar_tensor *t)
 {
-    size_t begin = invar_program_offset_of(t->data);
+    size_t begin = invar_op_graph_offset_of(t->data);
     size_t bytes = (size_t)invar_tensor_row_elements(t) * (size_t)invar_dtype_bits(t->dtype) / 8;
     int32_t count = s->count;
 
-    for (int32_t at = w->rooms[invar_program_room_of(t->data)]; at >= 0; at = w->contents[at].next)
+    for (int32_t at = w->rooms[invar_op_graph_room_of(t->data)]; at >= 0; at = w->contents[at].next)
         if (w->contents[at].offset - begin < bytes)
             add_sources(s, &w->contents[at].from);
     if (s->count == count)
@@ -427,13 +430,13 @@ static void read_row(sources *s, const invar_watch *w, const invar_tensor *t)
 }
 
 /* The gradients of parameters that the next call adds to, and what they are computed from. */
-static invar_status show_sums(const invar_watch *w)
+static invar_status show_sums(const invar_dataflow_tracker *w)
 {
-    const invar_program *p = w->program;
-    const invar_call *c = &p->calls[w->call];
-    const invar_forward_probe *probe = w->run->probe;
+    const invar_op_graph *p = w->program;
+    const invar_graph_node *c = &p->calls[w->call];
+    const invar_forward_hooks *probe = w->run->probe;
     const void *args = p->bytes + c->args;
-    invar_forward_sum sum;
+    invar_observed_grad sum;
     sources read;
     int count;
     const invar_field *fields = invar_op_fields(&count, c->op);
@@ -441,7 +444,7 @@ static invar_status show_sums(const invar_watch *w)
     for (int i = 0; i < count && probe->sum; i++) {
         invar_tensor t = tensor_in(&fields[i], args);
         if (!t.data || fields[i].role == INVAR_FIELD_IN ||
-            p->rooms[invar_program_room_of(t.data)].given != INVAR_GIVEN_GRADS)
+            p->rooms[invar_op_graph_room_of(t.data)].given != INVAR_GIVEN_GRADS)
             continue;
         read.count = 0;
         for (int k = 0; k < count; k++) {
@@ -450,25 +453,25 @@ static invar_status show_sums(const invar_watch *w)
                 read_row(&read, w, &in);
         }
         sum.n_inputs = name_sources(sum.inputs, p, &read);
-        sum.offset = invar_program_offset_of(t.data);
-        sum.bytes = invar_near_span(&t);
+        sum.offset = invar_op_graph_offset_of(t.data);
+        sum.bytes = invar_host_staging_span(&t);
         INVAR_TRY(probe->sum(probe->payload, &sum));
     }
     return INVAR_OK;
 }
 
-invar_status invar_watch_show(invar_watch *watch)
+invar_status invar_dataflow_show(invar_dataflow_tracker *watch)
 {
-    const invar_program *p = watch->program;
-    const invar_call *c = &p->calls[watch->call];
+    const invar_op_graph *p = watch->program;
+    const invar_graph_node *c = &p->calls[watch->call];
     sources read;
 
     follow_leads(watch);
     INVAR_TRY(show_sums(watch));
     follow(&read, watch);
     for (int32_t i = c->points; i < c->points + c->n_points; i++) {
-        const invar_point *point = &p->points[i];
-        invar_tensor rows = invar_program_find(p, &point->rows, watch->run);
+        const invar_graph_point *point = &p->points[i];
+        invar_tensor rows = invar_op_graph_find(p, &point->rows, watch->run);
         if (point->again)
             continue;
         INVAR_TRY(show(watch, point, &read, &rows, op_of(p, watch->call - 1), ""));
@@ -479,28 +482,28 @@ invar_status invar_watch_show(invar_watch *watch)
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-static invar_status run_parts(invar_watch *w)
+static invar_status run_parts(invar_dataflow_tracker *w)
 {
-    INVAR_TRY(invar_parts_begin(&w->run->caller->dev, &w->parts));
+    INVAR_TRY(invar_fused_parts_copy_accumulators(&w->run->caller->dev, &w->parts));
     for (int i = 0; i < w->parts.count; i++)
         INVAR_TRY(run_aside(w, w->parts.call[i].op, &w->parts.call[i].args));
     return INVAR_OK;
 }
 
-invar_status invar_watch_before(invar_watch *watch, const void *args)
+invar_status invar_dataflow_before(invar_dataflow_tracker *watch, const void *args)
 {
-    const invar_call *c = &watch->program->calls[watch->call];
-    invar_watch_memory *m = watch->run->memory;
+    const invar_graph_node *c = &watch->program->calls[watch->call];
+    invar_hook_buffers *m = watch->run->memory;
 
     watch->parts.count = 0;
     if (!watch->run->probe->parts || c->n_points == 0)
         return INVAR_OK;
-    invar_parts_of(&watch->parts, c->op, args, NULL, NULL);
+    invar_fused_parts_plan(&watch->parts, c->op, args, NULL, NULL);
     if (watch->parts.count == 0)
         return INVAR_OK;
     INVAR_CHECK(watch->parts.host_bytes == 0); // ops of the optimizer alone
     INVAR_TRY(make_room(watch, &m->parts.data, &m->parts.bytes, watch->parts.bytes,
                         "the parts of a fused call"));
-    invar_parts_of(&watch->parts, c->op, args, m->parts.data, NULL);
+    invar_fused_parts_plan(&watch->parts, c->op, args, m->parts.data, NULL);
     return run_parts(watch);
 }

@@ -28,7 +28,7 @@
 
 /* Everything of one entry while it is put together. */
 typedef struct entry {
-    const invar_step *step;
+    const invar_step_report *step;
     invar_ledger_metric metrics[MAX_METRICS];
     size_t n_metrics;
     invar_ledger_metric gauges[MAX_GAUGES]; /* outside the content */
@@ -36,12 +36,12 @@ typedef struct entry {
     char names[MAX_METRICS][80]; /* of metrics whose names are made here */
     size_t n_names;
     invar_ledger_sample *samples;
-    invar_ledger_part *parts; /* (n_parts) of the rewards of all samples */
+    invar_ledger_reward_part *parts; /* (n_parts) of the rewards of all samples */
     size_t n_parts;
-    invar_ledger_led *led; /* (n_led) those that a plug-in led */
+    invar_ledger_multi_turn *led; /* (n_led) those that a plug-in led */
     size_t n_led;
-    invar_kept kept;
-    char (*rng)[INVAR_COORDS_SIZE];
+    invar_kept_samples kept;
+    char (*rng)[INVAR_RNG_COORDS_SIZE];
 } entry;
 
 /* ---- metrics --------------------------------------------------------------------------------- */
@@ -102,7 +102,7 @@ static const char *learner_name(entry *e, const invar_learner *learner, const ch
     return made;
 }
 
-static invar_status loss_metrics(entry *e, const invar_step_learner *l)
+static invar_status loss_metrics(entry *e, const invar_step_report_learner *l)
 {
     const invar_loss_metric *items;
     size_t count;
@@ -122,7 +122,8 @@ static invar_status loss_metrics(entry *e, const invar_step_learner *l)
 }
 
 /* Mean over the response tokens that take part, first over each sample, then over samples. */
-static double token_mean(const invar_flat *f, int64_t first, int64_t count, const float *values)
+static double token_mean(const invar_token_arrays *f, int64_t first, int64_t count,
+                         const float *values)
 {
     double total = 0.0;
 
@@ -141,8 +142,8 @@ static double token_mean(const invar_flat *f, int64_t first, int64_t count, cons
 
 static invar_status train_metrics(entry *e)
 {
-    const invar_step *s = e->step;
-    const invar_logp_gap *gap = &s->gap;
+    const invar_step_report *s = e->step;
+    const invar_logp_diff *gap = &s->gap;
 
     for (int i = 0; i < s->n_learners; i++) {
         const invar_learner *learner = s->learners[i].learner;
@@ -242,7 +243,7 @@ static double mean_reward(const invar_rl_sample *samples, int64_t count)
 /* Groups whose rewards are all alike teach nothing. */
 static void reward_metrics(entry *e)
 {
-    const invar_flat *f = e->step->flat;
+    const invar_token_arrays *f = e->step->flat;
     int64_t groups = 0, flat_groups = 0, zero = 0, one = 0;
 
     metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
@@ -294,7 +295,7 @@ static void staleness_metrics(entry *e)
 /* Of the whole rollout; stands with its first step. */
 static invar_status rollout_metrics(entry *e)
 {
-    const invar_flat *f = e->step->flat;
+    const invar_token_arrays *f = e->step->flat;
     const struct {
         const char *name;
         const float *values; /* NULL: the rollout has none */
@@ -323,7 +324,7 @@ static invar_status rollout_metrics(entry *e)
     branch_metrics(e);
     staleness_metrics(e);
     for (int64_t k = 1; k <= e->step->passes && !e->step->unrewarded; k *= 2)
-        named_metric(e, invar_flat_pass_at(f, k), "passrate/pass@%" PRId64, k);
+        named_metric(e, invar_token_arrays_pass_at(f, k), "passrate/pass@%" PRId64, k);
     INVAR_TRY(invar_alloc((void **)&lengths, (size_t)f->samples, sizeof *lengths, "lengths"));
     status = invar_alloc((void **)&order, (size_t)f->samples, sizeof *order, "lengths in order");
     if (status == INVAR_OK)
@@ -337,16 +338,16 @@ static invar_status rollout_metrics(entry *e)
 
 static void fill_sample(entry *e, int64_t i)
 {
-    const invar_flat *f = e->step->flat;
+    const invar_token_arrays *f = e->step->flat;
     int64_t at = e->step->first + i, first = f->start[at], n = f->start[at + 1] - first;
     const invar_rl_sample *s = &e->step->samples[at];
     const float *train = e->step->on_policy && e->step->n_learners ? f->train_logp : f->score_logp;
-    const invar_coords coords = invar_coords_of(s, e->step->seed, INVAR_PURPOSE_TRAIN);
+    const invar_rng_coords coords = invar_rng_coords_of(s, e->step->seed, INVAR_PURPOSE_TRAIN);
     invar_ledger_sample *out = &e->samples[i];
     bool compared = e->step->compared && e->step->own_weights;
-    invar_logp_gap gap = invar_flat_worst(f, at, 1, f->rollout_logp, train);
+    invar_logp_diff gap = invar_token_arrays_worst(f, at, 1, f->rollout_logp, train);
 
-    invar_coords_format(e->rng[i], &coords);
+    invar_rng_coords_format(e->rng[i], &coords);
     *out = (invar_ledger_sample){.prompt = s->prompt,
                                  .prompt_hash = s->prompt_hash,
                                  .rng = e->rng[i],
@@ -381,14 +382,14 @@ static invar_status fill_parts(entry *e)
     for (int64_t i = 0; i < e->step->count; i++)
         for (int64_t k = 0; k < samples[i].parts.count; k++) {
             const invar_reward_part *part = &samples[i].parts.items[k];
-            e->parts[e->n_parts++] = (invar_ledger_part){i, part->name, part->value};
+            e->parts[e->n_parts++] = (invar_ledger_reward_part){i, part->name, part->value};
         }
     return INVAR_OK;
 }
 
 static invar_status fill_led(entry *e)
 {
-    const invar_flat *f = e->step->flat;
+    const invar_token_arrays *f = e->step->flat;
 
     INVAR_TRY(invar_alloc((void **)&e->led, (size_t)e->step->count + 1, sizeof *e->led,
                           "turns of samples"));
@@ -399,7 +400,7 @@ static invar_status fill_led(entry *e)
             continue;
         for (int64_t t = f->start[at]; t < f->start[at + 1]; t++)
             inserted += !f->drawn[t];
-        e->led[e->n_led++] = (invar_ledger_led){i, e->step->samples[at].turns, inserted};
+        e->led[e->n_led++] = (invar_ledger_multi_turn){i, e->step->samples[at].turns, inserted};
     }
     return INVAR_OK;
 }
@@ -430,10 +431,10 @@ static invar_status audit_gauges(entry *e, const invar_layout *layout)
     if (!e->step->audit)
         return INVAR_OK;
     invar_audit_counted(&own[0], &own[1], e->step->audit);
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(layout), sizeof *all,
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(layout), sizeof *all,
                           "audits of all ranks"));
-    status = invar_agree_gather(layout, "audits", own, sizeof own, all);
-    for (int r = 0; r < invar_agree_size(layout) && status == INVAR_OK; r++) {
+    status = invar_ranks_all_gather(layout, "audits", own, sizeof own, all);
+    for (int r = 0; r < invar_ranks_size(layout) && status == INVAR_OK; r++) {
         checked += all[r][0];
         differ += all[r][1];
     }
@@ -446,8 +447,8 @@ static invar_status audit_gauges(entry *e, const invar_layout *layout)
 /* What guesses did for the rollout, by Miles' names; free, too. */
 static void speculation_gauges(entry *e)
 {
-    const invar_rl_speculated sum =
-        invar_rl_speculated_sum(e->step->samples, e->step->flat->samples);
+    const invar_spec_decode_stats sum =
+        invar_spec_decode_stats_sum(e->step->samples, e->step->flat->samples);
 
     if (sum.drafted == 0)
         return;
@@ -462,7 +463,7 @@ static void speculation_gauges(entry *e)
 static void hook_gauges(entry *e)
 {
     for (size_t i = 0; i < e->step->n_measures; i++) {
-        const invar_step_measures *m = &e->step->measures[i];
+        const invar_hook_metrics *m = &e->step->measures[i];
 
         for (int64_t k = 0; k < m->named.count; k++) {
             char *name = e->names[e->n_names++];
@@ -495,8 +496,8 @@ static invar_status gather(entry *e, const invar_layout *layout)
 static void pace_gauges(entry *e, invar_recorder *recorder, const invar_ledger_timing *timings,
                         size_t n_timings)
 {
-    invar_ledger_metric measured[INVAR_PACE_GAUGES];
-    size_t count = invar_pace_step(measured, &recorder->pace, e->step, timings, n_timings);
+    invar_ledger_metric measured[INVAR_THROUGHPUT_GAUGES];
+    size_t count = invar_throughput_step(measured, &recorder->pace, e->step, timings, n_timings);
 
     for (size_t i = 0; i < count; i++)
         gauge(e, measured[i].name, measured[i].value);
@@ -504,7 +505,7 @@ static void pace_gauges(entry *e, invar_recorder *recorder, const invar_ledger_t
 
 static invar_status append(entry *e, invar_recorder *recorder, const invar_probe_result *points)
 {
-    const invar_step *s = e->step;
+    const invar_step_report *s = e->step;
     size_t n_timings;
     const invar_ledger_timing *timings = invar_trace_timings(recorder->trace, &n_timings);
     invar_ledger_step step = {.step = s->number,
@@ -532,7 +533,7 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
     INVAR_TRY(invar_trace_work(&step.work, &step.n_work, recorder->trace));
     INVAR_TRY(invar_trace_ops(&step.ops, &step.n_ops, recorder->trace));
     INVAR_TRY(invar_replicas_compare(recorder, &step, points));
-    INVAR_TRY(invar_kept_make(&e->kept, recorder, s));
+    INVAR_TRY(invar_kept_samples_make(&e->kept, recorder, s));
     step.kept = e->kept.items;
     step.n_kept = e->kept.count;
     if (!recorder->ledger)
@@ -543,7 +544,7 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
     return INVAR_OK;
 }
 
-invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step,
+invar_status invar_entry_append(invar_recorder *recorder, const invar_step_report *step,
                                 const invar_probe_result *points)
 {
     entry *e = NULL;
@@ -564,7 +565,7 @@ invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step
     invar_free(e->rng);
     invar_free(e->parts);
     invar_free(e->led);
-    invar_kept_release(&e->kept);
+    invar_kept_samples_release(&e->kept);
     invar_free(e->samples);
     invar_free(e);
     return status;

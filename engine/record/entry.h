@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* One transaction; `points` are defined. */
-invar_status invar_entry_append(invar_recorder *recorder, const invar_step *step,
+invar_status invar_entry_append(invar_recorder *recorder, const invar_step_report *step,
                                 const invar_probe_result *points) INVAR_MUST_USE;
 
 #ifdef __cplusplus

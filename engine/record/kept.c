@@ -21,9 +21,9 @@
 
 enum { LEVELS = 16 }; // a level has 1/16 of the bytes, and half the steps of the level before
 
-bool invar_kept_wants(int64_t step, uint64_t bytes)
+bool invar_kept_samples_wants(int64_t step, uint64_t bytes)
 {
-    uint64_t level = bytes / (INVAR_KEPT_BYTES / LEVELS);
+    uint64_t level = bytes / (INVAR_KEPT_SAMPLES_BYTES / LEVELS);
 
     return level < LEVELS && ((uint64_t)step & (((uint64_t)1 << level) - 1)) == 0;
 }
@@ -46,7 +46,7 @@ static int by_reward(const void *a, const void *b)
  * Marks `keep` samples, evenly from the lowest reward to the highest, in `chosen` (step->count),
  * which the caller has zeroed.
  */
-static invar_status choose_samples(bool *chosen, const invar_step *step, int64_t keep)
+static invar_status choose_samples(bool *chosen, const invar_step_report *step, int64_t keep)
 {
     const invar_rl_sample *samples = step->samples + step->first;
     const void **order;
@@ -100,8 +100,8 @@ static void put_label(invar_json_text *out, const invar_rl_sample *s)
     const char *label = s->label ? s->label : ""; // samples of other programs may have none
     size_t bytes = strlen(label), kept = bytes;
 
-    if (bytes > INVAR_KEPT_LABEL_BYTES) {
-        kept = INVAR_KEPT_LABEL_BYTES;
+    if (bytes > INVAR_KEPT_SAMPLES_LABEL_BYTES) {
+        kept = INVAR_KEPT_SAMPLES_LABEL_BYTES;
         while (kept > 0 && ((unsigned char)label[kept] & 0xC0) == 0x80) // inside of a character
             kept--;
         invar_json_text_key(out, "label_bytes");
@@ -140,10 +140,10 @@ static invar_status put_pieces(invar_json_text *out, const invar_tokenizer *toke
 }
 
 static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
-                               const invar_step *step, int64_t at)
+                               const invar_step_report *step, int64_t at)
 {
     const invar_rl_sample *s = &step->samples[at];
-    const invar_flat *f = step->flat;
+    const invar_token_arrays *f = step->flat;
     int64_t first = f->start[at], count = f->start[at + 1] - first;
 
     invar_json_text_open(out, '{');
@@ -167,13 +167,13 @@ static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
 /* ---- all of a step --------------------------------------------------------------------------- */
 
 /* A sample that is larger than a reader takes, or than there is room for, is left out. */
-static invar_status pack_sample(invar_kept *out, const invar_json_text *text, int64_t sample,
-                                uint64_t room)
+static invar_status pack_sample(invar_kept_samples *out, const invar_json_text *text,
+                                int64_t sample, uint64_t room)
 {
-    invar_ledger_kept *item = &out->items[out->count];
+    invar_ledger_kept_sample *item = &out->items[out->count];
     char *data;
 
-    if (text->bytes > INVAR_LEDGER_KEPT_BYTES)
+    if (text->bytes > INVAR_LEDGER_KEPT_SAMPLE_BYTES)
         return INVAR_OK;
     INVAR_TRY(invar_gzip_pack(&data, &item->bytes, text->data, text->bytes));
     if (item->bytes > room - out->bytes) {
@@ -187,8 +187,8 @@ static invar_status pack_sample(invar_kept *out, const invar_json_text *text, in
     return INVAR_OK;
 }
 
-static invar_status pack_chosen(invar_kept *out, const invar_recorder *r, const invar_step *step,
-                                bool *chosen)
+static invar_status pack_chosen(invar_kept_samples *out, const invar_recorder *r,
+                                const invar_step_report *step, bool *chosen)
 {
     invar_json_text text = {0};
 
@@ -200,21 +200,21 @@ static invar_status pack_chosen(invar_kept *out, const invar_recorder *r, const 
         invar_json_text_reset(&text);
         status = put_sample(&text, r, step, step->first + i);
         if (status == INVAR_OK)
-            status = pack_sample(out, &text, i, INVAR_KEPT_BYTES - r->kept_bytes);
+            status = pack_sample(out, &text, i, INVAR_KEPT_SAMPLES_BYTES - r->kept_bytes);
     }
     invar_json_text_release(&text);
     return status;
 }
 
-invar_status invar_kept_make(invar_kept *out, const invar_recorder *recorder,
-                             const invar_step *step)
+invar_status invar_kept_samples_make(invar_kept_samples *out, const invar_recorder *recorder,
+                                     const invar_step_report *step)
 {
     const invar_recorder_options *o = &recorder->options;
     bool *chosen;
 
-    *out = (invar_kept){0};
+    *out = (invar_kept_samples){0};
     if (!recorder->ledger || o->keep == 0 || !o->tokenizer || step->count == 0 ||
-        !invar_kept_wants(step->number, recorder->kept_bytes))
+        !invar_kept_samples_wants(step->number, recorder->kept_bytes))
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&out->items, (size_t)o->keep, sizeof *out->items,
                           "samples that are kept"));
@@ -225,12 +225,12 @@ invar_status invar_kept_make(invar_kept *out, const invar_recorder *recorder,
     return status;
 }
 
-void invar_kept_release(invar_kept *kept)
+void invar_kept_samples_release(invar_kept_samples *kept)
 {
     for (size_t i = 0; i < kept->count; i++)
         invar_free((void *)(uintptr_t)kept->items[i].data);
     invar_free(kept->items);
-    *kept = (invar_kept){0};
+    *kept = (invar_kept_samples){0};
 }
 
 static invar_status take_bytes(void *payload, const char *const *columns,
@@ -243,16 +243,16 @@ static invar_status take_bytes(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-invar_status invar_kept_measure(uint64_t *out, invar_ledger *ledger, int64_t run)
+invar_status invar_kept_samples_measure(uint64_t *out, invar_ledger *ledger, int64_t run)
 {
     const invar_ledger_argument argument = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}};
 
     *out = 0;
     return invar_ledger_select(
-        ledger, &(invar_ledger_request){.sql = "SELECT CAST(total(length(data)) AS INTEGER)"
-                                               " FROM kept_sample WHERE run = :run",
-                                        .arguments = &argument,
-                                        .n_arguments = 1,
-                                        .row = take_bytes,
-                                        .payload = out});
+        ledger, &(invar_ledger_select_request){.sql = "SELECT CAST(total(length(data)) AS INTEGER)"
+                                                      " FROM kept_sample WHERE run = :run",
+                                               .arguments = &argument,
+                                               .n_arguments = 1,
+                                               .row = take_bytes,
+                                               .payload = out});
 }

@@ -17,27 +17,28 @@
 extern "C" {
 #endif
 
-#define INVAR_KEPT_LABEL_BYTES 4096           /* a longer label is cut */
-#define INVAR_KEPT_BYTES ((uint64_t)64 << 20) /* limit for all steps of a run, compressed */
+#define INVAR_KEPT_SAMPLES_LABEL_BYTES 4096           /* a longer label is cut */
+#define INVAR_KEPT_SAMPLES_BYTES ((uint64_t)64 << 20) /* limit for all steps of a run, compressed */
 
 /* Kept samples of one step; zeroed for none. */
-typedef struct invar_kept {
-    invar_ledger_kept *items; /* (count) by sample; they own their data */
+typedef struct invar_kept_samples {
+    invar_ledger_kept_sample *items; /* (count) by sample; they own their data */
     size_t count;
     uint64_t bytes; /* total of items[i].bytes */
-} invar_kept;
+} invar_kept_samples;
 
 /* Chooses and packs samples of the step, none on a rank without a ledger. Release *out with
-   invar_kept_release, also after a failure. */
-invar_status invar_kept_make(invar_kept *out, const invar_recorder *recorder,
-                             const invar_step *step) INVAR_MUST_USE;
-void invar_kept_release(invar_kept *kept);
+   invar_kept_samples_release, also after a failure. */
+invar_status invar_kept_samples_make(invar_kept_samples *out, const invar_recorder *recorder,
+                                     const invar_step_report *step) INVAR_MUST_USE;
+void invar_kept_samples_release(invar_kept_samples *kept);
 
 /* How many bytes the run has kept so far, by its ledger. */
-invar_status invar_kept_measure(uint64_t *out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
+invar_status invar_kept_samples_measure(uint64_t *out, invar_ledger *ledger,
+                                        int64_t run) INVAR_MUST_USE;
 
 /* True if samples of this step are kept in a run that has kept `bytes` bytes before. */
-bool invar_kept_wants(int64_t step, uint64_t bytes);
+bool invar_kept_samples_wants(int64_t step, uint64_t bytes);
 
 #ifdef __cplusplus
 }

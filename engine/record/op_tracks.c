@@ -23,12 +23,12 @@ enum { DEVICE, BESIDE_IT, STREAMS };
 
 /* A sum, as it travels. */
 typedef struct row {
-    char phase[INVAR_WORK_PHASE_SIZE];
+    char phase[INVAR_RANK_TIMER_PHASE_SIZE];
     char op[32];
     int64_t calls, duration_ns, longest_ns;
 } row;
 
-struct invar_op_tracks {
+struct invar_op_trace {
     const invar_layout *layout;
     invar_profile *profiles[STREAMS];
     int64_t first, end, origin_ns;
@@ -39,34 +39,34 @@ struct invar_op_tracks {
     row *rows;                 /* likewise */
     size_t n_rows, room_rows;
     /* rank 0: of the last call */
-    invar_agree_pile came_text, came_rows;
-    invar_ledger_op *told;
+    invar_rank_gathered came_text, came_rows;
+    invar_ledger_op_time *told;
 };
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static int own_rank(const invar_op_tracks *t)
+static int own_rank(const invar_op_trace *t)
 {
     return t->layout ? invar_comm_rank(t->layout->world) : 0;
 }
 
-static int own_process(const invar_op_tracks *t)
+static int own_process(const invar_op_trace *t)
 {
-    return INVAR_OP_TRACKS_PROCESS + own_rank(t);
+    return INVAR_OP_TRACE_PROCESS + own_rank(t);
 }
 
-static invar_json_text *event(invar_op_tracks *t, const char *name, const char *ph, int stream)
+static invar_json_text *event(invar_op_trace *t, const char *name, const char *ph, int stream)
 {
     invar_trace_event_begin(&t->text, name, ph, own_process(t), stream);
     return &t->text;
 }
 
-static void put_name(invar_op_tracks *t, const char *what, int stream, const char *name)
+static void put_name(invar_op_trace *t, const char *what, int stream, const char *name)
 {
     invar_trace_event_name(&t->text, what, own_process(t), stream, name);
 }
 
-static void name_tracks(invar_op_tracks *t)
+static void name_tracks(invar_op_trace *t)
 {
     const char *host = t->layout ? invar_comm_host(t->layout->world, own_rank(t)) : NULL;
     char name[160];
@@ -91,7 +91,7 @@ static void put_key_text(invar_json_text *line, const char *key, const char *tex
     invar_json_text_string(line, text, strlen(text));
 }
 
-static void put_memory(invar_op_tracks *t, const invar_profile_event *is, int stream)
+static void put_memory(invar_op_trace *t, const invar_profile_event *is, int stream)
 {
     invar_json_text *line = event(t, "memory", "C", stream);
 
@@ -104,7 +104,7 @@ static void put_memory(invar_op_tracks *t, const invar_profile_event *is, int st
     invar_trace_event_end(&t->text);
 }
 
-static void put_op(invar_op_tracks *t, const invar_profile_event *is, int stream)
+static void put_op(invar_op_trace *t, const invar_profile_event *is, int stream)
 {
     int64_t from = is->start_ns - t->origin_ns, to = from + is->duration_ns;
     invar_json_text *line = event(t, is->name, "X", stream);
@@ -130,7 +130,7 @@ static void put_op(invar_op_tracks *t, const invar_profile_event *is, int stream
     invar_trace_event_end(&t->text);
 }
 
-static void put_left_out(invar_op_tracks *t, int64_t count, int stream)
+static void put_left_out(invar_op_trace *t, int64_t count, int stream)
 {
     invar_json_text *line = event(t, "ops left out: too many in one step", "i", stream);
 
@@ -145,7 +145,7 @@ static void put_left_out(invar_op_tracks *t, int64_t count, int stream)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-static invar_status have_rows(invar_op_tracks *t, size_t count)
+static invar_status have_rows(invar_op_trace *t, size_t count)
 {
     if (count <= t->room_rows)
         return INVAR_OK;
@@ -157,7 +157,7 @@ static invar_status have_rows(invar_op_tracks *t, size_t count)
     return INVAR_OK;
 }
 
-static void add_row(invar_op_tracks *t, const invar_profile_sum *sum)
+static void add_row(invar_op_trace *t, const invar_profile_sum *sum)
 {
     row *r = &t->rows[t->n_rows++];
 
@@ -169,15 +169,15 @@ static void add_row(invar_op_tracks *t, const invar_profile_sum *sum)
 /* ---- to rank 0 ------------------------------------------------------------------------------- */
 
 /* What this rank did, as text and rows. */
-static invar_status take_own(invar_op_tracks *t)
+static invar_status take_own(invar_op_trace *t)
 {
-    invar_profile_taken taken[STREAMS] = {{0}};
+    invar_profile_batch taken[STREAMS] = {{0}};
     size_t sums = 0;
 
     invar_json_text_reset(&t->text);
     t->n_rows = 0;
     // the thread that samples beside training settles its own, or this one once it has ended
-    invar_profile_settle(t->profiles[DEVICE]);
+    invar_profile_flush(t->profiles[DEVICE]);
     for (int s = 0; s < STREAMS; s++) {
         if (!t->profiles[s])
             continue;
@@ -199,9 +199,9 @@ static invar_status take_own(invar_op_tracks *t)
 }
 
 /* The rows of all ranks are here. */
-static invar_status tell_rows(invar_op_tracks_all *out, invar_op_tracks *t)
+static invar_status tell_rows(invar_op_trace_result *out, invar_op_trace *t)
 {
-    int size = invar_agree_size(t->layout);
+    int size = invar_ranks_size(t->layout);
     row *next = (row *)(void *)t->came_rows.data;
     size_t all = 0;
 
@@ -214,30 +214,30 @@ static invar_status tell_rows(invar_op_tracks_all *out, invar_op_tracks *t)
         for (size_t i = 0; i < t->came_rows.bytes[r] / sizeof *next; i++, next++) {
             next->phase[sizeof next->phase - 1] = '\0'; // it came from another rank
             next->op[sizeof next->op - 1] = '\0';
-            t->told[out->n_rows++] = (invar_ledger_op){
+            t->told[out->n_rows++] = (invar_ledger_op_time){
                 r, next->phase, next->op, next->calls, next->duration_ns, next->longest_ns};
         }
     out->rows = t->told;
     return INVAR_OK;
 }
 
-invar_status invar_op_tracks_collect(invar_op_tracks_all *out, invar_op_tracks *tracks)
+invar_status invar_op_trace_collect(invar_op_trace_result *out, invar_op_trace *tracks)
 {
     bool whole;
 
-    *out = (invar_op_tracks_all){0};
+    *out = (invar_op_trace_result){0};
     // one step more: what ran beside the last one of the window may have ended since
     if (!tracks || tracks->step < tracks->first || tracks->step > tracks->end)
         return INVAR_OK;
-    invar_agree_pile_release(&tracks->came_text);
-    invar_agree_pile_release(&tracks->came_rows);
+    invar_ranks_pile_release(&tracks->came_text);
+    invar_ranks_pile_release(&tracks->came_rows);
     out->own = take_own(tracks);
     whole = out->own == INVAR_OK; // rank 0 waits for what there is, in any case
-    INVAR_TRY(invar_agree_collect(&tracks->came_text, tracks->layout, MOVE, tracks->text.data,
-                                  whole ? tracks->text.bytes : 0));
-    INVAR_TRY(invar_agree_collect(&tracks->came_rows, tracks->layout, MOVE, tracks->rows,
-                                  whole ? tracks->n_rows * sizeof *tracks->rows : 0));
-    for (int r = 0; r < invar_agree_size(tracks->layout); r++)
+    INVAR_TRY(invar_ranks_gather(&tracks->came_text, tracks->layout, MOVE, tracks->text.data,
+                                 whole ? tracks->text.bytes : 0));
+    INVAR_TRY(invar_ranks_gather(&tracks->came_rows, tracks->layout, MOVE, tracks->rows,
+                                 whole ? tracks->n_rows * sizeof *tracks->rows : 0));
+    for (int r = 0; r < invar_ranks_size(tracks->layout); r++)
         out->bytes += tracks->came_text.bytes[r];
     out->text = tracks->came_text.data;
     return tell_rows(out, tracks);
@@ -245,7 +245,7 @@ invar_status invar_op_tracks_collect(invar_op_tracks_all *out, invar_op_tracks *
 
 /* ---- the window ------------------------------------------------------------------------------ */
 
-void invar_op_tracks_step(invar_op_tracks *tracks, int64_t step)
+void invar_op_trace_step(invar_op_trace *tracks, int64_t step)
 {
     if (!tracks)
         return;
@@ -255,7 +255,7 @@ void invar_op_tracks_step(invar_op_tracks *tracks, int64_t step)
             invar_profile_switch(tracks->profiles[s], step >= tracks->first && step < tracks->end);
 }
 
-void invar_op_tracks_phase(invar_op_tracks *tracks, const char *phase)
+void invar_op_trace_phase(invar_op_trace *tracks, const char *phase)
 {
     if (tracks)
         invar_profile_phase(tracks->profiles[DEVICE], phase);
@@ -263,32 +263,32 @@ void invar_op_tracks_phase(invar_op_tracks *tracks, const char *phase)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-invar_status invar_op_tracks_new(invar_op_tracks **out, const invar_op_tracks_options *options)
+invar_status invar_op_trace_new(invar_op_trace **out, const invar_op_trace_options *options)
 {
-    invar_op_tracks *t = NULL;
+    invar_op_trace *t = NULL;
     int64_t origin = options->origin_ns;
 
     *out = NULL;
-    INVAR_TRY(invar_agree_share(options->layout, MOVE, 0, &origin, sizeof origin));
+    INVAR_TRY(invar_ranks_broadcast(options->layout, MOVE, 0, &origin, sizeof origin));
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "tracks of ops"));
-    *t = (invar_op_tracks){.layout = options->layout,
-                           .profiles = {options->device, options->beside},
-                           .first = options->first,
-                           .end = options->end,
-                           .origin_ns = origin,
-                           .step = -1};
+    *t = (invar_op_trace){.layout = options->layout,
+                          .profiles = {options->device, options->beside},
+                          .first = options->first,
+                          .end = options->end,
+                          .origin_ns = origin,
+                          .step = -1};
     if (options->beside)
         invar_profile_phase(options->beside, BESIDE);
     *out = t;
     return INVAR_OK;
 }
 
-void invar_op_tracks_free(invar_op_tracks *tracks)
+void invar_op_trace_free(invar_op_trace *tracks)
 {
     if (!tracks)
         return;
-    invar_agree_pile_release(&tracks->came_text);
-    invar_agree_pile_release(&tracks->came_rows);
+    invar_ranks_pile_release(&tracks->came_text);
+    invar_ranks_pile_release(&tracks->came_rows);
     invar_free(tracks->told);
     invar_free(tracks->rows);
     invar_json_text_release(&tracks->text);

@@ -26,7 +26,7 @@ static const struct {
     {"NVIDIA H200", 989e12},
 };
 
-double invar_pace_peak(const invar_device *dev, invar_format format)
+double invar_throughput_peak(const invar_device *dev, invar_format format)
 {
     const char *name = dev->backend->model ? dev->backend->model(dev) : "";
 
@@ -38,28 +38,29 @@ double invar_pace_peak(const invar_device *dev, invar_format format)
     return 0.0;
 }
 
-void invar_pace_begin(invar_pace *pace, const invar_pace_options *options)
+void invar_throughput_begin(invar_throughput *pace, const invar_throughput_options *options)
 {
-    *pace = (invar_pace){.options = *options, .tokens_per_s = NAN, .mfu = NAN, .eta = NAN};
+    *pace = (invar_throughput){.options = *options, .tokens_per_s = NAN, .mfu = NAN, .eta = NAN};
     pace->ends[pace->count++] = invar_trace_clock();
 }
 
 /* The end of the step so many before the last one. */
-static int64_t end_before(const invar_pace *pace, int64_t steps)
+static int64_t end_before(const invar_throughput *pace, int64_t steps)
 {
-    return pace->ends[(pace->count - 1 - steps) % INVAR_PACE_STEPS];
+    return pace->ends[(pace->count - 1 - steps) % INVAR_THROUGHPUT_STEPS];
 }
 
-static double seconds_since(const invar_pace *pace, int64_t steps)
+static double seconds_since(const invar_throughput *pace, int64_t steps)
 {
     return (double)(end_before(pace, 0) - end_before(pace, steps)) / 1e9;
 }
 
 /* Whole rollouts, where so many steps are remembered. */
-static double time_left(const invar_pace *pace, int64_t step)
+static double time_left(const invar_throughput *pace, int64_t step)
 {
     const int64_t per = pace->options.per_rollout, left = pace->options.steps - step - 1;
-    int64_t window = pace->count < INVAR_PACE_STEPS ? pace->count - 1 : INVAR_PACE_STEPS - 1;
+    int64_t window =
+        pace->count < INVAR_THROUGHPUT_STEPS ? pace->count - 1 : INVAR_THROUGHPUT_STEPS - 1;
 
     if (pace->options.steps == 0 || left < 0)
         return (double)NAN;
@@ -77,7 +78,7 @@ static double time_of(const char *phase, const invar_ledger_timing *timings, siz
     return 0.0;
 }
 
-static double tokens_of(const invar_step *step)
+static double tokens_of(const invar_step_report *step)
 {
     int64_t tokens = 0;
 
@@ -87,9 +88,9 @@ static double tokens_of(const invar_step *step)
 }
 
 /* Tokens of the rollout that the model has drawn. */
-static double drawn_of(const invar_step *step)
+static double drawn_of(const invar_step_report *step)
 {
-    const invar_flat *f = step->flat;
+    const invar_token_arrays *f = step->flat;
     int64_t drawn = 0;
 
     for (int64_t t = 0; t < f->start[f->samples]; t++)
@@ -97,7 +98,7 @@ static double drawn_of(const invar_step *step)
     return (double)drawn;
 }
 
-static double flop_of(const invar_step *step)
+static double flop_of(const invar_step_report *step)
 {
     double flop = 0.0;
 
@@ -107,7 +108,7 @@ static double flop_of(const invar_step *step)
     return flop;
 }
 
-static double peak_of_all(const invar_pace *pace)
+static double peak_of_all(const invar_throughput *pace)
 {
     return pace->options.peak * (double)pace->options.devices;
 }
@@ -118,12 +119,12 @@ static double ratio(double of, double by)
     return by > 0.0 ? of / by : (double)NAN;
 }
 
-double invar_pace_mean_tokens_per_s(const invar_pace *pace)
+double invar_throughput_mean_tokens_per_s(const invar_throughput *pace)
 {
     return ratio(pace->tokens, pace->seconds);
 }
 
-double invar_pace_mean_mfu(const invar_pace *pace)
+double invar_throughput_mean_mfu(const invar_throughput *pace)
 {
     return ratio(pace->flop, pace->train_seconds * peak_of_all(pace));
 }
@@ -141,11 +142,11 @@ static void put(gauges *g, const char *name, double value)
 }
 
 /* Sums over the steps; the numbers of this one. */
-static void count_step(invar_pace *pace, const invar_step *step, double train)
+static void count_step(invar_throughput *pace, const invar_step_report *step, double train)
 {
     double tokens = tokens_of(step), flop = flop_of(step), seconds;
 
-    pace->ends[pace->count++ % INVAR_PACE_STEPS] = invar_trace_clock();
+    pace->ends[pace->count++ % INVAR_THROUGHPUT_STEPS] = invar_trace_clock();
     seconds = seconds_since(pace, 1);
     pace->tokens_per_s = ratio(tokens, seconds);
     pace->mfu = ratio(flop, train * peak_of_all(pace));
@@ -156,8 +157,9 @@ static void count_step(invar_pace *pace, const invar_step *step, double train)
     pace->flop += flop;
 }
 
-size_t invar_pace_step(invar_ledger_metric out[INVAR_PACE_GAUGES], invar_pace *pace,
-                       const invar_step *step, const invar_ledger_timing *timings, size_t n_timings)
+size_t invar_throughput_step(invar_ledger_metric out[INVAR_THROUGHPUT_GAUGES],
+                             invar_throughput *pace, const invar_step_report *step,
+                             const invar_ledger_timing *timings, size_t n_timings)
 {
     const double rollout = time_of("rollout", timings, n_timings);
     const double train = time_of("train", timings, n_timings);

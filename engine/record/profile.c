@@ -33,7 +33,7 @@ typedef struct list {
 } list;
 
 struct invar_profile {
-    invar_op_meter meter;
+    invar_op_profiler meter;
     const char *phase; /* by the builtins of atomics alone */
     int64_t unix_ns;   /* calendar at the monotonic clock's 0; read once */
 
@@ -42,9 +42,9 @@ struct invar_profile {
     int depth;        /* an op that copies is one call */
     bool waits;       /* the call that is measured waits for all before it */
     invar_profile_event now;
-    invar_profile_event *waiting; /* (INVAR_MARKS_MOST / 2) whose marks were not read */
+    invar_profile_event *waiting; /* (INVAR_DEVICE_TIMERS_MAX / 2) whose marks were not read */
     int64_t n_waiting;
-    int64_t *read_ns;  /* (INVAR_MARKS_MOST) */
+    int64_t *read_ns;  /* (INVAR_DEVICE_TIMERS_MAX) */
     int64_t marks;     /* that are set; 0: not even the first */
     int64_t first_ns;  /* when the first was, by the monotonic clock */
     int64_t looked_ns; /* at memory */
@@ -85,7 +85,7 @@ static size_t put_tensor(char *out, size_t size, const char *name, const invar_t
 }
 
 /* The tensors of a call, as far as there is room. */
-static void describe(char out[TEXT_SIZE], const invar_op_meter_call *call)
+static void describe(char out[TEXT_SIZE], const invar_op_profiler_call *call)
 {
     size_t used = 0;
     int count;
@@ -235,7 +235,7 @@ static void look_at_memory(invar_profile *p, const invar_device *dev)
 
 static invar_status set_first(invar_profile *p, const invar_device *dev)
 {
-    const invar_marks *marks = &dev->backend->marks;
+    const invar_device_timers *marks = &dev->backend->marks;
 
     INVAR_TRY(marks->set(dev, 0));
     INVAR_TRY(marks->read(dev, p->read_ns, 1));
@@ -265,7 +265,7 @@ static invar_status read_marks(invar_profile *p, const invar_device *dev)
 
 static invar_status begin_mark(invar_profile *p, const invar_device *dev)
 {
-    if (p->marks + 2 > INVAR_MARKS_MOST)
+    if (p->marks + 2 > INVAR_DEVICE_TIMERS_MAX)
         INVAR_TRY(read_marks(p, dev));
     if (p->marks == 0)
         INVAR_TRY(set_first(p, dev));
@@ -278,12 +278,13 @@ static invar_status end_mark(invar_profile *p, const invar_device *dev)
     p->waiting[p->n_waiting++] = p->now;
     p->marks += 2;
     // a copy to the host has waited for all: reading costs no more than asking
-    return p->waits && p->marks > INVAR_MARKS_MOST / 2 ? read_marks(p, dev) : INVAR_OK;
+    return p->waits && p->marks > INVAR_DEVICE_TIMERS_MAX / 2 ? read_marks(p, dev) : INVAR_OK;
 }
 
 /* ---- the meter ------------------------------------------------------------------------------- */
 
-static void begin(invar_op_meter *meter, const invar_device *dev, const invar_op_meter_call *call)
+static void begin(invar_op_profiler *meter, const invar_device *dev,
+                  const invar_op_profiler_call *call)
 {
     invar_profile *p = (invar_profile *)(void *)meter;
     char text[TEXT_SIZE];
@@ -321,7 +322,7 @@ static void end_call(invar_profile *p, const invar_device *dev)
     look_at_memory(p, dev);
 }
 
-static void end(invar_op_meter *meter, const invar_device *dev)
+static void end(invar_op_profiler *meter, const invar_device *dev)
 {
     invar_profile *p = (invar_profile *)(void *)meter;
     invar_error of_op = {0};
@@ -335,7 +336,7 @@ static void end(invar_op_meter *meter, const invar_device *dev)
         invar_error_put(&of_op);
 }
 
-invar_op_meter *invar_profile_meter(invar_profile *profile)
+invar_op_profiler *invar_profile_meter(invar_profile *profile)
 {
     return profile ? &profile->meter : NULL;
 }
@@ -350,7 +351,7 @@ void invar_profile_phase(invar_profile *profile, const char *phase)
     __atomic_store_n(&profile->phase, phase ? phase : OUTSIDE, __ATOMIC_RELEASE);
 }
 
-void invar_profile_settle(invar_profile *profile)
+void invar_profile_flush(invar_profile *profile)
 {
     if (profile->n_waiting > 0)
         fail(profile, read_marks(profile, &profile->dev));
@@ -358,18 +359,18 @@ void invar_profile_settle(invar_profile *profile)
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-invar_status invar_profile_take(invar_profile_taken *out, invar_profile *profile)
+invar_status invar_profile_take(invar_profile_batch *out, invar_profile *profile)
 {
     list events = profile->taken;
     invar_status status;
 
-    *out = (invar_profile_taken){0};
+    *out = (invar_profile_batch){0};
     invar_free(profile->taken_sums);
     pthread_mutex_lock(&profile->lock);
     profile->taken = profile->ready;
     profile->ready = (list){.events = events.events, .room = events.room};
     profile->taken_sums = profile->sums;
-    *out = (invar_profile_taken){profile->taken.events, profile->taken.count, profile->left_out,
+    *out = (invar_profile_batch){profile->taken.events, profile->taken.count, profile->left_out,
                                  profile->taken_sums, profile->n_sums};
     profile->sums = NULL;
     profile->n_sums = profile->room_sums = 0;
@@ -386,9 +387,10 @@ invar_status invar_profile_take(invar_profile_taken *out, invar_profile *profile
 
 static invar_status make_room(invar_profile *p)
 {
-    INVAR_TRY(
-        invar_alloc((void **)&p->waiting, INVAR_MARKS_MOST / 2, sizeof *p->waiting, "a profile"));
-    INVAR_TRY(invar_alloc((void **)&p->read_ns, INVAR_MARKS_MOST, sizeof *p->read_ns, "a profile"));
+    INVAR_TRY(invar_alloc((void **)&p->waiting, INVAR_DEVICE_TIMERS_MAX / 2, sizeof *p->waiting,
+                          "a profile"));
+    INVAR_TRY(invar_alloc((void **)&p->read_ns, INVAR_DEVICE_TIMERS_MAX, sizeof *p->read_ns,
+                          "a profile"));
     INVAR_TRY(invar_alloc((void **)&p->texts, MOST_TEXTS, sizeof *p->texts, "a profile"));
     memset(p->texts, 0, MOST_TEXTS * sizeof *p->texts);
     return INVAR_OK;

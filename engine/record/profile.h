@@ -5,7 +5,7 @@
  *     dev.meter = invar_profile_meter(profile);          before anything copies the device
  *     invar_profile_switch(profile, true);               the window begins
  *     invar_profile_phase(profile, "train");  ...        ops run
- *     invar_profile_settle(profile);  invar_profile_take(&taken, profile);
+ *     invar_profile_flush(profile);  invar_profile_take(&taken, profile);
  *
  * Times are those of the device: on a GPU of events on its stream, which are read when something
  * waits for the GPU anyway, or every few thousand ops; else of the host's clock. Ops of a graph run
@@ -47,18 +47,18 @@ typedef struct invar_profile_sum {
 } invar_profile_sum;
 
 /* Borrowed until the next one is taken. */
-typedef struct invar_profile_taken {
+typedef struct invar_profile_batch {
     const invar_profile_event *events; /* by the order of their ends */
     size_t n_events;
     int64_t left_out; /* beyond these */
     const invar_profile_sum *sums;
     size_t n_sums;
-} invar_profile_taken;
+} invar_profile_batch;
 
 invar_status invar_profile_new(invar_profile **out) INVAR_MUST_USE;
 void invar_profile_free(invar_profile *profile);
 
-invar_op_meter *invar_profile_meter(invar_profile *profile);
+invar_op_profiler *invar_profile_meter(invar_profile *profile);
 
 void invar_profile_switch(invar_profile *profile, bool on);
 
@@ -66,10 +66,10 @@ void invar_profile_switch(invar_profile *profile, bool on);
 void invar_profile_phase(invar_profile *profile, const char *phase);
 
 /* All ops so far have a time afterwards: waits for them. */
-void invar_profile_settle(invar_profile *profile);
+void invar_profile_flush(invar_profile *profile);
 
 /* What has a time and was not taken yet. Fails with what failed since then. */
-invar_status invar_profile_take(invar_profile_taken *out, invar_profile *profile) INVAR_MUST_USE;
+invar_status invar_profile_take(invar_profile_batch *out, invar_profile *profile) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -30,7 +30,7 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
                                    .stats = options->stats,
                                    .pool = options->pool,
                                    .dev = options->dev,
-                                   .part = !invar_agree_leads(options->layout)};
+                                   .part = !invar_ranks_is_leader(options->layout)};
     invar_probe_options own = o;
 
     *out = (invar_recorder){.options = *options, .recorded = -1};
@@ -42,7 +42,7 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
         return INVAR_OK;
     own = o;
     own.dev = options->sampler ? options->sampler : options->dev;
-    return invar_sequences_new(&out->sampled, &own);
+    return invar_rollout_points_new(&out->sampled, &own);
 }
 
 void invar_recorder_close(invar_recorder *recorder)
@@ -50,16 +50,16 @@ void invar_recorder_close(invar_recorder *recorder)
     invar_dump_free(recorder->dump);
     invar_dump_free(recorder->stage.dump);
     invar_probe_free(recorder->stage.probe);
-    invar_listing_release(&recorder->stage.listing);
-    invar_parcel_release(&recorder->stage.tasks);
-    invar_sequences_free(recorder->sampled);
+    invar_point_list_release(&recorder->stage.listing);
+    invar_rank_buffer_release(&recorder->stage.tasks);
+    invar_rollout_points_free(recorder->sampled);
     invar_trace_close(recorder->trace);
     invar_probe_free(recorder->probe);
     invar_ledger_close(recorder->ledger);
     *recorder = (invar_recorder){0};
 }
 
-void invar_recorder_say(const invar_recorder *recorder, const char *fmt, ...)
+void invar_recorder_print(const invar_recorder *recorder, const char *fmt, ...)
 {
     char line[INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE];
     va_list rest;
@@ -77,7 +77,7 @@ invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const 
 {
     if (!recorder->ledger)
         return INVAR_OK;
-    return invar_ledger_note(
+    return invar_ledger_log_event(
         recorder->ledger,
         &(invar_ledger_event){.step = step, .level = level, .kind = kind, .message = message});
 }
@@ -97,11 +97,11 @@ invar_status invar_recorder_synced(invar_recorder *recorder, int64_t step,
                    "{\"weights\": %" PRId64 ", \"bytes\": %" PRIu64
                    ", \"seconds\": %.9g, \"hash\": \"%s\"}",
                    sync->version, sync->bytes, sync->seconds, hash);
-    return invar_ledger_note(recorder->ledger, &(invar_ledger_event){.step = step,
-                                                                     .level = "debug",
-                                                                     .kind = "weight-sync",
-                                                                     .message = message,
-                                                                     .data = data});
+    return invar_ledger_log_event(recorder->ledger, &(invar_ledger_event){.step = step,
+                                                                          .level = "debug",
+                                                                          .kind = "weight-sync",
+                                                                          .message = message,
+                                                                          .data = data});
 }
 
 invar_status invar_recorder_chain(int64_t *step_out, invar_digest *chain_out,
@@ -141,7 +141,7 @@ static invar_status define(int64_t *out, invar_recorder *r, const token_point *p
 static invar_status tokens_point(invar_recorder *r, bool values)
 {
     const token_point p = {TOKENS, "rollout", "sample", "data", NULL, {NULL}};
-    const invar_step *s = r->step;
+    const invar_step_report *s = r->step;
     int64_t id;
 
     INVAR_TRY(define(&id, r, &p, "i32"));
@@ -149,7 +149,7 @@ static invar_status tokens_point(invar_recorder *r, bool values)
         const invar_rl_sample *sample = &s->samples[s->first + i];
         int64_t ends[2] = {0, sample->n_tokens};
         invar_tensor tensor = invar_tensor_1d(sample->tokens, INVAR_DTYPE_I32, sample->n_tokens);
-        INVAR_TRY(invar_probe_rows(r->probe, id, &tensor, &(invar_segments){ends, 1}));
+        INVAR_TRY(invar_probe_rows(r->probe, id, &tensor, &(invar_row_offsets){ends, 1}));
     }
     return INVAR_OK;
 }
@@ -157,7 +157,7 @@ static invar_status tokens_point(invar_recorder *r, bool values)
 /* A number a response token, a shard a sample; rewards are a number a sample, and whole. */
 static invar_status number_point(invar_recorder *r, const token_point *p, bool values)
 {
-    const invar_step *s = r->step;
+    const invar_step_report *s = r->step;
     bool rewards = p->values == s->flat->reward;
     int64_t id, first = rewards ? s->first : s->flat->start[s->first];
     invar_tensor tensor = invar_tensor_1d((void *)(uintptr_t)(p->values + first), INVAR_DTYPE_F32,
@@ -166,15 +166,16 @@ static invar_status number_point(invar_recorder *r, const token_point *p, bool v
     INVAR_TRY(define(&id, r, p, "f32"));
     if (!values)
         return INVAR_OK;
-    return rewards ? invar_probe_whole(r->probe, id, &tensor)
-                   : invar_probe_rows(r->probe, id, &tensor, &(invar_segments){s->start, s->count});
+    return rewards
+               ? invar_probe_tensor(r->probe, id, &tensor)
+               : invar_probe_rows(r->probe, id, &tensor, &(invar_row_offsets){s->start, s->count});
 }
 
 /* All of them, in the order of the chain. */
 static void list_token_points(token_point out[INVAR_TOKEN_POINTS], const invar_recorder *r)
 {
-    const invar_flat *f = r->step->flat;
-    bool sampled = r->sampled && invar_sequences_any(r->sampled);
+    const invar_token_arrays *f = r->step->flat;
+    bool sampled = r->sampled && invar_rollout_points_any(r->sampled);
     // rollout, scoring and training are one forward: what made the logits made the log-probs
     const token_point points[INVAR_TOKEN_POINTS] = {
         {"rollout.logp",
@@ -217,16 +218,16 @@ static invar_status token_points(invar_recorder *r, bool values)
 /* ---- watching -------------------------------------------------------------------------------- */
 
 /* Points of tokens have their place between the forward and the backward that is made of them. */
-static invar_status take_point(void *payload, const invar_forward_value *value)
+static invar_status take_point(void *payload, const invar_observed_value *value)
 {
     invar_recorder *r = payload;
 
     if (!r->stage.probe && value->backward && *r->view.stream[1] == '\0')
         INVAR_TRY(token_points(r, false));
-    return invar_probe_take(&r->view, value);
+    return invar_probe_on_value(&r->view, value);
 }
 
-static invar_status take_sum(void *payload, const invar_forward_sum *sum)
+static invar_status take_sum(void *payload, const invar_observed_grad *sum)
 {
     const invar_recorder *r = payload;
 
@@ -240,37 +241,37 @@ static invar_status take_sum(void *payload, const invar_forward_sum *sum)
 
 static invar_status take_round(void *payload)
 {
-    return invar_rounds_learned(payload);
+    return invar_gather_points_learned(payload);
 }
 
 static invar_status take_task(void *payload, int64_t round)
 {
-    return invar_rounds_task(payload, round);
+    return invar_gather_points_task(payload, round);
 }
 
 static invar_status take_stages(void *payload)
 {
-    return invar_rounds_stages(payload);
+    return invar_gather_points_stages(payload);
 }
 
-static invar_status define_listed(const invar_recorder *r, const invar_probe_view *view,
+static invar_status define_listed(const invar_recorder *r, const invar_point_namer *view,
                                   bool backward)
 {
-    const invar_listing *l = &r->stage.listing;
+    const invar_point_list *l = &r->stage.listing;
     int64_t unused;
 
     for (int64_t i = 0; i < l->count; i++) {
-        const invar_forward_value value = invar_listed_value(&l->values[i]);
+        const invar_observed_value value = invar_point_def_value(&l->values[i]);
         if (value.backward == backward)
-            INVAR_TRY(invar_probe_view_define(&unused, view, &value));
+            INVAR_TRY(invar_point_namer_define(&unused, view, &value));
     }
     return INVAR_OK;
 }
 
 invar_status invar_recorder_define(invar_recorder *r)
 {
-    const invar_listing *l = &r->stage.listing;
-    invar_probe_view view = r->view;
+    const invar_point_list *l = &r->stage.listing;
+    invar_point_namer view = r->view;
 
     view.probe = r->probe;
     view.listing = NULL;
@@ -278,7 +279,7 @@ invar_status invar_recorder_define(invar_recorder *r)
     INVAR_TRY(token_points(r, false));
     INVAR_TRY(define_listed(r, &view, true));
     for (int64_t i = 0; i < l->n_sums; i++) {
-        invar_forward_sum sum = {.n_inputs = l->sums[i].n_inputs};
+        invar_observed_grad sum = {.n_inputs = l->sums[i].n_inputs};
         memcpy(sum.inputs, l->sums[i].inputs, sizeof sum.inputs);
         INVAR_TRY(invar_probe_sum(&view, l->sums[i].number, &sum));
     }
@@ -294,26 +295,26 @@ static bool fine(const invar_recorder *r)
 static const char *const given_tokens[] = {TOKENS, NULL};
 
 /* How what a rollout shows is named: its points stand between the tokens and the forward. */
-static invar_probe_view rollout_view(const invar_recorder *r)
+static invar_point_namer rollout_view(const invar_recorder *r)
 {
-    return (invar_probe_view){
+    return (invar_point_namer){
         .probe = r->probe, .prefix = "rollout.", .phase = "rollout", .given = {given_tokens, NULL}};
 }
 
 /* The rollout's points of this step's samples. */
 static invar_status rollout_points(invar_recorder *r)
 {
-    const invar_probe_view view = rollout_view(r);
-    const invar_step *s = r->step;
+    const invar_point_namer view = rollout_view(r);
+    const invar_step_report *s = r->step;
     uint32_t *draws;
     invar_status status;
 
-    if (!r->sampled || !invar_sequences_any(r->sampled))
+    if (!r->sampled || !invar_rollout_points_any(r->sampled))
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&draws, (size_t)s->count, sizeof *draws, "draws of a step"));
     for (int64_t i = 0; i < s->count; i++)
         draws[i] = s->samples[s->first + i].draw;
-    status = invar_sequences_give(r->sampled, &view, draws, s->count);
+    status = invar_rollout_points_emit(r->sampled, &view, draws, s->count);
     invar_free(draws);
     return status;
 }
@@ -331,7 +332,7 @@ static invar_status open_dump(invar_recorder *r, const char *run)
         return INVAR_OK;
     if (r->stage.probe)
         INVAR_TRY(invar_dump_new(&r->stage.dump, NULL, points));
-    if (!invar_agree_leads(r->options.layout))
+    if (!invar_ranks_is_leader(r->options.layout))
         return invar_dump_new(&r->dump, NULL, points);
     (void)snprintf(name, sizeof name, given[0] ? "step_%" PRId64 : "dump/step_%" PRId64,
                    r->step->number);
@@ -346,7 +347,7 @@ static invar_status close_dump(invar_recorder *r)
     if (!r->dump)
         return INVAR_OK;
     INVAR_TRY(invar_dump_finish(&count, r->dump));
-    if (count == 0 && invar_agree_leads(r->options.layout))
+    if (count == 0 && invar_ranks_is_leader(r->options.layout))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "debug-dump: no point of the step is called \"%.100s\"; try "
                           "train.logp, grad.*, layer.0.*, or * for all",
@@ -354,7 +355,8 @@ static invar_status close_dump(invar_recorder *r)
     return INVAR_OK;
 }
 
-invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, const char *folder)
+invar_status invar_recorder_begin(invar_recorder *r, const invar_step_report *step,
+                                  const char *folder)
 {
     token_point points[INVAR_TOKEN_POINTS];
 
@@ -362,7 +364,7 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, con
     list_token_points(points, r);
     for (int i = 0; i < INVAR_TOKEN_POINTS; i++)
         r->loss_inputs[i] = points[i].name;
-    r->view = (invar_probe_view){
+    r->view = (invar_point_namer){
         .probe = r->probe, .prefix = "", .given = {given_tokens, r->loss_inputs}};
     INVAR_TRY(open_dump(r, folder));
     invar_probe_begin(r->probe, r->dump);
@@ -379,7 +381,7 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, con
 
 void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char *prefix)
 {
-    const invar_forward_probe show = {.take = take_point,
+    const invar_forward_hooks show = {.take = take_point,
                                       .sum = take_sum,
                                       .round =
                                           r->options.layout && !r->stage.probe ? take_round : NULL,
@@ -390,7 +392,7 @@ void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char 
 
     if (prefix)
         r->view.prefix = prefix;
-    invar_listing_reset(&r->stage.listing);
+    invar_point_list_reset(&r->stage.listing);
     r->stage.tasks.bytes = 0;
     r->stage.n_tasks = 0;
     invar_trainer_probe(trainer, prefix && fine(r) ? &show : NULL);
@@ -400,7 +402,7 @@ void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char 
 
 invar_status invar_recorder_end(invar_recorder *r)
 {
-    const invar_step *step = r->step;
+    const invar_step_report *step = r->step;
     invar_probe_result points;
 
     INVAR_TRY(token_points(r, true));
@@ -409,7 +411,7 @@ invar_status invar_recorder_end(invar_recorder *r)
     INVAR_TRY(invar_probe_finish(&points, r->probe));
     // begun here, a device does it while the ledger is written
     for (int i = 0; i < step->n_learners; i++)
-        INVAR_TRY(invar_learner_settle(step->learners[i].learner, &points));
+        INVAR_TRY(invar_learner_end_step(step->learners[i].learner, &points));
     r->points = points.count;
     if (points.changed && r->ledger)
         INVAR_TRY(invar_ledger_define(r->ledger, points.points, (size_t)points.count));
@@ -423,16 +425,16 @@ invar_status invar_recorder_end(invar_recorder *r)
 void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, bool watch)
 {
     // with statistics rows are read back, which no tape waits for
-    const invar_rollout_watcher watcher = {.probe = {.take = invar_sequences_take,
-                                                     .payload = r->sampled,
-                                                     .parts = r->options.level >= INVAR_PROBE_FULL,
-                                                     .taped = !r->options.stats},
-                                           .settle = invar_sequences_settle};
+    const invar_rollout_hooks watcher = {.probe = {.take = invar_rollout_points_on_value,
+                                                   .payload = r->sampled,
+                                                   .parts = r->options.level >= INVAR_PROBE_FULL,
+                                                   .taped = !r->options.stats},
+                                         .settle = invar_rollout_points_flush};
 
     if (!r->sampled)
         return;
     if (watch)
-        invar_sequences_begin(r->sampled);
+        invar_rollout_points_begin(r->sampled);
     if (rollout)
         invar_rollout_watch(rollout, watch ? &watcher : NULL);
 }
@@ -450,24 +452,24 @@ typedef struct odd_tensor {
 /* The first one: of the rollout, or of the step that is being made. */
 static invar_status find_odd(odd_tensor *out, const invar_recorder *r)
 {
-    const invar_probe_view view = rollout_view(r);
-    const invar_listed *v;
+    const invar_point_namer view = rollout_view(r);
+    const invar_point_def *v;
     const invar_ledger_point *p;
 
     out->point[0] = '\0';
     if (!r->options.stats)
         return INVAR_OK;
-    if (r->sampled && (v = invar_sequences_odd(&out->stat, r->sampled))) {
+    if (r->sampled && (v = invar_rollout_points_first_nonfinite(&out->stat, r->sampled))) {
         out->op = v->op;
         out->phase = view.phase;
         out->kind = "act";
         out->layer = v->name.layer;
-        return invar_probe_view_name(out->point, &view, &v->name);
+        return invar_point_namer_name(out->point, &view, &v->name);
     }
     if (!r->step)
         return INVAR_OK;
-    p = r->stage.probe ? invar_probe_odd(&out->stat, r->stage.probe) : NULL;
-    if (!p && !(p = invar_probe_odd(&out->stat, r->probe)))
+    p = r->stage.probe ? invar_probe_first_nonfinite(&out->stat, r->stage.probe) : NULL;
+    if (!p && !(p = invar_probe_first_nonfinite(&out->stat, r->probe)))
         return INVAR_OK;
     out->op = p->op;
     out->phase = p->phase;
@@ -495,11 +497,11 @@ static invar_status note_odd(invar_recorder *r, int64_t step, const odd_tensor *
                    ", \"infs\": %" PRId64 ", \"absmax\": %.17g}",
                    odd->point, odd->phase, odd->layer, odd->op, odd->kind, odd->stat.point,
                    odd->stat.nans, odd->stat.infs, odd->stat.absmax);
-    return invar_ledger_note(r->ledger, &(invar_ledger_event){.step = step,
-                                                              .level = "error",
-                                                              .kind = "not-finite",
-                                                              .message = message,
-                                                              .data = data});
+    return invar_ledger_log_event(r->ledger, &(invar_ledger_event){.step = step,
+                                                                   .level = "error",
+                                                                   .kind = "not-finite",
+                                                                   .message = message,
+                                                                   .data = data});
 }
 
 invar_status invar_recorder_fail(invar_recorder *r, int64_t step, invar_status status)

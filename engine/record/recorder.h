@@ -31,34 +31,34 @@ extern "C" {
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-enum { INVAR_STEP_LEARNERS = 2 }; /* an actor and a critic */
-enum { INVAR_TOKEN_POINTS = 8 };  /* points of a number a token, or a sample */
+enum { INVAR_STEP_REPORT_LEARNERS = 2 }; /* an actor and a critic */
+enum { INVAR_TOKEN_POINTS = 8 };         /* points of a number a token, or a sample */
 
 /* A learner in a step. */
-typedef struct invar_step_learner {
+typedef struct invar_step_report_learner {
     invar_learner *learner;
     invar_loss *loss; /* whose metrics are recorded; NULL: none */
-} invar_step_learner;
+} invar_step_report_learner;
 
 /* What a step has to tell. All of it is borrowed; zeroed, there is nothing. */
 /* Named numbers that a hook has measured. */
-typedef struct invar_step_measures {
+typedef struct invar_hook_metrics {
     const char *hook;
     invar_reward_parts named;
-} invar_step_measures;
+} invar_hook_metrics;
 
-typedef struct invar_step {
+typedef struct invar_step_report {
     int64_t number;                 /* of the run */
     const invar_rl_sample *samples; /* (flat->samples) of the whole rollout */
-    const invar_flat *flat;         /* their numbers */
+    const invar_token_arrays *flat; /* their numbers */
     int64_t first, count;           /* which of them are this step's */
-    const int64_t *start;           /* (count + 1) invar_flat_starts of those */
+    const int64_t *start;           /* (count + 1) invar_token_arrays_starts of those */
     int64_t weights;                /* version at the beginning of the rollout */
     bool own_weights;               /* the weights that learn have sampled the rollout, */
     bool other_format;              /* but rounded to another format: log-probabilities differ; */
     bool on_policy;                 /* as they are, and still are the same */
     bool compared;                  /* there is a gap: two forwards gave the log-probabilities */
-    invar_logp_gap gap;             /* rollout against training, or against scoring */
+    invar_logp_diff gap;            /* rollout against training, or against scoring */
     int64_t routes, routes_differ;  /* choices of experts made again */
     int64_t filtered_groups;        /* of the rollout, rejected by a filter; -1 if unknown */
     int64_t steps_per_rollout;      /* optimizer steps, each of which makes a version of weights */
@@ -70,16 +70,16 @@ typedef struct invar_step {
     int64_t surplus_groups;         /* and so many wait now */
     int64_t passes;                 /* pass@k of the rollout up to this k; 0: none */
     uint32_t seed;                  /* of the rollout */
-    invar_step_learner learners[INVAR_STEP_LEARNERS];
+    invar_step_report_learner learners[INVAR_STEP_REPORT_LEARNERS];
     int n_learners; /* 0: nothing was learned */
     invar_audit *audit;
-    const invar_ledger_reply *replies; /* of plug-ins */
+    const invar_ledger_plugin_reply *replies; /* of plug-ins */
     size_t n_replies;
     bool weighted; /* a hook has given a factor of the policy's loss */
     float factor;
-    const invar_step_measures *measures; /* (n_measures) of hooks */
+    const invar_hook_metrics *measures; /* (n_measures) of hooks */
     size_t n_measures;
-} invar_step;
+} invar_step_report;
 
 /* ---- the recorder ---------------------------------------------------------------------------- */
 
@@ -107,8 +107,8 @@ typedef struct invar_recorder_options {
 typedef struct invar_recorder_stage {
     invar_probe *probe; /* owned, of this rank's layers alone; NULL: there are no stages */
     invar_dump *dump;   /* owned; NULL: none */
-    invar_listing listing;
-    invar_parcel tasks; /* what each task has shown, packed */
+    invar_point_list listing;
+    invar_rank_buffer tasks; /* what each task has shown, packed */
     int64_t n_tasks;
 } invar_recorder_stage;
 
@@ -123,17 +123,17 @@ typedef struct invar_recorder {
     invar_recorder_options options;
     invar_ledger *ledger; /* owned, once there is one; NULL: another rank writes */
     char uuid[INVAR_LEDGER_UUID_SIZE];
-    int64_t run;        /* its number in the ledger */
-    int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
-    invar_trace *trace; /* owned; NULL: no time is taken */
-    invar_pace pace;    /* zeroed: nobody measures it */
+    int64_t run;           /* its number in the ledger */
+    int64_t recorded;      /* the last step that the ledger had when it was opened; -1: none */
+    invar_trace *trace;    /* owned; NULL: no time is taken */
+    invar_throughput pace; /* zeroed: nobody measures it */
     invar_probe *probe;
     invar_recorder_stage stage;
-    invar_sequences *sampled; /* points of the rollout that the steps are of */
-    invar_probe_view view;    /* how activations are named */
+    invar_rollout_points *sampled; /* points of the rollout that the steps are of */
+    invar_point_namer view;        /* how activations are named */
     const char *loss_inputs[INVAR_TOKEN_POINTS + 1]; /* what a backward begins with */
     invar_dump *dump;                                /* of the current step, owned; NULL: none */
-    const invar_step *step;                          /* the current one; NULL between steps */
+    const invar_step_report *step;                   /* the current one; NULL between steps */
     int64_t points;                                  /* of the last entry */
     uint64_t kept_bytes;                             /* of samples, in all steps of the run */
     bool desync; /* ranks made different entries, and all of them know */
@@ -144,7 +144,7 @@ invar_status invar_recorder_open(invar_recorder *out,
 void invar_recorder_close(invar_recorder *recorder);
 
 /* A line, where somebody listens. */
-void invar_recorder_say(const invar_recorder *recorder, const char *fmt, ...) INVAR_PRINTF(2, 3);
+void invar_recorder_print(const invar_recorder *recorder, const char *fmt, ...) INVAR_PRINTF(2, 3);
 
 /* Points of all that is in stage.listing, in its order; only engine/record calls it, on rank 0. */
 invar_status invar_recorder_define(invar_recorder *recorder) INVAR_MUST_USE;
@@ -170,7 +170,7 @@ invar_status invar_recorder_chain(int64_t *step_out, invar_digest *chain_out,
                                   const invar_recorder *recorder) INVAR_MUST_USE;
 
 /* A new step, which stays where it is until its end, of the run in `folder`. */
-invar_status invar_recorder_begin(invar_recorder *recorder, const invar_step *step,
+invar_status invar_recorder_begin(invar_recorder *recorder, const invar_step_report *step,
                                   const char *folder) INVAR_MUST_USE;
 
 /*

@@ -29,7 +29,7 @@ static bool compared(const invar_ledger_point *point)
 }
 
 /* Of what ops read of all learners' weights on this rank. */
-static void hash_held(invar_digest *out, const invar_step *step)
+static void hash_held(invar_digest *out, const invar_step_report *step)
 {
     invar_hasher hasher;
 
@@ -45,7 +45,7 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     const invar_layout *layout = r->options.layout;
     invar_digest *all = NULL, *own;
     size_t *bytes = NULL;
-    invar_agree_odd who;
+    invar_rank_outlier who;
     invar_status status;
 
     *out = false;
@@ -60,7 +60,7 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     hash_held(own, r->step);
     status = invar_layout_gather(layout, &layout->data, PHASE " weights", all, bytes);
     if (status == INVAR_OK) {
-        who = invar_agree_find_odd(all, layout->data.size);
+        who = invar_ranks_find_odd(all, layout->data.size);
         *out = who.odd >= 0 && !invar_digest_equal(own, &all[who.usual]);
     }
     invar_free(all);
@@ -95,7 +95,7 @@ typedef struct digests {
     int64_t count;
 } digests;
 
-static void describe(char out[TEXT_SIZE], const invar_layout *layout, const invar_agree_odd *who,
+static void describe(char out[TEXT_SIZE], const invar_layout *layout, const invar_rank_outlier *who,
                      const digests *all, const invar_probe_result *points)
 {
     const invar_digest *odd = all->of + who->odd * all->count;
@@ -119,9 +119,9 @@ static void describe(char out[TEXT_SIZE], const invar_layout *layout, const inva
 
 /* What rank 0 writes of the others; release. */
 typedef struct writing {
-    invar_ledger_point *points;     /* (count) */
-    invar_ledger_replica *replicas; /* (others) */
-    invar_digest *digests;          /* (others, count) */
+    invar_ledger_point *points;             /* (count) */
+    invar_ledger_replica_digests *replicas; /* (others) */
+    invar_digest *digests;                  /* (others, count) */
 } writing;
 
 static void writing_release(writing *w)
@@ -148,7 +148,7 @@ static invar_status writing_make(writing *out, int others, const digests *all,
         out->points[i].replicated = compared(&out->points[i]);
     for (int r = 0; r < others; r++) {
         invar_digest *of = out->digests + (size_t)r * count;
-        out->replicas[r] = (invar_ledger_replica){r + 1, of};
+        out->replicas[r] = (invar_ledger_replica_digests){r + 1, of};
         for (size_t i = 0; i < count; i++)
             of[i] = out->points[i].replicated ? *at++ : points->digests[i];
     }
@@ -161,7 +161,7 @@ static invar_status write_all(invar_recorder *r, invar_ledger_step step, const c
 {
     const invar_ledger_event event = {
         .step = step.step, .level = "error", .kind = "rank-desync", .message = text};
-    int others = invar_agree_size(r->options.layout) - 1;
+    int others = invar_ranks_size(r->options.layout) - 1;
     writing w = {0};
     invar_status status = writing_make(&w, others, all, points);
 
@@ -181,7 +181,7 @@ static invar_status write_all(invar_recorder *r, invar_ledger_step step, const c
 static invar_status gather_digests(digests *out, const invar_layout *layout,
                                    const invar_probe_result *points)
 {
-    size_t ranks = (size_t)invar_agree_size(layout);
+    size_t ranks = (size_t)invar_ranks_size(layout);
     invar_digest *own = NULL;
     invar_status status;
 
@@ -192,14 +192,14 @@ static invar_status gather_digests(digests *out, const invar_layout *layout,
     status = invar_alloc((void **)&out->of, ranks * (size_t)out->count, sizeof *own,
                          "digests of all ranks");
     if (status == INVAR_OK)
-        status = invar_agree_gather(layout, PHASE " points", own, (size_t)out->count * sizeof *own,
-                                    out->of);
+        status = invar_ranks_all_gather(layout, PHASE " points", own,
+                                        (size_t)out->count * sizeof *own, out->of);
     invar_free(own);
     return status;
 }
 
 static invar_status tell(invar_recorder *r, const invar_ledger_step *step,
-                         const invar_agree_odd *who, const invar_probe_result *points)
+                         const invar_rank_outlier *who, const invar_probe_result *points)
 {
     digests all = {NULL, 0};
     char text[TEXT_SIZE];
@@ -219,7 +219,7 @@ static invar_status tell(invar_recorder *r, const invar_ledger_step *step,
 invar_status invar_replicas_compare(invar_recorder *r, const invar_ledger_step *step,
                                     const invar_probe_result *points)
 {
-    invar_agree_odd who;
+    invar_rank_outlier who;
     invar_digest own;
     bool odd;
 
@@ -227,6 +227,6 @@ invar_status invar_replicas_compare(invar_recorder *r, const invar_ledger_step *
         return INVAR_OK;
     INVAR_TRY(find_other_weights(&odd, r));
     hash_step(&own, step, points, odd);
-    INVAR_TRY(invar_agree_compare(&who, r->options.layout, PHASE, &own));
+    INVAR_TRY(invar_ranks_compare_digests(&who, r->options.layout, PHASE, &own));
     return who.odd < 0 ? INVAR_OK : tell(r, step, &who, points);
 }

@@ -101,11 +101,11 @@ invar_status invar_revisions_check(bool *known_out, invar_ledger *ledger,
     found out = {.known = true};
     char more[32] = "", build[INVAR_TEXT_QUOTE_SIZE + 96] = "the program that recorded it";
 
-    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_request){.sql = sql,
-                                                                  .arguments = arguments,
-                                                                  .n_arguments = 3,
-                                                                  .row = take_op,
-                                                                  .payload = &out}));
+    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = sql,
+                                                                         .arguments = arguments,
+                                                                         .n_arguments = 3,
+                                                                         .row = take_op,
+                                                                         .payload = &out}));
     *known_out = out.known;
     if (out.others == 0)
         return INVAR_OK;

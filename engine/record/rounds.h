@@ -17,18 +17,18 @@ extern "C" {
 #endif
 
 /* Once a rollout, before its first step; `world` has those that only sample, too. */
-invar_status invar_rounds_rollout(invar_recorder *recorder,
-                                  const invar_layout *world) INVAR_MUST_USE;
+invar_status invar_gather_points_rollout(invar_recorder *recorder,
+                                         const invar_layout *world) INVAR_MUST_USE;
 
 /* After every round of learning that is watched. */
-invar_status invar_rounds_learned(invar_recorder *recorder) INVAR_MUST_USE;
+invar_status invar_gather_points_learned(invar_recorder *recorder) INVAR_MUST_USE;
 
 /*
  * Of a stage of a pipeline: what it has shown since the last time is of this round, which stays
  * here. When all tasks are done, rank 0 takes those of all stages: a call of all ranks.
  */
-invar_status invar_rounds_task(invar_recorder *recorder, int64_t round) INVAR_MUST_USE;
-invar_status invar_rounds_stages(invar_recorder *recorder) INVAR_MUST_USE;
+invar_status invar_gather_points_task(invar_recorder *recorder, int64_t round) INVAR_MUST_USE;
+invar_status invar_gather_points_stages(invar_recorder *recorder) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -51,8 +51,8 @@ struct invar_trace {
     invar_ledger_timing *timings;
     size_t n_timings, capacity;
     bool asked;                      /* the timings are known to the ledger */
-    invar_work *work;                /* owned; NULL: of one rank there is none */
-    invar_op_tracks *ops;            /* owned; NULL: none are measured */
+    invar_rank_timer *work;          /* owned; NULL: of one rank there is none */
+    invar_op_trace *ops;             /* owned; NULL: none are measured */
     void (*range)(const char *name); /* of the device; NULL: none */
     int named;                       /* so many ranks have a track */
     invar_json_text line;
@@ -181,7 +181,7 @@ invar_status invar_trace_check_path(const char *path, const char *home)
 
     INVAR_TRY(check_kind(path));
     if (!invar_path_exists(path))
-        return invar_path_check_place_of(path, home);
+        return invar_path_check_writable_in(path, home);
     if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0)
         return INVAR_OK;
     invar_path_show(shown, path);
@@ -244,8 +244,8 @@ void invar_trace_close(invar_trace *trace)
             close(trace->fd);
     }
     invar_json_text_release(&trace->line);
-    invar_op_tracks_free(trace->ops);
-    invar_work_free(trace->work);
+    invar_op_trace_free(trace->ops);
+    invar_rank_timer_free(trace->work);
     invar_free(trace->timings);
     invar_free(trace);
 }
@@ -258,17 +258,17 @@ invar_status invar_trace_check(const invar_trace *trace)
     return trace->failure.status;
 }
 
-void invar_trace_watch(invar_trace *trace, invar_work *work)
+void invar_trace_watch(invar_trace *trace, invar_rank_timer *work)
 {
     trace->work = work;
 }
 
-invar_status invar_trace_profile(invar_trace *trace, const invar_op_tracks_options *options)
+invar_status invar_trace_profile(invar_trace *trace, const invar_op_trace_options *options)
 {
-    invar_op_tracks_options with = *options;
+    invar_op_trace_options with = *options;
 
     with.origin_ns = trace->origin_unix_ns;
-    return invar_op_tracks_new(&trace->ops, &with);
+    return invar_op_trace_new(&trace->ops, &with);
 }
 
 void invar_trace_range(invar_trace *trace, void (*range)(const char *name))
@@ -283,7 +283,7 @@ void invar_trace_step(invar_trace *trace, int64_t step)
     if (!trace)
         return;
     trace->step = step;
-    invar_op_tracks_step(trace->ops, step);
+    invar_op_trace_step(trace->ops, step);
 }
 
 void invar_trace_begin(invar_trace *trace, const char *phase)
@@ -293,8 +293,8 @@ void invar_trace_begin(invar_trace *trace, const char *phase)
     INVAR_CHECK(trace->depth < INVAR_TRACE_DEPTH);
     trace->stack[trace->depth++] = (open_phase){phase, invar_process_clock_ns(CLOCK_MONOTONIC),
                                                 invar_process_clock_ns(CLOCK_REALTIME)};
-    invar_work_begin(trace->work, phase);
-    invar_op_tracks_phase(trace->ops, phase);
+    invar_rank_timer_begin(trace->work, phase);
+    invar_op_trace_phase(trace->ops, phase);
     if (trace->range)
         trace->range(phase);
 }
@@ -335,8 +335,8 @@ void invar_trace_end(invar_trace *trace)
         return;
     INVAR_CHECK(trace->depth > 0);
     phase = &trace->stack[--trace->depth];
-    invar_work_end(trace->work);
-    invar_op_tracks_phase(trace->ops, trace->depth ? trace->stack[trace->depth - 1].name : NULL);
+    invar_rank_timer_end(trace->work);
+    invar_op_trace_phase(trace->ops, trace->depth ? trace->stack[trace->depth - 1].name : NULL);
     if (trace->range)
         trace->range(NULL);
     if (trace->fd >= 0)
@@ -384,7 +384,7 @@ const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* Ranks come in ascending order, so that the next one without a name is this one or none. */
-static void name_rank(invar_trace *trace, const invar_work_slice *slice)
+static void name_rank(invar_trace *trace, const invar_rank_interval *slice)
 {
     char name[160];
 
@@ -404,7 +404,7 @@ static void put_number(invar_json_text *line, const char *key, int64_t number)
 }
 
 /* By the calendar: ranks of other hosts have no other clock in common. */
-static void put_slice(invar_trace *trace, const invar_work_slice *slice)
+static void put_slice(invar_trace *trace, const invar_rank_interval *slice)
 {
     int64_t from = slice->start_ns - trace->origin_unix_ns, cut = from < 0 ? -from : 0;
     char name[INVAR_COMM_PHASE_SIZE + 16];
@@ -429,15 +429,16 @@ static void put_slice(invar_trace *trace, const invar_work_slice *slice)
     put_event(trace);
 }
 
-invar_status invar_trace_work(const invar_ledger_work **out, size_t *count_out, invar_trace *trace)
+invar_status invar_trace_work(const invar_ledger_rank_time **out, size_t *count_out,
+                              invar_trace *trace)
 {
-    invar_work_all all;
+    invar_rank_times all;
 
     *out = NULL;
     *count_out = 0;
     if (!trace)
         return INVAR_OK;
-    INVAR_TRY(invar_work_collect(&all, trace->work));
+    INVAR_TRY(invar_rank_timer_collect(&all, trace->work));
     for (size_t i = 0; i < all.n_slices && trace->fd >= 0; i++)
         put_slice(trace, &all.slices[i]);
     *out = all.rows;
@@ -445,15 +446,16 @@ invar_status invar_trace_work(const invar_ledger_work **out, size_t *count_out, 
     return INVAR_OK;
 }
 
-invar_status invar_trace_ops(const invar_ledger_op **out, size_t *count_out, invar_trace *trace)
+invar_status invar_trace_ops(const invar_ledger_op_time **out, size_t *count_out,
+                             invar_trace *trace)
 {
-    invar_op_tracks_all all;
+    invar_op_trace_result all;
 
     *out = NULL;
     *count_out = 0;
     if (!trace)
         return INVAR_OK;
-    INVAR_TRY(invar_op_tracks_collect(&all, trace->ops));
+    INVAR_TRY(invar_op_trace_collect(&all, trace->ops));
     give_up(trace, all.own);
     if (trace->fd >= 0 && all.bytes)
         give_up(trace, write_bytes(trace, all.text, all.bytes));

@@ -45,13 +45,14 @@ invar_status invar_trace_open(invar_trace **out, const char *path) INVAR_MUST_US
 void invar_trace_close(invar_trace *trace);
 
 /* Phases are told to `work`, too, which is owned from now on; NULL: to nobody. */
-void invar_trace_watch(invar_trace *trace, invar_work *work);
+void invar_trace_watch(invar_trace *trace, invar_rank_timer *work);
 
 /* In a window of steps, ops and memory are measured, too. A call of all ranks; origin_ns is set. */
 invar_status invar_trace_profile(invar_trace *trace,
-                                 const invar_op_tracks_options *options) INVAR_MUST_USE;
+                                 const invar_op_trace_options *options) INVAR_MUST_USE;
 
-/* Phases are told to the vendor's profilers, too, by a function of the device (invar_marks). */
+/* Phases are told to the vendor's profilers, too, by a function of the device
+ * (invar_device_timers). */
 void invar_trace_range(invar_trace *trace, void (*range)(const char *name));
 
 /* Why the file or the timings are not complete: a full disk does not end a run by its trace. */
@@ -84,11 +85,11 @@ const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count
  * A call of all ranks that have work: what each did since this was last called, on rank 0, whose
  * file gets the tracks of all. None without work. Borrowed until the next call.
  */
-invar_status invar_trace_work(const invar_ledger_work **out, size_t *count_out,
+invar_status invar_trace_work(const invar_ledger_rank_time **out, size_t *count_out,
                               invar_trace *trace) INVAR_MUST_USE;
 
 /* Likewise: the ops that they ran, where they were measured. */
-invar_status invar_trace_ops(const invar_ledger_op **out, size_t *count_out,
+invar_status invar_trace_ops(const invar_ledger_op_time **out, size_t *count_out,
                              invar_trace *trace) INVAR_MUST_USE;
 
 #ifdef __cplusplus

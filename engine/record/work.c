@@ -22,7 +22,7 @@
 
 /* What travels: a sum over a step, or one stretch of time. */
 typedef struct row {
-    char phase[INVAR_WORK_PHASE_SIZE];
+    char phase[INVAR_RANK_TIMER_PHASE_SIZE];
     char move[INVAR_COMM_PHASE_SIZE];
     int64_t start_ns; /* 0: a sum */
     int64_t calls, duration_ns, sent, received;
@@ -33,25 +33,25 @@ typedef struct open_phase {
     int64_t begin_ns;
 } open_phase;
 
-struct invar_work {
+struct invar_rank_timer {
     const invar_layout *layout;
     int64_t unix_ns; /* calendar at the monotonic clock's 0; read once, so that slices nest */
     int64_t mark_ns; /* up to here all time is in a row */
-    open_phase stack[INVAR_WORK_DEPTH];
+    open_phase stack[INVAR_RANK_TIMER_DEPTH];
     int depth;
-    row *rows; /* (INVAR_WORK_ROWS), then slices (most_slices) */
+    row *rows; /* (INVAR_RANK_TIMER_ROWS), then slices (most_slices) */
     int64_t n_rows, n_slices, most_slices;
     row *leaving; /* the same, on their way to rank 0 */
     /* rank 0: of the last call */
-    invar_agree_pile came;
-    invar_ledger_work *told;
-    invar_work_slice *slices;
+    invar_rank_gathered came;
+    invar_ledger_rank_time *told;
+    invar_rank_interval *slices;
     size_t room; /* of both */
 };
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
-static const char *phase_of(const invar_work *work)
+static const char *phase_of(const invar_rank_timer *work)
 {
     return work->depth ? work->stack[work->depth - 1].name : OUTSIDE;
 }
@@ -66,7 +66,7 @@ static row row_of(const char *phase, const char *move)
 }
 
 /* The sum that a phase and a move belong to. */
-static row *find(invar_work *work, const char *phase, const char *move)
+static row *find(invar_rank_timer *work, const char *phase, const char *move)
 {
     row wanted = row_of(phase, move);
 
@@ -74,20 +74,20 @@ static row *find(invar_work *work, const char *phase, const char *move)
         if (strcmp(work->rows[i].phase, wanted.phase) == 0 &&
             strcmp(work->rows[i].move, wanted.move) == 0)
             return &work->rows[i];
-    if (work->n_rows == INVAR_WORK_ROWS)
-        return &work->rows[INVAR_WORK_ROWS - 1];
+    if (work->n_rows == INVAR_RANK_TIMER_ROWS)
+        return &work->rows[INVAR_RANK_TIMER_ROWS - 1];
     work->rows[work->n_rows] = wanted;
     return &work->rows[work->n_rows++];
 }
 
-static void slice(invar_work *work, const row *is)
+static void slice(invar_rank_timer *work, const row *is)
 {
     if (work->n_slices < work->most_slices)
-        work->rows[INVAR_WORK_ROWS + work->n_slices++] = *is;
+        work->rows[INVAR_RANK_TIMER_ROWS + work->n_slices++] = *is;
 }
 
 /* The time since the mark was computing, but for `waited`. */
-static row *compute(invar_work *work, int64_t now_ns, int64_t waited)
+static row *compute(invar_rank_timer *work, int64_t now_ns, int64_t waited)
 {
     row *computed = find(work, phase_of(work), "");
 
@@ -96,16 +96,16 @@ static row *compute(invar_work *work, int64_t now_ns, int64_t waited)
     return computed;
 }
 
-void invar_work_begin(invar_work *work, const char *phase)
+void invar_rank_timer_begin(invar_rank_timer *work, const char *phase)
 {
     if (!work)
         return;
-    INVAR_CHECK(work->depth < INVAR_WORK_DEPTH);
+    INVAR_CHECK(work->depth < INVAR_RANK_TIMER_DEPTH);
     compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
     work->stack[work->depth++] = (open_phase){phase, work->mark_ns};
 }
 
-void invar_work_end(invar_work *work)
+void invar_rank_timer_end(invar_rank_timer *work)
 {
     const open_phase *phase;
     row is;
@@ -122,9 +122,9 @@ void invar_work_end(invar_work *work)
 }
 
 /* A move has ended. */
-static void take_move(void *payload, const invar_comm_done *done)
+static void take_move(void *payload, const invar_comm_event *done)
 {
-    invar_work *work = payload;
+    invar_rank_timer *work = payload;
     int64_t now = invar_process_clock_ns(CLOCK_MONOTONIC), waited = (int64_t)(done->waited * 1e9);
     row *moved;
 
@@ -136,7 +136,7 @@ static void take_move(void *payload, const invar_comm_done *done)
     moved->duration_ns += waited;
     moved->sent += (int64_t)done->sent;
     moved->received += (int64_t)done->received;
-    if (waited >= INVAR_WORK_SHORT) {
+    if (waited >= INVAR_RANK_TIMER_SHORT) {
         row is = row_of(phase_of(work), done->phase);
 
         is.start_ns = work->unix_ns + now - waited;
@@ -149,15 +149,15 @@ static void take_move(void *payload, const invar_comm_done *done)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-invar_status invar_work_new(invar_work **out, const invar_layout *layout, bool slices)
+invar_status invar_rank_timer_new(invar_rank_timer **out, const invar_layout *layout, bool slices)
 {
-    size_t most = slices ? INVAR_WORK_SLICES : 0, rows = INVAR_WORK_ROWS + most;
-    invar_work *work = NULL;
+    size_t most = slices ? INVAR_RANK_TIMER_SLICES : 0, rows = INVAR_RANK_TIMER_ROWS + most;
+    invar_rank_timer *work = NULL;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&work, 1, sizeof *work, "work of a rank"));
-    *work = (invar_work){.layout = layout, .most_slices = (int64_t)most};
+    *work = (invar_rank_timer){.layout = layout, .most_slices = (int64_t)most};
     status =
         invar_alloc((void **)&work->rows, 2 * rows, sizeof *work->rows, "what a rank has done");
     if (status != INVAR_OK) {
@@ -167,19 +167,19 @@ invar_status invar_work_new(invar_work **out, const invar_layout *layout, bool s
     work->leaving = work->rows + rows;
     work->mark_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
     work->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - work->mark_ns;
-    invar_comm_watch(layout->world, take_move, work);
+    invar_comm_set_observer(layout->world, take_move, work);
     *out = work;
     return INVAR_OK;
 }
 
-void invar_work_free(invar_work *work)
+void invar_rank_timer_free(invar_rank_timer *work)
 {
     if (!work)
         return;
-    invar_comm_watch(work->layout->world, NULL, NULL);
+    invar_comm_set_observer(work->layout->world, NULL, NULL);
     invar_free(work->slices);
     invar_free(work->told);
-    invar_agree_pile_release(&work->came);
+    invar_ranks_pile_release(&work->came);
     invar_free(work->rows);
     invar_free(work);
 }
@@ -187,19 +187,20 @@ void invar_work_free(invar_work *work)
 /* ---- to rank 0 ------------------------------------------------------------------------------- */
 
 /* All up to now is about to leave; what follows is counted anew. */
-static int64_t take_out(invar_work *work)
+static int64_t take_out(invar_rank_timer *work)
 {
     int64_t rows, slices = work->n_slices;
 
     compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
     rows = work->n_rows;
     memcpy(work->leaving, work->rows, (size_t)rows * sizeof *work->rows);
-    memcpy(work->leaving + rows, work->rows + INVAR_WORK_ROWS, (size_t)slices * sizeof *work->rows);
+    memcpy(work->leaving + rows, work->rows + INVAR_RANK_TIMER_ROWS,
+           (size_t)slices * sizeof *work->rows);
     work->n_rows = work->n_slices = 0;
     return rows + slices;
 }
 
-static invar_status make_room(invar_work *work, size_t rows)
+static invar_status make_room(invar_rank_timer *work, size_t rows)
 {
     if (rows <= work->room)
         return INVAR_OK;
@@ -215,25 +216,25 @@ static invar_status make_room(invar_work *work, size_t rows)
 }
 
 /* A sum or a slice of a rank, for the ledger or the trace. */
-static void tell(invar_work *work, invar_work_all *out, int rank, row *is)
+static void tell(invar_rank_timer *work, invar_rank_times *out, int rank, row *is)
 {
     const char *host = invar_comm_host(work->layout->world, rank);
 
     is->phase[sizeof is->phase - 1] = '\0'; // it came from another rank
     is->move[sizeof is->move - 1] = '\0';
     if (is->start_ns)
-        work->slices[out->n_slices++] = (invar_work_slice){
+        work->slices[out->n_slices++] = (invar_rank_interval){
             rank, host, is->phase, is->move, is->start_ns, is->duration_ns, is->sent, is->received};
     else
-        work->told[out->n_rows++] = (invar_ledger_work){
+        work->told[out->n_rows++] = (invar_ledger_rank_time){
             rank, host, is->phase, is->move, is->calls, is->duration_ns, is->sent, is->received};
 }
 
 /* The rows of all ranks are here. */
-static invar_status tell_all(invar_work_all *out, invar_work *work)
+static invar_status tell_all(invar_rank_times *out, invar_rank_timer *work)
 {
     const size_t *bytes = work->came.bytes;
-    int size = invar_agree_size(work->layout);
+    int size = invar_ranks_size(work->layout);
     row *next = (row *)(void *)work->came.data;
     size_t all = 0;
 
@@ -248,16 +249,16 @@ static invar_status tell_all(invar_work_all *out, invar_work *work)
     return INVAR_OK;
 }
 
-invar_status invar_work_collect(invar_work_all *out, invar_work *work)
+invar_status invar_rank_timer_collect(invar_rank_times *out, invar_rank_timer *work)
 {
     int64_t rows;
 
-    *out = (invar_work_all){0};
+    *out = (invar_rank_times){0};
     if (!work)
         return INVAR_OK;
-    invar_agree_pile_release(&work->came);
+    invar_ranks_pile_release(&work->came);
     rows = take_out(work);
-    INVAR_TRY(invar_agree_collect(&work->came, work->layout, TELLING, work->leaving,
-                                  (size_t)rows * sizeof *work->leaving));
+    INVAR_TRY(invar_ranks_gather(&work->came, work->layout, TELLING, work->leaving,
+                                 (size_t)rows * sizeof *work->leaving));
     return tell_all(out, work);
 }

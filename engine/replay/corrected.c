@@ -117,12 +117,13 @@ static invar_ledger_argument flag(const char *name, bool value)
 }
 
 invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_SIZE],
-                                   invar_ledger *ledger, int64_t run, const invar_recorded *keys)
+                                   invar_ledger *ledger, int64_t run,
+                                   const invar_recorded_keys *keys)
 {
-    const bool sft = strcmp(invar_recorded_get(keys, INVAR_KEY_LOSS_TYPE), "sft_loss") == 0;
-    const bool loads = invar_recorded_get(keys, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0];
+    const bool sft = strcmp(invar_recorded_keys_get(keys, INVAR_KEY_LOSS_TYPE), "sft_loss") == 0;
+    const bool loads = invar_recorded_keys_get(keys, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0];
     const bool clock =
-        strcmp(invar_recorded_get(keys, INVAR_KEY_ROLLOUT_SCHEDULE), "recorded") == 0;
+        strcmp(invar_recorded_keys_get(keys, INVAR_KEY_ROLLOUT_SCHEDULE), "recorded") == 0;
     const bool filters = keys->value[INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH] ||
                          keys->value[INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH];
     const bool surplus = keys->value[INVAR_KEY_OVER_SAMPLING_BATCH_SIZE] ||
@@ -131,9 +132,9 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
     search s = {-1, what};
     invar_status status;
 
-    INVAR_TRY(invar_recorded_recipe(&recipe, keys));
-    const bool judged = invar_estimator_facts_of(INVAR_RECIPE_ENUM(invar_estimator, recipe,
-                                                                   INVAR_KEY_ADVANTAGE_ESTIMATOR))
+    INVAR_TRY(invar_recorded_keys_to_recipe(&recipe, keys));
+    const bool judged = invar_estimator_traits_of(INVAR_RECIPE_ENUM(invar_estimator, recipe,
+                                                                    INVAR_KEY_ADVANTAGE_ESTIMATOR))
                             ->judged;
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
@@ -144,11 +145,11 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
         flag("versions", clock && invar_config_steps_per_rollout(recipe) > 1)};
     invar_recipe_free(recipe);
     status = invar_ledger_select(
-        ledger, &(invar_ledger_request){.sql = sql,
-                                        .arguments = arguments,
-                                        .n_arguments = sizeof arguments / sizeof *arguments,
-                                        .row = take_step,
-                                        .payload = &s});
+        ledger, &(invar_ledger_select_request){.sql = sql,
+                                               .arguments = arguments,
+                                               .n_arguments = sizeof arguments / sizeof *arguments,
+                                               .row = take_step,
+                                               .payload = &s});
     *step_out = s.step;
     return status;
 }

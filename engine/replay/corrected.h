@@ -30,7 +30,7 @@ extern "C" {
  */
 invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_SIZE],
                                    invar_ledger *ledger, int64_t run,
-                                   const invar_recorded *keys) INVAR_MUST_USE;
+                                   const invar_recorded_keys *keys) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -28,7 +28,7 @@
 typedef struct packer {
     const invar_replay *replay;
     invar_tar_writer *tar;
-    invar_recorded keys;         /* as the pack has them */
+    invar_recorded_keys keys;    /* as the pack has them */
     int64_t first, rollout;      /* of the step */
     char steps[INVAR_PATH_SIZE]; /* folder of the checkpoint before it */
     invar_pack_result *result;
@@ -41,10 +41,11 @@ static bool wanted(const char *name, bool weights)
 {
     if (name[0] == '.')
         return false;
-    if (invar_text_ends(name, ".safetensors") || invar_text_ends(name, ".safetensors.index.json"))
+    if (invar_text_has_suffix(name, ".safetensors") ||
+        invar_text_has_suffix(name, ".safetensors.index.json"))
         return weights;
-    return invar_text_ends(name, ".json") || invar_text_ends(name, ".jinja") ||
-           invar_text_ends(name, ".txt");
+    return invar_text_has_suffix(name, ".json") || invar_text_has_suffix(name, ".jinja") ||
+           invar_text_has_suffix(name, ".txt");
 }
 
 typedef struct names {
@@ -149,16 +150,16 @@ static invar_status add_checkpoint(packer *p, const char *folder, const char *di
     return add_folder(p, to, from, true, true);
 }
 
-/* Weights of either kind (invar_session_load). */
+/* Weights of either kind (invar_run_context_load). */
 static invar_status add_weights(packer *p, invar_key key, const char *folder)
 {
     char latest[INVAR_PATH_SIZE];
-    const char *dir = invar_recorded_get(p->replay->keys, key);
+    const char *dir = invar_recorded_keys_get(p->replay->keys, key);
     int64_t step;
 
     if (!dir[0])
         return INVAR_OK;
-    INVAR_TRY(invar_recorded_put(&p->keys, key, folder));
+    INVAR_TRY(invar_recorded_keys_put(&p->keys, key, folder));
     INVAR_TRY(invar_path_join(latest, sizeof latest, dir, INVAR_PACK_LATEST));
     if (!invar_path_exists(latest))
         return add_folder(p, folder, dir, false, true);
@@ -172,43 +173,43 @@ static invar_status add_file(packer *p, invar_key key, const char *member, const
 {
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_recorded_file(path, p->replay->keys, key, p->rollout));
+    INVAR_TRY(invar_recorded_keys_file(path, p->replay->keys, key, p->rollout));
     if (!path[0])
         return INVAR_OK;
-    INVAR_TRY(invar_recorded_put(&p->keys, key, value));
+    INVAR_TRY(invar_recorded_keys_put(&p->keys, key, value));
     return invar_tar_add_file(p->tar, member, path);
 }
 
 static invar_status add_data(packer *p)
 {
-    const char *value = invar_recorded_get(p->replay->keys, INVAR_KEY_PROMPT_DATA);
+    const char *value = invar_recorded_keys_get(p->replay->keys, INVAR_KEY_PROMPT_DATA);
     char path[INVAR_PATH_SIZE], with_slice[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_recorded_file(path, p->replay->keys, INVAR_KEY_PROMPT_DATA, p->rollout));
+    INVAR_TRY(invar_recorded_keys_file(path, p->replay->keys, INVAR_KEY_PROMPT_DATA, p->rollout));
     (void)snprintf(with_slice, sizeof with_slice, "%s%.64s", INVAR_PACK_DATA, value + strlen(path));
     return path[0] ? add_file(p, INVAR_KEY_PROMPT_DATA, INVAR_PACK_DATA, with_slice) : INVAR_OK;
 }
 
 static invar_status add_adapter(packer *p)
 {
-    const char *dir = invar_recorded_get(p->replay->keys, INVAR_KEY_LORA_ADAPTER_PATH);
+    const char *dir = invar_recorded_keys_get(p->replay->keys, INVAR_KEY_LORA_ADAPTER_PATH);
 
     if (!dir[0])
         return INVAR_OK;
-    INVAR_TRY(invar_recorded_put(&p->keys, INVAR_KEY_LORA_ADAPTER_PATH, "adapter"));
+    INVAR_TRY(invar_recorded_keys_put(&p->keys, INVAR_KEY_LORA_ADAPTER_PATH, "adapter"));
     return add_folder(p, "adapter", dir, true, true);
 }
 
 static invar_status add_inputs(packer *p)
 {
-    const invar_recorded *keys = p->replay->keys;
-    const char *hf = invar_recorded_get(keys, INVAR_KEY_HF_CHECKPOINT);
-    bool weights = !invar_recorded_get(keys, INVAR_KEY_REF_LOAD)[0] || keys->reference_apart;
+    const invar_recorded_keys *keys = p->replay->keys;
+    const char *hf = invar_recorded_keys_get(keys, INVAR_KEY_HF_CHECKPOINT);
+    bool weights = !invar_recorded_keys_get(keys, INVAR_KEY_REF_LOAD)[0] || keys->reference_apart;
     char name[64];
 
     INVAR_TRY(add_data(p));
     if (hf[0]) {
-        INVAR_TRY(invar_recorded_put(&p->keys, INVAR_KEY_HF_CHECKPOINT, INVAR_PACK_HF));
+        INVAR_TRY(invar_recorded_keys_put(&p->keys, INVAR_KEY_HF_CHECKPOINT, INVAR_PACK_HF));
         INVAR_TRY(add_folder(p, INVAR_PACK_HF, hf, false, weights));
     }
     INVAR_TRY(add_adapter(p));
@@ -229,7 +230,7 @@ static invar_status make_checkpoint(packer *p)
     invar_replay_result done;
 
     INVAR_TRY(invar_path_join(folder, sizeof folder, p->replay->folder, "run"));
-    INVAR_TRY(invar_folder_make(folder));
+    INVAR_TRY(invar_held_folder_make(folder));
     INVAR_TRY(invar_path_join(p->steps, sizeof p->steps, p->replay->folder, "save"));
     before.folder = folder;
     before.save = p->steps;
@@ -262,7 +263,7 @@ static invar_status find_checkpoint(packer *p)
 static invar_status add_ledger(packer *p)
 {
     const invar_ledger_summary *run = p->replay->run;
-    invar_ledger_keep keep = {.last = run->last_step - p->first + 1};
+    invar_ledger_retention keep = {.last = run->last_step - p->first + 1};
     char whole[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
     invar_ledger *ledger = NULL;
     invar_status status;
@@ -281,7 +282,7 @@ static invar_status add_recipe(packer *p)
     char path[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_path_join(path, sizeof path, p->replay->folder, INVAR_PACK_RECIPE));
-    INVAR_TRY(invar_recorded_write(&p->keys, path));
+    INVAR_TRY(invar_recorded_keys_write(&p->keys, path));
     return invar_tar_add_file(p->tar, INVAR_PACK_RECIPE, path);
 }
 
@@ -339,7 +340,7 @@ static invar_status add_all(packer *p)
 static invar_status copy_keys(packer *p)
 {
     for (int i = 0; i < INVAR_KEY_COUNT; i++)
-        INVAR_TRY(invar_recorded_put(&p->keys, (invar_key)i, p->replay->keys->value[i]));
+        INVAR_TRY(invar_recorded_keys_put(&p->keys, (invar_key)i, p->replay->keys->value[i]));
     return INVAR_OK;
 }
 
@@ -358,7 +359,7 @@ invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay
     if (status == INVAR_OK)
         status = invar_replay_rollout(&p->first, &p->rollout, replay->keys, replay->step);
     if (status == INVAR_OK)
-        status = invar_recorded_check_files(replay->keys, p->rollout);
+        status = invar_recorded_keys_check_files(replay->keys, p->rollout);
     if (status == INVAR_OK)
         status = find_checkpoint(p);
     if (status == INVAR_OK)
@@ -366,7 +367,7 @@ invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay
     if (status == INVAR_OK)
         status = add_all(p);
     invar_tar_writer_close(p->tar);
-    invar_recorded_release(&p->keys);
+    invar_recorded_keys_release(&p->keys);
     invar_free(p);
     return status;
 }

@@ -43,7 +43,7 @@ typedef struct invar_pack {
     int64_t step;
     char uuid[INVAR_LEDGER_UUID_SIZE];
     char ledger[INVAR_PATH_SIZE];
-    invar_recorded keys; /* their files are those of the pack */
+    invar_recorded_keys keys; /* their files are those of the pack */
 } invar_pack;
 
 /* Unpacks into `folder`, which is there and empty, and verifies every member. */

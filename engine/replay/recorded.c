@@ -78,7 +78,7 @@ static bool stays_out(invar_key key)
     return false;
 }
 
-const invar_key *invar_recorded_paths(size_t *count_out)
+const invar_key *invar_recorded_keys_paths(size_t *count_out)
 {
     *count_out = COUNT(paths);
     return paths;
@@ -86,14 +86,15 @@ const invar_key *invar_recorded_paths(size_t *count_out)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-void invar_recorded_release(invar_recorded *recorded)
+void invar_recorded_keys_release(invar_recorded_keys *recorded)
 {
     for (int i = 0; i < INVAR_KEY_COUNT; i++)
         invar_free(recorded->value[i]);
     memset(recorded, 0, sizeof *recorded);
 }
 
-invar_status invar_recorded_put(invar_recorded *recorded, invar_key key, const char *value)
+invar_status invar_recorded_keys_put(invar_recorded_keys *recorded, invar_key key,
+                                     const char *value)
 {
     const char *fallback = invar_config_schema()->keys[key].fallback;
     char *copy = NULL;
@@ -107,14 +108,14 @@ invar_status invar_recorded_put(invar_recorded *recorded, invar_key key, const c
     return INVAR_OK;
 }
 
-const char *invar_recorded_get(const invar_recorded *recorded, invar_key key)
+const char *invar_recorded_keys_get(const invar_recorded_keys *recorded, invar_key key)
 {
     const char *fallback = invar_config_schema()->keys[key].fallback;
 
     return recorded->value[key] ? recorded->value[key] : fallback ? fallback : "";
 }
 
-static invar_status remember_checkpoints(invar_recorded *recorded, const char *folder)
+static invar_status remember_checkpoints(invar_recorded_keys *recorded, const char *folder)
 {
     if (strlen(folder) >= sizeof recorded->checkpoints)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "load: the path has more than %zu bytes",
@@ -148,9 +149,9 @@ static invar_status take_key(void *payload, const char *const *columns,
         invar_config_schema()->keys[key].effect != INVAR_RECIPE_EFFECT_FREE)
         return INVAR_OK; // it was free for the version that made the run: it changed no bit
     if (key >= 0)
-        return invar_recorded_put(payload, (invar_key)key, values[1].data);
+        return invar_recorded_keys_put(payload, (invar_key)key, values[1].data);
     if (strcmp(values[0].data, INVAR_TRAIN_REFERENCE) == 0)
-        ((invar_recorded *)payload)->reference_apart = true;
+        ((invar_recorded_keys *)payload)->reference_apart = true;
     if (strchr(values[0].data, ' ')) // "data hash": what the keys only name
         return INVAR_OK;
     invar_text_quote(quoted, sizeof quoted, values[0].data, values[0].bytes);
@@ -162,29 +163,30 @@ static invar_status take_key(void *payload, const char *const *columns,
 
 /* The run's own folder of checkpoints, where `save` is empty: beside its ledger, which may have
    been moved since; or, where the ledger is elsewhere, where the run was. */
-static invar_status find_own(char out[INVAR_PATH_SIZE], const invar_recorded *recorded,
+static invar_status find_own(char out[INVAR_PATH_SIZE], const invar_recorded_keys *recorded,
                              const char *ledger, const char *name)
 {
-    const char *folder = invar_recorded_get(recorded, INVAR_KEY_RUN), *slash = strrchr(ledger, '/');
+    const char *folder = invar_recorded_keys_get(recorded, INVAR_KEY_RUN),
+               *slash = strrchr(ledger, '/');
     char run[INVAR_PATH_SIZE];
 
     (void)snprintf(run, sizeof run, "%.*s", slash ? (int)(slash - ledger + 1) : 2,
                    slash ? ledger : "./");
-    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, run, INVAR_FOLDERS_CHECKPOINTS));
+    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, run, INVAR_RUN_PATHS_CHECKPOINTS));
     if (invar_path_exists(out))
         return INVAR_OK;
     if (!folder[0]) {
         INVAR_TRY(invar_path_join(run, sizeof run, "runs", name));
         folder = run;
     }
-    return invar_path_join(out, INVAR_PATH_SIZE, folder, INVAR_FOLDERS_CHECKPOINTS);
+    return invar_path_join(out, INVAR_PATH_SIZE, folder, INVAR_RUN_PATHS_CHECKPOINTS);
 }
 
 /* `ledger` and `name` of the run; NULL: a recipe alone. */
-static invar_status leave_out(invar_recorded *recorded, const char *ledger, const char *name)
+static invar_status leave_out(invar_recorded_keys *recorded, const char *ledger, const char *name)
 {
-    const char *save = invar_recorded_get(recorded, INVAR_KEY_SAVE);
-    const char *load = invar_recorded_get(recorded, INVAR_KEY_LOAD);
+    const char *save = invar_recorded_keys_get(recorded, INVAR_KEY_SAVE);
+    const char *load = invar_recorded_keys_get(recorded, INVAR_KEY_LOAD);
     char own[INVAR_PATH_SIZE];
 
     if (strcmp(save, "none") == 0)
@@ -197,18 +199,19 @@ static invar_status leave_out(invar_recorded *recorded, const char *ledger, cons
         save = load;
     INVAR_TRY(remember_checkpoints(recorded, save));
     for (size_t i = 0; i < COUNT(left_out); i++)
-        INVAR_TRY(invar_recorded_put(recorded, left_out[i].key, NULL));
+        INVAR_TRY(invar_recorded_keys_put(recorded, left_out[i].key, NULL));
     return INVAR_OK;
 }
 
-invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger, const char *path,
-                                 const invar_ledger_summary *run, int64_t step)
+invar_status invar_recorded_keys_read(invar_recorded_keys *out, invar_ledger *ledger,
+                                      const char *path, const invar_ledger_summary *run,
+                                      int64_t step)
 {
     const invar_ledger_argument arguments[2] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}},
         {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
     };
-    invar_ledger_request request = {
+    invar_ledger_select_request request = {
         .sql = sql, .arguments = arguments, .n_arguments = 2, .row = take_key, .payload = out};
     invar_status status;
 
@@ -227,27 +230,27 @@ invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger, cons
     if (status == INVAR_OK)
         status = leave_out(out, path, run->name);
     if (status == INVAR_OK)
-        status = invar_recorded_put(out, INVAR_KEY_NAME, run->name);
+        status = invar_recorded_keys_put(out, INVAR_KEY_NAME, run->name);
     if (status != INVAR_OK)
-        invar_recorded_release(out);
+        invar_recorded_keys_release(out);
     return status;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status take_entries(invar_recorded *out, const invar_recipe *recipe)
+static invar_status take_entries(invar_recorded_keys *out, const invar_recipe *recipe)
 {
     invar_recipe_entry e;
 
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry_get(&e, recipe, i);
         if (e.source > INVAR_RECIPE_SOURCE_DEFAULT)
-            INVAR_TRY(invar_recorded_put(out, (invar_key)i, e.text));
+            INVAR_TRY(invar_recorded_keys_put(out, (invar_key)i, e.text));
     }
     return INVAR_OK;
 }
 
-invar_status invar_recorded_load(invar_recorded *out, const char *path)
+invar_status invar_recorded_keys_load(invar_recorded_keys *out, const char *path)
 {
     invar_recipe *recipe = NULL;
     invar_status status;
@@ -261,7 +264,7 @@ invar_status invar_recorded_load(invar_recorded *out, const char *path)
         status = leave_out(out, NULL, NULL);
     invar_recipe_free(recipe);
     if (status != INVAR_OK)
-        invar_recorded_release(out);
+        invar_recorded_keys_release(out);
     return status;
 }
 
@@ -272,7 +275,7 @@ static invar_status put_line(invar_file_writer *writer, const char *a, const cha
     return invar_file_writer_put(writer, c, strlen(c));
 }
 
-static invar_status put_keys(invar_file_writer *writer, const invar_recorded *recorded)
+static invar_status put_keys(invar_file_writer *writer, const invar_recorded_keys *recorded)
 {
     const invar_recipe_schema *schema = invar_config_schema();
     const char *section = "";
@@ -290,7 +293,7 @@ static invar_status put_keys(invar_file_writer *writer, const invar_recorded *re
     return invar_file_writer_commit(writer);
 }
 
-invar_status invar_recorded_write(const invar_recorded *recorded, const char *path)
+invar_status invar_recorded_keys_write(const invar_recorded_keys *recorded, const char *path)
 {
     invar_file_writer *writer = NULL;
     invar_status status;
@@ -324,7 +327,8 @@ static invar_status check_checkpoints(const char *folder)
                       shown, hint);
 }
 
-static invar_status override(invar_recorded *recorded, const invar_recipe_entry *e, invar_key key)
+static invar_status override(invar_recorded_keys *recorded, const invar_recipe_entry *e,
+                             invar_key key)
 {
     if (e->key->effect != INVAR_RECIPE_EFFECT_FREE)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -338,10 +342,10 @@ static invar_status override(invar_recorded *recorded, const invar_recipe_entry 
         INVAR_TRY(check_checkpoints(e->text));
         return remember_checkpoints(recorded, e->text);
     }
-    return invar_recorded_put(recorded, key, e->text);
+    return invar_recorded_keys_put(recorded, key, e->text);
 }
 
-invar_status invar_recorded_override(invar_recorded *recorded, const invar_recipe *flags)
+invar_status invar_recorded_keys_override(invar_recorded_keys *recorded, const invar_recipe *flags)
 {
     invar_recipe_entry e;
 
@@ -353,7 +357,7 @@ invar_status invar_recorded_override(invar_recorded *recorded, const invar_recip
     return INVAR_OK;
 }
 
-invar_status invar_recorded_recipe(invar_recipe **out, const invar_recorded *recorded)
+invar_status invar_recorded_keys_to_recipe(invar_recipe **out, const invar_recorded_keys *recorded)
 {
     const invar_recipe_schema *schema = invar_config_schema();
     invar_recipe *recipe = NULL;
@@ -380,10 +384,11 @@ invar_status invar_recorded_recipe(invar_recipe **out, const invar_recorded *rec
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-invar_status invar_recorded_file(char out[INVAR_PATH_SIZE], const invar_recorded *recorded,
-                                 invar_key key, int64_t rollout)
+invar_status invar_recorded_keys_file(char out[INVAR_PATH_SIZE],
+                                      const invar_recorded_keys *recorded, invar_key key,
+                                      int64_t rollout)
 {
-    const char *value = invar_recorded_get(recorded, key), *slice = NULL;
+    const char *value = invar_recorded_keys_get(recorded, key), *slice = NULL;
     size_t length = strlen(value);
 
     out[0] = '\0';
@@ -405,18 +410,18 @@ invar_status invar_recorded_file(char out[INVAR_PATH_SIZE], const invar_recorded
     return INVAR_OK;
 }
 
-invar_status invar_recorded_check_files(const invar_recorded *recorded, int64_t rollout)
+invar_status invar_recorded_keys_check_files(const invar_recorded_keys *recorded, int64_t rollout)
 {
     for (size_t i = 0; i < COUNT(paths); i++) {
         char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
         char whole[INVAR_PATH_WHOLE_SIZE];
         const char *name = invar_config_schema()->keys[paths[i]].name;
 
-        INVAR_TRY(invar_recorded_file(path, recorded, paths[i], rollout));
+        INVAR_TRY(invar_recorded_keys_file(path, recorded, paths[i], rollout));
         if (!path[0] || invar_path_exists(path))
             continue;
         invar_path_show(shown, path);
-        invar_path_whole(whole, path);
+        invar_path_absolute_hint(whole, path);
         return INVAR_FAIL(
             INVAR_E_NOTFOUND, 0,
             "%s, the run's %s, is not there%s: start from the folder that the run was "

@@ -20,10 +20,10 @@
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /* True when the model could be loaded and is the one; what cannot be read is not. */
-static invar_status try_weights(bool *found, invar_session *s, const char *folder, int64_t step,
+static invar_status try_weights(bool *found, invar_run_context *s, const char *folder, int64_t step,
                                 const invar_digest *wanted)
 {
-    invar_status status = invar_session_load(s->actor, folder, step, &s->dev);
+    invar_status status = invar_run_context_load(s->actor, folder, step, &s->dev);
 
     *found = false;
     if (status == INVAR_E_NOMEM)
@@ -32,15 +32,15 @@ static invar_status try_weights(bool *found, invar_session *s, const char *folde
         invar_error_clear();
         return INVAR_OK;
     }
-    INVAR_TRY(invar_session_refresh_sampler(s));
+    INVAR_TRY(invar_run_context_refresh_sampler(s));
     INVAR_TRY(invar_model_hash(&s->weights, s->actor, &s->dev));
     *found = invar_digest_equal(&s->weights, wanted);
     return INVAR_OK;
 }
 
 /* The newest first. */
-static invar_status try_folder(bool *found, int64_t *tried, invar_session *s, const char *folder,
-                               const invar_digest *wanted)
+static invar_status try_folder(bool *found, int64_t *tried, invar_run_context *s,
+                               const char *folder, const invar_digest *wanted)
 {
     invar_status status = INVAR_OK;
     int64_t *steps = NULL, count = 0;
@@ -60,10 +60,10 @@ static invar_status try_folder(bool *found, int64_t *tried, invar_session *s, co
     return status;
 }
 
-static invar_status find_weights(invar_session *s, const invar_digest *wanted)
+static invar_status find_weights(invar_run_context *s, const invar_digest *wanted)
 {
     const char *load = invar_recipe_string(s->recipe, INVAR_KEY_LOAD);
-    invar_folders at;
+    invar_run_paths at;
     char hex[INVAR_DIGEST_HEX_SIZE], first[INVAR_DIGEST_HEX_SIZE];
     bool found = invar_digest_equal(&s->weights, wanted);
     int64_t tried = 0;
@@ -71,7 +71,7 @@ static invar_status find_weights(invar_session *s, const invar_digest *wanted)
     if (found)
         return INVAR_OK;
     invar_digest_format(first, &s->weights);
-    INVAR_TRY(invar_folders_find(&at, s->recipe, NULL));
+    INVAR_TRY(invar_run_paths_find(&at, s->recipe, NULL));
     if (!invar_recipe_string(s->recipe, INVAR_KEY_SAVE)[0] &&
         !invar_recipe_string(s->recipe, INVAR_KEY_RUN)[0])
         at.save[0] = '\0'; // of which run?
@@ -91,7 +91,7 @@ static invar_status find_weights(invar_session *s, const invar_digest *wanted)
 
 /* ---- the sample ------------------------------------------------------------------------------ */
 
-static invar_status find_prompt(const invar_prompt **out, const invar_session *s, int64_t line)
+static invar_status find_prompt(const invar_prompt **out, const invar_run_context *s, int64_t line)
 {
     for (int64_t i = 0; s->data && i < invar_dataset_size(s->data); i++) {
         *out = invar_dataset_prompt(s->data, i);
@@ -104,7 +104,7 @@ static invar_status find_prompt(const invar_prompt **out, const invar_session *s
                       line);
 }
 
-static invar_status check(const invar_session *s, const invar_coords *c)
+static invar_status check(const invar_run_context *s, const invar_rng_coords *c)
 {
     int64_t seed = invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_SEED);
 
@@ -113,7 +113,7 @@ static invar_status check(const invar_session *s, const invar_coords *c)
                           "purpose=%" PRIu32 ": only samples of training (purpose=0) are in the "
                           "ledger; evaluations are done again as a whole, by invar eval",
                           c->purpose);
-    if (invar_settings_supervised(s->recipe))
+    if (invar_train_settings_supervised(s->recipe))
         return INVAR_FAIL(
             INVAR_E_UNSUPPORTED, 0,
             "loss-type = sft_loss: the answers come from the data, nothing is sampled");
@@ -133,11 +133,11 @@ static invar_status check(const invar_session *s, const invar_coords *c)
     return INVAR_OK;
 }
 
-invar_status invar_regenerate(invar_rl_samples *out, invar_session *session,
-                              const invar_coords *coords)
+invar_status invar_regenerate(invar_rl_samples *out, invar_run_context *session,
+                              const invar_rng_coords *coords)
 {
-    invar_sampling sampling = invar_session_sampling(session);
-    invar_rollout_limits limits = invar_session_limits(session);
+    invar_sampling_params sampling = invar_run_context_sampling(session);
+    invar_rollout_exec_options limits = invar_run_context_limits(session);
     invar_rollout *rollout = NULL;
     const invar_prompt *prompt;
     invar_rl_sample *s;
@@ -150,8 +150,8 @@ invar_status invar_regenerate(invar_rl_samples *out, invar_session *session,
     s->rollout = coords->rollout;
     s->draw = coords->draw;
     s->weights_hash = coords->weights;
-    INVAR_TRY(invar_source_ask(s, prompt));
-    INVAR_TRY(invar_rollout_new(&rollout, invar_session_sampler(session), session->tokenizer,
+    INVAR_TRY(invar_sample_source_init_sample(s, prompt));
+    INVAR_TRY(invar_rollout_new(&rollout, invar_run_context_sampler(session), session->tokenizer,
                                 &session->dev, &limits));
     status = invar_rollout_run(rollout, s, 1, &sampling, NULL, NULL);
     invar_rollout_free(rollout);

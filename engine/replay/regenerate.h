@@ -22,8 +22,8 @@ extern "C" {
  * the prompt or the weights are not there; INVAR_E_INVALID: the recipe has another seed;
  * INVAR_E_UNSUPPORTED: it was not sampled for training, or a plug-in led it.
  */
-invar_status invar_regenerate(invar_rl_samples *out, invar_session *session,
-                              const invar_coords *coords) INVAR_MUST_USE;
+invar_status invar_regenerate(invar_rl_samples *out, invar_run_context *session,
+                              const invar_rng_coords *coords) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

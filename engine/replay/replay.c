@@ -36,8 +36,8 @@ static invar_status judge(const char **why_out, const invar_replay *replay, inva
         *why_out = "it belongs to another run";
         return INVAR_OK;
     }
-    if (!invar_checkpoint_has(c, "model.exp_avg") &&
-        !invar_checkpoint_has(c, INVAR_SESSION_ADAPTERS ".exp_avg")) {
+    if (!invar_checkpoint_has_set(c, "model.exp_avg") &&
+        !invar_checkpoint_has_set(c, INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg")) {
         *why_out = "it was written with no-save-optim";
         return INVAR_OK;
     }
@@ -56,7 +56,7 @@ static invar_status try_checkpoint(bool *fits_out, const invar_replay *replay, c
     invar_status status;
 
     *fits_out = false;
-    status = invar_checkpoint_open(&c, folder, &(invar_checkpoint_choice){.step = step});
+    status = invar_checkpoint_open(&c, folder, &(invar_checkpoint_open_options){.step = step});
     if (status == INVAR_OK)
         status = judge(&why, replay, c);
     invar_checkpoint_close(c);
@@ -114,12 +114,12 @@ invar_status invar_replay_checkpoint(int64_t *step_out, const invar_replay *repl
 }
 
 invar_status invar_replay_rollout(int64_t *first_out, int64_t *rollout_out,
-                                  const invar_recorded *keys, int64_t step)
+                                  const invar_recorded_keys *keys, int64_t step)
 {
     invar_recipe *recipe;
     int64_t each;
 
-    INVAR_TRY(invar_recorded_recipe(&recipe, keys));
+    INVAR_TRY(invar_recorded_keys_to_recipe(&recipe, keys));
     each = invar_recipe_bool(recipe, INVAR_KEY_DEBUG_ROLLOUT_ONLY)
                ? 1
                : invar_config_steps_per_rollout(recipe);
@@ -168,38 +168,38 @@ static invar_status check_revisions(const invar_replay *replay, int64_t first)
 
 /* ---- executing ------------------------------------------------------------------------------- */
 
-static invar_status place(invar_recorded *keys, const invar_replay *replay, int64_t after)
+static invar_status place(invar_recorded_keys *keys, const invar_replay *replay, int64_t after)
 {
     char number[24];
 
-    INVAR_TRY(invar_recorded_put(keys, INVAR_KEY_RUN, replay->folder));
-    INVAR_TRY(invar_recorded_put(keys, INVAR_KEY_SAVE, replay->save ? replay->save : "none"));
+    INVAR_TRY(invar_recorded_keys_put(keys, INVAR_KEY_RUN, replay->folder));
+    INVAR_TRY(invar_recorded_keys_put(keys, INVAR_KEY_SAVE, replay->save ? replay->save : "none"));
     if (after < 0)
         return INVAR_OK;
     (void)snprintf(number, sizeof number, "%" PRId64, after);
-    INVAR_TRY(invar_recorded_put(keys, INVAR_KEY_LOAD, replay->keys->checkpoints));
-    return invar_recorded_put(keys, INVAR_KEY_CKPT_STEP, number);
+    INVAR_TRY(invar_recorded_keys_put(keys, INVAR_KEY_LOAD, replay->keys->checkpoints));
+    return invar_recorded_keys_put(keys, INVAR_KEY_CKPT_STEP, number);
 }
 
-static invar_status copy_keys(invar_recorded *out, const invar_recorded *from)
+static invar_status copy_keys(invar_recorded_keys *out, const invar_recorded_keys *from)
 {
     memset(out, 0, sizeof *out);
     for (int i = 0; i < INVAR_KEY_COUNT; i++)
         if (from->value[i])
-            INVAR_TRY(invar_recorded_put(out, (invar_key)i, from->value[i]));
+            INVAR_TRY(invar_recorded_keys_put(out, (invar_key)i, from->value[i]));
     return INVAR_OK;
 }
 
 static invar_status make_recipe(invar_recipe **out, const invar_replay *replay, int64_t after)
 {
-    invar_recorded keys;
+    invar_recorded_keys keys;
     invar_status status = copy_keys(&keys, replay->keys);
 
     if (status == INVAR_OK)
         status = place(&keys, replay, after);
     if (status == INVAR_OK)
-        status = invar_recorded_recipe(out, &keys);
-    invar_recorded_release(&keys);
+        status = invar_recorded_keys_to_recipe(out, &keys);
+    invar_recorded_keys_release(&keys);
     return status;
 }
 
@@ -267,7 +267,7 @@ static invar_status take_step(void *payload, const char *const *columns,
 
 /* Differences of content that no corrected metric explains. */
 static invar_status check_corrected(invar_replay_result *out, invar_ledger *copy, int64_t run,
-                                    const invar_recorded *keys)
+                                    const invar_recorded_keys *keys)
 {
     char what[INVAR_CORRECTED_SIZE];
     int64_t step;
@@ -282,7 +282,7 @@ static invar_status check_corrected(invar_replay_result *out, invar_ledger *copy
     return INVAR_OK;
 }
 
-static invar_status compare(invar_replay_result *out, const invar_recorded *keys)
+static invar_status compare(invar_replay_result *out, const invar_recorded_keys *keys)
 {
     invar_ledger_summary run;
     invar_ledger *copy = NULL;
@@ -293,11 +293,11 @@ static invar_status compare(invar_replay_result *out, const invar_recorded *keys
     if (status == INVAR_OK) {
         const invar_ledger_argument argument = {
             "run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run.run}};
-        status = invar_ledger_select(copy, &(invar_ledger_request){.sql = sql,
-                                                                   .arguments = &argument,
-                                                                   .n_arguments = 1,
-                                                                   .row = take_step,
-                                                                   .payload = out});
+        status = invar_ledger_select(copy, &(invar_ledger_select_request){.sql = sql,
+                                                                          .arguments = &argument,
+                                                                          .n_arguments = 1,
+                                                                          .row = take_step,
+                                                                          .payload = out});
     }
     if (status == INVAR_OK)
         status = check_corrected(out, copy, run.run, keys);
@@ -318,7 +318,7 @@ invar_status invar_replay_run(invar_replay_result *out, const invar_replay *repl
         invar_replay_checkpoint(&out->after, replay, replay->keys->checkpoints, replay->from - 1));
     INVAR_TRY(invar_replay_rollout(&first, &rollout, replay->keys, out->after + 1));
     INVAR_TRY(check_revisions(replay, out->after + 1));
-    INVAR_TRY(invar_recorded_check_files(replay->keys, rollout));
+    INVAR_TRY(invar_recorded_keys_check_files(replay->keys, rollout));
     INVAR_TRY(invar_path_join(out->ledger, sizeof out->ledger, replay->folder, "ledger.db"));
     INVAR_TRY(invar_replay_copy(replay, out->ledger));
     INVAR_TRY(execute(replay, out->after));

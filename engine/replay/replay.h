@@ -21,7 +21,7 @@ extern "C" {
 typedef struct invar_replay {
     invar_ledger *ledger; /* open for reading */
     const invar_ledger_summary *run;
-    const invar_recorded *keys;
+    const invar_recorded_keys *keys;
     const char *folder;                /* is there, and empty: for the copy of the ledger */
     int64_t from, step;                /* the first and the last to execute again */
     const char *save;                  /* folder for a checkpoint after `step`; NULL: none */
@@ -60,7 +60,7 @@ invar_status invar_replay_checkpoint(int64_t *step_out, const invar_replay *repl
 
 /* The first step of the rollout that `step` is of. */
 invar_status invar_replay_rollout(int64_t *first_out, int64_t *rollout_out,
-                                  const invar_recorded *keys, int64_t step) INVAR_MUST_USE;
+                                  const invar_recorded_keys *keys, int64_t step) INVAR_MUST_USE;
 
 /* A copy of the run alone in a new file. */
 invar_status invar_replay_copy(const invar_replay *replay, const char *path) INVAR_MUST_USE;

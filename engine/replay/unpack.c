@@ -120,7 +120,7 @@ static bool stays_inside(const char *value)
 static invar_status place_path(invar_pack *pack, invar_key key, const char *path,
                                const char *folder)
 {
-    const char *value = invar_recorded_get(&pack->keys, key);
+    const char *value = invar_recorded_keys_get(&pack->keys, key);
     char file[INVAR_PATH_SIZE];
 
     if (!value[0] || (key == INVAR_KEY_PROMPT_DATA && strncmp(value, "task:", 5) == 0))
@@ -128,7 +128,7 @@ static invar_status place_path(invar_pack *pack, invar_key key, const char *path
     if (!stays_inside(value))
         return refuse(path, value, "is a path out of the pack");
     INVAR_TRY(invar_path_join(file, sizeof file, folder, value));
-    return invar_recorded_put(&pack->keys, key, file);
+    return invar_recorded_keys_put(&pack->keys, key, file);
 }
 
 static invar_status read_keys(invar_pack *out, const char *path, const char *folder)
@@ -138,8 +138,8 @@ static invar_status read_keys(invar_pack *out, const char *path, const char *fol
     size_t count;
 
     INVAR_TRY(invar_path_join(file, sizeof file, folder, INVAR_PACK_RECIPE));
-    INVAR_TRY(invar_recorded_load(&out->keys, file));
-    keys = invar_recorded_paths(&count);
+    INVAR_TRY(invar_recorded_keys_load(&out->keys, file));
+    keys = invar_recorded_keys_paths(&count);
     for (size_t i = 0; i < count; i++)
         INVAR_TRY(place_path(out, keys[i], path, folder));
     INVAR_TRY(invar_path_join(file, sizeof file, folder, INVAR_PACK_CHECKPOINT));
@@ -173,5 +173,5 @@ invar_status invar_pack_read(invar_pack *out, const char *path, const char *fold
 
 void invar_pack_release(invar_pack *pack)
 {
-    invar_recorded_release(&pack->keys);
+    invar_recorded_keys_release(&pack->keys);
 }

@@ -31,7 +31,7 @@ bool invar_is_letter(char c)
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-size_t invar_piece_find(invar_piece piece, size_t from, const char *what)
+size_t invar_str_view_find(invar_str_view piece, size_t from, const char *what)
 {
     size_t length = strlen(what);
 
@@ -42,7 +42,7 @@ size_t invar_piece_find(invar_piece piece, size_t from, const char *what)
     return piece.length;
 }
 
-invar_piece invar_piece_trim(invar_piece piece)
+invar_str_view invar_str_view_trim(invar_str_view piece)
 {
     while (piece.length > 0 && invar_is_blank(piece.text[piece.length - 1]))
         piece.length--;
@@ -53,7 +53,7 @@ invar_piece invar_piece_trim(invar_piece piece)
     return piece;
 }
 
-bool invar_piece_boxed(invar_piece *out, invar_piece piece)
+bool invar_str_view_boxed(invar_str_view *out, invar_str_view piece)
 {
     static const char open[] = "\\boxed";
     size_t length = sizeof open - 1, at = piece.length < length ? 0 : piece.length - length + 1;
@@ -81,14 +81,14 @@ bool invar_piece_boxed(invar_piece *out, invar_piece piece)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void give_up(invar_answer *answer)
+static void give_up(invar_answer_text *answer)
 {
     answer->length = 0;
     answer->text[0] = '\0';
     answer->too_long = true;
 }
 
-void invar_answer_set(invar_answer *answer, invar_piece piece)
+void invar_answer_text_set(invar_answer_text *answer, invar_str_view piece)
 {
     answer->length = 0;
     answer->text[0] = '\0';
@@ -96,29 +96,30 @@ void invar_answer_set(invar_answer *answer, invar_piece piece)
     if (piece.length > 0 && memchr(piece.text, '\0', piece.length))
         give_up(answer);
     else
-        invar_answer_splice(answer, 0, 0, piece);
+        invar_answer_text_splice(answer, 0, 0, piece);
 }
 
-invar_piece invar_answer_piece(const invar_answer *answer)
+invar_str_view invar_answer_text_piece(const invar_answer_text *answer)
 {
-    invar_piece piece = {answer->text, answer->length};
+    invar_str_view piece = {answer->text, answer->length};
 
     return piece;
 }
 
-bool invar_answer_equal(const invar_answer *a, const invar_answer *b)
+bool invar_answer_text_equal(const invar_answer_text *a, const invar_answer_text *b)
 {
     return !a->too_long && !b->too_long && a->length == b->length &&
            memcmp(a->text, b->text, a->length) == 0;
 }
 
-void invar_answer_splice(invar_answer *answer, size_t at, size_t length, invar_piece by)
+void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t length,
+                              invar_str_view by)
 {
     size_t rest = answer->length - at - length;
 
     if (answer->too_long)
         return;
-    if (by.length >= INVAR_ANSWER_ROOM - (answer->length - length)) {
+    if (by.length >= INVAR_ANSWER_TEXT_ROOM - (answer->length - length)) {
         give_up(answer);
         return;
     }
@@ -129,30 +130,30 @@ void invar_answer_splice(invar_answer *answer, size_t at, size_t length, invar_p
     answer->text[answer->length] = '\0';
 }
 
-void invar_answer_replace(invar_answer *answer, const char *what, const char *by)
+void invar_answer_text_replace(invar_answer_text *answer, const char *what, const char *by)
 {
-    invar_piece with = {by, strlen(by)};
+    invar_str_view with = {by, strlen(by)};
     size_t at = 0;
 
     for (;;) {
-        at = invar_piece_find(invar_answer_piece(answer), at, what);
+        at = invar_str_view_find(invar_answer_text_piece(answer), at, what);
         if (at >= answer->length)
             return;
-        invar_answer_splice(answer, at, strlen(what), with);
+        invar_answer_text_splice(answer, at, strlen(what), with);
         at += with.length;
     }
 }
 
-void invar_answer_trim(invar_answer *answer)
+void invar_answer_text_trim(invar_answer_text *answer)
 {
-    invar_piece inner = invar_piece_trim(invar_answer_piece(answer));
+    invar_str_view inner = invar_str_view_trim(invar_answer_text_piece(answer));
 
     memmove(answer->text, inner.text, inner.length);
     answer->length = inner.length;
     answer->text[answer->length] = '\0';
 }
 
-void invar_answer_to_lower(invar_answer *answer)
+void invar_answer_text_to_lower(invar_answer_text *answer)
 {
     for (size_t i = 0; i < answer->length; i++)
         answer->text[i] = invar_lower(answer->text[i]);

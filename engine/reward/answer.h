@@ -17,19 +17,19 @@
 extern "C" {
 #endif
 
-enum { INVAR_ANSWER_ROOM = 4096 };
+enum { INVAR_ANSWER_TEXT_ROOM = 4096 };
 
-typedef struct invar_answer {
-    char text[INVAR_ANSWER_ROOM]; /* NUL-terminated; a NUL inside makes it too long */
+typedef struct invar_answer_text {
+    char text[INVAR_ANSWER_TEXT_ROOM]; /* NUL-terminated; a NUL inside makes it too long */
     size_t length;
     bool too_long;
-} invar_answer;
+} invar_answer_text;
 
 /* A piece of text; not NUL-terminated. */
-typedef struct invar_piece {
+typedef struct invar_str_view {
     const char *text;
     size_t length;
-} invar_piece;
+} invar_str_view;
 
 bool invar_is_blank(char c);
 bool invar_is_digit(char c);
@@ -37,26 +37,27 @@ bool invar_is_letter(char c);
 char invar_lower(char c);
 
 /* The place of `what` in the piece at or after `from`; its length when there is none. */
-size_t invar_piece_find(invar_piece piece, size_t from, const char *what);
+size_t invar_str_view_find(invar_str_view piece, size_t from, const char *what);
 
 /* Without blanks at its ends. */
-invar_piece invar_piece_trim(invar_piece piece);
+invar_str_view invar_str_view_trim(invar_str_view piece);
 
 /* The content of the last \boxed{}, braces balanced. False when there is none. */
-bool invar_piece_boxed(invar_piece *out, invar_piece piece);
+bool invar_str_view_boxed(invar_str_view *out, invar_str_view piece);
 
-void invar_answer_set(invar_answer *answer, invar_piece piece);
-invar_piece invar_answer_piece(const invar_answer *answer);
-bool invar_answer_equal(const invar_answer *a, const invar_answer *b);
+void invar_answer_text_set(invar_answer_text *answer, invar_str_view piece);
+invar_str_view invar_answer_text_piece(const invar_answer_text *answer);
+bool invar_answer_text_equal(const invar_answer_text *a, const invar_answer_text *b);
 
 /* Replaces [at, at + length) by `by`. */
-void invar_answer_splice(invar_answer *answer, size_t at, size_t length, invar_piece by);
+void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t length,
+                              invar_str_view by);
 
 /* Every occurrence, from the left, not looking at what it has put there. */
-void invar_answer_replace(invar_answer *answer, const char *what, const char *by);
+void invar_answer_text_replace(invar_answer_text *answer, const char *what, const char *by);
 
-void invar_answer_trim(invar_answer *answer);
-void invar_answer_to_lower(invar_answer *answer);
+void invar_answer_text_trim(invar_answer_text *answer);
+void invar_answer_text_to_lower(invar_answer_text *answer);
 
 #ifdef __cplusplus
 }

@@ -182,7 +182,7 @@ static bool parse_sum(invar_rational *out, reader *r)
     return true;
 }
 
-bool invar_rational_parse(invar_rational *out, invar_piece piece)
+bool invar_rational_parse(invar_rational *out, invar_str_view piece)
 {
     reader r = {piece.text, piece.text + piece.length, 0};
 

@@ -24,7 +24,7 @@ typedef struct invar_rational {
  * Numbers, + - * / ^ and parentheses, no blanks. False when the text is anything else, when a step
  * overflows 64 bits, or when parentheses are nested more than 32 deep.
  */
-bool invar_rational_parse(invar_rational *out, invar_piece piece);
+bool invar_rational_parse(invar_rational *out, invar_str_view piece);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-static invar_status none(double *out, const invar_rule_case *c)
+static invar_status none(double *out, const invar_reward_input *c)
 {
     (void)c;
     *out = 0.0;
@@ -26,7 +26,7 @@ static invar_status none(double *out, const invar_rule_case *c)
 }
 
 /* A rule whose samples a plug-in judges: none of them comes here but by its metadata. */
-static invar_status elsewhere(double *out, const invar_rule_case *c)
+static invar_status elsewhere(double *out, const invar_reward_input *c)
 {
     *out = 0.0;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -36,7 +36,7 @@ static invar_status elsewhere(double *out, const invar_rule_case *c)
 }
 
 /* The bits of a coin thrown by tokens and text: SHA-256 of "[1, 2, 3]" and the response. */
-static invar_status deterministic_random(double *out, const invar_rule_case *c)
+static invar_status deterministic_random(double *out, const invar_reward_input *c)
 {
     const invar_rl_sample *sample = c->sample;
     uint8_t digest[INVAR_SHA256_BYTES];
@@ -57,16 +57,16 @@ static invar_status deterministic_random(double *out, const invar_rule_case *c)
 }
 
 /* 1 when the response, trimmed, is the label. */
-static invar_status exact(double *out, const invar_rule_case *c)
+static invar_status exact(double *out, const invar_reward_input *c)
 {
-    invar_piece a = invar_piece_trim(c->response), b = invar_piece_trim(c->label);
+    invar_str_view a = invar_str_view_trim(c->response), b = invar_str_view_trim(c->label);
 
     *out = a.length == b.length && memcmp(a.text, b.text, a.length) == 0 ? 1.0 : 0.0;
     return INVAR_OK;
 }
 
 /* Bytes of the character at `at`: its first and those that continue it. */
-static size_t char_bytes(invar_piece p, size_t at)
+static size_t char_bytes(invar_str_view p, size_t at)
 {
     size_t end = at + 1;
 
@@ -76,9 +76,9 @@ static size_t char_bytes(invar_piece p, size_t at)
 }
 
 /* The share of the label's characters that the response has in their place. */
-static invar_status overlap(double *out, const invar_rule_case *c)
+static invar_status overlap(double *out, const invar_reward_input *c)
 {
-    invar_piece a = invar_piece_trim(c->response), b = invar_piece_trim(c->label);
+    invar_str_view a = invar_str_view_trim(c->response), b = invar_str_view_trim(c->label);
     size_t i = 0, same = 0, all = 0;
 
     for (size_t j = 0; j < b.length; all++) {
@@ -93,7 +93,7 @@ static invar_status overlap(double *out, const invar_rule_case *c)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static const invar_reward_facts facts[INVAR_REWARD_COUNT] = {
+static const invar_reward_traits facts[INVAR_REWARD_COUNT] = {
 #define INVAR_REWARD(ID, NAME, ...) [INVAR_REWARD_##ID] = {__VA_ARGS__},
 #include "engine/reward/rewards.def"
 #undef INVAR_REWARD
@@ -133,7 +133,7 @@ bool invar_reward_needs_label(invar_reward reward)
     return facts[reward].needs_label;
 }
 
-bool invar_reward_asked(invar_reward reward)
+bool invar_reward_is_external(invar_reward reward)
 {
     return facts[reward].asked;
 }
@@ -146,12 +146,13 @@ bool invar_reward_has_parts(invar_reward reward)
 /* ---- one sample ------------------------------------------------------------------------------ */
 
 /* What GSM8K's labels have after their solution, "#### 72" as a line; else the label. */
-static invar_piece final_answer(invar_piece label)
+static invar_str_view final_answer(invar_str_view label)
 {
     for (size_t at = label.length; at-- > 0;) {
         bool begins = at == 0 || label.text[at - 1] == '\n';
         if (begins && label.length - at >= 4 && memcmp(label.text + at, "####", 4) == 0)
-            return invar_piece_trim((invar_piece){label.text + at + 4, label.length - at - 4});
+            return invar_str_view_trim(
+                (invar_str_view){label.text + at + 4, label.length - at - 4});
     }
     return label;
 }
@@ -187,7 +188,7 @@ invar_status invar_reward_rules(bool *out, invar_reward reward, const invar_rl_s
 static invar_status judge(double *out, invar_reward_parts *parts_out, const invar_rl_sample *sample,
                           invar_reward reward, bool boxed, const char *key)
 {
-    invar_rule_case c = {
+    invar_reward_input c = {
         .response = {sample->response ? sample->response : "", sample->response_bytes},
         .label = {sample->label, strlen(sample->label)},
         .sample = sample,
@@ -195,8 +196,8 @@ static invar_status judge(double *out, invar_reward_parts *parts_out, const inva
     invar_status status;
 
     INVAR_TRY(override(&reward, &boxed, sample->metadata));
-    if (boxed && !facts[reward].finds_box && !invar_piece_boxed(&c.response, c.response))
-        c.response = (invar_piece){"", 0};
+    if (boxed && !facts[reward].finds_box && !invar_str_view_boxed(&c.response, c.response))
+        c.response = (invar_str_view){"", 0};
     if (facts[reward].final_answer)
         c.label = final_answer(c.label);
     status = facts[reward].judge(out, &c);
@@ -215,15 +216,15 @@ invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
     return status;
 }
 
-invar_status invar_reward_judge(invar_rl_sample *sample, invar_reward reward, bool boxed,
-                                const char *key)
+invar_status invar_reward_compute(invar_rl_sample *sample, invar_reward reward, bool boxed,
+                                  const char *key)
 {
     invar_reward_parts_release(&sample->parts);
     INVAR_TRY(judge(&sample->reward, &sample->parts, sample, reward, boxed, key));
-    return invar_reward_pick(sample, key);
+    return invar_reward_select_part(sample, key);
 }
 
-invar_status invar_reward_pick(invar_rl_sample *sample, const char *key)
+invar_status invar_reward_select_part(invar_rl_sample *sample, const char *key)
 {
     const invar_reward_part *part;
 

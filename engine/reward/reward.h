@@ -34,7 +34,7 @@ invar_status invar_reward_parse(invar_reward *out, bool *boxed_out,
 bool invar_reward_needs_label(invar_reward reward);
 
 /* True when a plug-in gives it: a server, or a script of this program. */
-bool invar_reward_asked(invar_reward reward);
+bool invar_reward_is_external(invar_reward reward);
 
 /* True when it has parts, of which reward-key can pick one. */
 bool invar_reward_has_parts(invar_reward reward);
@@ -43,8 +43,8 @@ bool invar_reward_has_parts(invar_reward reward);
  * Judges one response: sets reward and parts of the sample. metadata.rm_type, if a sample has one,
  * goes before the recipe's. `key` names the part that is the reward; NULL: none does.
  */
-invar_status invar_reward_judge(invar_rl_sample *sample, invar_reward reward, bool boxed,
-                                const char *key) INVAR_MUST_USE;
+invar_status invar_reward_compute(invar_rl_sample *sample, invar_reward reward, bool boxed,
+                                  const char *key) INVAR_MUST_USE;
 
 /* True if a rule gives the sample a reward: `reward`, or that of its metadata. */
 invar_status invar_reward_rules(bool *out, invar_reward reward,
@@ -55,7 +55,7 @@ invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
                              const invar_rl_sample *sample) INVAR_MUST_USE;
 
 /* Makes the part that `key` names the sample's reward; NULL: the reward stays what it is. */
-invar_status invar_reward_pick(invar_rl_sample *sample, const char *key) INVAR_MUST_USE;
+invar_status invar_reward_select_part(invar_rl_sample *sample, const char *key) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -13,7 +13,7 @@
 
 enum { TAIL_CHARACTERS = 300 };
 
-static invar_piece tail(invar_piece p)
+static invar_str_view tail(invar_str_view p)
 {
     size_t at = p.length, characters = 0;
 
@@ -21,10 +21,10 @@ static invar_piece tail(invar_piece p)
         at--;
         characters += (p.text[at] & 0xC0) != 0x80;
     }
-    return (invar_piece){p.text + at, p.length - at};
+    return (invar_str_view){p.text + at, p.length - at};
 }
 
-static bool says(invar_piece p, size_t at, const char *word)
+static bool says(invar_str_view p, size_t at, const char *word)
 {
     size_t length = strlen(word);
 
@@ -37,7 +37,7 @@ static bool says(invar_piece p, size_t at, const char *word)
     return true;
 }
 
-static size_t skip_blanks(invar_piece p, size_t at)
+static size_t skip_blanks(invar_str_view p, size_t at)
 {
     while (at < p.length && invar_is_blank(p.text[at]))
         at++;
@@ -45,7 +45,7 @@ static size_t skip_blanks(invar_piece p, size_t at)
 }
 
 /* "answer", blanks, ":", blanks, then something up to the end of the line. */
-static bool answer_at(invar_piece *out, invar_piece p, size_t at)
+static bool answer_at(invar_str_view *out, invar_str_view p, size_t at)
 {
     size_t first, end;
 
@@ -62,12 +62,12 @@ static bool answer_at(invar_piece *out, invar_piece p, size_t at)
     }
     for (end = first; end < p.length && p.text[end] != '\n';)
         end++;
-    *out = (invar_piece){p.text + first, end - first};
+    *out = (invar_str_view){p.text + first, end - first};
     return end > first;
 }
 
 /* The last of those that do not overlap, counted from the left. */
-static bool last_answer(invar_piece *out, invar_piece p)
+static bool last_answer(invar_str_view *out, invar_str_view p)
 {
     bool found = false;
 
@@ -82,23 +82,23 @@ static bool last_answer(invar_piece *out, invar_piece p)
 
 /* ---- rewriting ------------------------------------------------------------------------------- */
 
-static void erase(invar_answer *a, size_t at, size_t length)
+static void erase(invar_answer_text *a, size_t at, size_t length)
 {
-    invar_answer_splice(a, at, length, (invar_piece){"", 0});
+    invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
 }
 
 /* "head...}" becomes its content, up to the first brace, or the last one of all. */
-static void open_command(invar_answer *a, const char *head, bool last)
+static void open_command(invar_answer_text *a, const char *head, bool last)
 {
     for (size_t at = 0;;) {
         size_t end, found;
-        at = invar_piece_find(invar_answer_piece(a), at, head);
+        at = invar_str_view_find(invar_answer_text_piece(a), at, head);
         if (at >= a->length)
             return;
-        found = end = invar_piece_find(invar_answer_piece(a), at + strlen(head), "}");
+        found = end = invar_str_view_find(invar_answer_text_piece(a), at + strlen(head), "}");
         while (last && found < a->length) {
             end = found;
-            found = invar_piece_find(invar_answer_piece(a), end + 1, "}");
+            found = invar_str_view_find(invar_answer_text_piece(a), end + 1, "}");
         }
         if (end >= a->length)
             return;
@@ -109,10 +109,10 @@ static void open_command(invar_answer *a, const char *head, bool last)
 }
 
 /* What is between the first two dollars, if there are two. */
-static void keep_formula(invar_answer *a)
+static void keep_formula(invar_answer_text *a)
 {
-    size_t first = invar_piece_find(invar_answer_piece(a), 0, "$");
-    size_t second = invar_piece_find(invar_answer_piece(a), first + 1, "$");
+    size_t first = invar_str_view_find(invar_answer_text_piece(a), 0, "$");
+    size_t second = invar_str_view_find(invar_answer_text_piece(a), first + 1, "$");
 
     if (first >= a->length || second >= a->length)
         return;
@@ -120,24 +120,24 @@ static void keep_formula(invar_answer *a)
     erase(a, 0, first);
 }
 
-static size_t char_end(const invar_answer *a, size_t at)
+static size_t char_end(const invar_answer_text *a, size_t at)
 {
     for (at++; at < a->length && (a->text[at] & 0xC0) == 0x80;)
         at++;
     return at;
 }
 
-static void insert(invar_answer *a, size_t at, const char *text)
+static void insert(invar_answer_text *a, size_t at, const char *text)
 {
-    invar_answer_splice(a, at, 0, (invar_piece){text, strlen(text)});
+    invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
 }
 
 /* "frac12" becomes "frac{1}{2}", "sqrt3" "sqrt{3}". */
-static void brace_arguments(invar_answer *a, const char *word, bool two)
+static void brace_arguments(invar_answer_text *a, const char *word, bool two)
 {
     for (size_t at = 0;;) {
         size_t middle, end;
-        at = invar_piece_find(invar_answer_piece(a), at, word);
+        at = invar_str_view_find(invar_answer_text_piece(a), at, word);
         if (at >= a->length)
             return;
         at += strlen(word);
@@ -158,7 +158,7 @@ static void brace_arguments(invar_answer *a, const char *word, bool two)
 }
 
 /* "1,234" becomes "1234" when there is nothing but digits and commas. */
-static void join_digits(invar_answer *a)
+static void join_digits(invar_answer_text *a)
 {
     bool digit = false;
 
@@ -168,10 +168,10 @@ static void join_digits(invar_answer *a)
             return;
     }
     if (digit)
-        invar_answer_replace(a, ",", "");
+        invar_answer_text_replace(a, ",", "");
 }
 
-static void normalise(invar_answer *a, invar_piece piece)
+static void normalise(invar_answer_text *a, invar_str_view piece)
 {
     static const char *const replaced[][2] = {{"an ", ""},          {"a ", ""},
                                               {".$", "$"},          {"\\$", ""},
@@ -192,11 +192,11 @@ static void normalise(invar_answer *a, invar_piece piece)
 
     while (sign > 0 && piece.text[sign - 1] != '=')
         sign--;
-    invar_answer_set(a, (invar_piece){piece.text + sign, piece.length - sign});
+    invar_answer_text_set(a, (invar_str_view){piece.text + sign, piece.length - sign});
     for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++)
-        invar_answer_replace(a, replaced[i][0], replaced[i][1]);
+        invar_answer_text_replace(a, replaced[i][0], replaced[i][1]);
     for (size_t i = 0; i < sizeof removed / sizeof removed[0]; i++)
-        invar_answer_replace(a, removed[i], "");
+        invar_answer_text_replace(a, removed[i], "");
     keep_formula(a);
     open_command(a, "\\text{", false);
     open_command(a, "\\textbf{", false);
@@ -204,13 +204,13 @@ static void normalise(invar_answer *a, invar_piece piece)
     open_command(a, "\\boxed{", true);
     brace_arguments(a, "frac", true);
     brace_arguments(a, "sqrt", false);
-    invar_answer_replace(a, "$", "");
+    invar_answer_text_replace(a, "$", "");
     join_digits(a);
-    invar_answer_trim(a);
+    invar_answer_text_trim(a);
 }
 
 /* Labels of this data set are integers: "42.0" is "42". Other text stays as it is. */
-static void as_integer(invar_answer *a)
+static void as_integer(invar_answer_text *a)
 {
     char text[32];
     double value;
@@ -226,23 +226,23 @@ static void as_integer(invar_answer *a)
     if (!(value > -0x1p53 && value < 0x1p53))
         return;
     snprintf(text, sizeof text, "%lld", (long long)value);
-    invar_answer_set(a, (invar_piece){text, strlen(text)});
+    invar_answer_text_set(a, (invar_str_view){text, strlen(text)});
 }
 
-static bool is_right(const invar_rule_case *c)
+static bool is_right(const invar_reward_input *c)
 {
-    invar_answer given, expected;
-    invar_piece answer;
+    invar_answer_text given, expected;
+    invar_str_view answer;
 
     if (!last_answer(&answer, tail(c->response)))
         return false;
     normalise(&given, answer);
     normalise(&expected, c->label);
     as_integer(&expected);
-    return invar_answer_equal(&given, &expected);
+    return invar_answer_text_equal(&given, &expected);
 }
 
-invar_status invar_rule_dapo(double *out, const invar_rule_case *c)
+invar_status invar_reward_fn_dapo(double *out, const invar_reward_input *c)
 {
     bool right = is_right(c);
 

@@ -47,7 +47,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-static invar_status words_init(words *w, invar_piece piece)
+static invar_status words_init(words *w, invar_str_view piece)
 {
     size_t start = 0;
     void *block;
@@ -109,7 +109,7 @@ static double score(const words *given, const words *label)
     return 2.0 * precision * recall / (precision + recall);
 }
 
-invar_status invar_rule_f1(double *out, const invar_rule_case *c)
+invar_status invar_reward_fn_f1(double *out, const invar_reward_input *c)
 {
     words given, expected = {0};
     invar_status status = words_init(&given, c->response);

@@ -24,7 +24,7 @@ typedef struct question {
     size_t n_letters;
     const json_t *choices; /* NULL, a list or an object */
     char correct;          /* 0: not known */
-    invar_piece label;
+    invar_str_view label;
 } question;
 
 static char upper(char c)
@@ -40,7 +40,7 @@ static bool is_word(char c)
 /* ---- the letter in the response -------------------------------------------------------------- */
 
 /* An option's letter at `at` that stands alone; 0: there is none. */
-static char letter_at(const question *q, invar_piece p, size_t at)
+static char letter_at(const question *q, invar_str_view p, size_t at)
 {
     bool small;
 
@@ -54,7 +54,7 @@ static char letter_at(const question *q, invar_piece p, size_t at)
     return upper(p.text[at]);
 }
 
-static bool says(invar_piece p, size_t at, const char *word)
+static bool says(invar_str_view p, size_t at, const char *word)
 {
     size_t length = strlen(word);
 
@@ -67,7 +67,7 @@ static bool says(invar_piece p, size_t at, const char *word)
     return true;
 }
 
-static size_t skip(invar_piece p, size_t at, const char *set)
+static size_t skip(invar_str_view p, size_t at, const char *set)
 {
     while (at < p.length && p.text[at] && strchr(set, p.text[at]))
         at++;
@@ -75,7 +75,7 @@ static size_t skip(invar_piece p, size_t at, const char *set)
 }
 
 /* "answer is (B)", "Answer: **B**", "answer: \boxed{\text{B}}": the letter behind the word. */
-static char letter_behind(const question *q, invar_piece p, size_t at, const char *word)
+static char letter_behind(const question *q, invar_str_view p, size_t at, const char *word)
 {
     static const char *const commands[] = {"\\boxed", "\\text", "\\mathrm", "\\textbf"};
 
@@ -99,7 +99,7 @@ static char letter_behind(const question *q, invar_piece p, size_t at, const cha
 }
 
 /* "B is correct", "B is the correct ...". */
-static char letter_before(const question *q, invar_piece p, size_t at)
+static char letter_before(const question *q, invar_str_view p, size_t at)
 {
     char letter = letter_at(q, p, at);
 
@@ -112,7 +112,7 @@ static char letter_before(const question *q, invar_piece p, size_t at)
     return says(p, at, "correct") ? letter : 0;
 }
 
-static char find_letter(const question *q, invar_piece p)
+static char find_letter(const question *q, invar_str_view p)
 {
     static const char *const words[] = {"answer", "option", "choice"};
     char letter = 0;
@@ -133,14 +133,14 @@ static char find_letter(const question *q, invar_piece p)
     return letter;
 }
 
-static invar_piece after_thinking(invar_piece p)
+static invar_str_view after_thinking(invar_str_view p)
 {
     static const char mark[] = "</think>";
     size_t length = sizeof mark - 1;
 
     for (size_t at = p.length; at >= length; at--) {
         if (memcmp(p.text + at - length, mark, length) == 0)
-            return (invar_piece){p.text + at, p.length - at};
+            return (invar_str_view){p.text + at, p.length - at};
     }
     return p;
 }
@@ -148,7 +148,7 @@ static invar_piece after_thinking(invar_piece p)
 /* ---- text of options ------------------------------------------------------------------------- */
 
 /* Letters and digits in lower case, everything else one blank; blanks at both ends. (length + 3) */
-static size_t plain(char *out, invar_piece p)
+static size_t plain(char *out, invar_str_view p)
 {
     size_t n = 0;
 
@@ -167,7 +167,7 @@ static size_t plain(char *out, invar_piece p)
 }
 
 /* `exact`: the texts are the same; else: `target` is somewhere in `text`, as whole words. */
-static invar_status matches(bool *out, invar_piece target, invar_piece text, bool exact)
+static invar_status matches(bool *out, invar_str_view target, invar_str_view text, bool exact)
 {
     size_t room = target.length + 3, length;
     void *block;
@@ -183,11 +183,11 @@ static invar_status matches(bool *out, invar_piece target, invar_piece text, boo
     return INVAR_OK;
 }
 
-static invar_piece text_of(const json_t *value)
+static invar_str_view text_of(const json_t *value)
 {
     const char *text = json_string_value(value);
 
-    return (invar_piece){text ? text : "", text ? json_string_length(value) : 0};
+    return (invar_str_view){text ? text : "", text ? json_string_length(value) : 0};
 }
 
 static size_t choice_count(const question *q)
@@ -195,7 +195,7 @@ static size_t choice_count(const question *q)
     return json_is_array(q->choices) ? json_array_size(q->choices) : json_object_size(q->choices);
 }
 
-static invar_piece choice(const question *q, size_t index)
+static invar_str_view choice(const question *q, size_t index)
 {
     void *at;
 
@@ -222,12 +222,12 @@ static void take_letters(question *q, const json_t *metadata)
 {
     const json_t *given = json_object_get(metadata, "valid_letters");
     size_t n = choice_count(q) < LETTERS ? choice_count(q) : LETTERS;
-    invar_piece all = text_of(given);
+    invar_str_view all = text_of(given);
 
     for (size_t i = 0; i < all.length; i++)
         add_letter(q, all.text[i]);
     for (size_t i = 0; i < json_array_size(given); i++) {
-        invar_piece letter = text_of(json_array_get(given, i));
+        invar_str_view letter = text_of(json_array_get(given, i));
         if (letter.length == 1)
             add_letter(q, letter.text[0]);
     }
@@ -238,7 +238,7 @@ static void take_letters(question *q, const json_t *metadata)
         add_letter(q, (char)('A' + i));
 }
 
-static bool names_option(const question *q, invar_piece p)
+static bool names_option(const question *q, invar_str_view p)
 {
     return p.length == 1 && invar_is_letter(p.text[0]) && q->valid[upper(p.text[0]) - 'A'];
 }
@@ -246,7 +246,8 @@ static bool names_option(const question *q, invar_piece p)
 /* The right letter: named, or the one whose option is the label's text. */
 static invar_status take_correct(question *q, const json_t *metadata)
 {
-    invar_piece named = invar_piece_trim(text_of(json_object_get(metadata, "correct_letter")));
+    invar_str_view named =
+        invar_str_view_trim(text_of(json_object_get(metadata, "correct_letter")));
     bool same = false;
 
     if (named.length == 1)
@@ -262,10 +263,10 @@ static invar_status take_correct(question *q, const json_t *metadata)
 }
 
 /* Is the text of the right option, or the label's, in the response? */
-static invar_status judge_text(double *out, const question *q, invar_piece response,
+static invar_status judge_text(double *out, const question *q, invar_str_view response,
                                const json_t *metadata)
 {
-    invar_piece targets[4] = {{"", 0}};
+    invar_str_view targets[4] = {{"", 0}};
     bool found = false;
 
     for (size_t i = 0; q->correct && i < q->n_letters; i++) {
@@ -284,10 +285,10 @@ static invar_status judge_text(double *out, const question *q, invar_piece respo
     return INVAR_OK;
 }
 
-static invar_status judge(double *out, invar_piece response, invar_piece label,
+static invar_status judge(double *out, invar_str_view response, invar_str_view label,
                           const json_t *metadata)
 {
-    question q = {.label = invar_piece_trim(label)};
+    question q = {.label = invar_str_view_trim(label)};
     char letter;
 
     q.choices = json_object_get(metadata, "choices");
@@ -302,7 +303,7 @@ static invar_status judge(double *out, invar_piece response, invar_piece label,
     return judge_text(out, &q, response, metadata);
 }
 
-invar_status invar_rule_gpqa(double *out, const invar_rule_case *c)
+invar_status invar_reward_fn_gpqa(double *out, const invar_reward_input *c)
 {
     const char *metadata = c->sample->metadata;
     invar_status status;

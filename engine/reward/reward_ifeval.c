@@ -18,7 +18,7 @@
 /* A rule while it is checked. */
 typedef struct rule {
     const char *name;
-    invar_piece text;
+    invar_str_view text;
     const json_t *arguments; /* an object, or NULL */
     const invar_rl_sample *sample;
 } rule;
@@ -42,13 +42,13 @@ static invar_status count_argument(int64_t *out, const rule *r, const char *key)
     return INVAR_OK;
 }
 
-static invar_status text_argument(invar_piece *out, const rule *r, const char *key)
+static invar_status text_argument(invar_str_view *out, const rule *r, const char *key)
 {
     const json_t *value = json_object_get(r->arguments, key);
 
     if (!json_is_string(value) || json_string_length(value) == 0)
         return wrong_argument(r, key, "a text");
-    *out = (invar_piece){json_string_value(value), json_string_length(value)};
+    *out = (invar_str_view){json_string_value(value), json_string_length(value)};
     return INVAR_OK;
 }
 
@@ -73,7 +73,7 @@ static bool in_word(char c)
     return invar_is_letter(c) || invar_is_digit(c) || c == '_' || (c & 0x80) != 0;
 }
 
-static bool says(invar_piece text, size_t at, invar_piece what)
+static bool says(invar_str_view text, size_t at, invar_str_view what)
 {
     if (what.length > text.length - at)
         return false;
@@ -84,7 +84,7 @@ static bool says(invar_piece text, size_t at, invar_piece what)
 }
 
 /* How often it occurs, none in another, in any case; `whole`: as a word of its own. */
-static size_t occurrences(invar_piece text, invar_piece what, bool whole)
+static size_t occurrences(invar_str_view text, invar_str_view what, bool whole)
 {
     size_t count = 0;
 
@@ -100,13 +100,13 @@ static size_t occurrences(invar_piece text, invar_piece what, bool whole)
     return count;
 }
 
-static invar_piece next_line(invar_piece *rest)
+static invar_str_view next_line(invar_str_view *rest)
 {
     const char *end = rest->length ? memchr(rest->text, '\n', rest->length) : NULL;
-    invar_piece line = {rest->text, end ? (size_t)(end - rest->text) : rest->length};
+    invar_str_view line = {rest->text, end ? (size_t)(end - rest->text) : rest->length};
     size_t used = line.length + (end ? 1 : 0);
 
-    *rest = (invar_piece){rest->text + used, rest->length - used};
+    *rest = (invar_str_view){rest->text + used, rest->length - used};
     return line;
 }
 
@@ -123,10 +123,10 @@ static invar_status each_keyword(bool *out, const rule *r, const char *key, bool
         const json_t *word = json_array_get(list, i);
         if (!json_is_string(word) || json_string_length(word) == 0)
             return wrong_argument(r, key, "a list of texts");
-        *out =
-            *out &&
-            (occurrences(r->text, (invar_piece){json_string_value(word), json_string_length(word)},
-                         !wanted) > 0) == wanted;
+        *out = *out &&
+               (occurrences(r->text,
+                            (invar_str_view){json_string_value(word), json_string_length(word)},
+                            !wanted) > 0) == wanted;
     }
     return INVAR_OK;
 }
@@ -143,7 +143,7 @@ static invar_status forbidden_words(bool *out, const rule *r)
 
 static invar_status frequency(bool *out, const rule *r)
 {
-    invar_piece word;
+    invar_str_view word;
 
     INVAR_TRY(text_argument(&word, r, "keyword"));
     return compare(out, r, occurrences(r->text, word, false), "frequency", "relation");
@@ -151,7 +151,7 @@ static invar_status frequency(bool *out, const rule *r)
 
 static invar_status letter_frequency(bool *out, const rule *r)
 {
-    invar_piece letter;
+    invar_str_view letter;
 
     INVAR_TRY(text_argument(&letter, r, "letter"));
     return compare(out, r, occurrences(r->text, letter, false), "let_frequency", "let_relation");
@@ -185,13 +185,13 @@ static invar_status number_sentences(bool *out, const rule *r)
 /* Between lines "***"; none of them empty, but before the first and after the last. */
 static invar_status number_paragraphs(bool *out, const rule *r)
 {
-    invar_piece rest = invar_piece_trim(r->text);
+    invar_str_view rest = invar_str_view_trim(r->text);
     int64_t wanted, count = 0;
     bool filled = false, good = true;
 
     INVAR_TRY(count_argument(&wanted, r, "num_paragraphs"));
     while (rest.length > 0) {
-        invar_piece line = invar_piece_trim(next_line(&rest));
+        invar_str_view line = invar_str_view_trim(next_line(&rest));
         bool cut = line.length == 3 && memcmp(line.text, "***", 3) == 0;
         good = good && !(cut && !filled && count > 0);
         count += cut && filled;
@@ -205,12 +205,12 @@ static invar_status number_paragraphs(bool *out, const rule *r)
 
 static invar_status number_bullets(bool *out, const rule *r)
 {
-    invar_piece rest = r->text;
+    invar_str_view rest = r->text;
     int64_t wanted, count = 0;
 
     INVAR_TRY(count_argument(&wanted, r, "num_bullets"));
     while (rest.length > 0) {
-        invar_piece line = invar_piece_trim(next_line(&rest));
+        invar_str_view line = invar_str_view_trim(next_line(&rest));
         count += line.length > 1 &&
                  (line.text[0] == '-' || (line.text[0] == '*' && line.text[1] != '*'));
     }
@@ -219,17 +219,17 @@ static invar_status number_bullets(bool *out, const rule *r)
 }
 
 /* How often something that is not blank stands between two marks, in one line. */
-static size_t between(invar_piece text, const char *open, const char *close)
+static size_t between(invar_str_view text, const char *open, const char *close)
 {
-    size_t count = 0, at = invar_piece_find(text, 0, open);
+    size_t count = 0, at = invar_str_view_find(text, 0, open);
 
     while (at < text.length) {
-        size_t from = at + strlen(open), end = invar_piece_find(text, from, close);
-        invar_piece inside = {text.text + from, end - from};
+        size_t from = at + strlen(open), end = invar_str_view_find(text, from, close);
+        invar_str_view inside = {text.text + from, end - from};
         bool found = end < text.length && !memchr(inside.text, '\n', inside.length) &&
-                     invar_piece_trim(inside).length > 0;
+                     invar_str_view_trim(inside).length > 0;
         count += found;
-        at = invar_piece_find(text, found ? end + strlen(close) : from, open);
+        at = invar_str_view_find(text, found ? end + strlen(close) : from, open);
     }
     return count;
 }
@@ -261,7 +261,7 @@ static invar_status title(bool *out, const rule *r)
 
 static invar_status postscript(bool *out, const rule *r)
 {
-    invar_piece marker;
+    invar_str_view marker;
 
     INVAR_TRY(text_argument(&marker, r, "postscript_marker"));
     *out = occurrences(r->text, marker, false) > 0;
@@ -269,22 +269,22 @@ static invar_status postscript(bool *out, const rule *r)
 }
 
 /* Without the fence around it, "```json" or "```". */
-static invar_piece unfenced(invar_piece text)
+static invar_str_view unfenced(invar_str_view text)
 {
-    invar_piece rest = invar_piece_trim(text), last;
+    invar_str_view rest = invar_str_view_trim(text), last;
 
     if (rest.length < 6 || memcmp(rest.text, "```", 3) != 0)
         return rest;
     (void)next_line(&rest);
-    last = invar_piece_trim(rest);
+    last = invar_str_view_trim(rest);
     if (last.length < 3 || memcmp(last.text + last.length - 3, "```", 3) != 0)
         return rest;
-    return (invar_piece){last.text, last.length - 3};
+    return (invar_str_view){last.text, last.length - 3};
 }
 
 static invar_status json_format(bool *out, const rule *r)
 {
-    invar_piece text = unfenced(r->text);
+    invar_str_view text = unfenced(r->text);
     json_t *value = NULL;
 
     *out = invar_json_parse_raw(&value, "a response", text.text, text.length) == INVAR_OK;
@@ -323,13 +323,13 @@ static invar_status english_lowercase(bool *out, const rule *r)
 
 static invar_status no_comma(bool *out, const rule *r)
 {
-    *out = invar_piece_find(r->text, 0, ",") == r->text.length;
+    *out = invar_str_view_find(r->text, 0, ",") == r->text.length;
     return INVAR_OK;
 }
 
 static invar_status quotation(bool *out, const rule *r)
 {
-    invar_piece text = invar_piece_trim(r->text);
+    invar_str_view text = invar_str_view_trim(r->text);
 
     *out = text.length > 1 && text.text[0] == '"' && text.text[text.length - 1] == '"';
     return INVAR_OK;
@@ -337,12 +337,12 @@ static invar_status quotation(bool *out, const rule *r)
 
 static invar_status end_checker(bool *out, const rule *r)
 {
-    invar_piece text = invar_piece_trim(r->text), phrase;
+    invar_str_view text = invar_str_view_trim(r->text), phrase;
 
     INVAR_TRY(text_argument(&phrase, r, "end_phrase"));
-    phrase = invar_piece_trim(phrase);
+    phrase = invar_str_view_trim(phrase);
     if (text.length > 0 && text.text[text.length - 1] == '"')
-        text = invar_piece_trim((invar_piece){text.text, text.length - 1});
+        text = invar_str_view_trim((invar_str_view){text.text, text.length - 1});
     *out = phrase.length <= text.length && says(text, text.length - phrase.length, phrase);
     return INVAR_OK;
 }
@@ -389,7 +389,7 @@ static invar_status holds(bool *out, const rule *r)
 }
 
 /* How many of the rules hold. */
-static invar_status count_rules(size_t *held_out, size_t *all_out, const invar_rule_case *c,
+static invar_status count_rules(size_t *held_out, size_t *all_out, const invar_reward_input *c,
                                 const json_t *metadata)
 {
     const json_t *names = json_object_get(metadata, "instruction_id_list");
@@ -416,7 +416,7 @@ static invar_status count_rules(size_t *held_out, size_t *all_out, const invar_r
     return INVAR_OK;
 }
 
-invar_status invar_rule_ifeval(double *out, const invar_rule_case *c)
+invar_status invar_reward_fn_ifeval(double *out, const invar_reward_input *c)
 {
     const char *text = c->sample->metadata;
     size_t held, all;

@@ -14,7 +14,7 @@
 
 #include "base/invar_banned.h"
 
-static bool starts(const invar_answer *a, size_t at, const char *what)
+static bool starts(const invar_answer_text *a, size_t at, const char *what)
 {
     size_t length = strlen(what);
 
@@ -23,7 +23,7 @@ static bool starts(const invar_answer *a, size_t at, const char *what)
 }
 
 /* Bytes of the UTF-8 character at `at`, as far as there are any. */
-static size_t char_bytes(const invar_answer *a, size_t at)
+static size_t char_bytes(const invar_answer_text *a, size_t at)
 {
     size_t end = at + 1;
 
@@ -32,18 +32,18 @@ static size_t char_bytes(const invar_answer *a, size_t at)
     return end - at;
 }
 
-static void insert(invar_answer *a, size_t at, const char *text)
+static void insert(invar_answer_text *a, size_t at, const char *text)
 {
-    invar_answer_splice(a, at, 0, (invar_piece){text, strlen(text)});
+    invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
 }
 
-static void erase(invar_answer *a, size_t at, size_t length)
+static void erase(invar_answer_text *a, size_t at, size_t length)
 {
-    invar_answer_splice(a, at, length, (invar_piece){"", 0});
+    invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
 }
 
 /* \text{...} around the whole answer. */
-static void open_text(invar_answer *a)
+static void open_text(invar_answer_text *a)
 {
     static const char head[] = "\\text{";
     size_t length = sizeof head - 1;
@@ -52,18 +52,18 @@ static void open_text(invar_answer *a)
         return;
     erase(a, a->length - 1, 1);
     erase(a, 0, length);
-    invar_answer_trim(a);
+    invar_answer_text_trim(a);
 }
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
 /* "\sqrt3" becomes "\sqrt{3}". False: nothing follows. */
-static bool brace_roots(invar_answer *a)
+static bool brace_roots(invar_answer_text *a)
 {
     static const char root[] = "\\sqrt";
 
     for (size_t at = 0;;) {
-        at = invar_piece_find(invar_answer_piece(a), at, root);
+        at = invar_str_view_find(invar_answer_text_piece(a), at, root);
         if (at >= a->length)
             return true;
         at += sizeof root - 1;
@@ -77,14 +77,14 @@ static bool brace_roots(invar_answer *a)
 }
 
 /* "\frac12" becomes "\frac{1}{2}", "\frac1{72}" "\frac{1}{72}". False: nothing follows. */
-static bool brace_fractions(invar_answer *a)
+static bool brace_fractions(invar_answer_text *a)
 {
     static const char head[] = "\\frac";
-    invar_answer before = *a;
+    invar_answer_text before = *a;
 
     for (size_t at = 0;;) {
         size_t second;
-        at = invar_piece_find(invar_answer_piece(a), at, head);
+        at = invar_str_view_find(invar_answer_text_piece(a), at, head);
         if (at >= a->length)
             return true;
         at += sizeof head - 1;
@@ -107,7 +107,7 @@ static bool brace_fractions(invar_answer *a)
 }
 
 /* An integer as it is usually written: no sign but -, no leading zero. */
-static bool plain_integer(invar_piece p)
+static bool plain_integer(invar_str_view p)
 {
     bool minus = p.length > 0 && p.text[0] == '-';
     size_t first = minus ? 1 : 0;
@@ -122,44 +122,44 @@ static bool plain_integer(invar_piece p)
 }
 
 /* "3/4" becomes "\frac{3}{4}". */
-static void write_quotient(invar_answer *a)
+static void write_quotient(invar_answer_text *a)
 {
-    invar_piece all = invar_answer_piece(a);
-    size_t slash = invar_piece_find(all, 0, "/");
+    invar_str_view all = invar_answer_text_piece(a);
+    size_t slash = invar_str_view_find(all, 0, "/");
 
-    if (slash >= a->length || !plain_integer((invar_piece){a->text, slash}) ||
-        !plain_integer((invar_piece){a->text + slash + 1, a->length - slash - 1}))
+    if (slash >= a->length || !plain_integer((invar_str_view){a->text, slash}) ||
+        !plain_integer((invar_str_view){a->text + slash + 1, a->length - slash - 1}))
         return;
-    invar_answer_splice(a, slash, 1, (invar_piece){"}{", 2});
+    invar_answer_text_splice(a, slash, 1, (invar_str_view){"}{", 2});
     insert(a, 0, "\\frac{");
     insert(a, a->length, "}");
 }
 
 /* "x=5" becomes "5": one sign of equality, at most two characters before it. */
-static void drop_name(invar_answer *a)
+static void drop_name(invar_answer_text *a)
 {
-    invar_piece all = invar_answer_piece(a);
-    size_t sign = invar_piece_find(all, 0, "=");
+    invar_str_view all = invar_answer_text_piece(a);
+    size_t sign = invar_str_view_find(all, 0, "=");
 
-    if (sign < a->length && sign <= 2 && invar_piece_find(all, sign + 1, "=") == a->length)
+    if (sign < a->length && sign <= 2 && invar_str_view_find(all, sign + 1, "=") == a->length)
         erase(a, 0, sign + 1);
 }
 
 /* What stands before a unit, "\text{ m}". False: there is more than one. */
-static bool drop_unit(invar_answer *a)
+static bool drop_unit(invar_answer_text *a)
 {
     static const char unit[] = "\\text{ ";
-    size_t at = invar_piece_find(invar_answer_piece(a), 0, unit);
+    size_t at = invar_str_view_find(invar_answer_text_piece(a), 0, unit);
 
     if (at >= a->length)
         return true;
-    if (invar_piece_find(invar_answer_piece(a), at + 1, unit) < a->length)
+    if (invar_str_view_find(invar_answer_text_piece(a), at + 1, unit) < a->length)
         return false;
     erase(a, at, a->length - at);
     return true;
 }
 
-static bool rewrite(invar_answer *a)
+static bool rewrite(invar_answer_text *a)
 {
     static const char *const first[][2] = {
         {"\n", ""},     {"\\!", ""},     {"\\\\", "\\"},    {"tfrac", "frac"}, {"dfrac", "frac"},
@@ -167,31 +167,31 @@ static bool rewrite(invar_answer *a)
     };
 
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++)
-        invar_answer_replace(a, first[i][0], first[i][1]);
+        invar_answer_text_replace(a, first[i][0], first[i][1]);
     if (!drop_unit(a))
         return false;
-    invar_answer_replace(a, "\\%", "");
-    invar_answer_replace(a, " .", " 0.");
-    invar_answer_replace(a, "{.", "{0.");
+    invar_answer_text_replace(a, "\\%", "");
+    invar_answer_text_replace(a, " .", " 0.");
+    invar_answer_text_replace(a, "{.", "{0.");
     if (a->length > 0 && a->text[0] == '.')
         insert(a, 0, "0");
     drop_name(a);
     if (!brace_roots(a))
         return false;
-    invar_answer_replace(a, " ", "");
+    invar_answer_text_replace(a, " ", "");
     if (!brace_fractions(a))
         return false;
     if (strcmp(a->text, "0.5") == 0)
-        invar_answer_set(a, (invar_piece){"\\frac{1}{2}", 11});
+        invar_answer_text_set(a, (invar_str_view){"\\frac{1}{2}", 11});
     write_quotient(a);
     return true;
 }
 
-static void as_text(invar_answer *out, invar_piece piece)
+static void as_text(invar_answer_text *out, invar_str_view piece)
 {
-    invar_answer before;
+    invar_answer_text before;
 
-    invar_answer_set(out, invar_piece_trim(piece));
+    invar_answer_text_set(out, invar_str_view_trim(piece));
     open_text(out);
     before = *out;
     if (!rewrite(out))
@@ -201,7 +201,7 @@ static void as_text(invar_answer *out, invar_piece piece)
 /* ---- as a value ------------------------------------------------------------------------------ */
 
 /* "meters^2" and the like, wherever it stands. */
-static void drop_units(invar_answer *a)
+static void drop_units(invar_answer_text *a)
 {
     static const char *const units[] = {"degree", "cm",   "centimeter", "meter", "mile",  "second",
                                         "minute", "hour", "day",        "week",  "month", "year",
@@ -211,7 +211,7 @@ static void drop_units(invar_answer *a)
         size_t at = 0;
         for (;;) {
             size_t end, mark;
-            at = invar_piece_find(invar_answer_piece(a), at, units[i]);
+            at = invar_str_view_find(invar_answer_text_piece(a), at, units[i]);
             if (at >= a->length)
                 break;
             end = at + strlen(units[i]);
@@ -231,7 +231,7 @@ static void drop_units(invar_answer *a)
 }
 
 /* The end of the argument at `at`: of its braces, or of one character. 0: there is none. */
-static size_t argument_end(const invar_answer *a, size_t at)
+static size_t argument_end(const invar_answer_text *a, size_t at)
 {
     size_t depth = 0;
 
@@ -249,7 +249,7 @@ static size_t argument_end(const invar_answer *a, size_t at)
 }
 
 /* "{x+1}" becomes "(x+1)", "{12}" "12": parentheses only where leaving them out could mislead. */
-static void open_braces(invar_answer *a, size_t at, size_t end, bool always)
+static void open_braces(invar_answer_text *a, size_t at, size_t end, bool always)
 {
     bool composite = always;
 
@@ -260,12 +260,12 @@ static void open_braces(invar_answer *a, size_t at, size_t end, bool always)
         composite = composite || (!sign && !invar_is_digit(a->text[i]) && a->text[i] != '.');
     }
     composite = composite && end - at > 3;
-    invar_answer_splice(a, end - 1, 1, (invar_piece){")", composite ? 1 : 0});
-    invar_answer_splice(a, at, 1, (invar_piece){"(", composite ? 1 : 0});
+    invar_answer_text_splice(a, end - 1, 1, (invar_str_view){")", composite ? 1 : 0});
+    invar_answer_text_splice(a, at, 1, (invar_str_view){"(", composite ? 1 : 0});
 }
 
 /* From the right, so that arguments hold no fraction any more: "\frac{a}{b}" becomes " a/b". */
-static void open_fractions(invar_answer *a)
+static void open_fractions(invar_answer_text *a)
 {
     static const char head[] = "\\frac";
 
@@ -282,12 +282,12 @@ static void open_fractions(invar_answer *a)
         open_braces(a, middle, end, false);
         insert(a, middle, "/");
         open_braces(a, top, middle, false);
-        invar_answer_splice(a, at, top - at, (invar_piece){" ", 1});
+        invar_answer_text_splice(a, at, top - at, (invar_str_view){" ", 1});
     }
 }
 
 /* The argument of \sqrt, ^ and _ in parentheses, unless it is one character. */
-static void open_arguments(invar_answer *a)
+static void open_arguments(invar_answer_text *a)
 {
     for (size_t at = a->length; at-- > 0;) {
         bool root = starts(a, at, "\\sqrt");
@@ -300,7 +300,7 @@ static void open_arguments(invar_answer *a)
     }
 }
 
-static void open_latex(invar_answer *a)
+static void open_latex(invar_answer_text *a)
 {
     static const char *const plain[][2] = {
         {"\\left", ""},  {"\\right", ""},  {"\\infty", "inf"}, {"\\pi", "pi"},   {"\\cup", "u"},
@@ -308,16 +308,16 @@ static void open_latex(invar_answer *a)
         {"\\ ", " "},    {"\\,", ""},      {"\\;", ""},        {"\\:", ""},      {"\\!", ""},
         {"\\{", ""},     {"\\}", ""},      {"\\", ""}};
 
-    invar_answer_replace(a, "\\tfrac", "\\frac");
-    invar_answer_replace(a, "\\dfrac", "\\frac");
+    invar_answer_text_replace(a, "\\tfrac", "\\frac");
+    invar_answer_text_replace(a, "\\dfrac", "\\frac");
     open_fractions(a);
     open_arguments(a);
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
-        invar_answer_replace(a, plain[i][0], plain[i][1]);
+        invar_answer_text_replace(a, plain[i][0], plain[i][1]);
 }
 
 /* "7 3/4" becomes "7+3/4", "-7 3/4" "-7-3/4"; other blanks go. */
-static void join_mixed(invar_answer *a)
+static void join_mixed(invar_answer_text *a)
 {
     size_t out = 0;
     char sign = '+';
@@ -342,7 +342,7 @@ static void join_mixed(invar_answer *a)
 }
 
 /* "- 5" becomes "-5". */
-static void join_signs(invar_answer *a)
+static void join_signs(invar_answer_text *a)
 {
     for (size_t at = 0; at < a->length; at++) {
         while (a->text[at] == '-' && at + 1 < a->length && a->text[at + 1] == ' ')
@@ -351,7 +351,7 @@ static void join_signs(invar_answer *a)
 }
 
 /* "1,234,567" becomes "1234567"; the commas of "1,2" and "1,2345" stay. */
-static void join_thousands(invar_answer *a)
+static void join_thousands(invar_answer_text *a)
 {
     for (size_t at = 1; at + 3 < a->length; at++) {
         const char *c = a->text + at;
@@ -361,7 +361,7 @@ static void join_thousands(invar_answer *a)
     }
 }
 
-static void as_value(invar_answer *a, invar_piece piece)
+static void as_value(invar_answer_text *a, invar_str_view piece)
 {
     static const char *const first[][2] = {{"\\%", ""},
                                            {"\\$", ""},
@@ -373,33 +373,33 @@ static void as_value(invar_answer *a, invar_piece piece)
                                            {"billion", "*10^9"},
                                            {"trillion", "*10^12"}};
 
-    invar_answer_set(a, invar_piece_trim(piece));
+    invar_answer_text_set(a, invar_str_view_trim(piece));
     open_text(a);
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++)
-        invar_answer_replace(a, first[i][0], first[i][1]);
+        invar_answer_text_replace(a, first[i][0], first[i][1]);
     drop_units(a);
-    invar_answer_replace(a, "^{\\circ}", "");
-    invar_answer_replace(a, "^\\circ", "");
+    invar_answer_text_replace(a, "^{\\circ}", "");
+    invar_answer_text_replace(a, "^\\circ", "");
     if (a->length > 1 && a->text[0] == '{' && argument_end(a, 0) == a->length) {
         erase(a, a->length - 1, 1);
         erase(a, 0, 1);
     }
-    invar_answer_replace(a, ",\\! ", "");
-    invar_answer_replace(a, ",\\!", "");
+    invar_answer_text_replace(a, ",\\! ", "");
+    invar_answer_text_replace(a, ",\\!", "");
     open_latex(a);
     join_signs(a);
-    invar_answer_trim(a);
+    invar_answer_text_trim(a);
     join_mixed(a);
-    invar_answer_replace(a, "{", "");
-    invar_answer_replace(a, "}", "");
+    invar_answer_text_replace(a, "{", "");
+    invar_answer_text_replace(a, "}", "");
     if (a->length > 1 && a->text[a->length - 1] == '.')
         erase(a, a->length - 1, 1);
-    invar_answer_to_lower(a);
+    invar_answer_text_to_lower(a);
     join_thousands(a);
 }
 
 /* Digits with at most one point, a sign before: what counts as written out. */
-static bool is_decimal(invar_piece p)
+static bool is_decimal(invar_str_view p)
 {
     size_t points = 0;
 
@@ -415,27 +415,27 @@ static bool is_decimal(invar_piece p)
     return points < 2 && p.length > points;
 }
 
-static bool is_integer(invar_piece p)
+static bool is_integer(invar_str_view p)
 {
     invar_rational value;
 
     return is_decimal(p) && invar_rational_parse(&value, p) && value.bottom == 1;
 }
 
-static bool is_fraction(invar_piece p)
+static bool is_fraction(invar_str_view p)
 {
-    size_t slash = invar_piece_find(p, 0, "/");
-    invar_piece bottom;
+    size_t slash = invar_str_view_find(p, 0, "/");
+    invar_str_view bottom;
 
     if (slash >= p.length)
         return false;
-    bottom = (invar_piece){p.text + slash + 1, p.length - slash - 1};
-    return is_decimal((invar_piece){p.text, slash}) && is_decimal(bottom) &&
-           invar_piece_find(p, 0, ".") == p.length;
+    bottom = (invar_str_view){p.text + slash + 1, p.length - slash - 1};
+    return is_decimal((invar_str_view){p.text, slash}) && is_decimal(bottom) &&
+           invar_str_view_find(p, 0, ".") == p.length;
 }
 
 /* Two fractions must be the same text: an unreduced one is no answer. Nor is "4/2" for "2". */
-static bool equal_elements(invar_piece a, invar_piece b)
+static bool equal_elements(invar_str_view a, invar_str_view b)
 {
     invar_rational x, y;
 
@@ -453,7 +453,7 @@ static bool is_bracket(char c)
 }
 
 /* A tuple or an interval: brackets at both ends and nowhere else. */
-static bool is_tuple(const invar_answer *a)
+static bool is_tuple(const invar_answer_text *a)
 {
     if (a->length < 3 || !is_bracket(a->text[0]) || !is_bracket(a->text[a->length - 1]))
         return false;
@@ -465,15 +465,15 @@ static bool is_tuple(const invar_answer *a)
 }
 
 /* The element at `at`; empty at and behind the end. */
-static invar_piece element(const invar_answer *a, size_t at)
+static invar_str_view element(const invar_answer_text *a, size_t at)
 {
     size_t last = a->length - 1;
-    size_t end = invar_piece_find((invar_piece){a->text, last}, at, ",");
+    size_t end = invar_str_view_find((invar_str_view){a->text, last}, at, ",");
 
-    return at < last ? (invar_piece){a->text + at, end - at} : (invar_piece){"", 0};
+    return at < last ? (invar_str_view){a->text + at, end - at} : (invar_str_view){"", 0};
 }
 
-static size_t commas(const invar_answer *a)
+static size_t commas(const invar_answer_text *a)
 {
     size_t n = 0;
 
@@ -483,7 +483,7 @@ static size_t commas(const invar_answer *a)
 }
 
 /* Element by element; an interval's brackets count too, those of a single value do not. */
-static bool equal_tuples(const invar_answer *given, const invar_answer *label)
+static bool equal_tuples(const invar_answer_text *given, const invar_answer_text *label)
 {
     size_t left = commas(label), i = 1, j = 1;
     bool same_ends = given->text[0] == label->text[0] &&
@@ -492,7 +492,7 @@ static bool equal_tuples(const invar_answer *given, const invar_answer *label)
     if (left != commas(given) || (left > 0 && !same_ends))
         return false;
     for (;; left--) {
-        invar_piece a = element(given, i), b = element(label, j);
+        invar_str_view a = element(given, i), b = element(label, j);
         if (!equal_elements(a, b))
             return false;
         if (left == 0)
@@ -502,9 +502,9 @@ static bool equal_tuples(const invar_answer *given, const invar_answer *label)
     }
 }
 
-static bool equal_values(invar_piece given, invar_piece label)
+static bool equal_values(invar_str_view given, invar_str_view label)
 {
-    invar_answer a, b;
+    invar_answer_text a, b;
 
     as_value(&a, given);
     as_value(&b, label);
@@ -512,24 +512,25 @@ static bool equal_values(invar_piece given, invar_piece label)
         return false;
     if (is_tuple(&a) && is_tuple(&b))
         return equal_tuples(&a, &b);
-    return equal_elements(invar_answer_piece(&a), invar_answer_piece(&b));
+    return equal_elements(invar_answer_text_piece(&a), invar_answer_text_piece(&b));
 }
 
-invar_status invar_rule_math(double *out, const invar_rule_case *c)
+invar_status invar_reward_fn_math(double *out, const invar_reward_input *c)
 {
-    invar_piece given, label = c->label;
-    invar_answer a, b;
+    invar_str_view given, label = c->label;
+    invar_answer_text a, b;
 
     *out = 0.0;
-    if (!invar_piece_boxed(&given, c->response))
+    if (!invar_str_view_boxed(&given, c->response))
         return INVAR_OK;
-    if (invar_piece_find(label, 0, "\\boxed") < label.length && !invar_piece_boxed(&label, label))
+    if (invar_str_view_find(label, 0, "\\boxed") < label.length &&
+        !invar_str_view_boxed(&label, label))
         return INVAR_OK;
     if (label.length == 0)
         return INVAR_OK;
     as_text(&a, given);
     as_text(&b, label);
-    if (invar_answer_equal(&a, &b) || equal_values(given, label))
+    if (invar_answer_text_equal(&a, &b) || equal_values(given, label))
         *out = 1.0;
     return INVAR_OK;
 }

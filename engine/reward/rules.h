@@ -14,40 +14,40 @@
 extern "C" {
 #endif
 
-typedef struct invar_rule_case {
-    invar_piece response; /* or its last \boxed{} alone */
-    invar_piece label;    /* or the final answer in it */
+typedef struct invar_reward_input {
+    invar_str_view response; /* or its last \boxed{} alone */
+    invar_str_view label;    /* or the final answer in it */
     const invar_rl_sample *sample;
     invar_reward_parts *parts; /* where a rule with parts puts them */
-} invar_rule_case;
+} invar_reward_input;
 
-typedef invar_status invar_rule(double *out, const invar_rule_case *c);
+typedef invar_status invar_reward_fn(double *out, const invar_reward_input *c);
 
 /* What sets the rewards of rewards.def apart. */
-typedef struct invar_reward_facts {
-    invar_rule *judge;
+typedef struct invar_reward_traits {
+    invar_reward_fn *judge;
     bool needs_label;  /* nothing is right without one */
     bool final_answer; /* of a label "... #### 72", as GSM8K has them, 72 alone is compared */
     bool finds_box;    /* looks for \boxed{} itself: boxed_ changes nothing */
     bool asked;        /* a plug-in judges all samples, a server or a script of this program */
     bool has_parts;    /* reward-key can pick one */
     bool parts_by_key; /* but without reward-key it has none, as always */
-} invar_reward_facts;
+} invar_reward_traits;
 
 /* 1 when the last \boxed{} of the response is the label, as text or as a number; else 0. */
-invar_rule invar_rule_math;
+invar_reward_fn invar_reward_fn_math;
 
 /* 1 when what follows the last "Answer:" is the label, else -1: score; acc is 1 or 0. */
-invar_rule invar_rule_dapo;
+invar_reward_fn invar_reward_fn_dapo;
 
 /* The F1 of the words of both, 0 to 1. */
-invar_rule invar_rule_f1;
+invar_reward_fn invar_reward_fn_f1;
 
 /* The share of the rules in its metadata that the response obeys: loose; strict is 1 or 0. */
-invar_rule invar_rule_ifeval;
+invar_reward_fn invar_reward_fn_ifeval;
 
 /* 1 when the response names the right option; else 0. */
-invar_rule invar_rule_gpqa;
+invar_reward_fn invar_reward_fn_gpqa;
 
 #ifdef __cplusplus
 }

@@ -55,10 +55,10 @@ static void normalise_group(float *x, float *room, int64_t n, bool deviation)
 
 static bool uses_groups(const invar_rl_options *options)
 {
-    return options->rewards_normalization && invar_estimator_facts_of(options->estimator)->grouped;
+    return options->rewards_normalization && invar_estimator_traits_of(options->estimator)->grouped;
 }
 
-static void normalise_rewards(invar_estimation *w)
+static void normalise_rewards(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const bool deviation = w->options->std_normalization && w->facts->scaled;
@@ -77,7 +77,7 @@ static void normalise_rewards(invar_estimation *w)
 /* ---- after the estimator --------------------------------------------------------------------- */
 
 /* Minus the sampled reverse KL to the teacher. */
-static void distil(invar_estimation *w)
+static void distil(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
 
@@ -91,7 +91,7 @@ static void distil(invar_estimation *w)
 }
 
 /* Sum over samples in order, of the sum over each one's tokens. */
-static float sum_tokens(invar_estimation *w, float centre, bool squares)
+static float sum_tokens(invar_advantage_state *w, float centre, bool squares)
 {
     const invar_rl_batch *batch = w->batch;
 
@@ -107,7 +107,7 @@ static float sum_tokens(invar_estimation *w, float centre, bool squares)
 }
 
 /* Smallest and largest are the same: there is nothing to whiten but rounding errors. */
-static bool constant(const invar_estimation *w)
+static bool constant(const invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const float *first = NULL;
@@ -122,7 +122,7 @@ static bool constant(const invar_estimation *w)
     return true;
 }
 
-static void whiten(invar_estimation *w)
+static void whiten(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     bool equal = constant(w);
@@ -150,7 +150,7 @@ static invar_status need(const void *array, bool needed, const char *what, const
 
 static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_options *options)
 {
-    const invar_estimator_facts *facts = invar_estimator_facts_of(options->estimator);
+    const invar_estimator_traits *facts = invar_estimator_traits_of(options->estimator);
     const char *name = invar_choices_word(&invar_estimator_choices, (int)options->estimator);
     bool teacher = facts->teacher || options->opd_kl_coef > 0.0f;
     bool penalty = facts->penalised && options->kl_coef != 0.0f;
@@ -170,7 +170,7 @@ static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_opt
     return INVAR_OK;
 }
 
-static invar_status take_rewards(invar_estimation *w)
+static invar_status take_rewards(invar_advantage_state *w)
 {
     for (int64_t i = 0; i < w->batch->samples; i++) {
         float r = w->batch->reward ? w->batch->reward[i] : 0.0f;
@@ -183,7 +183,7 @@ static invar_status take_rewards(invar_estimation *w)
     return INVAR_OK;
 }
 
-static invar_status compute(invar_estimation *w)
+static invar_status compute(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const invar_rl_options *options = w->options;
@@ -196,25 +196,25 @@ static invar_status compute(invar_estimation *w)
         w->facts->estimate(w, i);
     distil(w);
     // Every input that took part is behind one of these two. Whitening would spread a fault.
-    INVAR_TRY(invar_tally_finite_all(&w->tally, w->advantage, "the advantage"));
-    INVAR_TRY(invar_tally_finite_all(&w->tally, w->returns, "the return"));
+    INVAR_TRY(invar_masked_stats_finite_all(&w->tally, w->advantage, "the advantage"));
+    INVAR_TRY(invar_masked_stats_finite_all(&w->tally, w->returns, "the return"));
     if (options->normalize_advantages || w->facts->whitened)
         whiten(w);
-    return invar_tally_finite_all(&w->tally, w->advantage, "the whitened advantage");
+    return invar_masked_stats_finite_all(&w->tally, w->advantage, "the whitened advantage");
 }
 
 invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
                                  const invar_rl_batch *batch, const invar_rl_options *options)
 {
-    invar_estimation w = {.batch = batch,
-                          .options = options,
-                          .facts = invar_estimator_facts_of(options->estimator),
-                          .advantage = advantage_out};
+    invar_advantage_state w = {.batch = batch,
+                               .options = options,
+                               .facts = invar_estimator_traits_of(options->estimator),
+                               .advantage = advantage_out};
     invar_status status;
     void *block;
 
     INVAR_TRY(check_arrays(batch, options));
-    INVAR_TRY(invar_tally_init(&w.tally, batch, options->per_token_loss));
+    INVAR_TRY(invar_masked_stats_init(&w.tally, batch, options->per_token_loss));
     w.reward = w.tally.sums; // no column is used here
     w.returns = returns_out;
     if (!returns_out) {
@@ -227,7 +227,7 @@ invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
     status = compute(&w);
 done:
     invar_free(w.owned);
-    invar_tally_release(&w.tally);
+    invar_masked_stats_release(&w.tally);
     return status;
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/invar_banned.h"
 
-static const invar_estimator_facts facts[INVAR_ESTIMATOR_COUNT] = {
+static const invar_estimator_traits facts[INVAR_ESTIMATOR_COUNT] = {
 #define INVAR_ESTIMATOR(ID, NAME, ...) [INVAR_ESTIMATOR_##ID] = {__VA_ARGS__},
 #include "engine/rl/estimators.def"
 #undef INVAR_ESTIMATOR
@@ -25,14 +25,14 @@ static const char *const names[INVAR_ESTIMATOR_COUNT] = {
 
 const invar_choices invar_estimator_choices = {names, INVAR_ESTIMATOR_COUNT};
 
-const invar_estimator_facts *invar_estimator_facts_of(invar_estimator estimator)
+const invar_estimator_traits *invar_estimator_traits_of(invar_estimator estimator)
 {
     INVAR_CHECK((unsigned)estimator < INVAR_ESTIMATOR_COUNT);
     return &facts[estimator];
 }
 
 /* kl_coef times the divergence at token t; +0 where the coefficient is 0. */
-static float penalty(const invar_estimation *e, int64_t t)
+static float penalty(const invar_advantage_state *e, int64_t t)
 {
     const invar_rl_batch *batch = e->batch;
     invar_kl_term term;
@@ -43,7 +43,7 @@ static float penalty(const invar_estimation *e, int64_t t)
     return e->options->kl_coef * term.value;
 }
 
-void invar_estimate_reward(invar_estimation *e, int64_t sample)
+void invar_estimate_reward(invar_advantage_state *e, int64_t sample)
 {
     for (int64_t t = e->batch->start[sample]; t < e->batch->start[sample + 1]; t++) {
         float a = e->facts->judged ? e->reward[sample] : 0.0f;
@@ -55,14 +55,14 @@ void invar_estimate_reward(invar_estimation *e, int64_t sample)
 }
 
 /* The reward of token t alone: minus the penalty, and the sample's at the last one that counts. */
-static float token_reward(const invar_estimation *e, int64_t sample, int64_t t, bool last)
+static float token_reward(const invar_advantage_state *e, int64_t sample, int64_t t, bool last)
 {
     float g = -penalty(e, t);
 
     return last ? g + e->reward[sample] : g;
 }
 
-void invar_estimate_return(invar_estimation *e, int64_t sample)
+void invar_estimate_return(invar_advantage_state *e, int64_t sample)
 {
     float sum = 0.0f;
     bool last = true;
@@ -79,7 +79,7 @@ void invar_estimate_return(invar_estimation *e, int64_t sample)
     }
 }
 
-void invar_estimate_gae(invar_estimation *e, int64_t sample)
+void invar_estimate_gae(invar_advantage_state *e, int64_t sample)
 {
     const float *value = e->batch->values;
     float gamma = e->options->gamma, decay = gamma * e->options->lambd;

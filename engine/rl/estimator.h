@@ -12,23 +12,23 @@
 extern "C" {
 #endif
 
-typedef struct invar_estimator_facts invar_estimator_facts;
+typedef struct invar_estimator_traits invar_estimator_traits;
 
 /* Advantages at work; a token's arrays are flat. */
-typedef struct invar_estimation {
-    invar_tally tally;
+typedef struct invar_advantage_state {
+    invar_masked_stats tally;
     const invar_rl_batch *batch;
     const invar_rl_options *options;
-    const invar_estimator_facts *facts;
+    const invar_estimator_traits *facts;
     float *reward;    /* (samples) after normalisation */
     float *advantage; /* (T) */
     float *returns;   /* (T); the caller's, or memory of our own */
     float *owned;     /* that memory */
-} invar_estimation;
+} invar_advantage_state;
 
-struct invar_estimator_facts {
+struct invar_estimator_traits {
     /* Writes advantage and return of the sample's tokens that the mask counts; others are +0. */
-    void (*estimate)(invar_estimation *e, int64_t sample);
+    void (*estimate)(invar_advantage_state *e, int64_t sample);
     bool judged;    /* needs rewards; else they are not read */
     bool grouped;   /* from a reward its group's mean is subtracted */
     bool scaled;    /* and it is divided by the group's deviation */
@@ -41,19 +41,19 @@ struct invar_estimator_facts {
 };
 
 /* `estimator` is in range. */
-const invar_estimator_facts *invar_estimator_facts_of(invar_estimator estimator);
+const invar_estimator_traits *invar_estimator_traits_of(invar_estimator estimator);
 
 /* The sample's reward at every token; less the penalty at each, where there is one. */
-void invar_estimate_reward(invar_estimation *e, int64_t sample);
+void invar_estimate_reward(invar_advantage_state *e, int64_t sample);
 
 /* Discounted sum to the end. Masked tokens have no reward, but each costs a factor gamma. */
-void invar_estimate_return(invar_estimation *e, int64_t sample);
+void invar_estimate_return(invar_advantage_state *e, int64_t sample);
 
 /*
  * GAE over the tokens that count, as if the others were not there; after the last one: 0. Each
  * branch is an episode of its own, with the sample's reward at its end.
  */
-void invar_estimate_gae(invar_estimation *e, int64_t sample);
+void invar_estimate_gae(invar_advantage_state *e, int64_t sample);
 
 #ifdef __cplusplus
 }

@@ -19,7 +19,7 @@ static void *carve(invar_carver *c, int64_t count, size_t size)
     return invar_carve(c, (size_t)count * size);
 }
 
-static void lay_out(invar_flat *f, invar_carver *c, const invar_flat_wants *wants)
+static void lay_out(invar_token_arrays *f, invar_carver *c, const invar_token_array_flags *wants)
 {
     f->start = carve(c, f->samples + 1, sizeof *f->start);
     f->group = carve(c, f->samples, sizeof *f->group);
@@ -51,7 +51,7 @@ static void mark_branches(uint8_t *begins, const invar_rl_sample *s)
         begins[s->cuts[i] - s->prompt_tokens] = 1;
 }
 
-static void fill(invar_flat *f, const invar_rl_samples *samples)
+static void fill(invar_token_arrays *f, const invar_rl_samples *samples)
 {
     int64_t at = 0;
 
@@ -75,12 +75,12 @@ static void fill(invar_flat *f, const invar_rl_samples *samples)
     f->start[f->samples] = at;
 }
 
-invar_status invar_flat_make(invar_flat *out, const invar_rl_samples *samples,
-                             const invar_flat_wants *wants)
+invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_samples *samples,
+                                     const invar_token_array_flags *wants)
 {
     invar_carver c = {NULL, 0};
 
-    *out = (invar_flat){.samples = samples->count};
+    *out = (invar_token_arrays){.samples = samples->count};
     for (int64_t i = 0; i < samples->count; i++)
         out->tokens += invar_rl_sample_response(&samples->items[i]);
     lay_out(out, &c, wants);
@@ -91,10 +91,10 @@ invar_status invar_flat_make(invar_flat *out, const invar_rl_samples *samples,
     return INVAR_OK;
 }
 
-void invar_flat_release(invar_flat *flat)
+void invar_token_arrays_release(invar_token_arrays *flat)
 {
     invar_free(flat->memory);
-    *flat = (invar_flat){0};
+    *flat = (invar_token_arrays){0};
 }
 
 static const float *from(const float *array, int64_t token)
@@ -102,14 +102,15 @@ static const float *from(const float *array, int64_t token)
     return array ? array + token : NULL;
 }
 
-void invar_flat_starts(int64_t *out, const invar_flat *f, int64_t first, int64_t count)
+void invar_token_arrays_starts(int64_t *out, const invar_token_arrays *f, int64_t first,
+                               int64_t count)
 {
     for (int64_t i = 0; i <= count; i++)
         out[i] = f->start[first + i] - f->start[first];
 }
 
-invar_rl_batch invar_flat_batch(const invar_flat *f, int64_t first, int64_t count,
-                                const int64_t *start)
+invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *f, int64_t first, int64_t count,
+                                        const int64_t *start)
 {
     int64_t token = f->start[first];
 
@@ -129,7 +130,7 @@ invar_rl_batch invar_flat_batch(const invar_flat *f, int64_t first, int64_t coun
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-double invar_flat_pass_at(const invar_flat *f, int64_t k)
+double invar_token_arrays_pass_at(const invar_token_arrays *f, int64_t k)
 {
     double total = 0.0;
     int64_t groups = 0;
@@ -166,7 +167,7 @@ static float size_of(float a, float b)
     return d == d ? d : 0x1p127f; // a NaN differs from everything
 }
 
-static invar_status percentiles(invar_logp_gap *out, float *sizes, int64_t count)
+static invar_status percentiles(invar_logp_diff *out, float *sizes, int64_t count)
 {
     const void **order = NULL;
     invar_status status;
@@ -184,10 +185,10 @@ static invar_status percentiles(invar_logp_gap *out, float *sizes, int64_t count
     return status;
 }
 
-invar_logp_gap invar_flat_worst(const invar_flat *flat, int64_t first, int64_t count,
-                                const float *a, const float *b)
+invar_logp_diff invar_token_arrays_worst(const invar_token_arrays *flat, int64_t first,
+                                         int64_t count, const float *a, const float *b)
 {
-    invar_logp_gap gap = {.sample = -1, .position = -1};
+    invar_logp_diff gap = {.sample = -1, .position = -1};
 
     for (int64_t i = 0; i < count; i++)
         for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
@@ -202,14 +203,14 @@ invar_logp_gap invar_flat_worst(const invar_flat *flat, int64_t first, int64_t c
     return gap;
 }
 
-invar_status invar_flat_gap(invar_logp_gap *out, const invar_flat *flat, int64_t first,
-                            int64_t count, const float *a, const float *b)
+invar_status invar_token_arrays_gap(invar_logp_diff *out, const invar_token_arrays *flat,
+                                    int64_t first, int64_t count, const float *a, const float *b)
 {
     int64_t begin = flat->start[first], tokens = flat->start[first + count] - begin, drawn = 0;
     float *sizes = NULL;
     invar_status status;
 
-    *out = invar_flat_worst(flat, first, count, a, b);
+    *out = invar_token_arrays_worst(flat, first, count, a, b);
     if (out->differ == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 /* Arrays that are not wanted stay NULL. */
-typedef struct invar_flat {
+typedef struct invar_token_arrays {
     int64_t samples;
     int64_t tokens;
     int64_t *start;      /* (samples + 1) */
@@ -36,49 +36,51 @@ typedef struct invar_flat {
     float *advantage;
     float *returns;
     void *memory;
-} invar_flat;
+} invar_token_arrays;
 
 /* What beside the always present arrays is wanted. */
-typedef struct invar_flat_wants {
+typedef struct invar_token_array_flags {
     bool reference, teacher, critic;
-} invar_flat_wants;
+} invar_token_array_flags;
 
 /* Lays out all, fills start, group, reward, mask, drawn and rollout_logp. Released before. */
-invar_status invar_flat_make(invar_flat *out, const invar_rl_samples *samples,
-                             const invar_flat_wants *wants) INVAR_MUST_USE;
-void invar_flat_release(invar_flat *flat);
+invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_samples *samples,
+                                     const invar_token_array_flags *wants) INVAR_MUST_USE;
+void invar_token_arrays_release(invar_token_arrays *flat);
 
 /* (count + 1) where the tokens of samples [first, first + count) start, from 0. */
-void invar_flat_starts(int64_t *out, const invar_flat *flat, int64_t first, int64_t count);
+void invar_token_arrays_starts(int64_t *out, const invar_token_arrays *flat, int64_t first,
+                               int64_t count);
 
 /*
  * The view of samples [first, first + count), with all that is there; borrowed, like `start`, which
- * invar_flat_starts has made for them.
+ * invar_token_arrays_starts has made for them.
  */
-invar_rl_batch invar_flat_batch(const invar_flat *flat, int64_t first, int64_t count,
-                                const int64_t *start);
+invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *flat, int64_t first,
+                                        int64_t count, const int64_t *start);
 
 /*
  * pass@k, unbiased: 1 - C(n - c, k) / C(n, k), a reward of 1 being correct; mean over groups. A
  * group of fewer than k samples counts with all that it has.
  */
-double invar_flat_pass_at(const invar_flat *flat, int64_t k);
+double invar_token_arrays_pass_at(const invar_token_arrays *flat, int64_t k);
 
 /* Where two arrays of log-probabilities differ most, of the tokens that were drawn. */
-typedef struct invar_logp_gap {
+typedef struct invar_logp_diff {
     float max, p50, p99;
     int64_t sample;   /* its place in the range; -1: no difference */
     int64_t position; /* token of its response; -1 */
     int64_t differ;   /* tokens that differ in any bit */
-} invar_logp_gap;
+} invar_logp_diff;
 
 /* Of samples [first, first + count), without percentiles. NaN counts as the largest difference. */
-invar_logp_gap invar_flat_worst(const invar_flat *flat, int64_t first, int64_t count,
-                                const float *a, const float *b);
+invar_logp_diff invar_token_arrays_worst(const invar_token_arrays *flat, int64_t first,
+                                         int64_t count, const float *a, const float *b);
 
 /* The same with percentiles. */
-invar_status invar_flat_gap(invar_logp_gap *out, const invar_flat *flat, int64_t first,
-                            int64_t count, const float *a, const float *b) INVAR_MUST_USE;
+invar_status invar_token_arrays_gap(invar_logp_diff *out, const invar_token_arrays *flat,
+                                    int64_t first, int64_t count, const float *a,
+                                    const float *b) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

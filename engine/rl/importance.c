@@ -22,7 +22,7 @@ static const float NORMALISER_LEAST = 1e-8f;
 
 typedef struct work {
     invar_importance *importance;
-    invar_tally *tally;
+    invar_masked_stats *tally;
     const invar_rl_batch *batch;
     const invar_rl_options *options;
     float low, high, rs_low, rs_high; /* MIS, defaults resolved */
@@ -46,11 +46,11 @@ static float sum_of(const work *w, int64_t sample, value_fn value, float bound)
 
 static void add_column(const work *w, const char *name, value_fn value, float bound)
 {
-    int column = invar_tally_add(w->tally, name);
+    int column = invar_masked_stats_add(w->tally, name);
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
         sum_of(w, i, value, bound);
-        invar_tally_put(w->tally, column, i, w->tally->row);
+        invar_masked_stats_put(w->tally, column, i, w->tally->row);
     }
 }
 
@@ -205,8 +205,8 @@ static void veto(const work *w)
 {
     const int64_t *start = w->batch->start;
     float least = invar_log(w->options->mis_veto);
-    int tokens = invar_tally_add(w->tally, "mis_rs_catastrophic_token_fraction");
-    int samples = invar_tally_add(w->tally, "mis_rs_catastrophic_seq_fraction");
+    int tokens = invar_masked_stats_add(w->tally, "mis_rs_catastrophic_token_fraction");
+    int samples = invar_masked_stats_add(w->tally, "mis_rs_catastrophic_seq_fraction");
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
         bool any = false;
@@ -215,8 +215,8 @@ static void veto(const work *w)
             w->tally->row[t - start[i]] = bad ? 1.0f : 0.0f;
             any = any || bad;
         }
-        invar_tally_put(w->tally, tokens, i, w->tally->row);
-        invar_tally_put_all(w->tally, samples, i, any ? 1.0f : 0.0f);
+        invar_masked_stats_put(w->tally, tokens, i, w->tally->row);
+        invar_masked_stats_put_all(w->tally, samples, i, any ? 1.0f : 0.0f);
         if (any)
             memset(w->importance->keep + start[i], 0, (size_t)(start[i + 1] - start[i]));
     }
@@ -266,7 +266,7 @@ static void bound_weights(const work *w)
 static void normalise(const work *w)
 {
     bool token = w->options->mis_level == INVAR_MIS_LEVEL_TOKEN;
-    int column = invar_tally_add(w->tally, "mis_batch_norm_factor");
+    int column = invar_masked_stats_add(w->tally, "mis_batch_norm_factor");
     float tokens = w->tally->tokens < 1.0f ? 1.0f : w->tally->tokens, mean;
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
@@ -279,14 +279,14 @@ static void normalise(const work *w)
     for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++)
         w->importance->weight[t] = w->importance->weight[t] / mean;
     for (int64_t i = 0; i < w->batch->samples; i++)
-        invar_tally_put_all(w->tally, column, i, mean);
+        invar_masked_stats_put_all(w->tally, column, i, mean);
 }
 
 static void extremes(const work *w)
 {
     const int64_t *start = w->batch->start;
-    int least = invar_tally_add(w->tally, "mis_is_ratio_min_final");
-    int most = invar_tally_add(w->tally, "mis_is_ratio_max_final");
+    int least = invar_masked_stats_add(w->tally, "mis_is_ratio_min_final");
+    int most = invar_masked_stats_add(w->tally, "mis_is_ratio_max_final");
 
     for (int64_t i = 0; i < w->batch->samples; i++) {
         float low = 0.0f, high = 0.0f;
@@ -299,8 +299,8 @@ static void extremes(const work *w)
             high = !any || x > high ? x : high;
             any = true;
         }
-        invar_tally_put_all(w->tally, least, i, low);
-        invar_tally_put_all(w->tally, most, i, high);
+        invar_masked_stats_put_all(w->tally, least, i, low);
+        invar_masked_stats_put_all(w->tally, most, i, high);
     }
 }
 
@@ -315,7 +315,7 @@ static void perplexities(const work *w)
     int first = w->tally->columns;
 
     for (int i = 0; i < VALUES; i++)
-        invar_tally_add(w->tally, names[i]);
+        invar_masked_stats_add(w->tally, names[i]);
     for (int64_t i = 0; i < w->batch->samples; i++) {
         float count = count_of(w, i);
         float old = sum_of(w, i, old_at, 0.0f) / count;
@@ -333,7 +333,7 @@ static void perplexities(const work *w)
                                       squares - 1.0f,
                                       sequence * sequence - 1.0f};
         for (int j = 0; j < VALUES; j++)
-            invar_tally_put_all(w->tally, first + j, i, values[j]);
+            invar_masked_stats_put_all(w->tally, first + j, i, values[j]);
     }
 }
 
@@ -368,12 +368,12 @@ static bool comparable(const invar_rl_batch *batch)
            !batch->copied;
 }
 
-invar_status invar_importance_init(invar_importance *out, invar_tally *tally,
+invar_status invar_importance_init(invar_importance *out, invar_masked_stats *tally,
                                    const invar_rl_options *options)
 {
     const invar_rl_batch *batch = tally->batch;
     size_t tokens = (size_t)batch->start[batch->samples];
-    bool policy = invar_loss_facts_of(options->loss)->policy;
+    bool policy = invar_loss_traits_of(options->loss)->policy;
     work w = {.importance = out, .tally = tally, .batch = batch, .options = options};
     void *block;
 
@@ -404,7 +404,7 @@ void invar_importance_release(invar_importance *importance)
     memset(importance, 0, sizeof *importance);
 }
 
-float invar_importance_distance(const invar_tally *tally, int64_t sample, const float *now)
+float invar_importance_distance(const invar_masked_stats *tally, int64_t sample, const float *now)
 {
     const invar_rl_batch *batch = tally->batch;
     int64_t first = batch->start[sample], tokens = batch->start[sample + 1] - first;

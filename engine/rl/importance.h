@@ -23,12 +23,12 @@ typedef struct invar_importance {
 } invar_importance;
 
 /* Adds the columns tis* or mis_* to the tally. */
-invar_status invar_importance_init(invar_importance *out, invar_tally *tally,
+invar_status invar_importance_init(invar_importance *out, invar_masked_stats *tally,
                                    const invar_rl_options *options) INVAR_MUST_USE;
 void invar_importance_release(invar_importance *importance);
 
 /* OPSM's distance of a sample: the mean of old - now over the tokens that count. */
-float invar_importance_distance(const invar_tally *tally, int64_t sample, const float *now);
+float invar_importance_distance(const invar_masked_stats *tally, int64_t sample, const float *now);
 
 #ifdef __cplusplus
 }

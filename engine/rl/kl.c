@@ -71,7 +71,7 @@ static invar_kl_term low_var(float logp, float base)
     return (invar_kl_term){value, y == far ? -(y + value) : 0.0f};
 }
 
-static const invar_kl_facts facts[INVAR_KL_COUNT] = {
+static const invar_kl_traits facts[INVAR_KL_COUNT] = {
 #define INVAR_KL(ID, NAME, ...) [INVAR_KL_##ID] = {__VA_ARGS__},
 #include "engine/rl/kls.def"
 #undef INVAR_KL
@@ -85,13 +85,13 @@ static const char *const names[INVAR_KL_COUNT] = {
 
 const invar_choices invar_kl_choices = {names, INVAR_KL_COUNT};
 
-const invar_kl_facts *invar_kl_facts_of(invar_kl type)
+const invar_kl_traits *invar_kl_traits_of(invar_kl type)
 {
     INVAR_CHECK((unsigned)type < INVAR_KL_COUNT);
     return &facts[type];
 }
 
-static invar_kl_term bound(const invar_kl_facts *kl, invar_kl_term term)
+static invar_kl_term bound(const invar_kl_traits *kl, invar_kl_term term)
 {
     if (kl->limit > 0.0f && invar_abs_f32(term.value) > kl->limit) {
         term.value = term.value > 0.0f ? kl->limit : -kl->limit;
@@ -102,14 +102,14 @@ static invar_kl_term bound(const invar_kl_facts *kl, invar_kl_term term)
 
 invar_kl_term invar_kl_at(invar_kl type, float logp, float base)
 {
-    const invar_kl_facts *kl = invar_kl_facts_of(type);
+    const invar_kl_traits *kl = invar_kl_traits_of(type);
 
     return bound(kl, kl->at(logp, base));
 }
 
 invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old)
 {
-    const invar_kl_facts *kl = invar_kl_facts_of(type);
+    const invar_kl_traits *kl = invar_kl_traits_of(type);
     invar_kl_term term = kl->at(logp, base);
     invar_ratio ratio = invar_ratio_of(logp - old);
     float moving = ratio.cut ? 0.0f : term.value;

@@ -27,14 +27,14 @@ typedef struct invar_kl_term {
     float slope; /* with respect to logp */
 } invar_kl_term;
 
-typedef struct invar_kl_facts {
+typedef struct invar_kl_traits {
     invar_kl_term (*at)(float logp, float base);
     float limit; /* of its value, in both directions; 0: none */
     bool flat;   /* the mean of its derivative says nothing: no use as a loss, only as a metric */
-} invar_kl_facts;
+} invar_kl_traits;
 
 /* `type` is in range. */
-const invar_kl_facts *invar_kl_facts_of(invar_kl type);
+const invar_kl_traits *invar_kl_traits_of(invar_kl type);
 
 /* Equal arguments give exactly 0. */
 invar_kl_term invar_kl_at(invar_kl type, float logp, float base);

@@ -31,17 +31,17 @@ typedef struct columns {
 struct invar_loss {
     const invar_rl_batch *batch;
     invar_rl_options options;
-    const invar_loss_facts *facts;
+    const invar_loss_traits *facts;
     bool one_ratio; /* a sample has one, the mean of its tokens' */
     const float *advantage;
     const float *returns;
-    invar_tally tally;
+    invar_masked_stats tally;
     invar_importance importance;
     columns at;
     float divisor; /* of the main term; 0: that of the reduction */
     float *rows;   /* (ROWS, longest) */
     uint8_t *seen; /* (samples) */
-    invar_loss_metric metrics[INVAR_TALLY_COLUMNS + 1];
+    invar_loss_metric metrics[INVAR_MASKED_STATS_COLUMNS + 1];
 };
 
 /* Per-token values of the sample at hand. */
@@ -53,7 +53,7 @@ static float *row_of(const invar_loss *loss, int row)
 }
 
 /* One sample of a run. */
-struct invar_loss_view {
+struct invar_loss_sample_view {
     int64_t sample;
     int64_t first; /* its first token in the batch */
     int64_t tokens;
@@ -91,7 +91,7 @@ static void clip_token(const invar_loss *loss, invar_ratio ratio, float a, float
 }
 
 /* The mean of the log-ratios over the sample, or each token's own. */
-static void log_ratios(invar_loss *loss, const invar_loss_view *v)
+static void log_ratios(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const float *old = loss->batch->old_logp + v->first;
     float *log_ratio = row_of(loss, ROW_LOG_RATIO);
@@ -106,7 +106,7 @@ static void log_ratios(invar_loss *loss, const invar_loss_view *v)
     }
 }
 
-static invar_status policy_rows(invar_loss *loss, const invar_loss_view *v)
+static invar_status policy_rows(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const float *weight = loss->importance.weight ? loss->importance.weight + v->first : NULL;
     const float *log_ratio = row_of(loss, ROW_LOG_RATIO);
@@ -133,7 +133,7 @@ static invar_status policy_rows(invar_loss *loss, const invar_loss_view *v)
     return INVAR_OK;
 }
 
-static invar_status sft_rows(invar_loss *loss, const invar_loss_view *v)
+static invar_status sft_rows(invar_loss *loss, const invar_loss_sample_view *v)
 {
     for (int64_t t = 0; t < v->tokens; t++) {
         row_of(loss, ROW_LOSS)[t] = -v->now[t];
@@ -142,7 +142,7 @@ static invar_status sft_rows(invar_loss *loss, const invar_loss_view *v)
     return INVAR_OK;
 }
 
-static invar_status value_rows(invar_loss *loss, const invar_loss_view *v)
+static invar_status value_rows(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const float *returns = loss->returns + v->first;
     float clip = loss->options.value_clip;
@@ -164,7 +164,7 @@ static invar_status value_rows(invar_loss *loss, const invar_loss_view *v)
     return INVAR_OK;
 }
 
-static invar_status custom_rows(invar_loss *loss, const invar_loss_view *v)
+static invar_status custom_rows(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const invar_rl_batch *b = loss->batch;
     int64_t first = v->first;
@@ -184,7 +184,7 @@ static invar_status custom_rows(invar_loss *loss, const invar_loss_view *v)
                                      loss->options.custom->payload);
 }
 
-static const invar_loss_facts facts[INVAR_LOSS_COUNT] = {
+static const invar_loss_traits facts[INVAR_LOSS_COUNT] = {
 #define INVAR_LOSS(ID, NAME, ...) [INVAR_LOSS_##ID] = {__VA_ARGS__},
 #include "engine/rl/losses.def"
 #undef INVAR_LOSS
@@ -198,24 +198,25 @@ static const char *const names[INVAR_LOSS_COUNT] = {
 
 const invar_choices invar_loss_type_choices = {names, INVAR_LOSS_COUNT};
 
-const invar_loss_facts *invar_loss_facts_of(invar_loss_type type)
+const invar_loss_traits *invar_loss_traits_of(invar_loss_type type)
 {
     INVAR_CHECK((unsigned)type < INVAR_LOSS_COUNT);
     return &facts[type];
 }
 
-static invar_status main_rows(invar_loss *loss, const invar_loss_view *v)
+static invar_status main_rows(invar_loss *loss, const invar_loss_sample_view *v)
 {
     INVAR_TRY(loss->facts->rows(loss, v));
-    INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, row_of(loss, ROW_LOSS), "the loss"));
-    return invar_tally_finite(&loss->tally, v->sample, row_of(loss, ROW_SLOPE),
-                              "the loss's derivative");
+    INVAR_TRY(
+        invar_masked_stats_finite(&loss->tally, v->sample, row_of(loss, ROW_LOSS), "the loss"));
+    return invar_masked_stats_finite(&loss->tally, v->sample, row_of(loss, ROW_SLOPE),
+                                     "the loss's derivative");
 }
 
 /* ---- one sample ------------------------------------------------------------------------------ */
 
 /* Zeroes what the mask leaves out, then sums. */
-static void put(invar_loss *loss, const invar_loss_view *v, int column, int row,
+static void put(invar_loss *loss, const invar_loss_sample_view *v, int column, int row,
                 const uint8_t *mask)
 {
     float *x = row_of(loss, row);
@@ -224,13 +225,13 @@ static void put(invar_loss *loss, const invar_loss_view *v, int column, int row,
         return;
     for (int64_t t = 0; t < v->tokens; t++)
         x[t] = mask[t] ? x[t] : 0.0f;
-    invar_tally_put(&loss->tally, column, v->sample, x);
+    invar_masked_stats_put(&loss->tally, column, v->sample, x);
 }
 
 /* dnow of the main term: slope times factor; with one ratio the mean over all tokens. */
-static void main_gradient(invar_loss *loss, const invar_loss_view *v)
+static void main_gradient(invar_loss *loss, const invar_loss_sample_view *v)
 {
-    float factor = invar_tally_factor(&loss->tally, v->sample, loss->divisor);
+    float factor = invar_masked_stats_factor(&loss->tally, v->sample, loss->divisor);
     float count = loss->tally.count[v->sample];
     float *slope = row_of(loss, ROW_SLOPE);
 
@@ -244,7 +245,7 @@ static void main_gradient(invar_loss *loss, const invar_loss_view *v)
 }
 
 /* Effective sample size over the sample's own: (sum w)^2 / (count * sum w^2). */
-static float ess_ratio(invar_loss *loss, const invar_loss_view *v)
+static float ess_ratio(invar_loss *loss, const invar_loss_sample_view *v)
 {
     float *w = row_of(loss, ROW_RATIO), *squares = row_of(loss, ROW_OTHER);
     float sum, sum2;
@@ -261,7 +262,7 @@ static float ess_ratio(invar_loss *loss, const invar_loss_view *v)
                : (sum * sum) / (loss->tally.count[v->sample] * sum2);
 }
 
-static void policy_metrics(invar_loss *loss, const invar_loss_view *v)
+static void policy_metrics(invar_loss *loss, const invar_loss_sample_view *v)
 {
     float *distance = row_of(loss, ROW_LOG_RATIO);
 
@@ -274,14 +275,14 @@ static void policy_metrics(invar_loss *loss, const invar_loss_view *v)
         for (int64_t t = 0; t < v->tokens; t++)
             row_of(loss, ROW_OPSM)[t] /= loss->tally.count[v->sample];
     put(loss, v, loss->at.opsm, ROW_OPSM, v->mask);
-    invar_tally_put_all(&loss->tally, loss->at.ess_ratio, v->sample, ess_ratio(loss, v));
+    invar_masked_stats_put_all(&loss->tally, loss->at.ess_ratio, v->sample, ess_ratio(loss, v));
     put(loss, v, loss->at.ois, ROW_RATIO, v->mask);
 }
 
-static invar_status kl_loss(invar_loss *loss, const invar_loss_view *v)
+static invar_status kl_loss(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const invar_rl_batch *b = loss->batch;
-    float factor = invar_tally_factor(&loss->tally, v->sample, 0.0f);
+    float factor = invar_masked_stats_factor(&loss->tally, v->sample, 0.0f);
     float scale = loss->options.kl_loss_coef * factor;
 
     if (loss->at.kl < 0)
@@ -296,31 +297,33 @@ static invar_status kl_loss(invar_loss *loss, const invar_loss_view *v)
         if (v->keep[t])
             v->dnow[t] = v->dnow[t] + k.slope * scale;
     }
-    INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, row_of(loss, ROW_OTHER), "the KL loss"));
+    INVAR_TRY(
+        invar_masked_stats_finite(&loss->tally, v->sample, row_of(loss, ROW_OTHER), "the KL loss"));
     put(loss, v, loss->at.kl, ROW_OTHER, v->keep);
     return INVAR_OK;
 }
 
-static invar_status entropy_bonus(invar_loss *loss, const invar_loss_view *v)
+static invar_status entropy_bonus(invar_loss *loss, const invar_loss_sample_view *v)
 {
-    float scale = loss->options.entropy_coef * invar_tally_factor(&loss->tally, v->sample, 0.0f);
+    float scale =
+        loss->options.entropy_coef * invar_masked_stats_factor(&loss->tally, v->sample, 0.0f);
 
     for (int64_t t = 0; v->dentropy && t < v->tokens; t++)
         v->dentropy[t] = v->keep[t] && scale != 0.0f ? -scale : 0.0f;
     if (loss->at.entropy < 0 || !v->entropy)
         return INVAR_OK;
-    INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, v->entropy, "the entropy"));
+    INVAR_TRY(invar_masked_stats_finite(&loss->tally, v->sample, v->entropy, "the entropy"));
     memcpy(row_of(loss, ROW_OTHER), v->entropy, (size_t)v->tokens * sizeof(float));
     put(loss, v, loss->at.entropy, ROW_OTHER, v->keep);
     return INVAR_OK;
 }
 
-static invar_status run_sample(invar_loss *loss, const invar_loss_view *v)
+static invar_status run_sample(invar_loss *loss, const invar_loss_sample_view *v)
 {
     const char *what = loss->facts->values ? "the value of the training forward"
                                            : "the log-probability of the training forward";
 
-    INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, v->now, what));
+    INVAR_TRY(invar_masked_stats_finite(&loss->tally, v->sample, v->now, what));
     INVAR_TRY(main_rows(loss, v));
     put(loss, v, loss->at.main, ROW_LOSS, v->keep);
     put(loss, v, loss->at.clipfrac, ROW_CLIPPED, v->keep);
@@ -328,7 +331,7 @@ static invar_status run_sample(invar_loss *loss, const invar_loss_view *v)
     policy_metrics(loss, v);
     INVAR_TRY(kl_loss(loss, v));
     INVAR_TRY(entropy_bonus(loss, v));
-    return invar_tally_finite(&loss->tally, v->sample, v->dnow, "the gradient of the loss");
+    return invar_masked_stats_finite(&loss->tally, v->sample, v->dnow, "the gradient of the loss");
 }
 
 invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, const float *now,
@@ -343,15 +346,15 @@ invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, cons
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: entropy-coef needs the entropies");
     for (int64_t i = first; i < first + count; i++) {
         int64_t offset = start[i] - start[first];
-        invar_loss_view v = {.sample = i,
-                             .first = start[i],
-                             .tokens = start[i + 1] - start[i],
-                             .mask = loss->batch->mask + start[i],
-                             .keep = loss->importance.keep + start[i],
-                             .now = now + offset,
-                             .entropy = entropy ? entropy + offset : NULL,
-                             .dnow = dnow_out + offset,
-                             .dentropy = dentropy_out ? dentropy_out + offset : NULL};
+        invar_loss_sample_view v = {.sample = i,
+                                    .first = start[i],
+                                    .tokens = start[i + 1] - start[i],
+                                    .mask = loss->batch->mask + start[i],
+                                    .keep = loss->importance.keep + start[i],
+                                    .now = now + offset,
+                                    .entropy = entropy ? entropy + offset : NULL,
+                                    .dnow = dnow_out + offset,
+                                    .dentropy = dentropy_out ? dentropy_out + offset : NULL};
         if (loss->seen[i])
             return INVAR_FAIL(INVAR_E_STATE, 0, "loss: sample %lld was already taken",
                               (long long)i);
@@ -406,39 +409,40 @@ static invar_status check_limits(const invar_rl_options *o)
 static invar_status check_values(const invar_loss *loss)
 {
     const invar_rl_batch *b = loss->batch;
-    const invar_tally *tally = &loss->tally;
+    const invar_masked_stats *tally = &loss->tally;
 
     if (loss->facts->supervised)
         return INVAR_OK;
     if (loss->facts->values) {
-        INVAR_TRY(invar_tally_finite_all(tally, b->values, "the old value"));
-        return invar_tally_finite_all(tally, loss->returns, "the return");
+        INVAR_TRY(invar_masked_stats_finite_all(tally, b->values, "the old value"));
+        return invar_masked_stats_finite_all(tally, loss->returns, "the return");
     }
-    INVAR_TRY(invar_tally_finite_all(tally, loss->advantage, "the advantage"));
-    INVAR_TRY(invar_tally_finite_all(tally, b->old_logp, "the old log-probability"));
-    INVAR_TRY(invar_tally_finite_all(tally, b->rollout_logp, "the rollout's log-probability"));
-    INVAR_TRY(invar_tally_finite_all(tally, b->ref_logp, "the reference log-probability"));
-    return invar_tally_finite_all(tally, b->teacher_logp, "the teacher's log-probability");
+    INVAR_TRY(invar_masked_stats_finite_all(tally, loss->advantage, "the advantage"));
+    INVAR_TRY(invar_masked_stats_finite_all(tally, b->old_logp, "the old log-probability"));
+    INVAR_TRY(
+        invar_masked_stats_finite_all(tally, b->rollout_logp, "the rollout's log-probability"));
+    INVAR_TRY(invar_masked_stats_finite_all(tally, b->ref_logp, "the reference log-probability"));
+    return invar_masked_stats_finite_all(tally, b->teacher_logp, "the teacher's log-probability");
 }
 
 static void add_columns(invar_loss *loss)
 {
     const invar_rl_options *o = &loss->options;
-    invar_tally *tally = &loss->tally;
+    invar_masked_stats *tally = &loss->tally;
     columns at = {-1, -1, -1, -1, -1, -1, -1, -1};
 
-    at.main = invar_tally_add(tally, loss->facts->metric);
+    at.main = invar_masked_stats_add(tally, loss->facts->metric);
     if (loss->facts->regularised) {
-        at.entropy = invar_tally_add(tally, "entropy_loss");
-        at.kl = o->use_kl_loss ? invar_tally_add(tally, "kl_loss") : -1;
+        at.entropy = invar_masked_stats_add(tally, "entropy_loss");
+        at.kl = o->use_kl_loss ? invar_masked_stats_add(tally, "kl_loss") : -1;
     }
     if (loss->facts->clip_metric)
-        at.clipfrac = invar_tally_add(tally, loss->facts->clip_metric);
+        at.clipfrac = invar_masked_stats_add(tally, loss->facts->clip_metric);
     if (loss->facts->policy) {
-        at.ppo_kl = invar_tally_add(tally, "ppo_kl");
-        at.ess_ratio = invar_tally_add(tally, "ess_ratio");
-        at.opsm = o->use_opsm ? invar_tally_add(tally, "opsm_clipfrac") : -1;
-        at.ois = o->use_tis || o->use_mis ? invar_tally_add(tally, "ois") : -1;
+        at.ppo_kl = invar_masked_stats_add(tally, "ppo_kl");
+        at.ess_ratio = invar_masked_stats_add(tally, "ess_ratio");
+        at.opsm = o->use_opsm ? invar_masked_stats_add(tally, "opsm_clipfrac") : -1;
+        at.ois = o->use_tis || o->use_mis ? invar_masked_stats_add(tally, "ois") : -1;
     }
     loss->at = at;
 }
@@ -451,7 +455,7 @@ static invar_status prepare(invar_loss *loss)
 
     INVAR_TRY(check_arrays(loss));
     INVAR_TRY(check_limits(o));
-    INVAR_TRY(invar_tally_init(&loss->tally, loss->batch, o->per_token_loss));
+    INVAR_TRY(invar_masked_stats_init(&loss->tally, loss->batch, o->per_token_loss));
     INVAR_TRY(check_values(loss));
     add_columns(loss);
     INVAR_TRY(invar_importance_init(&loss->importance, &loss->tally, o));
@@ -478,9 +482,9 @@ invar_status invar_loss_new(invar_loss **out, const invar_rl_batch *batch,
     memset(loss, 0, sizeof *loss);
     loss->batch = batch;
     loss->options = *options;
-    loss->facts = invar_loss_facts_of(options->loss);
+    loss->facts = invar_loss_traits_of(options->loss);
     loss->one_ratio =
-        loss->facts->policy && invar_estimator_facts_of(options->estimator)->one_ratio;
+        loss->facts->policy && invar_estimator_traits_of(options->estimator)->one_ratio;
     loss->advantage = advantage;
     loss->returns = returns;
     status = prepare(loss);
@@ -495,7 +499,7 @@ void invar_loss_free(invar_loss *loss)
 {
     if (!loss)
         return;
-    invar_tally_release(&loss->tally);
+    invar_masked_stats_release(&loss->tally);
     invar_importance_release(&loss->importance);
     invar_free(loss->rows);
     invar_free(loss->seen);
@@ -514,7 +518,7 @@ static float mean_of(const invar_loss *loss, int column)
 {
     float divisor = column == loss->at.main ? loss->divisor : 0.0f;
 
-    return column < 0 ? 0.0f : invar_tally_mean(&loss->tally, column, divisor);
+    return column < 0 ? 0.0f : invar_masked_stats_mean(&loss->tally, column, divisor);
 }
 
 invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out, invar_loss *loss)

@@ -47,11 +47,11 @@ typedef enum invar_loss_type {
 extern const invar_choices invar_estimator_choices, invar_kl_choices, invar_loss_type_choices;
 
 typedef struct invar_loss invar_loss;
-typedef struct invar_loss_view invar_loss_view; /* a sample of a run */
+typedef struct invar_loss_sample_view invar_loss_sample_view; /* a sample of a run */
 
-typedef struct invar_loss_facts {
+typedef struct invar_loss_traits {
     /* Loss and slope of each of the sample's tokens, before mask and reduction. */
-    invar_status (*rows)(invar_loss *loss, const invar_loss_view *view);
+    invar_status (*rows)(invar_loss *loss, const invar_loss_sample_view *view);
     const char *metric;      /* its mean over the step */
     const char *clip_metric; /* the share of tokens that were clipped; NULL: none is */
     bool policy;             /* a policy gradient: advantages, ratios, importance weights */
@@ -59,10 +59,10 @@ typedef struct invar_loss_facts {
     bool values;             /* of a critic's values, not of log-probabilities */
     bool plugin;             /* computed by the user's own */
     bool regularised;        /* entropy and KL are added, loss-divisor divides */
-} invar_loss_facts;
+} invar_loss_traits;
 
 /* `type` is in range. */
-const invar_loss_facts *invar_loss_facts_of(invar_loss_type type);
+const invar_loss_traits *invar_loss_traits_of(invar_loss_type type);
 
 /* What a loss of the user's own sees: one sample, (tokens) each, NULL where the run has none. */
 typedef struct invar_loss_sample {

@@ -35,19 +35,19 @@ void invar_rl_sample_release(invar_rl_sample *sample)
     memset(sample, 0, sizeof *sample);
 }
 
-void invar_rl_speculated_add(invar_rl_speculated *sum, const invar_rl_speculated *more)
+void invar_spec_decode_stats_add(invar_spec_decode_stats *sum, const invar_spec_decode_stats *more)
 {
     sum->passes += more->passes;
     sum->drafted += more->drafted;
     sum->accepted += more->accepted;
 }
 
-invar_rl_speculated invar_rl_speculated_sum(const invar_rl_sample *samples, int64_t count)
+invar_spec_decode_stats invar_spec_decode_stats_sum(const invar_rl_sample *samples, int64_t count)
 {
-    invar_rl_speculated sum = {0};
+    invar_spec_decode_stats sum = {0};
 
     for (int64_t i = 0; i < count; i++)
-        invar_rl_speculated_add(&sum, &samples[i].speculated);
+        invar_spec_decode_stats_add(&sum, &samples[i].speculated);
     return sum;
 }
 

@@ -34,11 +34,11 @@ typedef enum invar_finish {
 const char *invar_finish_name(invar_finish finish);
 
 /* What guesses did for a sample, or for several. */
-typedef struct invar_rl_speculated {
+typedef struct invar_spec_decode_stats {
     int64_t passes;   /* that drew tokens behind the first one */
     int64_t drafted;  /* tokens guessed for them, */
     int64_t accepted; /* and those of them that were drawn */
-} invar_rl_speculated;
+} invar_spec_decode_stats;
 
 /* Arrays are owned by the sample (invar_alloc); NULL where empty or not computed. */
 typedef struct invar_rl_sample {
@@ -67,14 +67,14 @@ typedef struct invar_rl_sample {
     const char *prompt_text;
 
     invar_finish finish;
-    int64_t turns;                  /* of the model, where a plug-in led it; 0: none did */
-    int64_t weights_first;          /* version that drew its first token, */
-    int64_t weights;                /* and its last, */
-    invar_digest weights_hash;      /* with the hash of these, */
-    int64_t fresh;                  /* which drew the tokens from here on */
-    invar_digest prompt_hash;       /* of the prompt's tokens */
-    int64_t arrival;                /* order of completion on its rank; outside every result, */
-    invar_rl_speculated speculated; /* as is this */
+    int64_t turns;                      /* of the model, where a plug-in led it; 0: none did */
+    int64_t weights_first;              /* version that drew its first token, */
+    int64_t weights;                    /* and its last, */
+    invar_digest weights_hash;          /* with the hash of these, */
+    int64_t fresh;                      /* which drew the tokens from here on */
+    invar_digest prompt_hash;           /* of the prompt's tokens */
+    int64_t arrival;                    /* order of completion on its rank; outside every result, */
+    invar_spec_decode_stats speculated; /* as is this */
 
     double reward;            /* raw */
     bool rewarded;            /* by the plug-in that led it: a judge does not change it */
@@ -90,10 +90,10 @@ static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)
 /* Frees the arrays; the sample is zeroed. */
 void invar_rl_sample_release(invar_rl_sample *sample);
 
-void invar_rl_speculated_add(invar_rl_speculated *sum, const invar_rl_speculated *more);
+void invar_spec_decode_stats_add(invar_spec_decode_stats *sum, const invar_spec_decode_stats *more);
 
 /* Of all of them together. */
-invar_rl_speculated invar_rl_speculated_sum(const invar_rl_sample *samples, int64_t count);
+invar_spec_decode_stats invar_spec_decode_stats_sum(const invar_rl_sample *samples, int64_t count);
 
 typedef struct invar_rl_samples {
     invar_rl_sample *items; /* (count), in order of index */

@@ -30,7 +30,7 @@ static invar_status check_shape(const invar_rl_batch *batch)
     return INVAR_OK;
 }
 
-static void count_tokens(invar_tally *tally)
+static void count_tokens(invar_masked_stats *tally)
 {
     const invar_rl_batch *batch = tally->batch;
     int64_t all = 0;
@@ -46,7 +46,8 @@ static void count_tokens(invar_tally *tally)
     tally->tokens = (float)all;
 }
 
-invar_status invar_tally_init(invar_tally *out, const invar_rl_batch *batch, bool per_token)
+invar_status invar_masked_stats_init(invar_masked_stats *out, const invar_rl_batch *batch,
+                                     bool per_token)
 {
     size_t samples;
     invar_status status;
@@ -57,49 +58,49 @@ invar_status invar_tally_init(invar_tally *out, const invar_rl_batch *batch, boo
     samples = (size_t)batch->samples;
     out->batch = batch;
     out->per_token = per_token;
-    INVAR_TRY(invar_alloc(&block, samples, (INVAR_TALLY_COLUMNS + 2) * sizeof(float),
+    INVAR_TRY(invar_alloc(&block, samples, (INVAR_MASKED_STATS_COLUMNS + 2) * sizeof(float),
                           "sums of a step's samples"));
     out->count = block;
     out->room = out->count + samples;
     out->sums = out->room + samples;
-    memset(block, 0, samples * (INVAR_TALLY_COLUMNS + 2) * sizeof(float));
+    memset(block, 0, samples * (INVAR_MASKED_STATS_COLUMNS + 2) * sizeof(float));
     count_tokens(out);
     status = invar_alloc(&block, (size_t)out->longest, sizeof(float), "one sample's values");
     if (status == INVAR_OK)
         out->row = block;
     else
-        invar_tally_release(out);
+        invar_masked_stats_release(out);
     return status;
 }
 
-void invar_tally_release(invar_tally *tally)
+void invar_masked_stats_release(invar_masked_stats *tally)
 {
     invar_free(tally->count);
     invar_free(tally->row);
     memset(tally, 0, sizeof *tally);
 }
 
-int invar_tally_add(invar_tally *tally, const char *name)
+int invar_masked_stats_add(invar_masked_stats *tally, const char *name)
 {
-    INVAR_CHECK(tally->columns < INVAR_TALLY_COLUMNS);
+    INVAR_CHECK(tally->columns < INVAR_MASKED_STATS_COLUMNS);
     tally->name[tally->columns] = name;
     return tally->columns++;
 }
 
-static float *column_of(const invar_tally *tally, int column)
+static float *column_of(const invar_masked_stats *tally, int column)
 {
     INVAR_CHECK(column >= 0 && column < tally->columns);
     return tally->sums + (int64_t)column * tally->batch->samples;
 }
 
-void invar_tally_put(invar_tally *tally, int column, int64_t sample, const float *row)
+void invar_masked_stats_put(invar_masked_stats *tally, int column, int64_t sample, const float *row)
 {
     const int64_t *start = tally->batch->start;
 
     column_of(tally, column)[sample] = invar_reduce_f32(row, start[sample + 1] - start[sample]);
 }
 
-void invar_tally_put_all(invar_tally *tally, int column, int64_t sample, float value)
+void invar_masked_stats_put_all(invar_masked_stats *tally, int column, int64_t sample, float value)
 {
     column_of(tally, column)[sample] = value * tally->count[sample];
 }
@@ -109,7 +110,7 @@ static float at_least_one(float count)
     return count < 1.0f ? 1.0f : count;
 }
 
-float invar_tally_mean(const invar_tally *tally, int column, float divisor)
+float invar_masked_stats_mean(const invar_masked_stats *tally, int column, float divisor)
 {
     const float *sums = column_of(tally, column);
     int64_t samples = tally->batch->samples;
@@ -121,7 +122,7 @@ float invar_tally_mean(const invar_tally *tally, int column, float divisor)
     return invar_reduce_f32(tally->room, samples) / (float)samples;
 }
 
-float invar_tally_factor(const invar_tally *tally, int64_t sample, float divisor)
+float invar_masked_stats_factor(const invar_masked_stats *tally, int64_t sample, float divisor)
 {
     float samples = (float)tally->batch->samples;
 
@@ -137,8 +138,8 @@ static bool finite_f32(float x)
     return (invar_f32_bits(x) & INVAR_INF_BITS) != INVAR_INF_BITS;
 }
 
-invar_status invar_tally_finite(const invar_tally *tally, int64_t sample, const float *row,
-                                const char *what)
+invar_status invar_masked_stats_finite(const invar_masked_stats *tally, int64_t sample,
+                                       const float *row, const char *what)
 {
     const invar_rl_batch *batch = tally->batch;
     int64_t first = batch->start[sample], tokens = batch->start[sample + 1] - first;
@@ -153,9 +154,10 @@ invar_status invar_tally_finite(const invar_tally *tally, int64_t sample, const 
     return INVAR_OK;
 }
 
-invar_status invar_tally_finite_all(const invar_tally *tally, const float *values, const char *what)
+invar_status invar_masked_stats_finite_all(const invar_masked_stats *tally, const float *values,
+                                           const char *what)
 {
     for (int64_t i = 0; values && i < tally->batch->samples; i++)
-        INVAR_TRY(invar_tally_finite(tally, i, values + tally->batch->start[i], what));
+        INVAR_TRY(invar_masked_stats_finite(tally, i, values + tally->batch->start[i], what));
     return INVAR_OK;
 }

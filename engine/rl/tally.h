@@ -15,9 +15,9 @@
 extern "C" {
 #endif
 
-enum { INVAR_TALLY_COLUMNS = 48 };
+enum { INVAR_MASKED_STATS_COLUMNS = 48 };
 
-typedef struct invar_tally {
+typedef struct invar_masked_stats {
     const invar_rl_batch *batch;
     bool per_token;
     float *count;    /* (samples) tokens that the mask counts */
@@ -26,41 +26,42 @@ typedef struct invar_tally {
     float *row;      /* (longest) for the caller: one sample's values */
     float *room;     /* (samples) */
     float *sums;     /* (columns, samples) */
-    const char *name[INVAR_TALLY_COLUMNS];
+    const char *name[INVAR_MASKED_STATS_COLUMNS];
     int columns;
-} invar_tally;
+} invar_masked_stats;
 
 /* Checks the batch's shape. The batch is borrowed until release. */
-invar_status invar_tally_init(invar_tally *out, const invar_rl_batch *batch,
-                              bool per_token) INVAR_MUST_USE;
-void invar_tally_release(invar_tally *tally);
+invar_status invar_masked_stats_init(invar_masked_stats *out, const invar_rl_batch *batch,
+                                     bool per_token) INVAR_MUST_USE;
+void invar_masked_stats_release(invar_masked_stats *tally);
 
 /* A new column of zeros; `name` is borrowed. */
-int invar_tally_add(invar_tally *tally, const char *name);
+int invar_masked_stats_add(invar_masked_stats *tally, const char *name);
 
 /* The sample's values, +0 where they do not count: (its tokens). */
-void invar_tally_put(invar_tally *tally, int column, int64_t sample, const float *row);
+void invar_masked_stats_put(invar_masked_stats *tally, int column, int64_t sample,
+                            const float *row);
 
 /* One value for all of the sample's tokens that count. */
-void invar_tally_put_all(invar_tally *tally, int column, int64_t sample, float value);
+void invar_masked_stats_put_all(invar_masked_stats *tally, int column, int64_t sample, float value);
 
 /*
  * Per sample: the mean over samples of sum / max(count, 1), or of sum / divisor where divisor > 0.
  * Per token: the sum of all / max(tokens, 1); a divisor goes before.
  */
-float invar_tally_mean(const invar_tally *tally, int column, float divisor);
+float invar_masked_stats_mean(const invar_masked_stats *tally, int column, float divisor);
 
 /* The factor by which a token's derivative enters that of the mean. */
-float invar_tally_factor(const invar_tally *tally, int64_t sample, float divisor);
+float invar_masked_stats_factor(const invar_masked_stats *tally, int64_t sample, float divisor);
 
 /* Fails, naming sample and token, where a counted token's value is not finite. `row` is (tokens of
  * `sample`). */
-invar_status invar_tally_finite(const invar_tally *tally, int64_t sample, const float *row,
-                                const char *what) INVAR_MUST_USE;
+invar_status invar_masked_stats_finite(const invar_masked_stats *tally, int64_t sample,
+                                       const float *row, const char *what) INVAR_MUST_USE;
 
 /* The same for all samples of a flat array; NULL passes. */
-invar_status invar_tally_finite_all(const invar_tally *tally, const float *values,
-                                    const char *what) INVAR_MUST_USE;
+invar_status invar_masked_stats_finite_all(const invar_masked_stats *tally, const float *values,
+                                           const char *what) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -17,7 +17,7 @@
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 invar_status invar_rollout_check(const invar_model_spec *spec, const invar_tokenizer *tokenizer,
-                                 const invar_sampling *p)
+                                 const invar_sampling_params *p)
 {
     if (p->max_response < 1 || p->min_response < 0 || p->max_context < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -45,7 +45,8 @@ invar_status invar_rollout_check(const invar_model_spec *spec, const invar_token
     return INVAR_OK;
 }
 
-int64_t invar_batch_limit(const invar_rollout *r, const invar_sampling *p, const invar_rl_sample *s)
+int64_t invar_running_batch_limit(const invar_rollout *r, const invar_sampling_params *p,
+                                  const invar_rl_sample *s)
 {
     int64_t context = p->max_context ? p->max_context : r->model->spec.max_positions;
 
@@ -54,15 +55,16 @@ int64_t invar_batch_limit(const invar_rollout *r, const invar_sampling *p, const
 }
 
 /* Tokens that the sample may have when this run ends. */
-static int64_t limit_now(const invar_batch *run, const invar_sampling *p, const invar_rl_sample *s)
+static int64_t limit_now(const invar_running_batch *run, const invar_sampling_params *p,
+                         const invar_rl_sample *s)
 {
-    int64_t limit = invar_batch_limit(run->rollout, p, s);
+    int64_t limit = invar_running_batch_limit(run->rollout, p, s);
 
     return s->pause > 0 && s->pause < limit ? s->pause : limit;
 }
 
 /* Numbers that routers choose for a row. */
-static int64_t route_size(const invar_batch *run)
+static int64_t route_size(const invar_running_batch *run)
 {
     const invar_model *model = run->rollout->model;
 
@@ -75,7 +77,8 @@ static bool has_begun(const invar_rl_sample *s)
 }
 
 /* A prompt; or one with a part of its response, as an earlier run has left it. */
-static bool can_go_on(const invar_batch *run, const invar_sampling *p, const invar_rl_sample *s)
+static bool can_go_on(const invar_running_batch *run, const invar_sampling_params *p,
+                      const invar_rl_sample *s)
 {
     if (s->prompt_tokens < 1 || s->n_tokens < s->prompt_tokens || s->finish != INVAR_FINISH_NONE)
         return false;
@@ -85,7 +88,7 @@ static bool can_go_on(const invar_batch *run, const invar_sampling *p, const inv
            (s->route_size == 0 || s->routing) && s->n_tokens < limit_now(run, p, s);
 }
 
-static invar_status check_sample(const invar_batch *run, const invar_sampling *p,
+static invar_status check_sample(const invar_running_batch *run, const invar_sampling_params *p,
                                  const invar_rl_sample *s)
 {
     const invar_model_spec *spec = &run->rollout->model->spec;
@@ -95,7 +98,7 @@ static invar_status check_sample(const invar_batch *run, const invar_sampling *p
                           "rollout: sample %" PRId64 " has %" PRId64 " tokens, %" PRId64
                           " of them prompt; expected a prompt, or one with a part of its response",
                           s->index, s->n_tokens, s->prompt_tokens);
-    if (invar_batch_limit(run->rollout, p, s) <= s->prompt_tokens)
+    if (invar_running_batch_limit(run->rollout, p, s) <= s->prompt_tokens)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: the prompt of sample %" PRId64 " (line %" PRId64
                           " of the data) has %" PRId64
@@ -137,7 +140,7 @@ static invar_status regrow(void **array, int64_t used, int64_t count, size_t siz
     return INVAR_OK;
 }
 
-invar_status invar_batch_make_room(invar_writer *w)
+invar_status invar_running_batch_make_room(invar_decode_state *w)
 {
     invar_rl_sample *s = w->sample;
     int64_t used = w->room, most = w->limit - s->prompt_tokens;
@@ -159,7 +162,7 @@ invar_status invar_batch_make_room(invar_writer *w)
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 /* Samples from `first` on that are of its group, and like it have nothing but their prompt. */
-static int64_t group_size(const invar_batch *run, int64_t first)
+static int64_t group_size(const invar_running_batch *run, int64_t first)
 {
     const invar_rl_sample *s = run->writers[first].sample;
     int64_t n = 1;
@@ -172,27 +175,27 @@ static int64_t group_size(const invar_batch *run, int64_t first)
 }
 
 /* Whether a prompt pays as a job of its own: several samples, and pages for it beside each. */
-static bool shares(const invar_batch *run, int64_t first, int64_t n)
+static bool shares(const invar_running_batch *run, int64_t first, int64_t n)
 {
-    const invar_writer *w = &run->writers[first];
+    const invar_decode_state *w = &run->writers[first];
     int64_t size = run->limits.page_size, prompt = w->sample->prompt_tokens;
     int64_t pages = (w->limit - 1 + size - 1) / size + (prompt % size != 0);
 
     return n > 1 && !run->limits.no_prefix_sharing && pages <= run->rollout->cache->shape.pages;
 }
 
-static void add_job(invar_batch *run, int64_t first, int64_t rows, int64_t children)
+static void add_job(invar_running_batch *run, int64_t first, int64_t rows, int64_t children)
 {
     const invar_rl_sample *s = run->writers[first].sample;
 
-    run->jobs[run->n_jobs++] = (invar_job){.prefill = s->n_tokens,
+    run->jobs[run->n_jobs++] = (invar_seq){.prefill = s->n_tokens,
                                            .rows = rows,
                                            .children = children,
                                            .sample = first,
                                            .tokens = s->tokens};
 }
 
-static invar_status add_group(invar_batch *run, int64_t first, int64_t n)
+static invar_status add_group(invar_running_batch *run, int64_t first, int64_t n)
 {
     int64_t prompt = run->writers[first].sample->prompt_tokens;
 
@@ -211,9 +214,9 @@ static invar_status add_group(invar_batch *run, int64_t first, int64_t n)
 }
 
 /* Where the sample was left: room as far as it has tokens, and their text. */
-static invar_status pick_up(const invar_batch *run, invar_writer *w)
+static invar_status pick_up(const invar_running_batch *run, invar_decode_state *w)
 {
-    const invar_sampling *p = w->sampling;
+    const invar_sampling_params *p = w->sampling;
     const invar_rl_sample *s = w->sample;
 
     w->room = invar_rl_sample_response(s);
@@ -223,31 +226,31 @@ static invar_status pick_up(const invar_batch *run, invar_writer *w)
     return INVAR_OK;
 }
 
-static invar_status begin_writer(invar_batch *run, invar_writer *w)
+static invar_status begin_writer(invar_running_batch *run, invar_decode_state *w)
 {
     INVAR_TRY(check_sample(run, w->sampling, w->sample));
     w->limit = limit_now(run, w->sampling, w->sample);
     w->sample->route_size = route_size(run);
     INVAR_TRY(has_begun(w->sample) ? pick_up(run, w) : INVAR_OK);
-    return invar_batch_make_room(w);
+    return invar_running_batch_make_room(w);
 }
 
-invar_status invar_batch_add_samples(invar_batch *run, invar_rl_sample *samples, int64_t count,
-                                     const invar_sampling *sampling)
+invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_sample *samples,
+                                             int64_t count, const invar_sampling_params *sampling)
 {
     const invar_rollout *r = run->rollout;
 
     INVAR_TRY(invar_rollout_check(&r->model->spec, r->tokenizer, sampling));
     for (int64_t i = 0; i < count; i++) {
-        invar_writer *w = &run->writers[run->count++];
+        invar_decode_state *w = &run->writers[run->count++];
 
-        *w = (invar_writer){.sample = &samples[i], .sampling = sampling};
+        *w = (invar_decode_state){.sample = &samples[i], .sampling = sampling};
         INVAR_TRY(begin_writer(run, w));
     }
     return INVAR_OK;
 }
 
-invar_status invar_batch_add_jobs(invar_batch *run, int64_t first)
+invar_status invar_running_batch_add_jobs(invar_running_batch *run, int64_t first)
 {
     for (int64_t i = first, n; i < run->count; i += n) {
         n = group_size(run, i);
@@ -256,9 +259,9 @@ invar_status invar_batch_add_jobs(invar_batch *run, int64_t first)
     return INVAR_OK;
 }
 
-static invar_status begin_showing(invar_batch *run)
+static invar_status begin_showing(invar_running_batch *run)
 {
-    const invar_forward_probe probe = invar_show_probe(&run->rollout->show);
+    const invar_forward_hooks probe = invar_row_ownership_probe(&run->rollout->show);
 
     INVAR_TRY(invar_alloc((void **)&run->numbers, (size_t)run->count, sizeof *run->numbers,
                           "the draws of samples"));
@@ -266,19 +269,19 @@ static invar_status begin_showing(invar_batch *run)
         run->numbers[i] = run->writers[i].sample->draw;
     run->show = &run->rollout->show;
     run->show->draws = run->numbers;
-    invar_stages_probe(run->rollout, &probe);
+    invar_rollout_stages_probe(run->rollout, &probe);
     return INVAR_OK;
 }
 
 /* Tokens guessed at a time; none where rows are looked at. */
-static int64_t ahead_of(const invar_batch *run)
+static int64_t ahead_of(const invar_running_batch *run)
 {
     const invar_rollout *r = run->rollout;
 
     return run->show || r->audited ? 0 : invar_speculation_tokens(&r->limits.speculation);
 }
 
-invar_status invar_batch_begin_guessing(invar_batch *run)
+invar_status invar_running_batch_begin_guessing(invar_running_batch *run)
 {
     const invar_rollout *r = run->rollout;
 
@@ -290,34 +293,34 @@ invar_status invar_batch_begin_guessing(invar_batch *run)
         return INVAR_OK;
     if (r->draft) {
         run->draft = r->draft;
-        run->guesser = (invar_guesser){invar_draft_make, run->draft};
-        return invar_draft_begin(run->draft, run->sampling, &run->feed);
+        run->guesser = (invar_draft_proposer){invar_draft_model_make, run->draft};
+        return invar_draft_model_begin(run->draft, run->sampling, &run->feed);
     }
-    run->guesser = (invar_guesser){invar_ngram_make, NULL};
+    run->guesser = (invar_draft_proposer){invar_ngram_proposer_make, NULL};
     return INVAR_OK;
 }
 
-invar_status invar_batch_add_look_up(invar_batch *run, int64_t first)
+invar_status invar_running_batch_add_look_up(invar_running_batch *run, int64_t first)
 {
-    invar_ngram *seen = NULL;
+    invar_ngram_proposer *seen = NULL;
 
-    if (run->guesser.make != invar_ngram_make || run->count == first)
+    if (run->guesser.make != invar_ngram_proposer_make || run->count == first)
         return INVAR_OK;
-    INVAR_TRY(invar_ngram_new(&seen, run->writers[first].sample, run->count - first,
-                              &run->rollout->limits.speculation.window));
+    INVAR_TRY(invar_ngram_proposer_new(&seen, run->writers[first].sample, run->count - first,
+                                       &run->rollout->limits.speculation.window));
     for (int64_t i = first; i < run->count; i++)
         run->writers[i].seen = seen;
     return INVAR_OK;
 }
 
-void invar_batch_leave(invar_writer *w)
+void invar_running_batch_leave(invar_decode_state *w)
 {
     invar_text_stream_release(&w->text);
-    invar_ngram_leave(w->seen);
+    invar_ngram_proposer_leave(w->seen);
     w->seen = NULL;
 }
 
-invar_status invar_batch_reserve(invar_batch *run, int64_t count)
+invar_status invar_running_batch_reserve(invar_running_batch *run, int64_t count)
 {
     INVAR_TRY(regrow((void **)&run->writers, run->count, count, sizeof *run->writers,
                      "the samples of a rollout"));
@@ -329,7 +332,7 @@ invar_status invar_batch_reserve(invar_batch *run, int64_t count)
     return INVAR_OK;
 }
 
-invar_status invar_batch_make_draws(invar_batch *run, int64_t samples)
+invar_status invar_running_batch_make_draws(invar_running_batch *run, int64_t samples)
 {
     int64_t sequences = run->feed.schedule.concurrency;
 
@@ -337,47 +340,50 @@ invar_status invar_batch_make_draws(invar_batch *run, int64_t samples)
                   sizeof *run->draws, "the draws of a pass");
 }
 
-invar_status invar_batch_begin_feed(invar_batch *run, int64_t sequences, int64_t rows)
+invar_status invar_running_batch_begin_feed(invar_running_batch *run, int64_t sequences,
+                                            int64_t rows)
 {
-    const invar_feed_room room = {.sequences = sequences, .rows = rows, .ahead = ahead_of(run)};
+    const invar_model_runner_limits room = {
+        .sequences = sequences, .rows = rows, .ahead = ahead_of(run)};
 
-    INVAR_TRY(
-        invar_feed_init(&run->feed, run->rollout, &run->limits, &room, run->jobs, run->n_jobs));
+    INVAR_TRY(invar_model_runner_init(&run->feed, run->rollout, &run->limits, &room, run->jobs,
+                                      run->n_jobs));
     run->feed.steady = true;
     run->feed.show = run->sampler.show = run->show;
     INVAR_TRY(invar_alloc((void **)&run->guesses, (size_t)run->feed.schedule.concurrency,
                           sizeof *run->guesses, "the guesses of a pass"));
-    return invar_batch_make_draws(run, run->room);
+    return invar_running_batch_make_draws(run, run->room);
 }
 
-invar_status invar_batch_begin(invar_batch *run, invar_rl_sample *samples, int64_t count)
+invar_status invar_running_batch_begin(invar_running_batch *run, invar_rl_sample *samples,
+                                       int64_t count)
 {
     int64_t most = 1;
 
     INVAR_CHECK(!run->rollout->open);
-    INVAR_TRY(invar_batch_reserve(run, count));
+    INVAR_TRY(invar_running_batch_reserve(run, count));
     INVAR_TRY(invar_sampler_init(&run->sampler, &run->rollout->caller, run->sampling));
-    INVAR_TRY(invar_batch_add_samples(run, samples, count, run->sampling));
+    INVAR_TRY(invar_running_batch_add_samples(run, samples, count, run->sampling));
     if (run->rollout->show.watcher.probe.take)
         INVAR_TRY(begin_showing(run));
     for (int64_t i = 0; i < run->count; i++)
         most = run->writers[i].limit - 1 > most ? run->writers[i].limit - 1 : most;
-    INVAR_TRY(invar_feed_settle(&run->limits, run->rollout, run->count, most));
-    INVAR_TRY(invar_batch_add_jobs(run, 0));
-    INVAR_TRY(invar_batch_begin_feed(run, run->n_jobs, most));
-    INVAR_TRY(invar_batch_begin_guessing(run));
-    return invar_batch_add_look_up(run, 0);
+    INVAR_TRY(invar_model_runner_settle(&run->limits, run->rollout, run->count, most));
+    INVAR_TRY(invar_running_batch_add_jobs(run, 0));
+    INVAR_TRY(invar_running_batch_begin_feed(run, run->n_jobs, most));
+    INVAR_TRY(invar_running_batch_begin_guessing(run));
+    return invar_running_batch_add_look_up(run, 0);
 }
 
-void invar_batch_end(invar_batch *run)
+void invar_running_batch_end(invar_running_batch *run)
 {
     for (int64_t i = 0; run->writers && i < run->count; i++)
-        invar_batch_leave(&run->writers[i]);
-    invar_feed_release(&run->feed);
+        invar_running_batch_leave(&run->writers[i]);
+    invar_model_runner_release(&run->feed);
     invar_sampler_release(&run->sampler);
-    invar_stages_probe(run->rollout, NULL);
+    invar_rollout_stages_probe(run->rollout, NULL);
     if (run->draft)
-        invar_draft_end(run->draft);
+        invar_draft_model_end(run->draft);
     invar_free(run->numbers);
     invar_free(run->writers);
     invar_free(run->draws);

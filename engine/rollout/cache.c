@@ -15,13 +15,13 @@
 #include "base/invar_banned.h"
 
 /* Bytes of the keys, or of the values, of one page in one layer. */
-static size_t slab_bytes(const invar_cache_shape *s)
+static size_t slab_bytes(const invar_kv_cache_shape *s)
 {
     return (size_t)(s->page_size * s->kv_heads * s->head_dim) *
            (size_t)(invar_dtype_bits(s->storage) / 8);
 }
 
-int64_t invar_cache_page_bytes(const invar_cache_shape *s)
+int64_t invar_kv_cache_page_bytes(const invar_kv_cache_shape *s)
 {
     int64_t bytes = invar_dtype_bits(s->storage) / 8;
     const int64_t factors[] = {2, s->layers, s->page_size, s->kv_heads, s->head_dim};
@@ -32,10 +32,10 @@ int64_t invar_cache_page_bytes(const invar_cache_shape *s)
     return bytes;
 }
 
-static invar_status check_shape(const invar_cache_shape *s)
+static invar_status check_shape(const invar_kv_cache_shape *s)
 {
     if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->page_size < 1 || s->pages < 1 ||
-        s->pages > INT32_MAX || invar_cache_page_bytes(s) < 0)
+        s->pages > INT32_MAX || invar_kv_cache_page_bytes(s) < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "KV cache: %" PRId64 " pages of %" PRId64 " positions, %" PRId64
                           " layers, %" PRId64 " heads of %" PRId64 ": out of range",
@@ -44,9 +44,9 @@ static invar_status check_shape(const invar_cache_shape *s)
 }
 
 /* Where each layer's pages lie in the one block. */
-static void place_layers(invar_cache *cache)
+static void place_layers(invar_kv_cache *cache)
 {
-    const invar_cache_shape *s = &cache->shape;
+    const invar_kv_cache_shape *s = &cache->shape;
     size_t bytes = slab_bytes(s) * (size_t)s->pages;
     char *at = cache->memory;
 
@@ -59,9 +59,9 @@ static void place_layers(invar_cache *cache)
     }
 }
 
-static invar_status allocate(invar_cache *cache)
+static invar_status allocate(invar_kv_cache *cache)
 {
-    const invar_cache_shape *s = &cache->shape;
+    const invar_kv_cache_shape *s = &cache->shape;
     size_t pages = (size_t)s->pages, bytes;
 
     INVAR_TRY(invar_alloc((void **)&cache->layers, (size_t)s->layers, sizeof *cache->layers,
@@ -70,15 +70,15 @@ static invar_status allocate(invar_cache *cache)
                           "the holders of pages"));
     INVAR_TRY(invar_alloc((void **)&cache->free_pages, pages, sizeof *cache->free_pages,
                           "the free pages"));
-    if (__builtin_mul_overflow(pages, (size_t)invar_cache_page_bytes(s), &bytes))
+    if (__builtin_mul_overflow(pages, (size_t)invar_kv_cache_page_bytes(s), &bytes))
         bytes = SIZE_MAX; // nobody has that much
-    return invar_device_take(&cache->dev, &cache->memory, bytes, "the KV cache");
+    return invar_device_alloc(&cache->dev, &cache->memory, bytes, "the KV cache");
 }
 
-invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape,
-                             const invar_device *dev)
+invar_status invar_kv_cache_new(invar_kv_cache **out, const invar_kv_cache_shape *shape,
+                                const invar_device *dev)
 {
-    invar_cache *cache = NULL;
+    invar_kv_cache *cache = NULL;
     invar_status status;
 
     INVAR_TRY(check_shape(shape));
@@ -89,27 +89,27 @@ invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape,
     cache->dev.scratch = NULL; // the caller replaces its own as it grows
     status = allocate(cache);
     if (status != INVAR_OK) {
-        invar_cache_free(cache);
+        invar_kv_cache_free(cache);
         return status;
     }
     place_layers(cache);
-    invar_cache_reset(cache);
+    invar_kv_cache_reset(cache);
     *out = cache;
     return INVAR_OK;
 }
 
-void invar_cache_free(invar_cache *cache)
+void invar_kv_cache_free(invar_kv_cache *cache)
 {
     if (!cache)
         return;
     invar_free(cache->layers);
     invar_free(cache->holders);
     invar_free(cache->free_pages);
-    invar_device_give(&cache->dev, cache->memory);
+    invar_device_free(&cache->dev, cache->memory);
     invar_free(cache);
 }
 
-void invar_cache_reset(invar_cache *cache)
+void invar_kv_cache_reset(invar_kv_cache *cache)
 {
     cache->n_free = cache->shape.pages;
     cache->most_used = 0;
@@ -119,12 +119,12 @@ void invar_cache_reset(invar_cache *cache)
     }
 }
 
-int64_t invar_cache_pages_for(const invar_cache *cache, int64_t rows)
+int64_t invar_kv_cache_pages_for(const invar_kv_cache *cache, int64_t rows)
 {
     return (rows + cache->shape.page_size - 1) / cache->shape.page_size;
 }
 
-bool invar_cache_take(int32_t *out, invar_cache *cache, int64_t count)
+bool invar_kv_cache_alloc_pages(int32_t *out, invar_kv_cache *cache, int64_t count)
 {
     int64_t used;
 
@@ -139,7 +139,7 @@ bool invar_cache_take(int32_t *out, invar_cache *cache, int64_t count)
     return true;
 }
 
-void invar_cache_share(invar_cache *cache, const int32_t *pages, int64_t count)
+void invar_kv_cache_ref_pages(invar_kv_cache *cache, const int32_t *pages, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         INVAR_CHECK(cache->holders[pages[i]] > 0);
@@ -147,7 +147,7 @@ void invar_cache_share(invar_cache *cache, const int32_t *pages, int64_t count)
     }
 }
 
-void invar_cache_give(invar_cache *cache, const int32_t *pages, int64_t count)
+void invar_kv_cache_free_pages(invar_kv_cache *cache, const int32_t *pages, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         INVAR_CHECK(cache->holders[pages[i]] > 0);
@@ -156,16 +156,16 @@ void invar_cache_give(invar_cache *cache, const int32_t *pages, int64_t count)
     }
 }
 
-invar_status invar_cache_copy(invar_cache *cache, int32_t to, int32_t from, int64_t rows)
+invar_status invar_kv_cache_copy(invar_kv_cache *cache, int32_t to, int32_t from, int64_t rows)
 {
     size_t slab = slab_bytes(&cache->shape);
     size_t bytes = slab / (size_t)cache->shape.page_size * (size_t)rows;
     char *pages = cache->memory;
 
     if (cache->twin)
-        INVAR_TRY(invar_cache_copy(cache->twin, to, from, rows));
+        INVAR_TRY(invar_kv_cache_copy(cache->twin, to, from, rows));
     // keys and values of all layers lie equally far apart
-    return invar_device_copy_each(
+    return invar_device_copy_strided(
         &cache->dev, pages + slab * (size_t)to, pages + slab * (size_t)from, bytes,
         slab * (size_t)cache->shape.pages, 2 * (size_t)cache->shape.layers);
 }

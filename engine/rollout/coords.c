@@ -14,17 +14,17 @@
 
 #include "base/invar_banned.h"
 
-invar_coords invar_coords_of(const invar_rl_sample *s, uint32_t seed, uint32_t purpose)
+invar_rng_coords invar_rng_coords_of(const invar_rl_sample *s, uint32_t seed, uint32_t purpose)
 {
-    return (invar_coords){seed, purpose, s->rollout, s->draw, s->prompt, s->weights_hash};
+    return (invar_rng_coords){seed, purpose, s->rollout, s->draw, s->prompt, s->weights_hash};
 }
 
-void invar_coords_format(char out[INVAR_COORDS_SIZE], const invar_coords *c)
+void invar_rng_coords_format(char out[INVAR_RNG_COORDS_SIZE], const invar_rng_coords *c)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, &c->weights);
-    (void)snprintf(out, INVAR_COORDS_SIZE,
+    (void)snprintf(out, INVAR_RNG_COORDS_SIZE,
                    "seed=%" PRIu32 ",purpose=%" PRIu32 ",rollout=%" PRIu32 ",draw=%" PRIu32
                    ",prompt=%" PRId64 ",weights=%s",
                    c->seed, c->purpose, c->rollout, c->draw, c->prompt, hex);
@@ -50,7 +50,7 @@ static bool take_number(int64_t *out, const char **at, const char *name, int64_t
     return *c == ',';
 }
 
-invar_status invar_coords_parse(invar_coords *out, const char *text)
+invar_status invar_rng_coords_parse(invar_rng_coords *out, const char *text)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
     int64_t seed, purpose, rollout, draw;

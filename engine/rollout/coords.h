@@ -16,19 +16,20 @@
 extern "C" {
 #endif
 
-typedef struct invar_coords {
+typedef struct invar_rng_coords {
     uint32_t seed, purpose, rollout, draw;
     int64_t prompt; /* line of the data set */
     invar_digest weights;
-} invar_coords;
+} invar_rng_coords;
 
-#define INVAR_COORDS_SIZE 192
+#define INVAR_RNG_COORDS_SIZE 192
 
-invar_coords invar_coords_of(const invar_rl_sample *sample, uint32_t seed, uint32_t purpose);
-void invar_coords_format(char out[INVAR_COORDS_SIZE], const invar_coords *coords);
+invar_rng_coords invar_rng_coords_of(const invar_rl_sample *sample, uint32_t seed,
+                                     uint32_t purpose);
+void invar_rng_coords_format(char out[INVAR_RNG_COORDS_SIZE], const invar_rng_coords *coords);
 
 /* What _format writes, to the letter; else INVAR_E_INVALID. */
-invar_status invar_coords_parse(invar_coords *out, const char *text) INVAR_MUST_USE;
+invar_status invar_rng_coords_parse(invar_rng_coords *out, const char *text) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -33,7 +33,7 @@ static const defaults far = {512, 4096, INT64_MAX, 512};
 
 static const defaults *defaults_of(const invar_device *dev)
 {
-    return invar_device_far(dev) ? &far : &near;
+    return invar_device_is_local(dev) ? &far : &near;
 }
 
 /* ---- the object ------------------------------------------------------------------------------ */
@@ -68,10 +68,10 @@ static invar_status check_speculation(const invar_speculation *s, const invar_mo
 {
     if (s->algorithm == INVAR_SPECULATIVE_ALGORITHM_NONE)
         return INVAR_OK;
-    if (s->tokens < 1 || s->tokens > INVAR_SPECULATION_MOST)
+    if (s->tokens < 1 || s->tokens > INVAR_SPECULATION_MAX)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: %" PRId64 " tokens guessed at a time; expected 1 to %d",
-                          s->tokens, INVAR_SPECULATION_MOST);
+                          s->tokens, INVAR_SPECULATION_MAX);
     if (s->algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
         return check_draft(s, model);
     if (s->window.least < 1 || s->window.most < s->window.least)
@@ -84,7 +84,7 @@ static invar_status check_speculation(const invar_speculation *s, const invar_mo
 
 invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
                                const invar_tokenizer *tokenizer, const invar_device *dev,
-                               const invar_rollout_limits *limits)
+                               const invar_rollout_exec_options *limits)
 {
     const invar_pass_options options = {.head_rows = defaults_of(dev)->head_rows};
     invar_rollout *rollout = NULL;
@@ -100,12 +100,12 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     rollout->model = model;
     rollout->tokenizer = tokenizer;
     rollout->limits = *limits;
-    invar_caller_init(&rollout->caller, dev);
-    status = invar_stages_open(rollout, dev, &options);
+    invar_op_runner_init(&rollout->caller, dev);
+    status = invar_rollout_stages_open(rollout, dev, &options);
     if (status == INVAR_OK && !limits->no_graphs && model->part.stages == 1)
-        status = invar_tape_new(&rollout->tape, dev);
+        status = invar_cuda_graph_cache_new(&rollout->tape, dev);
     if (status == INVAR_OK && limits->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
-        status = invar_draft_new(&rollout->draft, limits->speculation.model, dev, limits);
+        status = invar_draft_model_new(&rollout->draft, limits->speculation.model, dev, limits);
     if (status != INVAR_OK) {
         invar_rollout_free(rollout);
         return status;
@@ -119,18 +119,18 @@ void invar_rollout_free(invar_rollout *rollout)
     if (!rollout)
         return;
     invar_rollout_close(rollout);
-    invar_draft_free(rollout->draft);
-    invar_tape_free(rollout->tape);
-    invar_stages_close(rollout);
-    invar_cache_free(rollout->cache);
-    invar_show_release(&rollout->show);
-    invar_caller_release(&rollout->caller);
+    invar_draft_model_free(rollout->draft);
+    invar_cuda_graph_cache_free(rollout->tape);
+    invar_rollout_stages_close(rollout);
+    invar_kv_cache_free(rollout->cache);
+    invar_row_ownership_release(&rollout->show);
+    invar_op_runner_release(&rollout->caller);
     invar_free(rollout);
 }
 
-void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_watcher *watcher)
+void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_hooks *watcher)
 {
-    rollout->show.watcher = watcher ? *watcher : (invar_rollout_watcher){.settle = NULL};
+    rollout->show.watcher = watcher ? *watcher : (invar_rollout_hooks){.settle = NULL};
 }
 
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
@@ -140,7 +140,7 @@ void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
         invar_pass_audit(rollout->passes[i], audit);
 }
 
-void invar_rollout_counted(invar_rollout_counters *out, const invar_rollout *rollout)
+void invar_rollout_get_counters(invar_rollout_counters *out, const invar_rollout *rollout)
 {
     *out = rollout->counters;
     out->most_pages = rollout->cache ? rollout->cache->most_used : 0;
@@ -149,60 +149,64 @@ void invar_rollout_counted(invar_rollout_counters *out, const invar_rollout *rol
 /* ---- limits ---------------------------------------------------------------------------------- */
 
 /* A cache of this shape with at least this many pages: the one that is there, or a new one. */
-static invar_status ensure_cache(invar_rollout *r, const invar_cache_shape *shape)
+static invar_status ensure_cache(invar_rollout *r, const invar_kv_cache_shape *shape)
 {
-    invar_cache_shape have = r->cache ? r->cache->shape : (invar_cache_shape){0};
+    invar_kv_cache_shape have = r->cache ? r->cache->shape : (invar_kv_cache_shape){0};
 
     // an auto-sized cache may be larger than this run needs
     if (have.page_size == shape->page_size && have.pages >= shape->pages)
         return INVAR_OK;
-    invar_cache_free(r->cache);
+    invar_kv_cache_free(r->cache);
     r->cache = NULL;
-    return invar_cache_new(&r->cache, shape, &r->caller.dev);
+    return invar_kv_cache_new(&r->cache, shape, &r->caller.dev);
 }
 
 /* Bytes that the cache may take where nobody has planned it. */
 static int64_t cache_bytes(const invar_rollout *r)
 {
     const invar_device *dev = &r->caller.dev;
-    int64_t own = r->cache ? invar_cache_page_bytes(&r->cache->shape) * r->cache->shape.pages : 0;
+    int64_t own =
+        r->cache ? invar_kv_cache_page_bytes(&r->cache->shape) * r->cache->shape.pages : 0;
 
     if (!dev->backend->memory.room)
         return near.cache_bytes;
-    own += r->draft ? invar_draft_cache_bytes(r->draft) : 0;
+    own += r->draft ? invar_draft_model_cache_bytes(r->draft) : 0;
     return ((int64_t)dev->backend->memory.room(dev) + own) / CACHE_SHARE;
 }
 
-static invar_cache_shape shape_of(const invar_rollout_limits *settled, const invar_model *model)
+static invar_kv_cache_shape shape_of(const invar_rollout_exec_options *settled,
+                                     const invar_model *model)
 {
     const invar_model_spec *spec = &model->spec;
 
-    return (invar_cache_shape){.layers = invar_stages_layers(model),
-                               .kv_heads = invar_model_kv_heads(model),
-                               .head_dim = spec->head_dim,
-                               .storage = model->storage,
-                               .page_size = settled->page_size,
-                               .pages = settled->pages};
+    return (invar_kv_cache_shape){.layers = invar_rollout_stages_layers(model),
+                                  .kv_heads = invar_model_kv_heads(model),
+                                  .head_dim = spec->head_dim,
+                                  .storage = model->storage,
+                                  .page_size = settled->page_size,
+                                  .pages = settled->pages};
 }
 
-int64_t invar_rollout_page_bytes(const invar_rollout_limits *settled, const invar_model *model)
+int64_t invar_rollout_page_bytes(const invar_rollout_exec_options *settled,
+                                 const invar_model *model)
 {
-    invar_cache_shape shape = shape_of(settled, model);
-    int64_t bytes = invar_cache_page_bytes(&shape);
+    invar_kv_cache_shape shape = shape_of(settled, model);
+    int64_t bytes = invar_kv_cache_page_bytes(&shape);
 
     if (settled->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT) {
         shape = shape_of(settled, settled->speculation.model);
-        bytes += invar_cache_page_bytes(&shape);
+        bytes += invar_kv_cache_page_bytes(&shape);
     }
     return bytes;
 }
 
-invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
-                                          const invar_model *model, const invar_device *dev,
-                                          int64_t samples, int64_t rows, int64_t bytes)
+invar_rollout_exec_options invar_rollout_resolve_options(const invar_rollout_exec_options *limits,
+                                                         const invar_model *model,
+                                                         const invar_device *dev, int64_t samples,
+                                                         int64_t rows, int64_t bytes)
 {
     const defaults *open = defaults_of(dev);
-    invar_rollout_limits out = *limits;
+    invar_rollout_exec_options out = *limits;
     int64_t each, affordable;
 
     out.concurrency = out.concurrency ? out.concurrency : open->concurrency;
@@ -210,29 +214,29 @@ invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
     out.page_size = out.page_size ? out.page_size : INVAR_ROLLOUT_PAGE_SIZE;
     // with one page more a shared prompt and its sample fit side by side
     each = (rows + out.page_size - 1) / out.page_size + 1;
-    affordable = invar_smaller(bytes, open->cache_bytes) /
-                 invar_larger(invar_rollout_page_bytes(&out, model), 1);
+    affordable = invar_min_i64(bytes, open->cache_bytes) /
+                 invar_max_i64(invar_rollout_page_bytes(&out, model), 1);
     if (out.pages == 0)
-        out.pages = invar_larger(
-            invar_smaller(invar_smaller(out.concurrency, samples) * each, affordable), each);
+        out.pages = invar_max_i64(
+            invar_min_i64(invar_min_i64(out.concurrency, samples) * each, affordable), each);
     return out;
 }
 
-invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *r, int64_t sequences,
-                               int64_t rows)
+invar_status invar_model_runner_settle(invar_rollout_exec_options *out, invar_rollout *r,
+                                       int64_t sequences, int64_t rows)
 {
-    invar_cache_shape shape;
+    invar_kv_cache_shape shape;
 
     memset(&r->counters, 0, sizeof r->counters);
-    *out =
-        invar_rollout_settle(&r->limits, r->model, &r->caller.dev, sequences, rows, cache_bytes(r));
+    *out = invar_rollout_resolve_options(&r->limits, r->model, &r->caller.dev, sequences, rows,
+                                         cache_bytes(r));
     shape = shape_of(out, r->model);
     return ensure_cache(r, &shape);
 }
 
 /* ---- a run through the cache ----------------------------------------------------------------- */
 
-static void lay_out(invar_feed *feed, invar_carver *c)
+static void lay_out(invar_model_runner *feed, invar_carver *c)
 {
     size_t sequences = (size_t)feed->schedule.concurrency;
     size_t rows = sequences * (size_t)(1 + feed->schedule.ahead) + (size_t)feed->schedule.chunk;
@@ -246,7 +250,7 @@ static void lay_out(invar_feed *feed, invar_carver *c)
     feed->routing = invar_carve(c, rows * (size_t)feed->route * sizeof *feed->routing);
 }
 
-static invar_status make_arrays(invar_feed *feed)
+static invar_status make_arrays(invar_model_runner *feed)
 {
     invar_carver c = {NULL, 0};
 
@@ -257,60 +261,62 @@ static invar_status make_arrays(invar_feed *feed)
     return INVAR_OK;
 }
 
-invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rollout_limits *limits,
-                             const invar_feed_room *room, invar_job *jobs, int64_t n_jobs)
+invar_status invar_model_runner_init(invar_model_runner *feed, invar_rollout *r,
+                                     const invar_rollout_exec_options *limits,
+                                     const invar_model_runner_limits *room, invar_seq *jobs,
+                                     int64_t n_jobs)
 {
     const invar_model_spec *spec = &r->model->spec;
 
     memset(feed, 0, sizeof *feed);
     feed->rollout = r;
     feed->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
-    INVAR_TRY(invar_schedule_init(
+    INVAR_TRY(invar_scheduler_init(
         &feed->schedule, r->cache, jobs, n_jobs,
-        invar_larger(invar_smaller(limits->concurrency, room->sequences), 1), limits->chunk));
+        invar_max_i64(invar_min_i64(limits->concurrency, room->sequences), 1), limits->chunk));
     // a GPU's kernels are for many rows of a sequence or for few
-    feed->schedule.apart = invar_device_far(&r->caller.dev);
+    feed->schedule.apart = invar_device_is_local(&r->caller.dev);
     feed->schedule.ahead = room->ahead;
-    feed->width = invar_larger(invar_cache_pages_for(r->cache, room->rows), 1);
+    feed->width = invar_max_i64(invar_kv_cache_pages_for(r->cache, room->rows), 1);
     return make_arrays(feed);
 }
 
-invar_status invar_feed_init_beside(invar_feed *feed, invar_rollout *r, const invar_feed *first,
-                                    invar_cache *cache)
+invar_status invar_model_runner_init_beside(invar_model_runner *feed, invar_rollout *r,
+                                            const invar_model_runner *first, invar_kv_cache *cache)
 {
-    const invar_schedule *s = &first->schedule;
+    const invar_scheduler *s = &first->schedule;
 
-    *feed = (invar_feed){.rollout = r,
-                         .schedule = {.cache = cache,
-                                      .jobs = s->jobs,
-                                      .n_jobs = s->n_jobs,
-                                      .concurrency = s->concurrency,
-                                      .chunk = s->chunk,
-                                      .ahead = 1},
-                         .steady = true,
-                         .beside = true,
-                         .width = first->width};
+    *feed = (invar_model_runner){.rollout = r,
+                                 .schedule = {.cache = cache,
+                                              .jobs = s->jobs,
+                                              .n_jobs = s->n_jobs,
+                                              .concurrency = s->concurrency,
+                                              .chunk = s->chunk,
+                                              .ahead = 1},
+                                 .steady = true,
+                                 .beside = true,
+                                 .width = first->width};
     return make_arrays(feed);
 }
 
-void invar_feed_release(invar_feed *feed)
+void invar_model_runner_release(invar_model_runner *feed)
 {
     if (!feed->beside)
-        invar_schedule_release(&feed->schedule);
+        invar_scheduler_release(&feed->schedule);
     invar_free(feed->memory);
     memset(feed, 0, sizeof *feed);
 }
 
-static int64_t turn_pages(const invar_feed *feed, const invar_turn *turn)
+static int64_t turn_pages(const invar_model_runner *feed, const invar_seq_slice *turn)
 {
-    return invar_cache_pages_for(feed->schedule.cache, turn->first + turn->count);
+    return invar_kv_cache_pages_for(feed->schedule.cache, turn->first + turn->count);
 }
 
 /* The rows of turn i, and the page table of its job. */
-static void add_turn(invar_feed *feed, int64_t i, int64_t width)
+static void add_turn(invar_model_runner *feed, int64_t i, int64_t width)
 {
-    const invar_turn *turn = &feed->turns[i];
-    const invar_job *job = &feed->schedule.jobs[turn->job];
+    const invar_seq_slice *turn = &feed->turns[i];
+    const invar_seq *job = &feed->schedule.jobs[turn->job];
     int64_t row = feed->start[i], length = turn->first + turn->count;
     int64_t pages = turn_pages(feed, turn), size = feed->schedule.cache->shape.page_size;
 
@@ -326,10 +332,10 @@ static void add_turn(invar_feed *feed, int64_t i, int64_t width)
     feed->start[i + 1] = row + turn->count;
 }
 
-static void count_turn(invar_rollout_counters *c, const invar_turn *turn, const invar_job *job)
+static void count_turn(invar_rollout_counters *c, const invar_seq_slice *turn, const invar_seq *job)
 {
     int64_t again =
-        job->again > turn->first ? invar_smaller(job->again - turn->first, turn->count) : 0;
+        job->again > turn->first ? invar_min_i64(job->again - turn->first, turn->count) : 0;
 
     c->again += again;
     if (turn->first < job->prefill)
@@ -339,9 +345,9 @@ static void count_turn(invar_rollout_counters *c, const invar_turn *turn, const 
 }
 
 /* Sequence i, nobody's: rows at the beginning of a page that is free, and stays it. */
-static void add_filler(invar_feed *feed, int64_t i, int64_t width)
+static void add_filler(invar_model_runner *feed, int64_t i, int64_t width)
 {
-    const invar_cache *cache = feed->schedule.cache;
+    const invar_kv_cache *cache = feed->schedule.cache;
     int64_t row = feed->start[i];
 
     memset(feed->tables + i * width, 0, (size_t)width * sizeof *feed->tables);
@@ -366,17 +372,17 @@ static int64_t round_up(int64_t n)
 }
 
 /* Sequences of the pass with fillers, where there is a free page for each of these. */
-static int64_t steady_size(const invar_feed *feed)
+static int64_t steady_size(const invar_model_runner *feed)
 {
-    const invar_cache *cache = feed->schedule.cache;
-    int64_t size = invar_smaller(round_up(feed->n_turns), feed->schedule.concurrency);
+    const invar_kv_cache *cache = feed->schedule.cache;
+    int64_t size = invar_min_i64(round_up(feed->n_turns), feed->schedule.concurrency);
     bool fits = size - feed->n_turns <= cache->n_free && feed->each <= cache->shape.page_size;
 
     return fits ? size : feed->n_turns;
 }
 
 /* Whether all turns have as many rows as decoding gives them. */
-static bool alike(const invar_feed *feed)
+static bool alike(const invar_model_runner *feed)
 {
     for (int64_t i = 0; i < feed->n_turns; i++)
         if (feed->turns[i].count != feed->each)
@@ -385,7 +391,7 @@ static bool alike(const invar_feed *feed)
 }
 
 /* Where the pass is to be steady, the tape listens, and there are fillers. */
-static void listen(invar_feed *feed, int64_t width)
+static void listen(invar_model_runner *feed, int64_t width)
 {
     invar_rollout *r = feed->rollout;
 
@@ -393,55 +399,56 @@ static void listen(invar_feed *feed, int64_t width)
         return;
     r->caller.tape = r->tape;
     feed->sequences = steady_size(feed);
-    invar_tape_begin(r->tape,
-                     &(invar_tape_key){feed->sequences * feed->each, feed->sequences, width});
+    invar_cuda_graph_cache_begin(
+        r->tape, &(invar_cuda_graph_key){feed->sequences * feed->each, feed->sequences, width});
 }
 
-void invar_feed_listened(invar_feed *feed)
+void invar_model_runner_end_capture(invar_model_runner *feed)
 {
     if (feed->rollout->tape)
-        invar_tape_end(feed->rollout->tape);
+        invar_cuda_graph_cache_end(feed->rollout->tape);
 }
 
 /*
  * A job's rows are its sample's, or those of all that share the prompt. Those of fillers are
  * nobody's, nor are rows that were shown before.
  */
-static void own_rows(const invar_feed *feed)
+static void own_rows(const invar_model_runner *feed)
 {
-    invar_row_owner *owners = invar_show_owners(feed->show, feed->start[feed->sequences]);
+    invar_row_samples *owners =
+        invar_row_ownership_owners(feed->show, feed->start[feed->sequences]);
 
     memset(owners, 0, (size_t)feed->start[feed->sequences] * sizeof *owners);
     for (int64_t i = 0; i < feed->n_turns; i++) {
-        const invar_turn *turn = &feed->turns[i];
-        const invar_job *job = &feed->schedule.jobs[turn->job];
-        for (int64_t n = invar_larger(job->again - turn->first, 0); n < turn->count; n++)
+        const invar_seq_slice *turn = &feed->turns[i];
+        const invar_seq *job = &feed->schedule.jobs[turn->job];
+        for (int64_t n = invar_max_i64(job->again - turn->first, 0); n < turn->count; n++)
             owners[feed->start[i] + n] =
-                (invar_row_owner){feed->show->draws + job->sample, invar_job_samples(job)};
+                (invar_row_samples){feed->show->draws + job->sample, invar_seq_samples(job)};
     }
 }
 
 /* What the pass's widest page table needs, rounded up: it grows with every page otherwise. */
-static int64_t width_now(const invar_feed *feed)
+static int64_t width_now(const invar_model_runner *feed)
 {
     int64_t need = 1, width = 1;
 
     for (int64_t i = 0; i < feed->n_turns; i++)
-        need = invar_larger(need, turn_pages(feed, &feed->turns[i]));
+        need = invar_max_i64(need, turn_pages(feed, &feed->turns[i]));
     while (width < need)
         width *= 2;
-    return invar_smaller(width, feed->width);
+    return invar_min_i64(width, feed->width);
 }
 
-invar_status invar_feed_next(invar_feed *feed)
+invar_status invar_model_runner_next(invar_model_runner *feed)
 {
-    return invar_schedule_next(&feed->turns, &feed->n_turns, &feed->schedule);
+    return invar_scheduler_next(&feed->turns, &feed->n_turns, &feed->schedule);
 }
 
-invar_status invar_feed_pass(invar_feed *feed)
+invar_status invar_model_runner_pass(invar_model_runner *feed)
 {
     invar_rollout *r = feed->rollout;
-    invar_cache *cache = feed->schedule.cache;
+    invar_kv_cache *cache = feed->schedule.cache;
     int64_t width = width_now(feed);
 
     feed->sequences = feed->n_turns;
@@ -457,16 +464,16 @@ invar_status invar_feed_pass(invar_feed *feed)
     for (int64_t i = 0; i < cache->shape.layers; i++)
         cache->layers[i].pages =
             invar_tensor_2d(feed->tables, INVAR_DTYPE_I32, feed->sequences, width);
-    feed->rows = (invar_rows){.count = feed->start[feed->sequences],
-                              .ids = feed->ids,
-                              .positions = feed->positions,
-                              .samples = {feed->start, feed->sequences},
-                              .cache = cache->layers,
-                              .lengths = feed->lengths,
-                              .slots = feed->slots,
-                              .routing = feed->route > 0 ? feed->routing : NULL};
+    feed->rows = (invar_packed_rows){.count = feed->start[feed->sequences],
+                                     .ids = feed->ids,
+                                     .positions = feed->positions,
+                                     .samples = {feed->start, feed->sequences},
+                                     .cache = cache->layers,
+                                     .lengths = feed->lengths,
+                                     .slots = feed->slots,
+                                     .routing = feed->route > 0 ? feed->routing : NULL};
     r->counters.passes++;
     if (feed->show)
         own_rows(feed);
-    return invar_stages_run(r, &feed->rows);
+    return invar_rollout_stages_run(r, &feed->rows);
 }

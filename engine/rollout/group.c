@@ -9,10 +9,10 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_group_choice_init(invar_group_choice *c, int64_t wanted, int64_t round,
-                                     int64_t max_rounds)
+invar_status invar_group_selection_init(invar_group_selection *c, int64_t wanted, int64_t round,
+                                        int64_t max_rounds)
 {
-    *c = (invar_group_choice){.wanted = wanted, .round = round, .max_rounds = max_rounds};
+    *c = (invar_group_selection){.wanted = wanted, .round = round, .max_rounds = max_rounds};
     if (wanted < 1 || round < 1 || max_rounds < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "dynamic sampling: %" PRId64 " groups from rounds of %" PRId64
@@ -21,7 +21,7 @@ invar_status invar_group_choice_init(invar_group_choice *c, int64_t wanted, int6
     return INVAR_OK;
 }
 
-invar_status invar_group_choice_next(int64_t *out, const invar_group_choice *c)
+invar_status invar_group_selection_next(int64_t *out, const invar_group_selection *c)
 {
     *out = c->chosen < c->wanted ? c->round : 0;
     if (*out > 0 && c->max_rounds > 0 && c->rounds == c->max_rounds)
@@ -33,8 +33,8 @@ invar_status invar_group_choice_next(int64_t *out, const invar_group_choice *c)
     return INVAR_OK;
 }
 
-void invar_group_choice_take(invar_group_fate *fates_out, invar_group_choice *c, const bool *keep,
-                             int64_t groups)
+void invar_group_selection_take(invar_group_outcome *fates_out, invar_group_selection *c,
+                                const bool *keep, int64_t groups)
 {
     for (int64_t i = 0; i < groups; i++) {
         if (!keep[i]) {

@@ -21,7 +21,7 @@
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-bool invar_sampling_ends(const invar_sampling *p, int32_t token)
+bool invar_sampling_is_stop_id(const invar_sampling_params *p, int32_t token)
 {
     for (int64_t i = 0; i < p->n_stop_ids; i++)
         if (p->stop_ids[i] == token)
@@ -30,13 +30,13 @@ bool invar_sampling_ends(const invar_sampling *p, int32_t token)
 }
 
 /* What the newest token means for its sample; a given one ends where it ended. */
-static invar_status judge(invar_finish *out, const invar_batch *run, invar_writer *w)
+static invar_status judge(invar_finish *out, const invar_running_batch *run, invar_decode_state *w)
 {
-    const invar_sampling *p = w->sampling;
+    const invar_sampling_params *p = w->sampling;
     const invar_rl_sample *s = w->sample;
     int32_t token = s->tokens[s->n_tokens - 1];
     bool may_end = invar_rl_sample_response(s) > p->min_response;
-    bool stop = may_end && invar_sampling_ends(p, token);
+    bool stop = may_end && invar_sampling_is_stop_id(p, token);
 
     if (run->given) {
         const invar_rl_sample *given = &run->given[w - run->writers];
@@ -49,9 +49,9 @@ static invar_status judge(invar_finish *out, const invar_batch *run, invar_write
         stop = stop || (may_end && invar_stop_find(w->text.text, w->text.bytes, w->text.fresh,
                                                    p->stop, p->n_stop) >= 0);
     }
-    *out = stop                                                   ? INVAR_FINISH_STOP
-           : s->n_tokens == invar_batch_limit(run->rollout, p, s) ? INVAR_FINISH_LENGTH
-                                                                  : INVAR_FINISH_NONE;
+    *out = stop                                                           ? INVAR_FINISH_STOP
+           : s->n_tokens == invar_running_batch_limit(run->rollout, p, s) ? INVAR_FINISH_LENGTH
+                                                                          : INVAR_FINISH_NONE;
     return INVAR_OK;
 }
 
@@ -75,12 +75,12 @@ invar_status invar_rollout_decode(invar_rl_sample *s, const invar_tokenizer *tok
 }
 
 /* The sample is done, or left as it is (INVAR_FINISH_NONE). */
-static invar_status finish(invar_batch *run, invar_writer *w, invar_finish how)
+static invar_status finish(invar_running_batch *run, invar_decode_state *w, invar_finish how)
 {
     invar_rl_sample *s = w->sample;
 
-    invar_schedule_finish(&run->feed.schedule, w->job);
-    invar_batch_leave(w);
+    invar_scheduler_finish(&run->feed.schedule, w->job);
+    invar_running_batch_leave(w);
     if (run->rollout->tokenizer && how != INVAR_FINISH_NONE) {
         invar_free(s->response);
         s->response = NULL;
@@ -93,9 +93,9 @@ static invar_status finish(invar_batch *run, invar_writer *w, invar_finish how)
     return INVAR_OK;
 }
 
-static invar_status take_draw(invar_batch *run, const invar_draw *draw)
+static invar_status take_draw(invar_running_batch *run, const invar_draw *draw)
 {
-    invar_writer *w = &run->writers[draw->owner];
+    invar_decode_state *w = &run->writers[draw->owner];
     invar_rl_sample *s = w->sample;
     int64_t n = invar_rl_sample_response(s);
     invar_finish how;
@@ -109,7 +109,7 @@ static invar_status take_draw(invar_batch *run, const invar_draw *draw)
                           "position %" PRIu32 ": the weights are damaged or have diverged",
                           draw->at.sample, draw->at.position);
     if (n == w->room)
-        INVAR_TRY(invar_batch_make_room(w));
+        INVAR_TRY(invar_running_batch_make_room(w));
     run->jobs[w->job].tokens = s->tokens;
     s->tokens[s->n_tokens] = run->given ? run->given[draw->owner].tokens[s->n_tokens] : draw->token;
     s->n_tokens++;
@@ -124,35 +124,35 @@ static invar_status take_draw(invar_batch *run, const invar_draw *draw)
 /* ---- guesses --------------------------------------------------------------------------------- */
 
 /* Whether the turn's sequence draws one token after the other, from each of its rows. */
-static bool decodes(const invar_batch *run, const invar_turn *turn)
+static bool decodes(const invar_running_batch *run, const invar_seq_slice *turn)
 {
     return turn->first >= run->jobs[turn->job].prefill;
 }
 
 /* Asks for the tokens of the rows ahead of turn i, and makes room for them. */
-static invar_status ask(invar_guess *out, invar_batch *run, int64_t i)
+static invar_status ask(invar_draft_request *out, invar_running_batch *run, int64_t i)
 {
-    const invar_turn *turn = &run->feed.turns[i];
-    invar_job *job = &run->jobs[turn->job];
-    invar_writer *w = &run->writers[job->sample];
+    const invar_seq_slice *turn = &run->feed.turns[i];
+    invar_seq *job = &run->jobs[turn->job];
+    invar_decode_state *w = &run->writers[job->sample];
 
     while (invar_rl_sample_response(w->sample) + turn->count > w->room)
-        INVAR_TRY(invar_batch_make_room(w));
+        INVAR_TRY(invar_running_batch_make_room(w));
     job->tokens = w->sample->tokens;
-    *out = (invar_guess){.sample = w->sample,
-                         .sampling = w->sampling,
-                         .seen = w->seen,
-                         .job = turn->job,
-                         .most = w->doubted ? 0 : turn->count - 1,
-                         .tokens = w->sample->tokens + w->sample->n_tokens};
+    *out = (invar_draft_request){.sample = w->sample,
+                                 .sampling = w->sampling,
+                                 .seen = w->seen,
+                                 .job = turn->job,
+                                 .most = w->doubted ? 0 : turn->count - 1,
+                                 .tokens = w->sample->tokens + w->sample->n_tokens};
     w->doubted = false;
     return INVAR_OK;
 }
 
 /* Rows that were not guessed for are cut, or filled so that a graph runs all sequences. */
-static void fit_turn(invar_batch *run, int64_t i, const invar_guess *g, bool fill)
+static void fit_turn(invar_running_batch *run, int64_t i, const invar_draft_request *g, bool fill)
 {
-    invar_writer *w = &run->writers[run->jobs[g->job].sample];
+    invar_decode_state *w = &run->writers[run->jobs[g->job].sample];
 
     w->guessed = g->count;
     w->sample->speculated.passes++;
@@ -162,14 +162,14 @@ static void fit_turn(invar_batch *run, int64_t i, const invar_guess *g, bool fil
         for (int64_t n = g->count; n < g->most; n++)
             g->tokens[n] = g->tokens[n - 1]; // the newest token where nothing was guessed
     } else {
-        invar_schedule_cut(&run->feed.schedule, i, 1 + g->count);
+        invar_scheduler_truncate(&run->feed.schedule, i, 1 + g->count);
     }
 }
 
 /* Tokens for the rows ahead of this pass. */
-static invar_status guess(invar_batch *run)
+static invar_status guess(invar_running_batch *run)
 {
-    const invar_feed *feed = &run->feed;
+    const invar_model_runner *feed = &run->feed;
     int64_t asked = 0, next = 0;
     bool made = false, alike = run->rollout->tape != NULL;
 
@@ -190,9 +190,9 @@ static invar_status guess(invar_batch *run)
 /* ---- passes ---------------------------------------------------------------------------------- */
 
 /* A draw from a row that is `ahead` of the sample's newest token. */
-static void plan_draw(invar_batch *run, int64_t sample, int64_t row, int64_t ahead)
+static void plan_draw(invar_running_batch *run, int64_t sample, int64_t row, int64_t ahead)
 {
-    const invar_writer *w = &run->writers[sample];
+    const invar_decode_state *w = &run->writers[sample];
     const invar_rl_sample *s = w->sample;
 
     run->draws[run->n_draws++] =
@@ -203,25 +203,25 @@ static void plan_draw(invar_batch *run, int64_t sample, int64_t row, int64_t ahe
                      .owner = sample};
 }
 
-static int64_t samples_end(const invar_job *job)
+static int64_t samples_end(const invar_seq *job)
 {
-    return job->sample + invar_job_samples(job);
+    return job->sample + invar_seq_samples(job);
 }
 
 /* Draws from turn i: from each of its rows, or from the last one for each sample. */
-static int64_t draws_of(const invar_batch *run, int64_t i)
+static int64_t draws_of(const invar_running_batch *run, int64_t i)
 {
-    const invar_turn *turn = &run->feed.turns[i];
-    const invar_job *job = &run->jobs[turn->job];
+    const invar_seq_slice *turn = &run->feed.turns[i];
+    const invar_seq *job = &run->jobs[turn->job];
 
     if (decodes(run, turn))
         return turn->count;
-    return turn->first + turn->count < job->prefill ? 0 : invar_job_samples(job);
+    return turn->first + turn->count < job->prefill ? 0 : invar_seq_samples(job);
 }
 
-static void plan_turn(invar_batch *run, int64_t i)
+static void plan_turn(invar_running_batch *run, int64_t i)
 {
-    const invar_turn *turn = &run->feed.turns[i];
+    const invar_seq_slice *turn = &run->feed.turns[i];
     int64_t sample = run->jobs[turn->job].sample, row = run->feed.start[i];
 
     for (int64_t n = 0; n < draws_of(run, i); n++)
@@ -232,11 +232,11 @@ static void plan_turn(invar_batch *run, int64_t i)
 }
 
 /* Of the first rows of turn i. */
-static void keep_routing(const invar_batch *run, int64_t i, int64_t rows)
+static void keep_routing(const invar_running_batch *run, int64_t i, int64_t rows)
 {
-    const invar_feed *feed = &run->feed;
-    const invar_turn *turn = &feed->turns[i];
-    const invar_job *job = &run->jobs[turn->job];
+    const invar_model_runner *feed = &run->feed;
+    const invar_seq_slice *turn = &feed->turns[i];
+    const invar_seq *job = &run->jobs[turn->job];
 
     for (int64_t n = job->sample; feed->route > 0 && n < samples_end(job); n++)
         memcpy(run->writers[n].sample->routing + turn->first * feed->route,
@@ -245,20 +245,20 @@ static void keep_routing(const invar_batch *run, int64_t i, int64_t rows)
 }
 
 /* A pass, a draw from every row that has one, and what the routers chose. */
-static invar_status pass_and_draw(invar_batch *run)
+static invar_status pass_and_draw(invar_running_batch *run)
 {
-    const invar_feed *feed = &run->feed;
+    const invar_model_runner *feed = &run->feed;
     int64_t fillers, sequences = feed->schedule.concurrency;
 
     if (run->show) // of the layers' rows, and of each draw's row of logits and token
-        INVAR_TRY(invar_show_pass(run->show,
-                                  sequences + feed->schedule.chunk + 2 * (run->count + sequences)));
-    INVAR_TRY(invar_feed_next(&run->feed));
+        INVAR_TRY(invar_row_ownership_pass(run->show, sequences + feed->schedule.chunk +
+                                                          2 * (run->count + sequences)));
+    INVAR_TRY(invar_model_runner_next(&run->feed));
     if (feed->n_turns == 0)
         return INVAR_OK;
     if (run->guesser.make)
         INVAR_TRY(guess(run));
-    INVAR_TRY(invar_feed_pass(&run->feed));
+    INVAR_TRY(invar_model_runner_pass(&run->feed));
     run->n_draws = 0;
     for (int64_t i = 0; i < feed->n_turns; i++)
         plan_turn(run, i);
@@ -268,27 +268,27 @@ static invar_status pass_and_draw(invar_batch *run)
             .row = feed->start[feed->n_turns] + i,
             .sampling = run->n_draws > 0 ? run->draws[run->n_draws - 1].sampling : NULL,
             .filler = true};
-    if (invar_stages_draw(run->rollout))
+    if (invar_rollout_stages_draw(run->rollout))
         INVAR_TRY(invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws,
                                      run->n_draws + fillers));
-    INVAR_TRY(invar_stages_share(run->rollout, "tokens", run->draws,
-                                 (size_t)run->n_draws * sizeof *run->draws));
+    INVAR_TRY(invar_rollout_stages_share(run->rollout, "tokens", run->draws,
+                                         (size_t)run->n_draws * sizeof *run->draws));
     // a pass without draws is not waited for, and must run all the same
     if (run->rollout->tape)
-        INVAR_TRY(invar_tape_flush(run->rollout->tape));
+        INVAR_TRY(invar_cuda_graph_cache_flush(run->rollout->tape));
     if (run->show)
         INVAR_TRY(run->show->watcher.settle(run->show->watcher.probe.payload));
-    return invar_stages_routing(run->rollout, &feed->rows);
+    return invar_rollout_stages_routing(run->rollout, &feed->rows);
 }
 
 /*
  * Draws of a sequence, one after the other, as long as guesses hold; *out: how many. Values behind
  * a guess must not matter, and where they are not finite it takes a row alone to know.
  */
-static invar_status take_each(int64_t *out, invar_batch *run, const invar_draw *draws,
+static invar_status take_each(int64_t *out, invar_running_batch *run, const invar_draw *draws,
                               int64_t count)
 {
-    invar_writer *w = &run->writers[draws->owner];
+    invar_decode_state *w = &run->writers[draws->owner];
     bool holds = true;
     int64_t n = 0;
 
@@ -299,8 +299,8 @@ static invar_status take_each(int64_t *out, invar_batch *run, const invar_draw *
         if (w->doubted)
             break;
         INVAR_TRY(take_draw(run, &draws[n]));
-        holds =
-            n + 1 < count && invar_guess_holds(guessed, w->sample->tokens[w->sample->n_tokens - 1]);
+        holds = n + 1 < count &&
+                invar_draft_accepted(guessed, w->sample->tokens[w->sample->n_tokens - 1]);
         n++;
     }
     *out = n;
@@ -308,7 +308,7 @@ static invar_status take_each(int64_t *out, invar_batch *run, const invar_draw *
 }
 
 /* Of the guesses of a turn; -1 where not even its first row counts. */
-static void count_accepted(invar_batch *run, invar_writer *w, int64_t count)
+static void count_accepted(invar_running_batch *run, invar_decode_state *w, int64_t count)
 {
     if (count <= 0)
         return;
@@ -317,10 +317,10 @@ static void count_accepted(invar_batch *run, invar_writer *w, int64_t count)
 }
 
 /* Tokens and routing of turn i; draws from `draws` on. */
-static invar_status take_turn(invar_batch *run, int64_t i, const invar_draw *draws)
+static invar_status take_turn(invar_running_batch *run, int64_t i, const invar_draw *draws)
 {
-    const invar_turn *turn = &run->feed.turns[i];
-    invar_writer *w = &run->writers[run->jobs[turn->job].sample];
+    const invar_seq_slice *turn = &run->feed.turns[i];
+    invar_decode_state *w = &run->writers[run->jobs[turn->job].sample];
     int64_t rows = turn->count, count = draws_of(run, i);
 
     if (decodes(run, turn)) {
@@ -332,18 +332,18 @@ static invar_status take_turn(invar_batch *run, int64_t i, const invar_draw *dra
     }
     keep_routing(run, i, rows);
     if (rows < turn->count && !w->left)
-        invar_schedule_cut(&run->feed.schedule, i, rows);
+        invar_scheduler_truncate(&run->feed.schedule, i, rows);
     return INVAR_OK;
 }
 
-invar_status invar_batch_step(invar_batch *run)
+invar_status invar_running_batch_step(invar_running_batch *run)
 {
     invar_status status = pass_and_draw(run);
     const invar_draw *draws = run->draws;
 
-    invar_feed_listened(&run->feed);
+    invar_model_runner_end_capture(&run->feed);
     if (status == INVAR_OK && run->draft)
-        status = invar_draft_read(run->draft);
+        status = invar_draft_model_read(run->draft);
     for (int64_t i = 0; status == INVAR_OK && i < run->feed.n_turns; i++) {
         int64_t count = draws_of(run, i);
         status = take_turn(run, i, draws);
@@ -352,7 +352,7 @@ invar_status invar_batch_step(invar_batch *run)
     return status;
 }
 
-void invar_rollout_leave(invar_rollout *rollout)
+void invar_rollout_suspend(invar_rollout *rollout)
 {
     rollout->leaves = true;
 }
@@ -371,32 +371,34 @@ static void leave(invar_rl_sample *s)
     s->route_size = 0;
 }
 
-static invar_status generate(invar_batch *run, invar_rl_sample *samples, int64_t count,
+static invar_status generate(invar_running_batch *run, invar_rl_sample *samples, int64_t count,
                              invar_status (*tick)(void *payload, int64_t samples_done,
                                                   int64_t tokens_done),
                              void *payload)
 {
     bool *leaves = &run->rollout->leaves;
-    invar_status status = invar_batch_begin(run, samples, count);
+    invar_status status = invar_running_batch_begin(run, samples, count);
 
     *leaves = false;
     while (status == INVAR_OK && run->samples_done < count && !*leaves) {
-        status = invar_batch_step(run);
+        status = invar_running_batch_step(run);
         if (status == INVAR_OK && tick)
             status = tick(payload, run->samples_done, run->tokens_done);
     }
     for (int64_t i = 0; status == INVAR_OK && i < count; i++)
         leave(&samples[i]);
-    invar_batch_end(run);
-    return invar_near_advise(status, invar_device_far(&run->rollout->caller.dev),
-                             INVAR_FEED_ADVICE);
+    invar_running_batch_end(run);
+    return invar_host_staging_advise_oom(status, invar_device_is_local(&run->rollout->caller.dev),
+                                         INVAR_MODEL_RUNNER_ADVICE);
 }
 
-invar_status invar_rollout_run(
-    invar_rollout *rollout, invar_rl_sample *samples, int64_t count, const invar_sampling *sampling,
-    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done), void *payload)
+invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
+                               const invar_sampling_params *sampling,
+                               invar_status (*tick)(void *payload, int64_t samples_done,
+                                                    int64_t tokens_done),
+                               void *payload)
 {
-    invar_batch run = {.rollout = rollout, .sampling = sampling};
+    invar_running_batch run = {.rollout = rollout, .sampling = sampling};
 
     return generate(&run, samples, count, tick, payload);
 }
@@ -404,10 +406,10 @@ invar_status invar_rollout_run(
 /* ---- given samples --------------------------------------------------------------------------- */
 
 /* The prompt of a given sample, to be completed. */
-static invar_status prompt_of(invar_rl_sample *out, const invar_rollout *r, const invar_sampling *p,
-                              const invar_rl_sample *given)
+static invar_status prompt_of(invar_rl_sample *out, const invar_rollout *r,
+                              const invar_sampling_params *p, const invar_rl_sample *given)
 {
-    int64_t limit = invar_batch_limit(r, p, given);
+    int64_t limit = invar_running_batch_limit(r, p, given);
 
     if (given->n_tokens <= given->prompt_tokens || given->n_tokens > limit ||
         given->finish == INVAR_FINISH_NONE)
@@ -434,13 +436,13 @@ static invar_status prompt_of(invar_rl_sample *out, const invar_rollout *r, cons
     return INVAR_OK;
 }
 
-invar_status invar_rollout_follow(invar_rollout *rollout, const invar_rl_sample *given,
-                                  int64_t count, const invar_sampling *sampling,
-                                  invar_status (*tick)(void *payload, int64_t samples_done,
-                                                       int64_t tokens_done),
-                                  void *payload)
+invar_status invar_rollout_teacher_force(invar_rollout *rollout, const invar_rl_sample *given,
+                                         int64_t count, const invar_sampling_params *sampling,
+                                         invar_status (*tick)(void *payload, int64_t samples_done,
+                                                              int64_t tokens_done),
+                                         void *payload)
 {
-    invar_batch run = {.rollout = rollout, .sampling = sampling, .given = given};
+    invar_running_batch run = {.rollout = rollout, .sampling = sampling, .given = given};
     invar_rl_samples samples = {0};
     invar_status status = INVAR_OK;
 

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Semantic. */
-typedef struct invar_sampling {
+typedef struct invar_sampling_params {
     uint32_t seed;
     uint32_t purpose;  /* keeps training and evaluation apart; below INVAR_PHILOX_PURPOSES */
     float temperature; /* 0: the best token; log-probs are then at temperature 1 */
@@ -37,10 +37,10 @@ typedef struct invar_sampling {
     const char *const *stop; /* (n_stop) strings */
     int64_t n_stop;
     bool skip_special; /* in the text of the response */
-} invar_sampling;
+} invar_sampling_params;
 
 /* True for a token of stop_ids. */
-bool invar_sampling_ends(const invar_sampling *sampling, int32_t token);
+bool invar_sampling_is_stop_id(const invar_sampling_params *sampling, int32_t token);
 
 #define INVAR_PURPOSE_TRAIN 0
 #define INVAR_PURPOSE_EVAL 1
@@ -52,12 +52,12 @@ bool invar_sampling_ends(const invar_sampling *sampling, int32_t token);
  */
 typedef struct invar_speculation {
     invar_speculative_algorithm algorithm;
-    int64_t tokens;            /* guessed at a time: 1 to INVAR_SPECULATION_MOST */
-    invar_ngram_window window; /* of ngram */
-    const invar_model *model;  /* of draft: a whole one with the same vocabulary; borrowed */
+    int64_t tokens;                     /* guessed at a time: 1 to INVAR_SPECULATION_MAX */
+    invar_ngram_proposer_window window; /* of ngram */
+    const invar_model *model; /* of draft: a whole one with the same vocabulary; borrowed */
 } invar_speculation;
 
-#define INVAR_SPECULATION_MOST 8
+#define INVAR_SPECULATION_MAX 8
 
 /* Tokens guessed at a time; 0: none. */
 static inline int64_t invar_speculation_tokens(const invar_speculation *s)
@@ -68,7 +68,7 @@ static inline int64_t invar_speculation_tokens(const invar_speculation *s)
 #define INVAR_ROLLOUT_PAGE_SIZE 16 /* where it is left open */
 
 /* Free: no value of these changes a bit. In brackets: where the device's memory is far. */
-typedef struct invar_rollout_limits {
+typedef struct invar_rollout_exec_options {
     int64_t concurrency;    /* sequences at a time; 0: as the cache has room, at most 64 (512) */
     int64_t chunk;          /* rows of prefill in one pass; 0: 512 (4096) */
     int64_t page_size;      /* positions per page; 0: 16 */
@@ -77,14 +77,14 @@ typedef struct invar_rollout_limits {
     bool no_prefix_sharing; /* every sample prefills its own prompt */
     bool no_graphs;         /* ops of decoding are launched one by one */
     invar_speculation speculation;
-} invar_rollout_limits;
+} invar_rollout_exec_options;
 
 typedef struct invar_rollout invar_rollout;
 
 /* Model and tokenizer are borrowed. Without a tokenizer: no text and no stop strings. */
 invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
                                const invar_tokenizer *tokenizer, const invar_device *dev,
-                               const invar_rollout_limits *limits) INVAR_MUST_USE;
+                               const invar_rollout_exec_options *limits) INVAR_MUST_USE;
 void invar_rollout_free(invar_rollout *rollout);
 
 /*
@@ -92,17 +92,17 @@ void invar_rollout_free(invar_rollout *rollout);
  * spec. `tokenizer` may be NULL.
  */
 invar_status invar_rollout_check(const invar_model_spec *spec, const invar_tokenizer *tokenizer,
-                                 const invar_sampling *sampling) INVAR_MUST_USE;
+                                 const invar_sampling_params *sampling) INVAR_MUST_USE;
 
 /* Who looks at a rollout. */
-typedef struct invar_rollout_watcher {
+typedef struct invar_rollout_hooks {
     /* Shown is what the passes compute, and `token` and `token.logp`, which the sampler draws. */
-    invar_forward_probe probe;
+    invar_forward_hooks probe;
     invar_status (*settle)(void *payload); /* after every pass: owners are void afterwards */
-} invar_rollout_watcher;
+} invar_rollout_hooks;
 
 /* Shows activations of the coming runs; NULL ends it. */
-void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_watcher *watcher);
+void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_hooks *watcher);
 
 /* Of all products and attention; borrowed, NULL ends it. */
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
@@ -117,20 +117,20 @@ void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
  *
  * `tick` may be NULL: it is told after each pass how many samples and tokens are done, and may ask
  * for an end by returning an error. After a failure the samples are fit for release only. Where it
- * calls invar_rollout_leave, the run ends well, and samples that are not done are left as at a
+ * calls invar_rollout_suspend, the run ends well, and samples that are not done are left as at a
  * `pause`: with the tokens that they have, or, where they have none, as prompts.
  *
  * INVAR_E_INVALID where a prompt leaves no room, or a sequence needs more pages than there are;
  * INVAR_E_STATE where logits are not finite.
  */
 invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
-                               const invar_sampling *sampling,
+                               const invar_sampling_params *sampling,
                                invar_status (*tick)(void *payload, int64_t samples_done,
                                                     int64_t tokens_done),
                                void *payload) INVAR_MUST_USE;
 
 /* From the tick of a run alone. */
-void invar_rollout_leave(invar_rollout *rollout);
+void invar_rollout_suspend(invar_rollout *rollout);
 
 /* ---- samples that join and leave ------------------------------------------------------------- */
 
@@ -138,7 +138,7 @@ void invar_rollout_leave(invar_rollout *rollout);
  * From now on samples of at most `context` tokens may be added, until `close`; meanwhile the
  * rollout does nothing else.
  */
-invar_status invar_rollout_open(invar_rollout *rollout, int64_t context) INVAR_MUST_USE;
+invar_status invar_rollout_open_stream(invar_rollout *rollout, int64_t context) INVAR_MUST_USE;
 void invar_rollout_close(invar_rollout *rollout);
 
 /*
@@ -147,10 +147,10 @@ void invar_rollout_close(invar_rollout *rollout);
  * joined.
  */
 invar_status invar_rollout_add(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
-                               const invar_sampling *sampling) INVAR_MUST_USE;
+                               const invar_sampling_params *sampling) INVAR_MUST_USE;
 
 /* Of samples [0, count), all that `add` was given at once, those that are not finished leave. */
-void invar_rollout_drop(invar_rollout *rollout, const invar_rl_sample *samples, int64_t count);
+void invar_rollout_cancel(invar_rollout *rollout, const invar_rl_sample *samples, int64_t count);
 
 /*
  * One pass: samples get tokens, and some are finished. One whose logits are not finite is finished
@@ -162,11 +162,11 @@ invar_status invar_rollout_step(invar_rollout *rollout) INVAR_MUST_USE;
  * Runs as if [0, count) were being sampled, for those who watch: the same passes and draws, but
  * behind each draw the next token is that of the given sample, which stays as it is.
  */
-invar_status invar_rollout_follow(invar_rollout *rollout, const invar_rl_sample *given,
-                                  int64_t count, const invar_sampling *sampling,
-                                  invar_status (*tick)(void *payload, int64_t samples_done,
-                                                       int64_t tokens_done),
-                                  void *payload) INVAR_MUST_USE;
+invar_status invar_rollout_teacher_force(invar_rollout *rollout, const invar_rl_sample *given,
+                                         int64_t count, const invar_sampling_params *sampling,
+                                         invar_status (*tick)(void *payload, int64_t samples_done,
+                                                              int64_t tokens_done),
+                                         void *payload) INVAR_MUST_USE;
 
 /*
  * Log-probabilities of given sequences through the cache: the same bits as the training forward.
@@ -181,28 +181,30 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
  * them as run at a time, within `bytes` and, where the device's memory is near, 1 GiB; at least for
  * one.
  */
-invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
-                                          const invar_model *model, const invar_device *dev,
-                                          int64_t samples, int64_t rows, int64_t bytes);
+invar_rollout_exec_options invar_rollout_resolve_options(const invar_rollout_exec_options *limits,
+                                                         const invar_model *model,
+                                                         const invar_device *dev, int64_t samples,
+                                                         int64_t rows, int64_t bytes);
 
 /* Bytes of a page of such limits, of a draft model's, too. */
-int64_t invar_rollout_page_bytes(const invar_rollout_limits *settled, const invar_model *model);
+int64_t invar_rollout_page_bytes(const invar_rollout_exec_options *settled,
+                                 const invar_model *model);
 
 /* The most that will be asked for. */
-typedef struct invar_rollout_most {
+typedef struct invar_rollout_max_shape {
     int64_t samples;     /* of a run, */
     int64_t prompts;     /* and how many different prompts these have */
     int64_t prompt_rows; /* of the longest prompt */
     bool resumed;        /* some come with a part of their response, rows of their own */
     int64_t rows;        /* of the longest sample, without its last token */
-} invar_rollout_most;
+} invar_rollout_max_shape;
 
 /*
  * On a stage that is dry (engine/budget/stage.h): takes the memory of the largest passes and
  * draws that can occur, and keeps what a rollout keeps.
  */
-invar_status invar_rollout_rehearse(invar_rollout *rollout, const invar_sampling *sampling,
-                                    const invar_rollout_most *most) INVAR_MUST_USE;
+invar_status invar_rollout_dry_run(invar_rollout *rollout, const invar_sampling_params *sampling,
+                                   const invar_rollout_max_shape *most) INVAR_MUST_USE;
 
 /* The text of what was drawn of its response, without what was inserted. */
 invar_status invar_rollout_decode(invar_rl_sample *sample, const invar_tokenizer *tokenizer,
@@ -220,7 +222,7 @@ typedef struct invar_rollout_counters {
 } invar_rollout_counters;
 
 /* Of the last run or score; never part of a result. */
-void invar_rollout_counted(invar_rollout_counters *out, const invar_rollout *rollout);
+void invar_rollout_get_counters(invar_rollout_counters *out, const invar_rollout *rollout);
 
 #ifdef __cplusplus
 }

@@ -12,26 +12,26 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_sampler_init(invar_sampler *s, invar_caller *caller,
-                                const invar_sampling *sampling)
+invar_status invar_sampler_init(invar_sampler *s, invar_op_runner *caller,
+                                const invar_sampling_params *sampling)
 {
     size_t bytes = sampling ? (size_t)sampling->n_stop_ids * sizeof *sampling->stop_ids : 0;
 
     memset(s, 0, sizeof *s);
     s->caller = caller;
     s->sampling = sampling;
-    INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->room, sizeof *s->room, "draws"));
-    INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->ends, bytes, "stop ids"));
-    return bytes ? invar_device_put(&caller->dev, s->ends, sampling->stop_ids, bytes) : INVAR_OK;
+    INVAR_TRY(invar_device_alloc(&caller->dev, (void **)&s->room, sizeof *s->room, "draws"));
+    INVAR_TRY(invar_device_alloc(&caller->dev, (void **)&s->ends, bytes, "stop ids"));
+    return bytes ? invar_device_upload(&caller->dev, s->ends, sampling->stop_ids, bytes) : INVAR_OK;
 }
 
 void invar_sampler_release(invar_sampler *s)
 {
     if (s->caller) {
-        invar_device_give(&s->caller->dev, s->room);
-        invar_device_give(&s->caller->dev, s->ends);
-        invar_device_give(&s->caller->dev, s->other);
-        invar_device_give(&s->caller->dev, s->copies);
+        invar_device_free(&s->caller->dev, s->room);
+        invar_device_free(&s->caller->dev, s->ends);
+        invar_device_free(&s->caller->dev, s->other);
+        invar_device_free(&s->caller->dev, s->copies);
     }
     memset(s, 0, sizeof *s);
 }
@@ -41,12 +41,12 @@ void invar_sampler_release(invar_sampler *s)
 /* Rows of logits, each of all draws from it, which are of neighbours. */
 static void own_logits(const invar_sampler *s, const invar_draw *draws, int64_t count, int64_t rows)
 {
-    invar_row_owner *owners = invar_show_owners(s->show, rows);
+    invar_row_samples *owners = invar_row_ownership_owners(s->show, rows);
 
     for (int64_t i = 0, row = -1; i < count; i++) {
         if (i == 0 || s->asked.copy[i] != row) {
             row = s->asked.copy[i];
-            owners[row] = (invar_row_owner){s->show->draws + draws[i].owner, 0};
+            owners[row] = (invar_row_samples){s->show->draws + draws[i].owner, 0};
         }
         owners[row].count += !draws[i].filler;
     }
@@ -56,47 +56,49 @@ static invar_status show_drawn(invar_sampler *s, const invar_draw *draws, int64_
 {
     static const char *const of_token[] = {"head.logits", NULL};
     static const char *const of_logp[] = {"head.logits", "token", NULL};
-    invar_row_owner *owners = invar_show_owners(s->show, count);
+    invar_row_samples *owners = invar_row_ownership_owners(s->show, count);
     invar_tensor tokens = invar_tensor_1d(s->room->drawn.tokens, INVAR_DTYPE_I32, count);
     invar_tensor logp = invar_tensor_1d(s->room->drawn.logp, INVAR_DTYPE_F32, count);
 
     for (int64_t i = 0; i < count; i++)
-        owners[i] = (invar_row_owner){s->show->draws + draws[i].owner, !draws[i].filler};
-    INVAR_TRY(invar_show_value(s->show, s->caller, "token", INVAR_OP_SAMPLE, &tokens, of_token));
-    return invar_show_value(s->show, s->caller, "token.logp", INVAR_OP_LOGPROB_FWD, &logp, of_logp);
+        owners[i] = (invar_row_samples){s->show->draws + draws[i].owner, !draws[i].filler};
+    INVAR_TRY(
+        invar_row_ownership_value(s->show, s->caller, "token", INVAR_OP_SAMPLE, &tokens, of_token));
+    return invar_row_ownership_value(s->show, s->caller, "token.logp", INVAR_OP_LOGPROB_FWD, &logp,
+                                     of_logp);
 }
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
 /* How a draw is made. */
-static const invar_sampling *sampling_of(const invar_sampler *s, const invar_draw *draw)
+static const invar_sampling_params *sampling_of(const invar_sampler *s, const invar_draw *draw)
 {
     return draw->sampling ? draw->sampling : s->sampling;
 }
 
 /* The stop ids of another sampling than the sampler's, to where ops read them. */
-static invar_status put_other(invar_sampler *s, const invar_sampling *p)
+static invar_status put_other(invar_sampler *s, const invar_sampling_params *p)
 {
     const invar_device *dev = &s->caller->dev;
     size_t bytes = (size_t)p->n_stop_ids * sizeof *s->other;
 
     if (s->caller->tape) // a call that is held back may read those that were there
-        INVAR_TRY(invar_tape_flush(s->caller->tape));
+        INVAR_TRY(invar_cuda_graph_cache_flush(s->caller->tape));
     if (p->n_stop_ids > s->n_other) {
-        invar_device_give(dev, s->other);
+        invar_device_free(dev, s->other);
         s->other = NULL;
         s->n_other = 0;
-        INVAR_TRY(invar_device_take(dev, (void **)&s->other, bytes, "stop ids"));
+        INVAR_TRY(invar_device_alloc(dev, (void **)&s->other, bytes, "stop ids"));
         s->n_other = p->n_stop_ids;
     }
-    return bytes ? invar_device_put(dev, s->other, p->stop_ids, bytes) : INVAR_OK;
+    return bytes ? invar_device_upload(dev, s->other, p->stop_ids, bytes) : INVAR_OK;
 }
 
 /* The stop ids that some of these draws may not be; for others than the sampler's: if any is so. */
 static invar_status find_ends(invar_tensor *out, invar_sampler *s, const invar_draw *draws,
                               int64_t count)
 {
-    const invar_sampling *p = sampling_of(s, draws);
+    const invar_sampling_params *p = sampling_of(s, draws);
     bool hides = false;
 
     *out = invar_tensor_1d(s->ends, INVAR_DTYPE_I32, p == s->sampling ? p->n_stop_ids : 0);
@@ -113,8 +115,8 @@ static invar_status find_ends(invar_tensor *out, invar_sampler *s, const invar_d
 static invar_status run_alike(invar_sampler *s, const invar_draw *draws, const invar_tensor *logits,
                               int64_t first, int64_t count)
 {
-    const invar_sampling *p = sampling_of(s, &draws[first]);
-    invar_sampler_room *room = s->room;
+    const invar_sampling_params *p = sampling_of(s, &draws[first]);
+    invar_sampler_buffers *room = s->room;
     invar_tensor tokens = invar_tensor_1d(room->drawn.tokens + first, INVAR_DTYPE_I32, count);
     invar_tensor rows = invar_tensor_rows(logits, first, count);
     invar_tensor ends;
@@ -147,7 +149,7 @@ static invar_status run_ops(invar_sampler *s, const invar_draw *draws, const inv
     }
     if (s->show)
         INVAR_TRY(show_drawn(s, draws, count));
-    return invar_caller_get(s->caller, &s->drawn, &s->room->drawn, sizeof s->drawn);
+    return invar_op_runner_get(s->caller, &s->drawn, &s->room->drawn, sizeof s->drawn);
 }
 
 /* The rows of the pass that are drawn from, each once, and which of them each draw is from. */
@@ -172,11 +174,11 @@ static invar_status make_room(invar_sampler *s, int64_t count, int64_t width)
 
     if (count <= s->n_copies)
         return INVAR_OK;
-    invar_device_give(dev, s->copies);
+    invar_device_free(dev, s->copies);
     s->copies = NULL;
     s->n_copies = 0;
-    INVAR_TRY(invar_device_take(dev, (void **)&s->copies,
-                                (size_t)(count * width) * sizeof *s->copies, "copies of logits"));
+    INVAR_TRY(invar_device_alloc(dev, (void **)&s->copies,
+                                 (size_t)(count * width) * sizeof *s->copies, "copies of logits"));
     s->n_copies = count;
     return INVAR_OK;
 }
@@ -204,7 +206,7 @@ static invar_status draw_piece(invar_sampler *s, invar_pass *pass, invar_draw *d
     int64_t rows = list_rows(s, draws, count);
     invar_tensor logits;
 
-    INVAR_TRY(invar_device_put(&s->caller->dev, &s->room->asked, &s->asked, sizeof s->asked));
+    INVAR_TRY(invar_device_upload(&s->caller->dev, &s->room->asked, &s->asked, sizeof s->asked));
     if (s->show)
         own_logits(s, draws, count, rows);
     INVAR_TRY(make_logits(&logits, s, pass, rows, count));

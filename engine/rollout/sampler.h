@@ -21,46 +21,46 @@ extern "C" {
 
 /* One token. */
 typedef struct invar_draw {
-    int64_t row;                    /* of the last run of the pass; several may have the same */
-    invar_sample_coords at;         /* position: that of the new token */
-    const invar_sampling *sampling; /* how; NULL: as the sampler's */
-    bool no_end;                    /* stop ids may not be drawn */
-    bool filler;                    /* its row is nobody's */
-    int64_t owner;                  /* the caller's */
-    int32_t token;                  /* drawn */
-    float logp;                     /* its log-probability */
+    int64_t row;            /* of the last run of the pass; several may have the same */
+    invar_sample_coords at; /* position: that of the new token */
+    const invar_sampling_params *sampling; /* how; NULL: as the sampler's */
+    bool no_end;                           /* stop ids may not be drawn */
+    bool filler;                           /* its row is nobody's */
+    int64_t owner;                         /* the caller's */
+    int32_t token;                         /* drawn */
+    float logp;                            /* its log-probability */
 } invar_draw;
 
 /* What ops are told of the draws, */
-typedef struct invar_sampler_asked {
+typedef struct invar_sampler_inputs {
     invar_sample_coords coords[INVAR_SAMPLER_ROWS];
     int32_t copy[INVAR_SAMPLER_ROWS]; /* the row of logits of each, where draws share them */
     int32_t no_end[INVAR_SAMPLER_ROWS];
-} invar_sampler_asked;
+} invar_sampler_inputs;
 
 /* and what they answer: */
-typedef struct invar_sampler_drawn {
+typedef struct invar_sampler_outputs {
     int32_t tokens[INVAR_SAMPLER_ROWS];
     float logp[INVAR_SAMPLER_ROWS];
-} invar_sampler_drawn;
+} invar_sampler_outputs;
 
 /* each goes in one piece. */
-typedef struct invar_sampler_room {
-    invar_sampler_asked asked;
-    invar_sampler_drawn drawn;
+typedef struct invar_sampler_buffers {
+    invar_sampler_inputs asked;
+    invar_sampler_outputs drawn;
     float max[INVAR_SAMPLER_ROWS];
     float logsum[INVAR_SAMPLER_ROWS];
-} invar_sampler_room;
+} invar_sampler_buffers;
 
 typedef struct invar_sampler {
-    invar_caller *caller;           /* borrowed */
-    const invar_sampling *sampling; /* borrowed; NULL: every draw has its own */
-    invar_show *show;               /* borrowed; NULL: nobody looks */
+    invar_op_runner *caller;               /* borrowed */
+    const invar_sampling_params *sampling; /* borrowed; NULL: every draw has its own */
+    invar_row_ownership *show;             /* borrowed; NULL: nobody looks */
     int64_t row[INVAR_SAMPLER_ROWS];
-    invar_sampler_asked asked;
-    invar_sampler_drawn drawn;
+    invar_sampler_inputs asked;
+    invar_sampler_outputs drawn;
     /* in the device's memory */
-    invar_sampler_room *room;
+    invar_sampler_buffers *room;
     int32_t *ends;  /* (n_stop_ids) of the sampler's sampling */
     int32_t *other; /* (n_other) those of another one */
     int64_t n_other;
@@ -68,8 +68,8 @@ typedef struct invar_sampler {
     int64_t n_copies;
 } invar_sampler;
 
-invar_status invar_sampler_init(invar_sampler *sampler, invar_caller *caller,
-                                const invar_sampling *sampling) INVAR_MUST_USE;
+invar_status invar_sampler_init(invar_sampler *sampler, invar_op_runner *caller,
+                                const invar_sampling_params *sampling) INVAR_MUST_USE;
 void invar_sampler_release(invar_sampler *sampler);
 
 /* Draws all; rows ascend or repeat. Where logits are not finite, neither is `logp`. */

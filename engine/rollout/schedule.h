@@ -28,16 +28,16 @@
 extern "C" {
 #endif
 
-typedef enum invar_job_state {
-    INVAR_JOB_WAITING,
-    INVAR_JOB_ADMITTED, /* has its pages, waits for its prompt */
-    INVAR_JOB_READY,    /* has rows in the next pass */
-    INVAR_JOB_KEPT,     /* a shared prompt that is through */
-    INVAR_JOB_OVER
-} invar_job_state;
+typedef enum invar_seq_state {
+    INVAR_SEQ_WAITING,
+    INVAR_SEQ_ADMITTED, /* has its pages, waits for its prompt */
+    INVAR_SEQ_READY,    /* has rows in the next pass */
+    INVAR_SEQ_KEPT,     /* a shared prompt that is through */
+    INVAR_SEQ_OVER
+} invar_seq_state;
 
 /* One sequence, or a prompt. */
-typedef struct invar_job {
+typedef struct invar_seq {
     /* The caller's. */
     int64_t prefill;       /* rows known beforehand; of a sharing job those of its prompt; more */
                            /* where the job has given way */
@@ -46,7 +46,7 @@ typedef struct invar_job {
     int64_t sample;        /* what it belongs to, for messages and the caller */
     const int32_t *tokens; /* (rows) what the caller puts into the rows; not looked at here */
     /* The schedule's; zeroed at first. */
-    invar_job_state state;
+    invar_seq_state state;
     int64_t parent;   /* job of the shared prompt; -1: none */
     int64_t done;     /* rows that are in the cache or in the pass that was handed out last */
     int64_t again;    /* rows from the first on that were in a pass before it gave way */
@@ -54,24 +54,24 @@ typedef struct invar_job {
     int32_t *pages;   /* page of each page_size rows; room for those of all rows */
     int64_t n_pages;
     int64_t n_shared; /* of them, the first ones, shared */
-} invar_job;
+} invar_seq;
 
 /* The samples, from job->sample on, that its rows are for: one, or all that share the prompt. */
-static inline int64_t invar_job_samples(const invar_job *job)
+static inline int64_t invar_seq_samples(const invar_seq *job)
 {
     return job->children > 0 ? job->children : 1;
 }
 
 /* Rows [first, first + count) of a job. */
-typedef struct invar_turn {
+typedef struct invar_seq_slice {
     int64_t job;
     int64_t first;
     int64_t count;
-} invar_turn;
+} invar_seq_slice;
 
-typedef struct invar_schedule {
-    invar_cache *cache; /* borrowed */
-    invar_job *jobs;    /* borrowed, (n_jobs) */
+typedef struct invar_scheduler {
+    invar_kv_cache *cache; /* borrowed */
+    invar_seq *jobs;       /* borrowed, (n_jobs) */
     int64_t n_jobs;
     int64_t concurrency; /* jobs admitted at a time */
     int64_t chunk;       /* known rows in one pass */
@@ -80,48 +80,49 @@ typedef struct invar_schedule {
     int64_t next;        /* first job that waits */
     int64_t *active;     /* (n_active) ascending */
     int64_t n_active;
-    invar_turn *turns; /* of the last pass */
-} invar_schedule;
+    invar_seq_slice *turns; /* of the last pass */
+} invar_scheduler;
 
 /*
  * The cache is reset. INVAR_E_INVALID names the first job that could never be admitted: it needs
  * more pages than there are.
  */
-invar_status invar_schedule_init(invar_schedule *schedule, invar_cache *cache, invar_job *jobs,
-                                 int64_t n_jobs, int64_t concurrency, int64_t chunk) INVAR_MUST_USE;
-void invar_schedule_release(invar_schedule *schedule);
+invar_status invar_scheduler_init(invar_scheduler *schedule, invar_kv_cache *cache, invar_seq *jobs,
+                                  int64_t n_jobs, int64_t concurrency,
+                                  int64_t chunk) INVAR_MUST_USE;
+void invar_scheduler_release(invar_scheduler *schedule);
 
 /*
  * The list is `jobs` from now on, borrowed likewise: the (n_jobs) that it was, then `more` new
  * ones. INVAR_E_INVALID as above: then it has none of these. Between passes.
  */
-invar_status invar_schedule_add(invar_schedule *schedule, invar_job *jobs,
-                                int64_t more) INVAR_MUST_USE;
+invar_status invar_scheduler_add(invar_scheduler *schedule, invar_seq *jobs,
+                                 int64_t more) INVAR_MUST_USE;
 
 /* Jobs that are over leave the list. places_out: (n_jobs) where each is now, or -1. Likewise. */
-void invar_schedule_compact(int64_t *places_out, invar_schedule *schedule);
+void invar_scheduler_compact(int64_t *places_out, invar_scheduler *schedule);
 
 /*
  * The next pass, borrowed until the next call; no turns when all jobs are over. The caller knows
  * the next row of every job whose last turn it has had.
  */
-invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out,
-                                 invar_schedule *schedule) INVAR_MUST_USE;
+invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_out,
+                                  invar_scheduler *schedule) INVAR_MUST_USE;
 
 /*
  * Of a turn of the last pass only the first `rows` rows count, of a job that is not over: the
  * others never were. Before the pass runs, and after it.
  */
-void invar_schedule_cut(invar_schedule *schedule, int64_t turn, int64_t rows);
+void invar_scheduler_truncate(invar_scheduler *schedule, int64_t turn, int64_t rows);
 
 /* Most rows of a pass of at most so many sequences and, of them, so many `known` rows. */
-int64_t invar_schedule_most_rows(int64_t known, int64_t sequences, int64_t ahead, bool apart);
+int64_t invar_scheduler_most_rows(int64_t known, int64_t sequences, int64_t ahead, bool apart);
 
 /* A sequence needs no more rows; it may still be waiting. Prompts end by themselves. */
-void invar_schedule_finish(invar_schedule *schedule, int64_t job);
+void invar_scheduler_finish(invar_scheduler *schedule, int64_t job);
 
 /* The same for one that nobody wants any more; with the last of them goes their prompt. */
-void invar_schedule_drop(invar_schedule *schedule, int64_t job);
+void invar_scheduler_cancel(invar_scheduler *schedule, int64_t job);
 
 #ifdef __cplusplus
 }

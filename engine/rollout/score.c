@@ -18,10 +18,10 @@ typedef struct score {
     const int32_t *const *tokens;
     const int64_t *n;
     int64_t count;
-    invar_job *jobs; /* (n_jobs) */
+    invar_seq *jobs; /* (n_jobs) */
     int64_t n_jobs;
     int64_t most; /* rows of the longest */
-    invar_feed feed;
+    invar_model_runner feed;
     int64_t *row;     /* (rows of a pass + 1) 0, 1, ...: rows, and units of one row each */
     int32_t *targets; /* (rows of a pass) */
     float *logp;      /* (rows of a pass) */
@@ -47,7 +47,7 @@ static invar_status check_sequence(const score *s, int64_t i)
 
 static invar_status begin(score *s)
 {
-    invar_rollout_limits limits;
+    invar_rollout_exec_options limits;
     size_t rows;
 
     INVAR_TRY(
@@ -59,15 +59,15 @@ static invar_status begin(score *s)
         s->most = n > s->most ? n : s->most;
         // one by one is decoding, of all sequences together
         if (n > 0)
-            s->jobs[s->n_jobs++] = (invar_job){.prefill = s->rollout->limits.chunk == 1 ? 1 : n,
+            s->jobs[s->n_jobs++] = (invar_seq){.prefill = s->rollout->limits.chunk == 1 ? 1 : n,
                                                .rows = n,
                                                .sample = i,
                                                .tokens = s->tokens[i]};
     }
-    INVAR_TRY(invar_feed_settle(&limits, s->rollout, s->count, s->most));
-    INVAR_TRY(invar_feed_init(&s->feed, s->rollout, &limits,
-                              &(invar_feed_room){.sequences = s->n_jobs, .rows = s->most}, s->jobs,
-                              s->n_jobs));
+    INVAR_TRY(invar_model_runner_settle(&limits, s->rollout, s->count, s->most));
+    INVAR_TRY(invar_model_runner_init(
+        &s->feed, s->rollout, &limits,
+        &(invar_model_runner_limits){.sequences = s->n_jobs, .rows = s->most}, s->jobs, s->n_jobs));
     rows = (size_t)(s->feed.schedule.concurrency + s->feed.schedule.chunk);
     INVAR_TRY(invar_alloc((void **)&s->row, rows + 1, sizeof *s->row, "rows to score"));
     for (size_t i = 0; i <= rows; i++)
@@ -78,7 +78,7 @@ static invar_status begin(score *s)
 
 static void end(score *s)
 {
-    invar_feed_release(&s->feed);
+    invar_model_runner_release(&s->feed);
     invar_free(s->jobs);
     invar_free(s->row);
     invar_free(s->targets);
@@ -88,30 +88,30 @@ static void end(score *s)
 /* Log-probabilities of the pass's rows, to where they belong. */
 static invar_status take_pass(score *s, float temperature, float *const *logp_out)
 {
-    const invar_feed *feed = &s->feed;
-    invar_head_rows head = {.count = feed->start[feed->n_turns],
-                            .row = s->row,
-                            .targets = s->targets,
-                            .units = {s->row, feed->start[feed->n_turns]},
-                            .temperature = invar_sampling_logp_temperature(temperature)};
+    const invar_model_runner *feed = &s->feed;
+    invar_logit_rows head = {.count = feed->start[feed->n_turns],
+                             .row = s->row,
+                             .targets = s->targets,
+                             .units = {s->row, feed->start[feed->n_turns]},
+                             .temperature = invar_sampling_logp_temperature(temperature)};
 
     for (int64_t i = 0; i < feed->n_turns; i++) {
-        const invar_turn *turn = &feed->turns[i];
+        const invar_seq_slice *turn = &feed->turns[i];
         memcpy(s->targets + feed->start[i], s->jobs[turn->job].tokens + turn->first + 1,
                (size_t)turn->count * sizeof *s->targets);
     }
-    if (invar_stages_draw(s->rollout))
+    if (invar_rollout_stages_draw(s->rollout))
         INVAR_TRY(invar_pass_head(s->rollout->pass, &head, s->logp, NULL));
-    INVAR_TRY(
-        invar_stages_share(s->rollout, "scores", s->logp, (size_t)head.count * sizeof *s->logp));
+    INVAR_TRY(invar_rollout_stages_share(s->rollout, "scores", s->logp,
+                                         (size_t)head.count * sizeof *s->logp));
     for (int64_t i = 0; i < feed->n_turns; i++) {
-        const invar_turn *turn = &feed->turns[i];
-        const invar_job *job = &s->jobs[turn->job];
+        const invar_seq_slice *turn = &feed->turns[i];
+        const invar_seq *job = &s->jobs[turn->job];
 
         memcpy(logp_out[job->sample] + turn->first, s->logp + feed->start[i],
                (size_t)turn->count * sizeof *s->logp);
         if (turn->first + turn->count == job->rows)
-            invar_schedule_finish(&s->feed.schedule, turn->job);
+            invar_scheduler_finish(&s->feed.schedule, turn->job);
     }
     return INVAR_OK;
 }
@@ -127,13 +127,14 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
     status = begin(&s);
 
     while (status == INVAR_OK) {
-        status = invar_feed_next(&s.feed);
+        status = invar_model_runner_next(&s.feed);
         if (status != INVAR_OK || s.feed.n_turns == 0)
             break;
-        status = invar_feed_pass(&s.feed);
+        status = invar_model_runner_pass(&s.feed);
         if (status == INVAR_OK)
             status = take_pass(&s, temperature, logp_out);
     }
     end(&s);
-    return invar_near_advise(status, invar_device_far(&rollout->caller.dev), INVAR_FEED_ADVICE);
+    return invar_host_staging_advise_oom(status, invar_device_is_local(&rollout->caller.dev),
+                                         INVAR_MODEL_RUNNER_ADVICE);
 }

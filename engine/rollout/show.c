@@ -11,13 +11,13 @@
 
 #include "base/invar_banned.h"
 
-void invar_show_release(invar_show *show)
+void invar_row_ownership_release(invar_row_ownership *show)
 {
     invar_free(show->owners);
-    *show = (invar_show){0};
+    *show = (invar_row_ownership){0};
 }
 
-invar_status invar_show_pass(invar_show *show, int64_t rows)
+invar_status invar_row_ownership_pass(invar_row_ownership *show, int64_t rows)
 {
     show->used = 0;
     if (rows <= show->room)
@@ -31,9 +31,9 @@ invar_status invar_show_pass(invar_show *show, int64_t rows)
     return INVAR_OK;
 }
 
-invar_row_owner *invar_show_owners(invar_show *show, int64_t rows)
+invar_row_samples *invar_row_ownership_owners(invar_row_ownership *show, int64_t rows)
 {
-    invar_row_owner *owners = show->owners + show->used;
+    invar_row_samples *owners = show->owners + show->used;
 
     INVAR_CHECK(rows <= show->room - show->used);
     show->used += rows;
@@ -41,18 +41,18 @@ invar_row_owner *invar_show_owners(invar_show *show, int64_t rows)
     return owners;
 }
 
-static invar_status take(void *payload, const invar_forward_value *value)
+static invar_status take(void *payload, const invar_observed_value *value)
 {
-    const invar_show *show = payload;
-    invar_forward_value owned = *value;
+    const invar_row_ownership *show = payload;
+    invar_observed_value owned = *value;
 
     owned.owners = show->now;
     return show->watcher.probe.take(show->watcher.probe.payload, &owned);
 }
 
-invar_forward_probe invar_show_probe(invar_show *show)
+invar_forward_hooks invar_row_ownership_probe(invar_row_ownership *show)
 {
-    invar_forward_probe probe = show->watcher.probe;
+    invar_forward_hooks probe = show->watcher.probe;
 
     if (probe.take) {
         probe.take = take;
@@ -61,10 +61,11 @@ invar_forward_probe invar_show_probe(invar_show *show)
     return probe;
 }
 
-invar_status invar_show_value(invar_show *show, invar_caller *caller, const char *name, invar_op op,
-                              const invar_tensor *rows, const char *const *inputs)
+invar_status invar_row_ownership_value(invar_row_ownership *show, invar_op_runner *caller,
+                                       const char *name, invar_op op, const invar_tensor *rows,
+                                       const char *const *inputs)
 {
-    invar_forward_value value = {
+    invar_observed_value value = {
         .name = {.layer = -1}, .op = invar_op_name(op), .caller = caller, .rows = rows};
 
     (void)snprintf(value.name.text, sizeof value.name.text, "%s", name);

@@ -15,28 +15,29 @@ extern "C" {
 #endif
 
 /* Zeroed at first; release. */
-typedef struct invar_show {
-    invar_rollout_watcher watcher; /* `take` NULL: nobody looks */
-    const uint32_t *draws;         /* of the samples of the run; borrowed */
-    invar_row_owner *owners;       /* (used) of this pass, list after list */
+typedef struct invar_row_ownership {
+    invar_rollout_hooks watcher; /* `take` NULL: nobody looks */
+    const uint32_t *draws;       /* of the samples of the run; borrowed */
+    invar_row_samples *owners;   /* (used) of this pass, list after list */
     int64_t used, room;
-    const invar_row_owner *now; /* of the values that come next */
-} invar_show;
+    const invar_row_samples *now; /* of the values that come next */
+} invar_row_ownership;
 
-void invar_show_release(invar_show *show);
+void invar_row_ownership_release(invar_row_ownership *show);
 
 /* A new pass, whose lists have `rows` owners altogether at most. */
-invar_status invar_show_pass(invar_show *show, int64_t rows) INVAR_MUST_USE;
+invar_status invar_row_ownership_pass(invar_row_ownership *show, int64_t rows) INVAR_MUST_USE;
 
 /* The owners of the values that come next, `rows` of them, to be written by the caller. */
-invar_row_owner *invar_show_owners(invar_show *show, int64_t rows);
+invar_row_samples *invar_row_ownership_owners(invar_row_ownership *show, int64_t rows);
 
 /* For invar_pass_probe: `take` of the watcher, with the owners. */
-invar_forward_probe invar_show_probe(invar_show *show);
+invar_forward_hooks invar_row_ownership_probe(invar_row_ownership *show);
 
 /* A result of an op that is in no program, a row for each of the owners. */
-invar_status invar_show_value(invar_show *show, invar_caller *caller, const char *name, invar_op op,
-                              const invar_tensor *rows, const char *const *inputs) INVAR_MUST_USE;
+invar_status invar_row_ownership_value(invar_row_ownership *show, invar_op_runner *caller,
+                                       const char *name, invar_op op, const invar_tensor *rows,
+                                       const char *const *inputs) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -16,14 +16,14 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-invar_status invar_stages_open(invar_rollout *r, const invar_device *dev,
-                               const invar_pass_options *options)
+invar_status invar_rollout_stages_open(invar_rollout *r, const invar_device *dev,
+                                       const invar_pass_options *options)
 {
-    const invar_model_part *part = &r->model->part;
+    const invar_model_partition *part = &r->model->part;
     invar_pass_options own = *options;
 
     if (part->stages > 1)
-        invar_pipeline_way_init(&r->way, r->model->layout, false);
+        invar_pipeline_channel_init(&r->way, r->model->layout, false);
     for (int i = 0; i < part->chunks; i++) {
         own.chunk = i * part->stages + part->stage;
         INVAR_TRY(invar_pass_new(&r->passes[r->n_passes], dev, &own));
@@ -32,43 +32,44 @@ invar_status invar_stages_open(invar_rollout *r, const invar_device *dev,
     return INVAR_OK;
 }
 
-void invar_stages_close(invar_rollout *r)
+void invar_rollout_stages_close(invar_rollout *r)
 {
     invar_error error; // that the rollout may have ended with, and all ranks know of by now
 
     invar_error_take(&error);
-    if (invar_pipeline_settle(&r->way) != INVAR_OK)
+    if (invar_pipeline_channel_flush(&r->way) != INVAR_OK)
         invar_error_clear();
     invar_error_put(&error);
-    invar_pipeline_way_release(&r->way);
+    invar_pipeline_channel_release(&r->way);
     for (int i = 0; i < r->n_passes; i++)
         invar_pass_free(r->passes[i]);
 }
 
-void invar_stages_probe(const invar_rollout *r, const invar_forward_probe *probe)
+void invar_rollout_stages_probe(const invar_rollout *r, const invar_forward_hooks *probe)
 {
     for (int i = 0; i < r->n_passes; i++)
         invar_pass_probe(r->passes[i], probe);
 }
 
-bool invar_stages_draw(const invar_rollout *r)
+bool invar_rollout_stages_draw(const invar_rollout *r)
 {
     return r->model->part.stage == r->model->part.stages - 1;
 }
 
-static invar_layout_share layers_of(const invar_rollout *r, int pass)
+static invar_index_range layers_of(const invar_rollout *r, int pass)
 {
-    const invar_model_part *part = &r->model->part;
+    const invar_model_partition *part = &r->model->part;
 
-    return invar_model_part_chunk(part, r->model->spec.layers, pass * part->stages + part->stage);
+    return invar_model_partition_chunk(part, r->model->spec.layers,
+                                       pass * part->stages + part->stage);
 }
 
-int64_t invar_stages_layers(const invar_model *model)
+int64_t invar_rollout_stages_layers(const invar_model *model)
 {
     int64_t count = 0;
 
     for (int64_t i = 0; i < model->spec.layers; i++)
-        count += invar_model_part_has(&model->part, model->spec.layers, i);
+        count += invar_model_partition_has(&model->part, model->spec.layers, i);
     return count;
 }
 
@@ -91,18 +92,18 @@ static invar_status send_on(invar_rollout *r, invar_pass *pass, size_t bytes)
     void *stream;
 
     INVAR_TRY(invar_pipeline_room(&stream, &r->way, bytes));
-    INVAR_TRY(invar_pass_stream(pass, stream));
-    return alone(r) ? INVAR_OK : invar_pipeline_send_on(&r->way, bytes);
+    INVAR_TRY(invar_pass_get_residual(pass, stream));
+    return alone(r) ? INVAR_OK : invar_pipeline_pending_send_on(&r->way, bytes);
 }
 
-invar_status invar_stages_run(invar_rollout *r, const invar_rows *rows)
+invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows *rows)
 {
     size_t bytes = invar_pass_stream_bytes(r->model, rows);
-    invar_rows own = *rows;
+    invar_packed_rows own = *rows;
 
     for (int i = 0; i < r->n_passes; i++) {
         bool first = r->model->part.stage == 0 && i == 0;
-        bool last = invar_stages_draw(r) && i == r->n_passes - 1;
+        bool last = invar_rollout_stages_draw(r) && i == r->n_passes - 1;
         void *stream = NULL;
 
         if (!first)
@@ -116,7 +117,8 @@ invar_status invar_stages_run(invar_rollout *r, const invar_rows *rows)
     return INVAR_OK;
 }
 
-invar_status invar_stages_share(const invar_rollout *r, const char *phase, void *data, size_t bytes)
+invar_status invar_rollout_stages_share(const invar_rollout *r, const char *phase, void *data,
+                                        size_t bytes)
 {
     return r->model->part.stages > 1 ? invar_pipeline_share(r->model->layout, phase, data, bytes)
                                      : INVAR_OK;
@@ -132,7 +134,7 @@ typedef struct columns {
 static columns columns_of(const invar_rollout *r, int chunk)
 {
     const invar_model *m = r->model;
-    invar_layout_share layers = invar_model_part_chunk(&m->part, m->spec.layers, chunk);
+    invar_index_range layers = invar_model_partition_chunk(&m->part, m->spec.layers, chunk);
     int64_t slots = m->spec.experts_per_token;
     int64_t first = invar_model_sparse_before(m, layers.first) * slots;
 
@@ -159,9 +161,9 @@ static invar_status trade(const invar_rollout *r, int32_t *packed, const size_t 
 }
 
 /* Stage by stage: of each its chunks, one after the other. */
-static invar_status merge(invar_rollout *r, const invar_rows *rows, int64_t route)
+static invar_status merge(invar_rollout *r, const invar_packed_rows *rows, int64_t route)
 {
-    const invar_model_part *part = &r->model->part;
+    const invar_model_partition *part = &r->model->part;
     int32_t *packed = NULL, *at;
     size_t *bytes = NULL;
     invar_status status;
@@ -194,7 +196,7 @@ static invar_status merge(invar_rollout *r, const invar_rows *rows, int64_t rout
     return status;
 }
 
-invar_status invar_stages_routing(invar_rollout *r, const invar_rows *rows)
+invar_status invar_rollout_stages_routing(invar_rollout *r, const invar_packed_rows *rows)
 {
     int64_t route = invar_model_sparse_layers(r->model) * r->model->spec.experts_per_token;
 

@@ -49,7 +49,7 @@ static bool names_whole_points(const char *points)
 }
 
 /* Audits, dumps and hashes of single ops need complete values on one rank. */
-static invar_status check_watched(const invar_recipe *r, const invar_sides_sizes *sizes)
+static invar_status check_watched(const invar_recipe *r, const invar_rank_role_sizes *sizes)
 {
     bool apart = sizes->rollout_ranks > 0;
 
@@ -76,7 +76,7 @@ static invar_status check_watched(const invar_recipe *r, const invar_sides_sizes
 }
 
 /* A replay runs on one rank, whatever the layout of the recorded run was. */
-static invar_status check_alone(const invar_admission *a, const invar_sides_sizes *sizes)
+static invar_status check_alone(const invar_admission *a, const invar_rank_role_sizes *sizes)
 {
     int least = invar_layout_parts(&sizes->train) + sizes->rollout_ranks;
 
@@ -93,18 +93,18 @@ static invar_status check_alone(const invar_admission *a, const invar_sides_size
                       least, least);
 }
 
-static invar_status check_several(const invar_admission *a, const invar_sides_sizes *sizes)
+static invar_status check_several(const invar_admission *a, const invar_rank_role_sizes *sizes)
 {
     const invar_recipe *r = a->recipe;
 
-    if (invar_config_recorded(r) && !invar_config_filled(r, INVAR_KEY_ROLLOUT_RECORD))
-        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_SCHEDULE,
-                                   "= recorded needs a run of one rank, whose clock decides; "
-                                   "several obey a record: give rollout-record");
+    if (invar_config_recorded(r) && !invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_RECORD))
+        return invar_config_fail(r, INVAR_KEY_ROLLOUT_SCHEDULE,
+                                 "= recorded needs a run of one rank, whose clock decides; "
+                                 "several obey a record: give rollout-record");
     INVAR_TRY(check_watched(r, sizes));
-    if (sizes->rollout_ranks > 0 && invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
-        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_NUM_GPUS,
-                                   "is 0 where rollouts come from files: leave out one of them");
+    if (sizes->rollout_ranks > 0 && invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
+        return invar_config_fail(r, INVAR_KEY_ROLLOUT_NUM_GPUS,
+                                 "is 0 where rollouts come from files: leave out one of them");
     return INVAR_OK;
 }
 
@@ -117,9 +117,9 @@ static invar_status check_beside(const invar_admission *a, invar_format format,
     const struct {
         const invar_model_spec *spec;
         const char *which;
-    } models[] = {{a->teacher, INVAR_BUDGET_IS_TEACHER},
-                  {a->reference, INVAR_BUDGET_IS_REFERENCE},
-                  {a->critic, INVAR_BUDGET_IS_CRITIC}};
+    } models[] = {{a->teacher, INVAR_MEMORY_PLAN_IS_TEACHER},
+                  {a->reference, INVAR_MEMORY_PLAN_IS_REFERENCE},
+                  {a->critic, INVAR_MEMORY_PLAN_IS_CRITIC}};
 
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         if (models[i].spec)
@@ -129,10 +129,10 @@ static invar_status check_beside(const invar_admission *a, invar_format format,
 }
 
 /* The actor as the ranks hold it that train, and as those hold it that sample. */
-static invar_status check_parts(const invar_admission *a, const invar_sides *sides)
+static invar_status check_parts(const invar_admission *a, const invar_rank_roles *sides)
 {
     const invar_format format = INVAR_RECIPE_ENUM(invar_format, a->recipe, INVAR_KEY_DTYPE);
-    const invar_format sampled = invar_settings_rollout_format(a->recipe);
+    const invar_format sampled = invar_train_settings_rollout_format(a->recipe);
     const bool apart = sides->first < a->ranks;
 
     INVAR_TRY(invar_model_check(a->actor, format, &sides->train));
@@ -146,27 +146,27 @@ static invar_status check_models(const invar_admission *a)
 {
     if (!a->actor)
         return INVAR_OK;
-    INVAR_TRY(invar_session_check_actor(a->recipe, a->actor));
-    if (a->reference && invar_settings_reference_moves(a->recipe))
-        return invar_config_refuse(a->recipe, INVAR_KEY_REF_UPDATE_INTERVAL,
-                                   "would copy the actor into a reference of another shape "
-                                   "(ref-load)");
+    INVAR_TRY(invar_run_context_check_actor(a->recipe, a->actor));
+    if (a->reference && invar_train_settings_reference_moves(a->recipe))
+        return invar_config_fail(a->recipe, INVAR_KEY_REF_UPDATE_INTERVAL,
+                                 "would copy the actor into a reference of another shape "
+                                 "(ref-load)");
     return INVAR_OK;
 }
 
 static invar_status check_layout(const invar_admission *a)
 {
     static const invar_layout_sizes one = {1, 1, 1, 1, 1, 1, false};
-    invar_sides_sizes sizes;
-    invar_sides sides;
+    invar_rank_role_sizes sizes;
+    invar_rank_roles sides;
 
-    INVAR_TRY(invar_settings_sides(&sizes, a->recipe));
+    INVAR_TRY(invar_train_settings_sides(&sizes, a->recipe));
     if (a->ranks == 0)
         return INVAR_OK;
     INVAR_TRY(a->ranks == 1 ? check_alone(a, &sizes) : check_several(a, &sizes));
     if (a->ranks == 1) // also a replay of a run of several ranks
-        sizes = (invar_sides_sizes){.train = one, .rollout = one};
-    INVAR_TRY(invar_sides_outline(&sides, &sizes, a->ranks));
+        sizes = (invar_rank_role_sizes){.train = one, .rollout = one};
+    INVAR_TRY(invar_rank_roles_outline(&sides, &sizes, a->ranks));
     return a->actor ? check_parts(a, &sides) : INVAR_OK;
 }
 
@@ -174,11 +174,11 @@ static invar_status check_layout(const invar_admission *a)
 
 static invar_status check_data(const invar_admission *a)
 {
-    invar_settings set;
+    invar_train_settings set;
 
     if (!a->data_known)
         return INVAR_OK;
-    invar_settings_read(&set, a->recipe, a->prompts, -1);
+    invar_train_settings_read(&set, a->recipe, a->prompts, -1);
     if (set.course.rollouts == 0)
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
@@ -193,12 +193,12 @@ static invar_status check_recorded(const invar_admission *a)
 {
     const invar_recipe *r = a->recipe;
 
-    if (!invar_config_recorded(r) || invar_config_filled(r, INVAR_KEY_ROLLOUT_RECORD) ||
+    if (!invar_config_recorded(r) || invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_RECORD) ||
         INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) <= INVAR_PROBE_STEP)
         return INVAR_OK;
-    return invar_config_refuse(r, INVAR_KEY_DEBUG_DETERMINISM,
-                               "shows samples of a batch alone, and the clock does not say which "
-                               "these are: give rollout-record, or replay the run");
+    return invar_config_fail(r, INVAR_KEY_DEBUG_DETERMINISM,
+                             "shows samples of a batch alone, and the clock does not say which "
+                             "these are: give rollout-record, or replay the run");
 }
 
 /* Layers of the actor or of its critic, whichever has more; 0 if they are unknown. */
@@ -209,7 +209,7 @@ static int64_t layers_of(const invar_admission *a)
     return actor > critic ? actor : critic;
 }
 
-void invar_admission_take_models(invar_admission *facts, const invar_session *s)
+void invar_admission_take_models(invar_admission *facts, const invar_run_context *s)
 {
     facts->actor = &s->spec;
     facts->reference = s->ref_apart ? &s->ref_spec : NULL;
@@ -234,16 +234,18 @@ invar_status invar_admission_check(const invar_admission *facts)
 /* ---- prompts that rules judge ---------------------------------------------------------------- */
 
 /* Rollouts of a process that begins with the first one; 0 if nobody knows yet. */
-static int64_t count_rollouts(const invar_settings *set)
+static int64_t count_rollouts(const invar_train_settings *set)
 {
     const int64_t steps = set->rollout_only ? 1 : set->steps_per_rollout;
-    const invar_course_place start = {.rollout = 0};
+    const invar_run_progress start = {.rollout = 0};
 
-    return set->course.rollouts == 0 ? 0 : invar_course_steps(&set->course, &start, steps) / steps;
+    return set->course.rollouts == 0
+               ? 0
+               : invar_run_schedule_steps(&set->course, &start, steps) / steps;
 }
 
 /* Prompts of so many rollouts, at most `size`. */
-static int64_t count_prompts(const invar_settings *set, int64_t rollouts, int64_t size)
+static int64_t count_prompts(const invar_train_settings *set, int64_t rollouts, int64_t size)
 {
     return rollouts > size / set->prompts ? size : rollouts * set->prompts;
 }
@@ -253,17 +255,18 @@ static bool drops_groups(const invar_recipe *r)
 {
     return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
                INVAR_GROUP_FILTER_NONE ||
-           invar_config_filled(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH) ||
-           invar_config_filled(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH);
+           invar_config_is_nonempty(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH) ||
+           invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH);
 }
 
 /* Every rollout judges `prompts` groups that no other one has, or more. */
-static invar_status check_training(const invar_admission_prompts *p, invar_judge_reach reach)
+static invar_status check_training(const invar_admission_prompts *p,
+                                   invar_reward_source_reach reach)
 {
     const invar_recipe *r = p->session->recipe;
-    const invar_settings *set = p->settings;
+    const invar_train_settings *set = p->settings;
     const int64_t size = invar_dataset_size(p->session->data);
-    const bool chosen = invar_config_filled(r, INVAR_KEY_DATA_SOURCE_PATH);
+    const bool chosen = invar_config_is_nonempty(r, INVAR_KEY_DATA_SOURCE_PATH);
     const bool ordered = !chosen && !invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE);
 
     reach.what = "the data set";
@@ -274,10 +277,11 @@ static invar_status check_training(const invar_admission_prompts *p, invar_judge
         reach.certain = 0;
     if (ordered && !p->forked && !set->recorded && !drops_groups(r))
         reach.possible = count_prompts(set, set->course.rollouts, size);
-    return invar_judge_check_data(r, p->session->data, &reach);
+    return invar_reward_source_check_data(r, p->session->data, &reach);
 }
 
-static invar_status check_evaluation(const invar_admission_prompts *p, invar_judge_reach reach)
+static invar_status check_evaluation(const invar_admission_prompts *p,
+                                     invar_reward_source_reach reach)
 {
     const int64_t interval = p->settings->course.eval_interval;
 
@@ -292,10 +296,11 @@ static invar_status check_evaluation(const invar_admission_prompts *p, invar_jud
 
 invar_status invar_admission_check_prompts(const invar_admission_prompts *p)
 {
-    const invar_judge_reach reach = {.say = p->say, .payload = p->payload};
+    const invar_reward_source_reach reach = {.say = p->say, .payload = p->payload};
     // files of rollouts have the rewards, or were judged by the same rules
-    const bool judges = !p->settings->sft &&
-                        !invar_config_filled(p->session->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool judges =
+        !p->settings->sft &&
+        !invar_config_is_nonempty(p->session->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
     if (!p->session->tokenizer)
         return INVAR_OK;

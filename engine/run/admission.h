@@ -18,8 +18,8 @@
 extern "C" {
 #endif
 
-struct invar_session;
-struct invar_settings;
+struct invar_run_context;
+struct invar_train_settings;
 struct invar_disk;
 
 /* What is known of a run; rules about a fact that is not known yet are skipped. */
@@ -37,7 +37,7 @@ typedef struct invar_admission {
 } invar_admission;
 
 /* Sets the models of a session, which must outlive the facts. */
-void invar_admission_take_models(invar_admission *facts, const struct invar_session *session);
+void invar_admission_take_models(invar_admission *facts, const struct invar_run_context *session);
 
 /*
  * Returns INVAR_E_INVALID with the key to change if the run cannot be carried out. The rules of a
@@ -48,8 +48,9 @@ invar_status invar_admission_check(const invar_admission *facts) INVAR_MUST_USE;
 
 /* What becomes of the prompts that rules judge. */
 typedef struct invar_admission_prompts {
-    const struct invar_session *session;   /* with its data; without a tokenizer nothing is asked */
-    const struct invar_settings *settings; /* by the number of its prompts */
+    const struct invar_run_context
+        *session; /* with its data; without a tokenizer nothing is asked */
+    const struct invar_train_settings *settings; /* by the number of its prompts */
     bool forked; /* the run goes on, or may go on, where another one was in the data */
     void (*say)(void *payload, const char *line);
     void *payload;

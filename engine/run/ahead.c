@@ -34,7 +34,7 @@ static int64_t odd_token(const invar_rl_sample *s, const float *scored)
 }
 
 /* The first of the samples, in words; "": all are as they are scored. */
-static void describe_odd(char out[INVAR_LOOP_ODD_SIZE], const invar_loop *loop,
+static void describe_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_loop *loop,
                          const invar_rl_sample *samples, int64_t count, const float *scored)
 {
     out[0] = '\0';
@@ -44,7 +44,7 @@ static void describe_odd(char out[INVAR_LOOP_ODD_SIZE], const invar_loop *loop,
 
         if (odd < 0)
             continue;
-        (void)snprintf(out, INVAR_LOOP_ODD_SIZE,
+        (void)snprintf(out, INVAR_TRAIN_LOOP_ODD_SIZE,
                        "log-probabilities of rollout and scoring differ at token %" PRId64
                        " of sample %" PRId64 " of rollout %" PRIu32 ", which version %" PRId64
                        " of the weights drew (its first token: %" PRId64 "): %g and %g",
@@ -54,22 +54,22 @@ static void describe_odd(char out[INVAR_LOOP_ODD_SIZE], const invar_loop *loop,
     }
 }
 
-static invar_status tell_odd(invar_loop *loop, const char *odd)
+static invar_status tell_odd(invar_train_loop *loop, const char *odd)
 {
-    return odd[0] ? invar_loop_mismatch(loop, "logp-mismatch", odd) : INVAR_OK;
+    return odd[0] ? invar_train_loop_mismatch(loop, "logp-mismatch", odd) : INVAR_OK;
 }
 
-invar_status invar_loop_compare_fresh(invar_loop *loop, const invar_rl_sample *samples,
-                                      int64_t count, const float *scored)
+invar_status invar_train_loop_compare_fresh(invar_train_loop *loop, const invar_rl_sample *samples,
+                                            int64_t count, const float *scored)
 {
-    char odd[INVAR_LOOP_ODD_SIZE];
+    char odd[INVAR_TRAIN_LOOP_ODD_SIZE];
 
     describe_odd(odd, loop, samples, count, scored);
     return tell_odd(loop, odd);
 }
 
 /* The same of samples that nobody has scored with these weights, which `model` has. */
-static invar_status find_odd(char out[INVAR_LOOP_ODD_SIZE], const invar_loop *loop,
+static invar_status find_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_loop *loop,
                              invar_trainer *trainer, const invar_model *model,
                              const invar_rl_samples *fresh)
 {
@@ -89,7 +89,7 @@ static invar_status find_odd(char out[INVAR_LOOP_ODD_SIZE], const invar_loop *lo
 }
 
 /* Plain copies of those that have tokens of the weights of now. */
-static invar_status list_fresh(invar_rl_samples *out, const invar_loop *loop,
+static invar_status list_fresh(invar_rl_samples *out, const invar_train_loop *loop,
                                const invar_rl_sample *samples, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -104,12 +104,12 @@ static invar_status list_fresh(invar_rl_samples *out, const invar_loop *loop,
     return INVAR_OK;
 }
 
-invar_status invar_loop_check_flight(invar_loop *loop)
+invar_status invar_train_loop_check_flight(invar_train_loop *loop)
 {
-    const invar_flight *flight = &loop->source.flight;
+    const invar_inflight *flight = &loop->source.flight;
     const invar_rl_samples *batch = &loop->batch.samples;
     invar_rl_samples fresh = {0};
-    char odd[INVAR_LOOP_ODD_SIZE];
+    char odd[INVAR_TRAIN_LOOP_ODD_SIZE];
     invar_status status = INVAR_OK;
 
     if (!loop->set.checks_flight)
@@ -128,17 +128,17 @@ invar_status invar_loop_check_flight(invar_loop *loop)
 
 /* ---- beside training ------------------------------------------------------------------------- */
 
-invar_status invar_loop_tick_ahead(void *payload)
+invar_status invar_train_loop_tick_ahead(void *payload)
 {
-    const invar_ahead_tick *tick = &((const invar_loop *)payload)->ahead.tick;
+    const invar_progress_callback *tick = &((const invar_train_loop *)payload)->ahead.tick;
 
     return tick->run ? tick->run(tick->payload) : INVAR_OK; // nobody, before there are samples
 }
 
-invar_status invar_loop_look_ahead(void *payload, const invar_rl_sample *samples, int64_t count,
-                                   const invar_ahead_tick *tick)
+invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample *samples,
+                                           int64_t count, const invar_progress_callback *tick)
 {
-    invar_loop *loop = payload;
+    invar_train_loop *loop = payload;
     invar_rl_samples fresh = {0};
     invar_status status = INVAR_OK;
 
@@ -147,7 +147,7 @@ invar_status invar_loop_look_ahead(void *payload, const invar_rl_sample *samples
         status = list_fresh(&fresh, loop, samples, count);
         if (status == INVAR_OK)
             status = find_odd(loop->ahead.odd, loop, loop->checker,
-                              invar_session_sampler(&loop->session), &fresh);
+                              invar_run_context_sampler(&loop->session), &fresh);
         invar_free(fresh.items);
     }
     loop->ahead.end_ns = invar_trace_clock();
@@ -155,33 +155,33 @@ invar_status invar_loop_look_ahead(void *payload, const invar_rl_sample *samples
 }
 
 /* What any rank has found. */
-static invar_status share_odd(invar_loop *loop)
+static invar_status share_odd(invar_train_loop *loop)
 {
     char *odd = loop->ahead.odd;
     int64_t own = 0, first;
 
     if (odd[0])
         own = 1 + (loop->world ? invar_comm_rank(loop->world->world) : 0);
-    INVAR_TRY(invar_agree_first(&first, loop->world, "samples ahead", own));
-    return first ? invar_agree_share(loop->world, "samples ahead", (int)first - 1, odd,
-                                     INVAR_LOOP_ODD_SIZE)
+    INVAR_TRY(invar_ranks_first_nonzero(&first, loop->world, "samples ahead", own));
+    return first ? invar_ranks_broadcast(loop->world, "samples ahead", (int)first - 1, odd,
+                                         INVAR_TRAIN_LOOP_ODD_SIZE)
                  : INVAR_OK;
 }
 
-invar_status invar_loop_join_ahead(invar_loop *loop)
+invar_status invar_train_loop_join_ahead(invar_train_loop *loop)
 {
     invar_status status;
 
     if (!loop->set.checks_ahead && !loop->source.options.thread)
-        return invar_source_join(&loop->source);
+        return invar_sample_source_join(&loop->source);
     invar_trace_begin(loop->recorder.trace, "rollout"); // as far as it is waited for
-    status = invar_source_join(&loop->source);
+    status = invar_sample_source_join(&loop->source);
     invar_trace_end(loop->recorder.trace);
     INVAR_TRY(status);
     if (loop->source.options.thread && loop->ahead.end_ns > 0)
         invar_trace_beside(loop->recorder.trace, "ahead", loop->ahead.begin_ns, loop->ahead.end_ns);
     INVAR_TRY(share_odd(loop));
     status = tell_odd(loop, loop->ahead.odd);
-    loop->ahead = (invar_loop_ahead){.end_ns = 0};
+    loop->ahead = (invar_async_status){.end_ns = 0};
     return status;
 }

@@ -17,7 +17,7 @@
 #define KIND "audit-mismatch"
 
 /* As far as there is room: the number of all is a gauge. */
-static void note(invar_findings *findings, const char *text)
+static void note(invar_audit_findings *findings, const char *text)
 {
     size_t bytes = strlen(text) + 1;
 
@@ -29,7 +29,7 @@ static void note(invar_findings *findings, const char *text)
 
 static invar_status found(void *payload, const invar_audit_finding *f)
 {
-    invar_loop *loop = payload;
+    invar_train_loop *loop = payload;
     char layer[40] = "", rank[100] = "", text[INVAR_ERROR_MESSAGE_SIZE];
 
     if (f->layer >= 0)
@@ -43,13 +43,13 @@ static invar_status found(void *payload, const invar_audit_finding *f)
         " computed again; check the device with invar doctor, and continue on another one",
         rank, invar_op_name(f->op), layer, f->element, f->digits, f->device, f->digits, f->cpu);
     if (!loop->ranks)
-        return invar_loop_mismatch(loop, KIND, text);
+        return invar_train_loop_mismatch(loop, KIND, text);
     note(&loop->findings, text);
     return INVAR_OK;
 }
 
 /* Lines that end with a NUL. */
-static invar_status write_events(invar_loop *loop, const char *lines, size_t bytes)
+static invar_status write_events(invar_train_loop *loop, const char *lines, size_t bytes)
 {
     const char *end = lines + bytes;
 
@@ -58,22 +58,22 @@ static invar_status write_events(invar_loop *loop, const char *lines, size_t byt
     return INVAR_OK;
 }
 
-static invar_status collect(invar_loop *loop)
+static invar_status collect(invar_train_loop *loop)
 {
-    invar_agree_pile pile;
+    invar_rank_gathered pile;
     invar_status status =
-        invar_agree_collect(&pile, loop->ranks, KIND, loop->findings.text, loop->findings.bytes);
+        invar_ranks_gather(&pile, loop->ranks, KIND, loop->findings.text, loop->findings.bytes);
     const char *at = pile.data;
 
-    for (int r = 0; status == INVAR_OK && r < invar_agree_size(loop->ranks); r++) {
+    for (int r = 0; status == INVAR_OK && r < invar_ranks_size(loop->ranks); r++) {
         status = write_events(loop, at, pile.bytes[r]);
         at += pile.bytes[r];
     }
-    invar_agree_pile_release(&pile);
+    invar_ranks_pile_release(&pile);
     return status;
 }
 
-invar_status invar_loop_gather_findings(bool *any_out, invar_loop *loop)
+invar_status invar_train_loop_gather_findings(bool *any_out, invar_train_loop *loop)
 {
     int64_t first = 0;
 
@@ -82,22 +82,22 @@ invar_status invar_loop_gather_findings(bool *any_out, invar_loop *loop)
         return INVAR_OK;
     if (loop->findings.bytes > 0)
         first = invar_comm_rank(loop->ranks->world) + 1;
-    INVAR_TRY(invar_agree_first(&first, loop->ranks, KIND, first));
+    INVAR_TRY(invar_ranks_first_nonzero(&first, loop->ranks, KIND, first));
     if (first == 0)
         return INVAR_OK;
     INVAR_TRY(collect(loop));
-    INVAR_TRY(invar_agree_share(loop->ranks, KIND, (int)first - 1, loop->findings.text,
-                                sizeof loop->findings.text));
+    INVAR_TRY(invar_ranks_broadcast(loop->ranks, KIND, (int)first - 1, loop->findings.text,
+                                    sizeof loop->findings.text));
     loop->findings.bytes = 0;
     *any_out = true;
     return INVAR_OK;
 }
 
-invar_status invar_loop_tell_findings(invar_loop *loop)
+invar_status invar_train_loop_report_findings(invar_train_loop *loop)
 {
     bool any;
 
-    INVAR_TRY(invar_loop_gather_findings(&any, loop));
+    INVAR_TRY(invar_train_loop_gather_findings(&any, loop));
     if (!any || !loop->set.stop_on_mismatch)
         return INVAR_OK;
     loop->agreed = true;
@@ -105,12 +105,12 @@ invar_status invar_loop_tell_findings(invar_loop *loop)
                       loop->findings.text);
 }
 
-invar_status invar_loop_attach_audit(invar_loop *loop)
+invar_status invar_train_loop_attach_audit(invar_train_loop *loop)
 {
     int64_t elements = invar_recipe_int(loop->recipe, INVAR_KEY_AUDIT);
-    int ranks = invar_agree_size(loop->ranks);
+    int ranks = invar_ranks_size(loop->ranks);
     int rank = loop->ranks ? invar_comm_rank(loop->ranks->world) : 0;
-    const invar_audit_options o = {.elements = invar_layout_share_of(elements, ranks, rank).count,
+    const invar_audit_options o = {.elements = invar_layout_range_of(elements, ranks, rank).count,
                                    .rank = rank,
                                    .ranks = ranks,
                                    .found = found,

@@ -7,7 +7,7 @@
 
 #include "base/invar_banned.h"
 
-bool invar_course_ended(const invar_course *c, const invar_course_place *at)
+bool invar_run_schedule_ended(const invar_run_schedule *c, const invar_run_progress *at)
 {
     return at->rollout >= c->rollouts || (c->most > 0 && at->done >= c->most) ||
            (c->until >= 0 && at->step > c->until);
@@ -18,7 +18,8 @@ static int64_t less(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-int64_t invar_course_steps(const invar_course *c, const invar_course_place *at, int64_t per_rollout)
+int64_t invar_run_schedule_steps(const invar_run_schedule *c, const invar_run_progress *at,
+                                 int64_t per_rollout)
 {
     int64_t rollouts = c->rollouts - at->rollout;
 
@@ -34,11 +35,11 @@ static bool due(int64_t interval, int64_t rollout)
     return interval > 0 && rollout % interval == 0;
 }
 
-invar_course_turn invar_course_after(const invar_course *c, const invar_course_place *at,
-                                     int signal)
+invar_run_actions invar_run_schedule_after(const invar_run_schedule *c,
+                                           const invar_run_progress *at, int signal)
 {
-    bool ended = invar_course_ended(c, at);
-    invar_course_turn turn = {.move_reference = due(c->ref_interval, at->rollout),
+    bool ended = invar_run_schedule_ended(c, at);
+    invar_run_actions turn = {.move_reference = due(c->ref_interval, at->rollout),
                               .evaluate = due(c->eval_interval, at->rollout),
                               .last = ended || signal,
                               .stopped = ended ? 0 : signal};

@@ -43,13 +43,13 @@ static bool next_set(test_set *out, const char **cursor)
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
-typedef invar_status visit(void *payload, const invar_session *session);
+typedef invar_status visit(void *payload, const invar_run_context *session);
 
 /* Of every recipe that names sets, that of the run or one a set: the session with it. */
-static invar_status each_recipe(visit *visitor, void *payload, const invar_session *session)
+static invar_status each_recipe(visit *visitor, void *payload, const invar_run_context *session)
 {
-    const invar_evals *evals = &session->evals;
-    invar_session own = *session;
+    const invar_eval_config *evals = &session->evals;
+    invar_run_context own = *session;
 
     if (evals->count == 0)
         return visitor(payload, session);
@@ -61,10 +61,10 @@ static invar_status each_recipe(visit *visitor, void *payload, const invar_sessi
 }
 
 /* As the rollout samples, with what the recipe says otherwise. */
-static invar_sampling sampling_of(const invar_session *session)
+static invar_sampling_params sampling_of(const invar_run_context *session)
 {
     const invar_recipe *r = session->recipe;
-    invar_sampling s = invar_session_sampling(session);
+    invar_sampling_params s = invar_run_context_sampling(session);
     double temperature = invar_recipe_float(r, INVAR_KEY_EVAL_TEMPERATURE);
     double top_p = invar_recipe_float(r, INVAR_KEY_EVAL_TOP_P);
     int64_t top_k = invar_recipe_int(r, INVAR_KEY_EVAL_TOP_K);
@@ -82,21 +82,21 @@ static invar_sampling sampling_of(const invar_session *session)
     return s;
 }
 
-static invar_status check_sampling(void *payload, const invar_session *session)
+static invar_status check_sampling(void *payload, const invar_run_context *session)
 {
-    const invar_sampling sampling = sampling_of(session);
+    const invar_sampling_params sampling = sampling_of(session);
     const bool own = invar_recipe_int(session->recipe, INVAR_KEY_EVAL_MAX_RESPONSE_LEN) > 0;
 
     (void)payload;
-    return invar_session_check_sampling(
+    return invar_run_context_check_sampling(
         session, own ? INVAR_KEY_EVAL_MAX_RESPONSE_LEN : INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN,
         &sampling);
 }
 
-invar_status invar_evaluate_read_sets(invar_session *session)
+invar_status invar_evaluate_read_sets(invar_run_context *session)
 {
-    invar_evals_release(&session->evals);
-    INVAR_TRY(invar_evals_read(&session->evals, session->recipe));
+    invar_eval_config_release(&session->evals);
+    INVAR_TRY(invar_eval_config_read(&session->evals, session->recipe));
     return each_recipe(check_sampling, NULL, session);
 }
 
@@ -105,10 +105,10 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static invar_status measure(void *payload, const invar_session *session)
+static invar_status measure(void *payload, const invar_run_context *session)
 {
-    invar_memory_data *seen = payload;
-    invar_sampling *most = &seen->sampling, own = sampling_of(session);
+    invar_data_lengths *seen = payload;
+    invar_sampling_params *most = &seen->sampling, own = sampling_of(session);
     bool first = seen->per_prompt == 0;
 
     seen->per_prompt = larger(
@@ -123,7 +123,7 @@ static invar_status measure(void *payload, const invar_session *session)
     return INVAR_OK;
 }
 
-invar_status invar_evaluate_measure(invar_memory_data *seen, const invar_session *session)
+invar_status invar_evaluate_measure(invar_data_lengths *seen, const invar_run_context *session)
 {
     return each_recipe(measure, seen, session);
 }
@@ -148,7 +148,7 @@ static invar_status add_prompts(invar_rl_samples *out, const invar_evaluation *e
         s->rollout = (uint32_t)e->number;
         s->weights_hash = e->weights;
         s->draw = (uint32_t)i;
-        INVAR_TRY(invar_source_ask(s, p));
+        INVAR_TRY(invar_sample_source_init_sample(s, p));
     }
     return INVAR_OK;
 }
@@ -188,23 +188,23 @@ static invar_status part_results(results *out, const invar_rl_samples *samples, 
 static invar_status passes(results *out, const invar_rl_samples *samples, const test_set *set,
                            int64_t per_prompt)
 {
-    invar_flat flat = {0};
+    invar_token_arrays flat = {0};
 
-    INVAR_TRY(invar_flat_make(&flat, samples, &(invar_flat_wants){0}));
+    INVAR_TRY(invar_token_arrays_make(&flat, samples, &(invar_token_array_flags){0}));
     for (int64_t k = 1; k <= per_prompt; k *= 2)
-        result(out, set->name, "pass@", k, invar_flat_pass_at(&flat, k));
-    invar_flat_release(&flat);
+        result(out, set->name, "pass@", k, invar_token_arrays_pass_at(&flat, k));
+    invar_token_arrays_release(&flat);
     return INVAR_OK;
 }
 
 static invar_status sum_up(results *out, const invar_rl_samples *samples, const test_set *set,
-                           int64_t per_prompt, const invar_judge *judge)
+                           int64_t per_prompt, const invar_reward_source *judge)
 {
     double reward = 0.0, length = 0.0, truncated = 0.0, n = (double)samples->count;
     bool judged;
 
     out->count = 0;
-    INVAR_TRY(invar_judge_reaches_all(&judged, judge, samples->items, samples->count));
+    INVAR_TRY(invar_reward_source_reaches_all(&judged, judge, samples->items, samples->count));
     for (int64_t i = 0; i < samples->count; i++) {
         const invar_rl_sample *s = &samples->items[i];
         reward += s->reward;
@@ -223,8 +223,8 @@ static invar_status sum_up(results *out, const invar_rl_samples *samples, const 
 /* The sets of one recipe. */
 typedef struct exam {
     const invar_evaluation *evaluation;
-    const invar_session *session;
-    invar_judge judge;
+    const invar_run_context *session;
+    invar_reward_source judge;
 } exam;
 
 /* Sets that are not one response to each prompt have whoever leads samples in training. */
@@ -239,10 +239,11 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
 {
     const invar_evaluation *e = r->evaluation;
     int64_t per_prompt = invar_recipe_int(r->session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
-    const invar_session *s = r->session;
-    invar_sampling sampling = sampling_of(s);
-    const invar_turns turns = invar_turns_read(s->recipe, e->turns, &s->spec, s->tokenizer);
-    const invar_generation how = {
+    const invar_run_context *s = r->session;
+    invar_sampling_params sampling = sampling_of(s);
+    const invar_multi_turn turns =
+        invar_multi_turn_read(s->recipe, e->turns, &s->spec, s->tokenizer);
+    const invar_generate_args how = {
         .layout = e->layout,
         .rollout = e->rollout,
         .sampling = &sampling,
@@ -257,10 +258,10 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
 
     if (how.agents_lead && e->no_agents)
         return INVAR_OK;
-    if (how.agents_lead && invar_agree_leads(e->layout) && !e->agents)
-        return invar_config_refuse(s->recipe, INVAR_KEY_EVAL_TURNS,
-                                   "= true: agents lead evaluations of a training run alone; with "
-                                   "false each is one response, without custom-agent-path");
+    if (how.agents_lead && invar_ranks_is_leader(e->layout) && !e->agents)
+        return invar_config_fail(s->recipe, INVAR_KEY_EVAL_TURNS,
+                                 "= true: agents lead evaluations of a training run alone; with "
+                                 "false each is one response, without custom-agent-path");
     INVAR_TRY(add_prompts(samples, e, data, per_prompt));
     INVAR_TRY(invar_generate(&how, samples->items, samples->count));
     if (e->look)
@@ -269,17 +270,17 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
     return e->take(e->payload, set->name, found.items, found.count);
 }
 
-static invar_status run_sets(void *payload, const invar_session *session)
+static invar_status run_sets(void *payload, const invar_run_context *session)
 {
     exam r = {.evaluation = payload, .session = session};
     const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
     test_set set;
 
-    INVAR_TRY(invar_judge_read(&r.judge, session->recipe, r.evaluation->plugin, true));
+    INVAR_TRY(invar_reward_source_read(&r.judge, session->recipe, r.evaluation->plugin, true));
     while (next_set(&set, &cursor)) {
         invar_dataset *data = NULL;
         invar_rl_samples samples = {0};
-        invar_status status = invar_session_data(&data, session, set.path, true);
+        invar_status status = invar_run_context_data(&data, session, set.path, true);
 
         if (status == INVAR_OK)
             status = run_set(&r, &set, data, &samples);
@@ -299,11 +300,11 @@ invar_status invar_evaluate(const invar_evaluation *evaluation)
 
 typedef struct account {
     invar_hasher hasher;
-    invar_memory_data *seen;
+    invar_data_lengths *seen;
     bool settings; /* sets have their own */
 } account;
 
-static invar_status hash_sets(void *payload, const invar_session *session)
+static invar_status hash_sets(void *payload, const invar_run_context *session)
 {
     const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
     account *a = payload;
@@ -313,20 +314,20 @@ static invar_status hash_sets(void *payload, const invar_session *session)
         invar_dataset *data = NULL;
         invar_digest digest;
 
-        INVAR_TRY(invar_session_data(&data, session, set.path, true));
+        INVAR_TRY(invar_run_context_data(&data, session, set.path, true));
         invar_dataset_hash(&digest, data);
-        invar_memory_measure(a->seen, data, true);
+        invar_memory_planning_measure(a->seen, data, true);
         invar_dataset_close(data);
         invar_hasher_update(&a->hasher, set.name, strlen(set.name) + 1);
         invar_hasher_update(&a->hasher, digest.bytes, sizeof digest.bytes);
     }
     if (a->settings)
-        invar_evals_hash(&a->hasher, session->recipe);
+        invar_eval_config_hash(&a->hasher, session->recipe);
     return INVAR_OK;
 }
 
-invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
-                                 const invar_session *session)
+invar_status invar_evaluate_hash(invar_digest *out, invar_data_lengths *seen,
+                                 const invar_run_context *session)
 {
     account a = {.seen = seen,
                  .settings = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_CONFIG)[0]};
@@ -339,10 +340,10 @@ invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
 
 /* ---- what their rules say -------------------------------------------------------------------- */
 
-static invar_status check_sets(void *payload, const invar_session *session)
+static invar_status check_sets(void *payload, const invar_run_context *session)
 {
     const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
-    invar_judge_reach reach = *(const invar_judge_reach *)payload;
+    invar_reward_source_reach reach = *(const invar_reward_source_reach *)payload;
     test_set set;
 
     while (next_set(&set, &cursor)) {
@@ -353,15 +354,16 @@ static invar_status check_sets(void *payload, const invar_session *session)
         (void)snprintf(what, sizeof what, "evaluation set %s", set.name);
         reach.what = what;
         reach.path = set.path;
-        INVAR_TRY(invar_session_data(&data, session, set.path, true));
-        status = invar_judge_check_data(session->recipe, data, &reach);
+        INVAR_TRY(invar_run_context_data(&data, session, set.path, true));
+        status = invar_reward_source_check_data(session->recipe, data, &reach);
         invar_dataset_close(data);
         INVAR_TRY(status);
     }
     return INVAR_OK;
 }
 
-invar_status invar_evaluate_check(const invar_session *session, const invar_judge_reach *reach)
+invar_status invar_evaluate_check(const invar_run_context *session,
+                                  const invar_reward_source_reach *reach)
 {
     return each_recipe(check_sets, (void *)(uintptr_t)reach, session);
 }

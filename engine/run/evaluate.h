@@ -21,7 +21,7 @@ extern "C" {
 
 typedef struct invar_evaluation {
     const invar_layout *layout; /* whose ranks evaluate together; NULL: one rank */
-    const invar_session *session;
+    const invar_run_context *session;
     invar_rollout *rollout;
     invar_plugin *plugin; /* that gives rewards; NULL: rules do, or another rank has it */
     invar_plugin *turns;  /* that leads samples; NULL: none does, or another rank has it */
@@ -42,14 +42,14 @@ typedef struct invar_evaluation {
  * Before the others: what eval-config says. The file is read once, so that an edit during a run
  * changes nothing. INVAR_E_INVALID: a set asks for samples that the model cannot have.
  */
-invar_status invar_evaluate_read_sets(invar_session *session) INVAR_MUST_USE;
+invar_status invar_evaluate_read_sets(invar_run_context *session) INVAR_MUST_USE;
 
 /*
  * What of all sets takes most memory: samples of a prompt, the longest response, and ways of
  * sampling (seen->sampling). Reads no data.
  */
-invar_status invar_evaluate_measure(invar_memory_data *seen,
-                                    const invar_session *session) INVAR_MUST_USE;
+invar_status invar_evaluate_measure(invar_data_lengths *seen,
+                                    const invar_run_context *session) INVAR_MUST_USE;
 
 invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
 
@@ -57,12 +57,12 @@ invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
  * The digest of all sets, each with its name, and with its settings where eval-config has them:
  * what their results depend on beside the weights.
  */
-invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
-                                 const invar_session *session) INVAR_MUST_USE;
+invar_status invar_evaluate_hash(invar_digest *out, invar_data_lengths *seen,
+                                 const invar_run_context *session) INVAR_MUST_USE;
 
-/* invar_judge_check_data of each set, which is read for it. */
-invar_status invar_evaluate_check(const invar_session *session,
-                                  const invar_judge_reach *reach) INVAR_MUST_USE;
+/* invar_reward_source_check_data of each set, which is read for it. */
+invar_status invar_evaluate_check(const invar_run_context *session,
+                                  const invar_reward_source_reach *reach) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -38,7 +38,7 @@ static bool is_key(const char *text)
     size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                  "-_");
 
-    return length > 0 && length <= INVAR_FACTS_KEY && text[length] == '\0';
+    return length > 0 && length <= INVAR_USER_FACTS_KEY && text[length] == '\0';
 }
 
 static bool is_value(const char *text)
@@ -50,7 +50,7 @@ static bool is_value(const char *text)
     return bytes > 0;
 }
 
-static bool is_known(const invar_facts *facts, const invar_ledger_fact *fact)
+static bool is_known(const invar_user_facts *facts, const invar_ledger_fact *fact)
 {
     for (size_t i = 0; i < facts->count; i++)
         if (strcmp(facts->items[i].scope, fact->scope) == 0 &&
@@ -60,7 +60,7 @@ static bool is_known(const invar_facts *facts, const invar_ledger_fact *fact)
 }
 
 /* A line that ends with a NUL, in place of its line end; it is cut into its parts. */
-static invar_status take(invar_facts *out, char *line, const char *original, size_t bytes)
+static invar_status take(invar_user_facts *out, char *line, const char *original, size_t bytes)
 {
     char *sign = strchr(line, '='), *dot = strchr(line, '.');
     invar_ledger_fact fact;
@@ -80,13 +80,13 @@ static invar_status take(invar_facts *out, char *line, const char *original, siz
         return refuse(out->count, original, bytes, "the value is not printable UTF-8");
     if (is_known(out, &fact))
         return refuse(out->count, original, bytes, "this fact was there before");
-    if (out->count == INVAR_FACTS_MAX)
+    if (out->count == INVAR_USER_FACTS_MAX)
         return refuse(out->count, original, bytes, "more than 64 facts");
     out->items[out->count++] = fact;
     return INVAR_OK;
 }
 
-static invar_status take_lines(invar_facts *out, const char *text, size_t bytes)
+static invar_status take_lines(invar_user_facts *out, const char *text, size_t bytes)
 {
     for (size_t at = 0, end; at < bytes; at = end + 1) {
         const char *newline = memchr(text + at, '\n', bytes - at);
@@ -97,33 +97,33 @@ static invar_status take_lines(invar_facts *out, const char *text, size_t bytes)
     return INVAR_OK;
 }
 
-invar_status invar_facts_parse(invar_facts *out, const char *text, size_t bytes)
+invar_status invar_user_facts_parse(invar_user_facts *out, const char *text, size_t bytes)
 {
     invar_status status;
 
-    *out = (invar_facts){.count = 0};
-    if (bytes > INVAR_FACTS_BYTES)
+    *out = (invar_user_facts){.count = 0};
+    if (bytes > INVAR_USER_FACTS_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "INVAR_FACTS has %zu bytes, at most %d are allowed",
-                          bytes, INVAR_FACTS_BYTES);
+                          bytes, INVAR_USER_FACTS_BYTES);
     if (bytes == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&out->memory, bytes + 1, 1, "facts"));
     memcpy(out->memory, text, bytes);
     status = take_lines(out, text, bytes);
     if (status != INVAR_OK)
-        invar_facts_release(out);
+        invar_user_facts_release(out);
     return status;
 }
 
-invar_status invar_facts_read(invar_facts *out)
+invar_status invar_user_facts_read(invar_user_facts *out)
 {
     const char *text = getenv("INVAR_FACTS");
 
-    return invar_facts_parse(out, text ? text : "", text ? strlen(text) : 0);
+    return invar_user_facts_parse(out, text ? text : "", text ? strlen(text) : 0);
 }
 
-void invar_facts_release(invar_facts *facts)
+void invar_user_facts_release(invar_user_facts *facts)
 {
     invar_free(facts->memory);
-    *facts = (invar_facts){.count = 0};
+    *facts = (invar_user_facts){.count = 0};
 }

@@ -21,24 +21,25 @@
 extern "C" {
 #endif
 
-#define INVAR_FACTS_MAX 64
-#define INVAR_FACTS_BYTES 65536 /* of all lines */
-#define INVAR_FACTS_KEY 63      /* bytes of a key: letters, digits, '-' and '_' */
+#define INVAR_USER_FACTS_MAX 64
+#define INVAR_USER_FACTS_BYTES 65536 /* of all lines */
+#define INVAR_USER_FACTS_KEY 63      /* bytes of a key: letters, digits, '-' and '_' */
 
 /* Zeroed, it has none. */
-typedef struct invar_facts {
-    invar_ledger_fact items[INVAR_FACTS_MAX];
+typedef struct invar_user_facts {
+    invar_ledger_fact items[INVAR_USER_FACTS_MAX];
     size_t count;
     char *memory; /* what the items point into */
-} invar_facts;
+} invar_user_facts;
 
 /* Every line must be right; the last may end with a line end. No text is no fact. */
-invar_status invar_facts_parse(invar_facts *out, const char *text, size_t bytes) INVAR_MUST_USE;
+invar_status invar_user_facts_parse(invar_user_facts *out, const char *text,
+                                    size_t bytes) INVAR_MUST_USE;
 
 /* Those of the environment. */
-invar_status invar_facts_read(invar_facts *out) INVAR_MUST_USE;
+invar_status invar_user_facts_read(invar_user_facts *out) INVAR_MUST_USE;
 
-void invar_facts_release(invar_facts *facts);
+void invar_user_facts_release(invar_user_facts *facts);
 
 #ifdef __cplusplus
 }

@@ -43,7 +43,7 @@ static const char *recorded_text(identity *id, int key, const char *text)
 
     if (!shown)
         return text;
-    invar_text_show_url(shown, INVAR_TEXT_URL_SIZE, text);
+    invar_text_redact_url(shown, INVAR_TEXT_URL_SIZE, text);
     return shown;
 }
 
@@ -54,9 +54,9 @@ static void add_digest(identity *id, const char *key, const invar_digest *digest
     id->pairs[id->count++] = (invar_ledger_pair){key, id->hex[id->n_hex++]};
 }
 
-static invar_status gather(identity *id, const invar_loop *loop)
+static invar_status gather(identity *id, const invar_train_loop *loop)
 {
-    const invar_session *s = &loop->session;
+    const invar_run_context *s = &loop->session;
     const invar_digest none = {{0}};
     invar_digest digest;
 
@@ -86,9 +86,9 @@ static invar_status gather(identity *id, const invar_loop *loop)
     add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
     if (s->spec.lora.rank > 0)
         add_digest(id, "base hash", &s->base_weights);
-    if (invar_settings_teacher(loop->recipe))
+    if (invar_train_settings_teacher(loop->recipe))
         add_digest(id, "teacher hash", &s->teacher_weights);
-    if (invar_settings_critic(loop->recipe))
+    if (invar_train_settings_critic(loop->recipe))
         add_digest(id, "critic hash", &s->critic_weights);
     invar_tokenizer_hash(&digest, s->tokenizer);
     add_digest(id, "tokenizer hash", &digest);
@@ -109,7 +109,7 @@ static invar_status gather(identity *id, const invar_loop *loop)
 static invar_status take_file(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {
-    invar_loop *loop = payload;
+    invar_train_loop *loop = payload;
 
     (void)columns;
     if (!values)
@@ -125,9 +125,9 @@ static invar_status take_file(void *payload, const char *const *columns,
                               values[1].data);
 }
 
-static invar_status recall_files(invar_loop *loop)
+static invar_status recall_files(invar_train_loop *loop)
 {
-    const invar_ledger_request request = {
+    const invar_ledger_select_request request = {
         .sql = "SELECT key, value FROM identity WHERE key IN ('" EVAL_DATA "', '" ROLLOUTS "')",
         .row = take_file,
         .payload = loop};
@@ -140,12 +140,12 @@ static invar_status recall_files(invar_loop *loop)
     return status;
 }
 
-invar_status invar_loop_read_sets(invar_loop *loop)
+invar_status invar_train_loop_read_sets(invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
-    invar_memory_data *data = &loop->identity.data;
+    invar_data_lengths *data = &loop->identity.data;
 
-    invar_memory_measure(data, loop->session.data, false);
+    invar_memory_planning_measure(data, loop->session.data, false);
     if (loop->options->replay) // nothing is evaluated
         return INVAR_OK;
     data->evaluates = loop->identity.evaluates =
@@ -157,18 +157,18 @@ invar_status invar_loop_read_sets(invar_loop *loop)
     return invar_evaluate_hash(&loop->identity.eval_data, data, &loop->session);
 }
 
-static invar_status look_at_files(invar_loop *loop)
+static invar_status look_at_files(invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
     invar_digest own;
     identity id;
 
-    loop->identity.saved = (invar_saved){.own = true};
+    loop->identity.saved = (invar_saved_rollouts){.own = true};
     if (loop->options->replay)
         return recall_files(loop);
     INVAR_TRY(gather(&id, loop));
     INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
-    return invar_saved_find(&loop->identity.saved, r, &own);
+    return invar_saved_rollouts_find(&loop->identity.saved, r, &own);
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
@@ -176,8 +176,8 @@ static invar_status look_at_files(invar_loop *loop)
 enum { MODEL_FACTS = 4 };
 
 typedef struct facts {
-    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + 2 * INVAR_PLUGINS + INVAR_FACTS_MAX +
-                            3 + MODEL_FACTS];
+    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + 2 * INVAR_PLUGINS +
+                            INVAR_USER_FACTS_MAX + 3 + MODEL_FACTS];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
     char plugin[INVAR_PLUGINS][INVAR_DIGEST_HEX_SIZE];
@@ -186,7 +186,7 @@ typedef struct facts {
 } facts;
 
 /* A plug-in is no part of the identity: what it replied is recorded, and counts. */
-static void add_plugins(facts *f, const invar_loop *loop)
+static void add_plugins(facts *f, const invar_train_loop *loop)
 {
     for (int i = 0; i < INVAR_PLUGINS; i++) {
         const invar_plugin *plugin = loop->plugins.of[i];
@@ -216,7 +216,7 @@ static int64_t count_elements(const invar_model *model)
 }
 
 /* The model that was loaded. The keys of the recipe do not describe it if a folder does. */
-static void add_model(facts *f, const invar_session *s)
+static void add_model(facts *f, const invar_run_context *s)
 {
     const struct {
         const char *key;
@@ -234,7 +234,7 @@ static void add_model(facts *f, const invar_session *s)
     }
 }
 
-static void gather_facts(facts *f, const invar_loop *loop)
+static void gather_facts(facts *f, const invar_train_loop *loop)
 {
     f->count = 0;
     add_model(f, &loop->session);
@@ -246,13 +246,13 @@ static void gather_facts(facts *f, const invar_loop *loop)
         if (e.key->effect == INVAR_RECIPE_EFFECT_FREE && e.text && e.text[0])
             f->items[f->count++] = (invar_ledger_fact){"free", e.key->name, e.text};
     }
-    if (loop->session.data && invar_dataset_dropped(loop->session.data)) {
+    if (loop->session.data && invar_dataset_dropped_count(loop->session.data)) {
         (void)snprintf(f->dropped, sizeof f->dropped, "%" PRId64,
-                       invar_dataset_dropped(loop->session.data));
+                       invar_dataset_dropped_count(loop->session.data));
         f->items[f->count++] = (invar_ledger_fact){"data", "prompts-left-out", f->dropped};
     }
     if (loop->world) {
-        (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_agree_size(loop->world));
+        (void)snprintf(f->ranks, sizeof f->ranks, "%d", invar_ranks_size(loop->world));
         f->items[f->count++] = (invar_ledger_fact){"layout", "ranks", f->ranks};
         f->items[f->count++] = (invar_ledger_fact){"layout", "transport", loop->transport.text};
     }
@@ -267,7 +267,7 @@ static void gather_facts(facts *f, const invar_loop *loop)
         f->items[f->count++] = loop->identity.facts.items[i];
 }
 
-static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *circumstances)
+static invar_status begin(invar_train_loop *loop, const invar_ledger_provenance *circumstances)
 {
     identity id;
     invar_ledger_run run = {.name = loop->home.at.name,
@@ -340,13 +340,14 @@ static void find_only_here(first_other *other)
 }
 
 /* Checkpoints of debug-rollout-only have no weights: a fork has the first ones, and learns not. */
-static bool can_fork(const invar_loop *loop, const first_other *other, int index)
+static bool can_fork(const invar_train_loop *loop, const first_other *other, int index)
 {
     return loop->set.rollout_only ? !other->weights : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
 }
 
 /* Writes the refusal's advice to fork the run, if another value of the key can be given to one. */
-static void advise_fork(char *out, size_t size, const invar_loop *loop, const first_other *other)
+static void advise_fork(char *out, size_t size, const invar_train_loop *loop,
+                        const first_other *other)
 {
     int index = invar_recipe_find(invar_config_schema(), other->key);
     char command[INVAR_FORK_COMMAND_SIZE] = "";
@@ -354,7 +355,7 @@ static void advise_fork(char *out, size_t size, const invar_loop *loop, const fi
     // keys of the model describe weights, which a fork takes from its parent
     if (index >= 0 && strcmp(invar_config_schema()->keys[index].section, "model") != 0 &&
         can_fork(loop, other, index))
-        invar_loop_fork_command(command, loop);
+        invar_train_loop_fork_command(command, loop);
     if (command[0])
         (void)snprintf(out, size, "continue it with other keys as a fork: %s; or ", command);
     else
@@ -377,17 +378,18 @@ static const char *key_behind(const char *hash)
 }
 
 /* The run that the ledger has is the one that is asked for. */
-static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
+static invar_status check_same(const invar_train_loop *loop, invar_ledger *ledger,
                                const invar_ledger_summary *found)
 {
     const invar_ledger_argument run = {"run",
                                        {.type = INVAR_LEDGER_TYPE_INT, .integer = found->run}};
     first_other other = {.key = ""};
-    invar_ledger_request request = {.sql = "SELECT key, value FROM identity WHERE run = :run",
-                                    .arguments = &run,
-                                    .n_arguments = 1,
-                                    .row = take_pair,
-                                    .payload = &other};
+    invar_ledger_select_request request = {.sql =
+                                               "SELECT key, value FROM identity WHERE run = :run",
+                                           .arguments = &run,
+                                           .n_arguments = 1,
+                                           .row = take_pair,
+                                           .payload = &other};
     char advice[INVAR_FORK_COMMAND_SIZE + 64];
     identity id;
 
@@ -411,7 +413,7 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
 }
 
 /* A replay is told before anything is loaded what of its files is not the recorded one. */
-static invar_status check_recorded(const invar_loop *loop)
+static invar_status check_recorded(const invar_train_loop *loop)
 {
     invar_ledger_summary summary;
     invar_ledger *ledger = NULL;
@@ -425,8 +427,8 @@ static invar_status check_recorded(const invar_loop *loop)
     return status;
 }
 
-invar_status invar_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZE],
-                                       const invar_loop *loop)
+invar_status invar_train_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZE],
+                                             const invar_train_loop *loop)
 {
     invar_ledger_summary summary = {.uuid = ""};
     invar_ledger *ledger = NULL;
@@ -445,7 +447,7 @@ invar_status invar_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZE],
     return status;
 }
 
-invar_status invar_loop_identify(invar_loop *loop)
+invar_status invar_train_loop_identify(invar_train_loop *loop)
 {
     identity id;
 
@@ -484,7 +486,7 @@ typedef struct files {
  * What is known before any file is read: all keys, free ones too, because each rank decides when to
  * save or to evaluate. Where `to` has no memory it is only measured.
  */
-static void add_words(given *to, const files *own, const invar_loop *loop)
+static void add_words(given *to, const files *own, const invar_train_loop *loop)
 {
     char until[24], step[24];
 
@@ -516,7 +518,7 @@ static void add_words(given *to, const files *own, const invar_loop *loop)
 }
 
 /* What files hold, by the hashes of the identity. */
-static void add_files(given *to, const invar_session *s, const identity *id)
+static void add_files(given *to, const invar_run_context *s, const identity *id)
 {
     char filled[INVAR_DIGEST_HEX_SIZE], sampled[INVAR_DIGEST_HEX_SIZE];
 
@@ -560,20 +562,21 @@ static invar_status hash_program(files *out)
 }
 
 /* A text of a rank, to all; `text` has it, and is freed by the caller. */
-static invar_status share_text(char **text, const invar_loop *loop, int from, const given *own)
+static invar_status share_text(char **text, const invar_train_loop *loop, int from,
+                               const given *own)
 {
     int64_t bytes = (int64_t)own->bytes;
 
-    INVAR_TRY(invar_agree_share(loop->world, "identity", from, &bytes, sizeof bytes));
+    INVAR_TRY(invar_ranks_broadcast(loop->world, "identity", from, &bytes, sizeof bytes));
     INVAR_TRY(invar_alloc((void **)text, (size_t)bytes + 2, 1, "what a rank is given"));
     memset(*text, 0, (size_t)bytes + 2); // whatever it is, it ends
     if (invar_comm_rank(loop->world->world) == from)
         memcpy(*text, own->text, own->bytes);
-    return invar_agree_share(loop->world, "identity", from, *text, (size_t)bytes);
+    return invar_ranks_broadcast(loop->world, "identity", from, *text, (size_t)bytes);
 }
 
-static invar_status refuse_rank(const invar_loop *loop, const invar_agree_odd *who, const char *odd,
-                                const char *usual)
+static invar_status refuse_rank(const invar_train_loop *loop, const invar_rank_outlier *who,
+                                const char *odd, const char *usual)
 {
     char key[INVAR_TEXT_QUOTE_SIZE], its[INVAR_TEXT_QUOTE_SIZE], theirs[INVAR_TEXT_QUOTE_SIZE];
 
@@ -596,15 +599,15 @@ static invar_status refuse_rank(const invar_loop *loop, const invar_agree_odd *w
                       invar_comm_host(loop->world->world, who->usual), key, its, theirs);
 }
 
-static invar_status compare_given(invar_loop *loop, const given *own)
+static invar_status compare_given(invar_train_loop *loop, const given *own)
 {
     char *odd = NULL, *usual = NULL;
-    invar_agree_odd who;
+    invar_rank_outlier who;
     invar_digest digest;
     invar_status status;
 
     invar_hash_bytes(&digest, own->text, own->bytes);
-    status = invar_agree_compare(&who, loop->world, "identity", &digest);
+    status = invar_ranks_compare_digests(&who, loop->world, "identity", &digest);
     if (status == INVAR_OK && who.odd >= 0) {
         status = share_text(&odd, loop, who.odd, own);
         if (status == INVAR_OK)
@@ -623,7 +626,7 @@ static invar_status make_text(given *own)
     return invar_alloc((void **)&own->text, own->bytes, 1, "what ranks are given");
 }
 
-invar_status invar_loop_compare_words(invar_loop *loop)
+invar_status invar_train_loop_compare_recipes(invar_train_loop *loop)
 {
     given own = {.text = NULL};
     invar_status status;
@@ -640,7 +643,7 @@ invar_status invar_loop_compare_words(invar_loop *loop)
     return status;
 }
 
-invar_status invar_loop_compare_files(invar_loop *loop)
+invar_status invar_train_loop_compare_files(invar_train_loop *loop)
 {
     given own = {.text = NULL};
     identity id;
@@ -658,7 +661,7 @@ invar_status invar_loop_compare_files(invar_loop *loop)
 }
 
 /* The run that the ledger has may go on with this program. A replay has looked at its steps. */
-static invar_status check_revisions(const invar_loop *loop, const invar_ledger_summary *found)
+static invar_status check_revisions(const invar_train_loop *loop, const invar_ledger_summary *found)
 {
     bool known;
 
@@ -667,11 +670,11 @@ static invar_status check_revisions(const invar_loop *loop, const invar_ledger_s
     INVAR_TRY(invar_revisions_check(&known, loop->recorder.ledger, found, 0, INT64_MAX,
                                     ", or start anew with --fresh"));
     if (!known)
-        invar_recorder_say(&loop->recorder, "%s", INVAR_REVISIONS_UNKNOWN);
+        invar_recorder_print(&loop->recorder, "%s", INVAR_REVISIONS_UNKNOWN);
     return INVAR_OK;
 }
 
-invar_status invar_loop_open_ledger(invar_loop *loop)
+invar_status invar_train_loop_open_ledger(invar_train_loop *loop)
 {
     invar_ledger_options options = {.create = true, .writer = "invar train"};
     invar_ledger_summary summary;
@@ -689,10 +692,11 @@ invar_status invar_loop_open_ledger(invar_loop *loop)
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
     loop->recorder.run = summary.run;
     loop->recorder.recorded = summary.last_step;
-    return invar_kept_measure(&loop->recorder.kept_bytes, loop->recorder.ledger, summary.run);
+    return invar_kept_samples_measure(&loop->recorder.kept_bytes, loop->recorder.ledger,
+                                      summary.run);
 }
 
-invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)
+invar_status invar_train_loop_fail_missing_run(const invar_train_loop *loop, int64_t step)
 {
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "the checkpoint continues after step %" PRId64
@@ -701,9 +705,9 @@ invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)
                       step, loop->home.at.ledger);
 }
 
-invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest *chain)
+invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step, const invar_digest *chain)
 {
-    invar_ledger_circumstances circumstances = {0};
+    invar_ledger_provenance circumstances = {0};
     invar_ledger_summary summary;
     facts known;
 
@@ -715,7 +719,7 @@ invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest
         INVAR_TRY(invar_ledger_resume(loop->recorder.ledger, loop->recorder.uuid, step, chain,
                                       &circumstances));
     } else if (step >= 0 && !loop->fork.now) {
-        return invar_loop_without_run(loop, step);
+        return invar_train_loop_fail_missing_run(loop, step);
     } else {
         INVAR_TRY(begin(loop, &circumstances));
         INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, NULL));

@@ -23,7 +23,7 @@
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-invar_status invar_loop_mismatch(invar_loop *loop, const char *kind, const char *text)
+invar_status invar_train_loop_mismatch(invar_train_loop *loop, const char *kind, const char *text)
 {
     int64_t unused;
     bool found;
@@ -31,19 +31,19 @@ invar_status invar_loop_mismatch(invar_loop *loop, const char *kind, const char 
     INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", kind, text));
     if (!loop->set.stop_on_mismatch)
         return INVAR_OK;
-    INVAR_TRY(invar_loop_gather_findings(&found, loop)); // that may be why
+    INVAR_TRY(invar_train_loop_gather_findings(&found, loop)); // that may be why
     // every rank has the same numbers: none ends before rank 0 has come here to tell it
-    INVAR_TRY(invar_agree_least(&unused, loop->ranks, kind, 0));
+    INVAR_TRY(invar_ranks_min(&unused, loop->ranks, kind, 0));
     loop->agreed = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step, text);
 }
 
-static invar_status compare(invar_loop *loop, const char *what, int64_t first, int64_t count,
-                            const float *a, const float *b, invar_logp_gap *gap)
+static invar_status compare(invar_train_loop *loop, const char *what, int64_t first, int64_t count,
+                            const float *a, const float *b, invar_logp_diff *gap)
 {
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
-    INVAR_TRY(invar_flat_gap(gap, &loop->flat, first, count, a, b));
+    INVAR_TRY(invar_token_arrays_gap(gap, &loop->flat, first, count, a, b));
     if (gap->differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
@@ -52,15 +52,16 @@ static invar_status compare(invar_loop *loop, const char *what, int64_t first, i
                    what, gap->differ, invar_text_plural(gap->differ), gap->position,
                    loop->batch.samples.items[first + (gap->sample < 0 ? 0 : gap->sample)].index,
                    (double)gap->max);
-    return invar_loop_mismatch(loop, "logp-mismatch", text);
+    return invar_train_loop_mismatch(loop, "logp-mismatch", text);
 }
 
 /* Where log-probabilities of the rollout may differ, they do so by no more than the recipe says. */
-static invar_status check_bound(invar_loop *loop)
+static invar_status check_bound(invar_train_loop *loop)
 {
-    const invar_flat *f = &loop->flat;
+    const invar_token_arrays *f = &loop->flat;
     const float bound = loop->set.max_logp_diff;
-    invar_logp_gap gap = invar_flat_worst(f, 0, f->samples, f->rollout_logp, f->score_logp);
+    invar_logp_diff gap =
+        invar_token_arrays_worst(f, 0, f->samples, f->rollout_logp, f->score_logp);
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
     if (bound == 0.0f || gap.max <= bound)
@@ -71,15 +72,15 @@ static invar_status check_bound(invar_loop *loop)
                    "finer rollout-dtype or with a smaller rollout-lag",
                    (double)gap.max, gap.position,
                    loop->batch.samples.items[gap.sample < 0 ? 0 : gap.sample].index, (double)bound);
-    return invar_loop_mismatch(loop, "logp-bound", text);
+    return invar_train_loop_mismatch(loop, "logp-bound", text);
 }
 
 /* ---- before the first step of a rollout ------------------------------------------------------ */
 
 /* The policy that learns has sampled: its weights, in its format. */
-static bool sampled_itself(const invar_loop *loop)
+static bool sampled_itself(const invar_train_loop *loop)
 {
-    return loop->batch.own_weights && !invar_session_two_formats(&loop->session);
+    return loop->batch.own_weights && !invar_run_context_two_formats(&loop->session);
 }
 
 static bool has_logp(const invar_rl_samples *batch)
@@ -94,17 +95,17 @@ static bool has_logp(const invar_rl_samples *batch)
  * The old log-probabilities: the scoring forward's, or those of the rollout. The latter where they
  * must be the same and the recipe does not ask, and where they differ and it wants them.
  */
-static invar_status score(invar_loop *loop)
+static invar_status score(invar_train_loop *loop)
 {
-    invar_flat *f = &loop->flat;
+    invar_token_arrays *f = &loop->flat;
     size_t bytes = (size_t)f->tokens * sizeof *f->score_logp;
-    invar_logp_gap gap;
+    invar_logp_diff gap;
 
     f->sampled = has_logp(&loop->batch.samples);
-    f->copied =
-        loop->identity.saved.own && !invar_session_two_formats(&loop->session) && !loop->set.stale
-            ? !loop->set.check_logprobs
-            : loop->set.rollout_logprobs;
+    f->copied = loop->identity.saved.own && !invar_run_context_two_formats(&loop->session) &&
+                        !loop->set.stale
+                    ? !loop->set.check_logprobs
+                    : loop->set.rollout_logprobs;
     if (f->sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
@@ -117,9 +118,9 @@ static invar_status score(invar_loop *loop)
         return INVAR_OK;
     }
     if (!sampled_itself(loop)) {
-        if (loop->set.stale && !invar_session_two_formats(&loop->session))
-            INVAR_TRY(invar_loop_compare_fresh(loop, loop->batch.samples.items, f->samples,
-                                               f->score_logp));
+        if (loop->set.stale && !invar_run_context_two_formats(&loop->session))
+            INVAR_TRY(invar_train_loop_compare_fresh(loop, loop->batch.samples.items, f->samples,
+                                                     f->score_logp));
         return check_bound(loop);
     }
     return compare(loop, "log-probabilities of rollout and scoring", 0, f->samples, f->rollout_logp,
@@ -127,23 +128,23 @@ static invar_status score(invar_loop *loop)
 }
 
 /* Rank 0 asks the server, and tells the others. */
-static invar_status ask_teacher(invar_loop *loop)
+static invar_status ask_teacher(invar_train_loop *loop)
 {
-    invar_flat *f = &loop->flat;
+    invar_token_arrays *f = &loop->flat;
 
-    if (invar_agree_leads(loop->ranks))
-        INVAR_TRY(invar_plugin_score(f->teacher_logp, loop->plugins.of[INVAR_PLUGINS_TEACHER],
+    if (invar_ranks_is_leader(loop->ranks))
+        INVAR_TRY(invar_plugin_score(f->teacher_logp, loop->plugins.of[INVAR_RUN_PLUGINS_TEACHER],
                                      loop->batch.samples.items, f->samples));
-    return invar_agree_share(loop->ranks, "teacher", 0, f->teacher_logp,
-                             (size_t)f->tokens * sizeof *f->teacher_logp);
+    return invar_ranks_broadcast(loop->ranks, "teacher", 0, f->teacher_logp,
+                                 (size_t)f->tokens * sizeof *f->teacher_logp);
 }
 
-static invar_status score_others(invar_loop *loop)
+static invar_status score_others(invar_train_loop *loop)
 {
-    invar_session *s = &loop->session;
-    invar_flat *f = &loop->flat;
+    invar_run_context *s = &loop->session;
+    invar_token_arrays *f = &loop->flat;
     const invar_rl_sample *samples = loop->batch.samples.items;
-    invar_logp_gap gap;
+    invar_logp_diff gap;
 
     if (s->reference) {
         INVAR_TRY(invar_trainer_score(loop->trainer, s->reference, samples, f->samples, f->ref_logp,
@@ -164,49 +165,50 @@ static invar_status score_others(invar_loop *loop)
     return INVAR_OK;
 }
 
-invar_status invar_loop_hook(invar_loop *loop, int hook, const invar_rl_samples *samples)
+invar_status invar_train_loop_hook(invar_train_loop *loop, int hook,
+                                   const invar_rl_samples *samples)
 {
-    return invar_plugins_hook(&loop->plugins,
-                              &(invar_plugin_event){.hook = hook,
-                                                    .step = loop->place.step,
-                                                    .rollout = loop->place.rollout,
-                                                    .run = loop->home.at.name,
-                                                    .folder = loop->home.at.run},
-                              samples);
+    return invar_run_plugins_hook(&loop->plugins,
+                                  &(invar_plugin_event){.hook = hook,
+                                                        .step = loop->place.step,
+                                                        .rollout = loop->place.rollout,
+                                                        .run = loop->home.at.name,
+                                                        .folder = loop->home.at.run},
+                                  samples);
 }
 
-invar_status invar_loop_prepare(invar_loop *loop)
+invar_status invar_train_loop_prepare(invar_train_loop *loop)
 {
-    const invar_session *s = &loop->session;
-    invar_flat_wants wants = {s->reference != NULL, invar_settings_distills(loop->recipe),
-                              s->critic != NULL};
+    const invar_run_context *s = &loop->session;
+    invar_token_array_flags wants = {
+        s->reference != NULL, invar_train_settings_distills(loop->recipe), s->critic != NULL};
     invar_rl_batch all;
 
-    invar_flat_release(&loop->flat);
-    INVAR_TRY(invar_flat_make(&loop->flat, &loop->batch.samples, &wants));
-    INVAR_TRY(invar_loop_hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB, NULL));
+    invar_token_arrays_release(&loop->flat);
+    INVAR_TRY(invar_token_arrays_make(&loop->flat, &loop->batch.samples, &wants));
+    INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB, NULL));
     INVAR_TRY(score(loop));
-    INVAR_TRY(invar_loop_check_flight(loop));
+    INVAR_TRY(invar_train_loop_check_flight(loop));
     INVAR_TRY(score_others(loop));
     if (loop->set.sft) {
         memset(loop->flat.advantage, 0, (size_t)loop->flat.tokens * sizeof(float));
         return INVAR_OK;
     }
-    all = invar_flat_batch(&loop->flat, 0, loop->flat.samples, loop->flat.start);
+    all = invar_token_arrays_batch(&loop->flat, 0, loop->flat.samples, loop->flat.start);
     return invar_rl_advantages(loop->flat.advantage, loop->flat.returns, &all, &loop->set.rl);
 }
 
 /* ---- one optimizer step ---------------------------------------------------------------------- */
 
 /* Of a file, what it says of the step's first sample. */
-static int64_t weights_of(const invar_loop *loop, int64_t first)
+static int64_t weights_of(const invar_train_loop *loop, int64_t first)
 {
     return loop->source.options.load[0] ? loop->batch.samples.items[first].weights
                                         : loop->source.order.weights;
 }
 
-invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, int64_t first,
-                                  int64_t count)
+invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train_loop *loop,
+                                        int64_t first, int64_t count)
 {
     bool passes = invar_recipe_bool(loop->recipe, INVAR_KEY_LOG_PASSRATE), rewarded;
 
@@ -218,51 +220,52 @@ invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, 
                           loop->set.global_batch * loop->set.steps_per_rollout);
     INVAR_TRY(invar_alloc((void **)&out->start, (size_t)count + 1, sizeof *out->start,
                           "the starts of a step's samples"));
-    invar_flat_starts(out->start, &loop->flat, first, count);
-    out->batch = invar_flat_batch(&loop->flat, first, count, out->start);
-    rewarded = invar_loop_rewarded(loop, loop->batch.samples.items, loop->flat.samples);
-    out->is = (invar_step){.number = loop->place.step,
-                           .samples = loop->batch.samples.items,
-                           .flat = &loop->flat,
-                           .first = first,
-                           .count = count,
-                           .start = out->start,
-                           .weights = weights_of(loop, first),
-                           .own_weights = loop->batch.own_weights,
-                           .other_format = invar_session_two_formats(&loop->session),
-                           .filtered_groups = loop->batch.filtered_groups,
-                           .steps_per_rollout = loop->set.steps_per_rollout,
-                           .clocked = loop->set.recorded,
-                           .supervised = loop->set.sft,
-                           .unrewarded = !rewarded,
-                           .keeps_surplus = loop->set.surplus,
-                           .reused_groups = loop->batch.reused_groups,
-                           .surplus_groups = loop->batch.surplus_groups,
-                           .passes = passes ? loop->set.per_prompt : 0,
-                           .seed = (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
-                           .audit = loop->audit};
+    invar_token_arrays_starts(out->start, &loop->flat, first, count);
+    out->batch = invar_token_arrays_batch(&loop->flat, first, count, out->start);
+    rewarded = invar_train_loop_rewarded(loop, loop->batch.samples.items, loop->flat.samples);
+    out->is = (invar_step_report){
+        .number = loop->place.step,
+        .samples = loop->batch.samples.items,
+        .flat = &loop->flat,
+        .first = first,
+        .count = count,
+        .start = out->start,
+        .weights = weights_of(loop, first),
+        .own_weights = loop->batch.own_weights,
+        .other_format = invar_run_context_two_formats(&loop->session),
+        .filtered_groups = loop->batch.filtered_groups,
+        .steps_per_rollout = loop->set.steps_per_rollout,
+        .clocked = loop->set.recorded,
+        .supervised = loop->set.sft,
+        .unrewarded = !rewarded,
+        .keeps_surplus = loop->set.surplus,
+        .reused_groups = loop->batch.reused_groups,
+        .surplus_groups = loop->batch.surplus_groups,
+        .passes = passes ? loop->set.per_prompt : 0,
+        .seed = (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
+        .audit = loop->audit};
     return INVAR_OK;
 }
 
-void invar_loop_step_release(invar_loop_step *step)
+void invar_train_loop_step_release(invar_train_step *step)
 {
-    for (int i = 0; i < INVAR_STEP_LEARNERS; i++)
+    for (int i = 0; i < INVAR_STEP_REPORT_LEARNERS; i++)
         invar_loss_free(step->losses[i]);
     invar_free(step->start);
-    *step = (invar_loop_step){0};
+    *step = (invar_train_step){0};
 }
 
-invar_status invar_loop_ask_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
-                                 void *payload)
+invar_status invar_train_loop_ask_loss(float *loss_out, float *dlogp_out,
+                                       const invar_loss_sample *sample, void *payload)
 {
-    const invar_loop *loop = payload;
+    const invar_train_loop *loop = payload;
     size_t bytes = (size_t)sample->tokens * sizeof(float);
 
-    if (invar_agree_leads(loop->ranks))
-        INVAR_TRY(
-            invar_plugin_loss(loss_out, dlogp_out, sample, loop->plugins.of[INVAR_PLUGINS_LOSS]));
-    INVAR_TRY(invar_agree_share(loop->ranks, "loss", 0, loss_out, bytes));
-    return invar_agree_share(loop->ranks, "loss", 0, dlogp_out, bytes);
+    if (invar_ranks_is_leader(loop->ranks))
+        INVAR_TRY(invar_plugin_loss(loss_out, dlogp_out, sample,
+                                    loop->plugins.of[INVAR_RUN_PLUGINS_LOSS]));
+    INVAR_TRY(invar_ranks_broadcast(loop->ranks, "loss", 0, loss_out, bytes));
+    return invar_ranks_broadcast(loop->ranks, "loss", 0, dlogp_out, bytes);
 }
 
 /* A loss with the factor that a hook has given. */
@@ -288,17 +291,17 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
 }
 
 /* The gradients of learner `which`: of the policy or, where `values` are learned, of those. */
-static invar_status differentiate(invar_loop_step *step, invar_loop *loop, int which,
+static invar_status differentiate(invar_train_step *step, invar_train_loop *loop, int which,
                                   invar_trainer_result *result, bool values)
 {
-    const invar_flat *f = &loop->flat;
-    const invar_step *is = &step->is;
+    const invar_token_arrays *f = &loop->flat;
+    const invar_step_report *is = &step->is;
     int64_t token = f->start[is->first];
     invar_rl_options rl = loop->set.rl;
     weighted_loss weighted;
     invar_trainer_loss loss = {.run = run_loss,
                                .entropy = !values && rl.entropy_coef != 0.0f,
-                               .led = !values && invar_loss_facts_of(rl.loss)->plugin};
+                               .led = !values && invar_loss_traits_of(rl.loss)->plugin};
 
     if (values)
         rl.loss = INVAR_LOSS_VALUE;
@@ -308,13 +311,13 @@ static invar_status differentiate(invar_loop_step *step, invar_loop *loop, int w
     weighted = (weighted_loss){step->losses[which], step->start, values ? 1.0f : is->factor};
     loss.payload = &weighted;
     step->is.learners[which].loss = step->losses[which];
-    return invar_learner_differentiate(is->learners[which].learner, loop->trainer,
-                                       is->samples + is->first, is->count, &loss, result);
+    return invar_learner_forward_backward(is->learners[which].learner, loop->trainer,
+                                          is->samples + is->first, is->count, &loss, result);
 }
 
-static invar_status check_training(invar_step *is, invar_loop *loop)
+static invar_status check_training(invar_step_report *is, invar_train_loop *loop)
 {
-    const invar_flat *f = &loop->flat;
+    const invar_token_arrays *f = &loop->flat;
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
     // without log-probs of a rollout, only two forward passes of training can be compared
@@ -324,7 +327,8 @@ static invar_status check_training(invar_step *is, invar_loop *loop)
         INVAR_TRY(compare(loop, "log-probabilities of scoring and training", is->first, is->count,
                           f->score_logp, f->train_logp, &is->gap));
     if (!is->on_policy) // the weights have moved since: what can be compared was, in `score`
-        return invar_flat_gap(&is->gap, f, is->first, is->count, f->rollout_logp, f->score_logp);
+        return invar_token_arrays_gap(&is->gap, f, is->first, is->count, f->rollout_logp,
+                                      f->score_logp);
     INVAR_TRY(compare(loop,
                       f->sampled ? "log-probabilities of rollout and training"
                                  : "log-probabilities of scoring and training",
@@ -335,10 +339,10 @@ static invar_status check_training(invar_step *is, invar_loop *loop)
                    "%" PRId64 " of %" PRId64
                    " choices of experts are others in training than in the rollout",
                    is->routes_differ, is->routes);
-    return invar_loop_mismatch(loop, "routing-mismatch", text);
+    return invar_train_loop_mismatch(loop, "routing-mismatch", text);
 }
 
-static invar_status learn_policy(invar_loop_step *step, invar_loop *loop)
+static invar_status learn_policy(invar_train_step *step, invar_train_loop *loop)
 {
     int64_t token = loop->flat.start[step->is.first];
     invar_trainer_result result = {.now = loop->flat.train_logp + token,
@@ -350,7 +354,7 @@ static invar_status learn_policy(invar_loop_step *step, invar_loop *loop)
     return check_training(&step->is, loop);
 }
 
-static invar_status learn_values(invar_loop_step *step, invar_loop *loop)
+static invar_status learn_values(invar_train_step *step, invar_train_loop *loop)
 {
     int64_t token = loop->flat.start[step->is.first];
     invar_trainer_result result = {.now = loop->flat.train_values + token};
@@ -358,48 +362,50 @@ static invar_status learn_values(invar_loop_step *step, invar_loop *loop)
     invar_recorder_watch(&loop->recorder, loop->trainer, loop->critic.options.prefix);
     INVAR_TRY(differentiate(step, loop, 1, &result, true));
     if (!loop->set.rest)
-        invar_loop_before_change(loop);
-    return invar_learner_move(&loop->critic, loop->place.step, loop->set.rest);
+        invar_train_loop_before_change(loop);
+    return invar_learner_step(&loop->critic, loop->place.step, loop->set.rest);
 }
 
-bool invar_loop_actor_rests(const invar_loop *loop)
+bool invar_train_loop_skips_actor(const invar_train_loop *loop)
 {
     return loop->set.rest || loop->place.rollout < loop->set.critic_only;
 }
 
-static invar_status move_actor(invar_loop *loop)
+static invar_status move_actor(invar_train_loop *loop)
 {
-    bool rest = invar_loop_actor_rests(loop);
+    bool rest = invar_train_loop_skips_actor(loop);
 
     if (!rest) {
         loop->place.weights++;
-        invar_loop_before_change(loop);
+        invar_train_loop_before_change(loop);
     }
-    return invar_learner_move(&loop->actor, loop->place.step, rest);
+    return invar_learner_step(&loop->actor, loop->place.step, rest);
 }
 
 /* Rank 0 has told the hook; the others get its factor. */
-static invar_status agree_factor(float *out, const invar_loop *loop)
+static invar_status agree_factor(float *out, const invar_train_loop *loop)
 {
     const char *path =
         invar_recipe_string(loop->recipe, INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH);
 
     *out = path[0] ? (float)loop->plugins.factor : 1.0f;
-    return path[0] ? invar_agree_share(loop->ranks, "loss factor", 0, out, sizeof *out) : INVAR_OK;
+    return path[0] ? invar_ranks_broadcast(loop->ranks, "loss factor", 0, out, sizeof *out)
+                   : INVAR_OK;
 }
 
-invar_status invar_loop_learn(invar_loop_step *step, invar_loop *loop)
+invar_status invar_train_loop_learn(invar_train_step *step, invar_train_loop *loop)
 {
-    INVAR_TRY(
-        invar_plugins_begin(&loop->plugins, INVAR_PLUGINS_LOSS, &loop->recorder, loop->place.step));
-    INVAR_TRY(invar_plugins_begin(&loop->plugins,
-                                  INVAR_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP,
-                                  &loop->recorder, loop->place.step));
-    INVAR_TRY(invar_loop_hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
+    INVAR_TRY(invar_run_plugins_begin(&loop->plugins, INVAR_RUN_PLUGINS_LOSS, &loop->recorder,
+                                      loop->place.step));
+    INVAR_TRY(invar_run_plugins_begin(&loop->plugins,
+                                      INVAR_RUN_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP,
+                                      &loop->recorder, loop->place.step));
+    INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
     INVAR_TRY(agree_factor(&step->is.factor, loop));
     step->is.weighted = step->is.factor != 1.0f;
     INVAR_TRY(learn_policy(step, loop));
-    INVAR_TRY(invar_source_glance(&loop->source)); // what a checkpoint needs is still there
+    INVAR_TRY(
+        invar_sample_source_poll_error(&loop->source)); // what a checkpoint needs is still there
     if (loop->critic.model)
         INVAR_TRY(learn_values(step, loop));
     return move_actor(loop);

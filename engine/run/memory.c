@@ -23,18 +23,18 @@
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-void invar_memory_measure(invar_memory_data *out, const invar_dataset *data, bool eval)
+void invar_memory_planning_measure(invar_data_lengths *out, const invar_dataset *data, bool eval)
 {
     int64_t size = data ? invar_dataset_size(data) : 0;
     int64_t *prompt = eval ? &out->eval : &out->prompt;
 
     if (eval)
-        out->eval_prompts = invar_larger(out->eval_prompts, size);
+        out->eval_prompts = invar_max_i64(out->eval_prompts, size);
     for (int64_t i = 0; i < size; i++) {
         const invar_prompt *p = invar_dataset_prompt(data, i);
-        *prompt = invar_larger(*prompt, p->n_tokens);
-        out->answer = invar_larger(out->answer, p->n_answer);
-        out->total = invar_larger(out->total, p->n_tokens + p->n_answer);
+        *prompt = invar_max_i64(*prompt, p->n_tokens);
+        out->answer = invar_max_i64(out->answer, p->n_answer);
+        out->total = invar_max_i64(out->total, p->n_tokens + p->n_answer);
     }
 }
 
@@ -43,11 +43,11 @@ static int64_t longest_prompt(const invar_recipe *r, int64_t context)
 {
     int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
 
-    return longest ? invar_smaller(longest, context - 1) : context - 1;
+    return longest ? invar_min_i64(longest, context - 1) : context - 1;
 }
 
 /* Tokens of prompt and response together, at most. */
-static int64_t longest_context(const invar_budget_ask *ask, const invar_recipe *r)
+static int64_t longest_context(const invar_memory_workload *ask, const invar_recipe *r)
 {
     int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
 
@@ -59,13 +59,13 @@ static bool asks_itself(const invar_recipe *r)
     return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] != '\0';
 }
 
-static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const invar_settings *set,
-                         const invar_memory_data *data)
+static void read_lengths(invar_memory_workload *ask, const invar_recipe *r,
+                         const invar_train_settings *set, const invar_data_lengths *data)
 {
     ask->context = longest_context(ask, r);
     ask->prompt = data->prompt ? data->prompt : longest_prompt(r, ask->context);
     ask->response =
-        invar_smaller(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
+        invar_min_i64(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
     if (asks_itself(r)) { // prompts are the agents' own
         ask->prompt = ask->context - 1;
         ask->branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES);
@@ -78,8 +78,8 @@ static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const inv
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const invar_settings *set,
-                          const invar_memory_data *data)
+static void read_rollouts(invar_memory_workload *ask, const invar_recipe *r,
+                          const invar_train_settings *set, const invar_data_lengths *data)
 {
     bool loads = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0] != '\0';
     bool follows =
@@ -88,35 +88,35 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
     int64_t context = longest_context(ask, r);
 
     if (!set->sft && (!loads || follows)) // what was loaded
-        ask->rollouts[INVAR_BUDGET_TRAINING] =
-            (invar_budget_rollout){set->round * (1 + set->lag.rollouts),
-                                   set->per_prompt,
-                                   ask->prompt,
-                                   ask->response,
-                                   context,
-                                   data->prompt > 0,
-                                   turns || set->lag.rollouts > 0};
+        ask->rollouts[INVAR_MEMORY_PLAN_TRAINING] =
+            (invar_rollout_shape){set->round * (1 + set->lag.rollouts),
+                                  set->per_prompt,
+                                  ask->prompt,
+                                  ask->response,
+                                  context,
+                                  data->prompt > 0,
+                                  turns || set->lag.rollouts > 0};
     if (asks_itself(r)) // at a time, whatever the number of samples
-        ask->rollouts[INVAR_BUDGET_TRAINING] = (invar_budget_rollout){
+        ask->rollouts[INVAR_MEMORY_PLAN_TRAINING] = (invar_rollout_shape){
             MOST_PROMPTS, 1, ask->context - 1, ask->response, context, false, true};
     if (data->evaluates)
-        ask->rollouts[INVAR_BUDGET_EVALUATION] =
-            (invar_budget_rollout){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
-                                   data->per_prompt,
-                                   data->eval ? data->eval : longest_prompt(r, context),
-                                   data->response,
-                                   context,
-                                   data->eval > 0,
-                                   turns};
+        ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION] =
+            (invar_rollout_shape){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
+                                  data->per_prompt,
+                                  data->eval ? data->eval : longest_prompt(r, context),
+                                  data->response,
+                                  context,
+                                  data->eval > 0,
+                                  turns};
     if (data->evaluates && asks_itself(r))
-        ask->rollouts[INVAR_BUDGET_EVALUATION] = (invar_budget_rollout){
+        ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION] = (invar_rollout_shape){
             MOST_PROMPTS, data->per_prompt, ask->context - 1, data->response, context, false, true};
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
 /* Most samples that are scored in one go: a batch, or what was drawn ahead of it. */
-static int64_t most_scored(const invar_settings *set)
+static int64_t most_scored(const invar_train_settings *set)
 {
     int64_t ahead = set->round * (1 + set->lag.rollouts);
 
@@ -124,17 +124,18 @@ static int64_t most_scored(const invar_settings *set)
         ahead = 0;
     else if (set->rollout_logprobs)
         ahead += set->prompts;
-    return invar_larger(set->prompts, ahead) * set->per_prompt;
+    return invar_max_i64(set->prompts, ahead) * set->per_prompt;
 }
 
-invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *set,
-                                  const invar_memory_data *data)
+invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
+                                                const invar_train_settings *set,
+                                                const invar_data_lengths *data)
 {
     const invar_recipe *r = s->recipe;
-    bool far = invar_device_far(&s->dev);
+    bool far = invar_device_is_local(&s->dev);
     bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
     int64_t micro_batch = invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE);
-    invar_budget_ask ask = {
+    invar_memory_workload ask = {
         .dev = &s->dev,
         .spec = &s->spec,
         .format = s->format,
@@ -143,18 +144,18 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .beside = set->overlap,
         .checks = set->checks_ahead,
         .in_flight = set->round * set->per_prompt * set->lag.rollouts,
-        .reference = invar_settings_reference(r),
-        .reference_moves = invar_settings_reference_moves(r),
+        .reference = invar_train_settings_reference(r),
+        .reference_moves = invar_train_settings_reference_moves(r),
         .reference_spec = s->ref_apart ? &s->ref_spec : NULL,
-        .teacher = invar_settings_teacher(r),
+        .teacher = invar_train_settings_teacher(r),
         .teacher_spec = s->teacher_apart ? &s->teacher_spec : NULL,
         .critic_spec = s->critic_apart ? &s->critic_spec : NULL,
-        .critic = invar_settings_critic(r),
-        .draft = invar_session_drafts(s) ? &s->draft_spec : NULL,
-        .draft_format = invar_session_draft_format(s),
+        .critic = invar_train_settings_critic(r),
+        .draft = invar_run_context_drafts(s) ? &s->draft_spec : NULL,
+        .draft_format = invar_run_context_draft_format(s),
         .learns = !set->rollout_only,
         .entropy = set->rl.entropy_coef != 0.0f,
-        .led = invar_loss_facts_of(set->rl.loss)->plugin,
+        .led = invar_loss_traits_of(set->rl.loss)->plugin,
         .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
         .replay = set->replay_routing,
         .adamw = set->adamw,
@@ -175,15 +176,15 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),
         .step_samples = set->global_batch,
         .samples = most_scored(set),
-        .limits = invar_session_limits(s),
-        .sampling = {invar_session_sampling(s), data->sampling}};
+        .limits = invar_run_context_limits(s),
+        .sampling = {invar_run_context_sampling(s), data->sampling}};
 
     read_lengths(&ask, r, set, data);
     read_rollouts(&ask, r, set, data);
     return ask;
 }
 
-void invar_memory_sample_alone(invar_budget_ask *ask)
+void invar_memory_planning_sample_alone(invar_memory_workload *ask)
 {
     ask->samples_alone = true;
     if (ask->two_formats)
@@ -210,7 +211,7 @@ static size_t read_limit(const char *path)
     return end == line ? SIZE_MAX : (size_t)bytes; // "max" is none
 }
 
-size_t invar_memory_host(void)
+size_t invar_memory_planning_host(void)
 {
     static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
                                          "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
@@ -224,15 +225,16 @@ size_t invar_memory_host(void)
     return bytes;
 }
 
-size_t invar_memory_available(const invar_device *dev)
+size_t invar_memory_planning_available(const invar_device *dev)
 {
-    return dev->backend->memory.room ? dev->backend->memory.room(dev) : invar_memory_host();
+    return dev->backend->memory.room ? dev->backend->memory.room(dev)
+                                     : invar_memory_planning_host();
 }
 
 /* ---- a plan alone ---------------------------------------------------------------------------- */
 
 /* A file of data that does not exist is no failure here: the view says that it was not read. */
-static invar_status forgive(invar_memory_view *v, invar_status status)
+static invar_status forgive(invar_memory_planning *v, invar_status status)
 {
     if (status != INVAR_E_NOTFOUND)
         return status;
@@ -243,7 +245,7 @@ static invar_status forgive(invar_memory_view *v, invar_status status)
     return INVAR_OK;
 }
 
-static invar_status read_data(invar_memory_view *v)
+static invar_status read_data(invar_memory_planning *v)
 {
     const invar_recipe *r = v->session.recipe;
     const char *path = invar_recipe_string(r, INVAR_KEY_PROMPT_DATA);
@@ -258,8 +260,8 @@ static invar_status read_data(invar_memory_view *v)
     if (!v->session.tokenizer)
         return INVAR_OK;
     if (path[0])
-        INVAR_TRY(forgive(v, invar_session_data(&v->session.data, &v->session, path, false)));
-    invar_memory_measure(&v->data, v->session.data, false);
+        INVAR_TRY(forgive(v, invar_run_context_data(&v->session.data, &v->session, path, false)));
+    invar_memory_planning_measure(&v->data, v->session.data, false);
     if (!v->data.evaluates)
         return INVAR_OK;
     return forgive(v, invar_evaluate_hash(&digest, &v->data, &v->session));
@@ -282,9 +284,9 @@ static invar_status check_folders(const invar_recipe *r)
     return INVAR_OK;
 }
 
-static invar_status admit(const invar_memory_view *v)
+static invar_status admit(const invar_memory_planning *v)
 {
-    const invar_session *s = &v->session;
+    const invar_run_context *s = &v->session;
     invar_admission facts = {.recipe = s->recipe,
                              .data_known = s->data,
                              .prompts = s->data ? invar_dataset_size(s->data) : 0};
@@ -293,89 +295,92 @@ static invar_status admit(const invar_memory_view *v)
     return invar_admission_check(&facts);
 }
 
-static invar_status read_ask(invar_memory_view *v, size_t memory)
+static invar_status read_ask(invar_memory_planning *v, size_t memory)
 {
     INVAR_TRY(check_folders(v->session.recipe));
-    INVAR_TRY(invar_session_check_rollouts(&v->session));
+    INVAR_TRY(invar_run_context_check_rollouts(&v->session));
     INVAR_TRY(read_data(v));
     INVAR_TRY(admit(v));
-    invar_settings_read(&v->settings, v->session.recipe, 0, -1);
-    v->ask = invar_memory_ask(&v->session, &v->settings, &v->data);
+    invar_train_settings_read(&v->settings, v->session.recipe, 0, -1);
+    v->ask = invar_memory_planning_ask(&v->session, &v->settings, &v->data);
     if (memory == 0 && v->session.imagined)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "there is no GPU here: choose device = cpu, or plan for a GPU of another "
                           "machine with 'invar plan RECIPE --memory 80GB'");
-    v->available = memory ? memory : invar_memory_available(&v->session.dev);
+    v->available = memory ? memory : invar_memory_planning_available(&v->session.dev);
     return INVAR_OK;
 }
 
-invar_status invar_memory_open(invar_memory_view *out, const invar_recipe *recipe, size_t memory)
+invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_recipe *recipe,
+                                        size_t memory)
 {
     invar_status status;
 
-    *out = (invar_memory_view){.settings = {.global_batch = 0}};
-    INVAR_TRY(invar_session_open(&out->session, recipe,
-                                 INVAR_SESSION_NO_TOKENIZER | INVAR_SESSION_NO_WEIGHTS |
-                                     INVAR_SESSION_ANY_DEVICE));
+    *out = (invar_memory_planning){.settings = {.global_batch = 0}};
+    INVAR_TRY(invar_run_context_open(&out->session, recipe,
+                                     INVAR_RUN_CONTEXT_NO_TOKENIZER | INVAR_RUN_CONTEXT_NO_WEIGHTS |
+                                         INVAR_RUN_CONTEXT_ANY_DEVICE));
     status = read_ask(out, memory);
     if (status != INVAR_OK)
-        invar_memory_release(out);
+        invar_memory_planning_release(out);
     return status;
 }
 
-invar_status invar_memory_plan(invar_memory_view *out, const invar_recipe *recipe, size_t memory)
+invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_recipe *recipe,
+                                       size_t memory)
 {
     invar_status status;
 
-    INVAR_TRY(invar_memory_open(out, recipe, memory));
-    status = invar_budget_make(&out->budget, &out->ask, out->available);
+    INVAR_TRY(invar_memory_planning_open(out, recipe, memory));
+    status = invar_memory_plan_make(&out->budget, &out->ask, out->available);
     if (status != INVAR_OK)
-        invar_memory_release(out);
+        invar_memory_planning_release(out);
     return status;
 }
 
-void invar_memory_take_sides(invar_memory_view *v, const invar_sides_sizes *sizes, int world)
+void invar_memory_planning_take_sides(invar_memory_planning *v, const invar_rank_role_sizes *sizes,
+                                      int world)
 {
     v->apart = sizes;
     v->world = world;
 }
 
-static invar_status imagine_sides(invar_memory_view *v, int rank)
+static invar_status imagine_sides(invar_memory_planning *v, int rank)
 {
-    invar_sides_close(&v->sides);
+    invar_rank_roles_close(&v->sides);
     v->ask.sides = NULL;
     if (!v->apart)
         return INVAR_OK;
-    INVAR_TRY(invar_sides_imagine(&v->sides, v->apart, v->world, rank));
+    INVAR_TRY(invar_rank_roles_imagine(&v->sides, v->apart, v->world, rank));
     v->ask.sides = &v->sides;
     return INVAR_OK;
 }
 
-static invar_status imagine(invar_memory_view *v, const invar_layout_sizes *sizes, int ranks,
+static invar_status imagine(invar_memory_planning *v, const invar_layout_sizes *sizes, int ranks,
                             int rank)
 {
     invar_layout_release(&v->layout);
     INVAR_TRY(imagine_sides(v, rank));
-    INVAR_TRY(invar_layout_imagine(&v->layout, sizes, ranks, rank));
+    INVAR_TRY(invar_layout_simulate(&v->layout, sizes, ranks, rank));
     v->ask.layout = &v->layout;
     return INVAR_OK;
 }
 
-invar_status invar_memory_plan_rank(invar_memory_view *v, const invar_layout_sizes *sizes,
-                                    int ranks, int rank)
+invar_status invar_memory_planning_plan_rank(invar_memory_planning *v,
+                                             const invar_layout_sizes *sizes, int ranks, int rank)
 {
     INVAR_TRY(imagine(v, sizes, ranks, rank));
-    return invar_budget_make(&v->budget, &v->ask, v->available);
+    return invar_memory_plan_make(&v->budget, &v->ask, v->available);
 }
 
-invar_status invar_memory_plan_stage(invar_memory_view *v, const invar_layout_sizes *sizes,
-                                     int ranks, int stage)
+invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
+                                              const invar_layout_sizes *sizes, int ranks, int stage)
 {
     int first = stage * (ranks / (sizes->pipeline > 0 ? sizes->pipeline : 1)), rank = first, next;
-    invar_budget most = {.need = 0};
+    invar_memory_plan most = {.need = 0};
 
     for (int i = 0; i < 3; i++, rank = next) { // who divides tensors, who owns rows
-        INVAR_TRY(invar_memory_plan_rank(v, sizes, ranks, rank));
+        INVAR_TRY(invar_memory_planning_plan_rank(v, sizes, ranks, rank));
         most = v->budget.need > most.need ? v->budget : most;
         next = v->budget.heaviest;
         if (next == rank || (v->ask.must_fit && !most.fits))
@@ -385,23 +390,23 @@ invar_status invar_memory_plan_stage(invar_memory_view *v, const invar_layout_si
     return imagine(v, sizes, ranks, first);
 }
 
-invar_status invar_memory_plan_sampler(invar_memory_view *v)
+invar_status invar_memory_planning_plan_sampler(invar_memory_planning *v)
 {
-    const invar_sides_sizes *sizes = v->apart;
-    invar_budget_ask ask;
+    const invar_rank_role_sizes *sizes = v->apart;
+    invar_memory_workload ask;
 
     invar_layout_release(&v->layout);
     INVAR_TRY(imagine_sides(v, v->world - sizes->rollout_ranks));
-    INVAR_TRY(invar_layout_imagine(&v->layout, &sizes->rollout, sizes->rollout_ranks, 0));
+    INVAR_TRY(invar_layout_simulate(&v->layout, &sizes->rollout, sizes->rollout_ranks, 0));
     ask = v->ask;
     ask.layout = &v->layout;
-    invar_memory_sample_alone(&ask);
-    return invar_budget_make(&v->budget, &ask, v->available);
+    invar_memory_planning_sample_alone(&ask);
+    return invar_memory_plan_make(&v->budget, &ask, v->available);
 }
 
-void invar_memory_release(invar_memory_view *view)
+void invar_memory_planning_release(invar_memory_planning *view)
 {
     invar_layout_release(&view->layout);
-    invar_sides_close(&view->sides);
-    invar_session_close(&view->session);
+    invar_rank_roles_close(&view->sides);
+    invar_run_context_close(&view->session);
 }

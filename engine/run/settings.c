@@ -63,11 +63,11 @@ static void read_rl(invar_rl_options *o, const invar_recipe *r)
         .entropy_coef = real(r, INVAR_KEY_ENTROPY_COEF),
         .per_token_loss = invar_recipe_bool(r, INVAR_KEY_CALCULATE_PER_TOKEN_LOSS),
         .constant_divisor = real(r, INVAR_KEY_LOSS_DIVISOR),
-        .opd_kl_coef = invar_settings_distills(r) ? real(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
+        .opd_kl_coef = invar_train_settings_distills(r) ? real(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
     read_importance(o, r);
 }
 
-static void read_schedules(invar_settings *set, const invar_recipe *r)
+static void read_schedules(invar_train_settings *set, const invar_recipe *r)
 {
     double critic_lr = invar_recipe_float(r, INVAR_KEY_CRITIC_LR);
 
@@ -100,33 +100,34 @@ static int64_t rollouts_of(const invar_recipe *r, int64_t data)
     return epochs * data / invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE);
 }
 
-static invar_course read_course(const invar_recipe *r, int64_t data, int64_t until)
+static invar_run_schedule read_course(const invar_recipe *r, int64_t data, int64_t until)
 {
-    return (invar_course){.rollouts = rollouts_of(r, data),
-                          .until = until,
-                          .most = invar_recipe_int(r, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT),
-                          .ref_interval = invar_recipe_int(r, INVAR_KEY_REF_UPDATE_INTERVAL),
-                          .eval_interval = invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL),
-                          .save_interval = invar_recipe_int(r, INVAR_KEY_SAVE_INTERVAL)};
+    return (invar_run_schedule){.rollouts = rollouts_of(r, data),
+                                .until = until,
+                                .most = invar_recipe_int(r, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT),
+                                .ref_interval = invar_recipe_int(r, INVAR_KEY_REF_UPDATE_INTERVAL),
+                                .eval_interval = invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL),
+                                .save_interval = invar_recipe_int(r, INVAR_KEY_SAVE_INTERVAL)};
 }
 
 /* An engine of several ranks would have to score together, too. */
-static void read_checks(invar_settings *out, const invar_recipe *r)
+static void read_checks(invar_train_settings *out, const invar_recipe *r)
 {
     bool alone = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0 &&
                  invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE) == 1;
 
-    out->checks_flight =
-        out->stale && out->check_logprobs &&
-        invar_settings_rollout_format(r) == INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE);
+    out->checks_flight = out->stale && out->check_logprobs &&
+                         invar_train_settings_rollout_format(r) ==
+                             INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE);
     out->checks_ahead = out->checks_flight && out->lag.rollouts > 0 && (out->overlap || alone);
 }
 
-void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t data, int64_t until)
+void invar_train_settings_read(invar_train_settings *out, const invar_recipe *r, int64_t data,
+                               int64_t until)
 {
     int64_t over = invar_recipe_int(r, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE);
 
-    *out = (invar_settings){
+    *out = (invar_train_settings){
         .course = read_course(r, data, until),
         .prompts = invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE),
         .per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT),
@@ -152,13 +153,13 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
     out->stale = out->lag.rollouts > 0 || out->surplus;
     read_checks(out, r);
     read_rl(&out->rl, r);
-    out->sft = invar_settings_supervised(r);
+    out->sft = invar_train_settings_supervised(r);
     read_schedules(out, r);
 }
 
-bool invar_settings_supervised(const invar_recipe *r)
+bool invar_train_settings_supervised(const invar_recipe *r)
 {
-    return invar_loss_facts_of(INVAR_RECIPE_ENUM(invar_loss_type, r, INVAR_KEY_LOSS_TYPE))
+    return invar_loss_traits_of(INVAR_RECIPE_ENUM(invar_loss_type, r, INVAR_KEY_LOSS_TYPE))
         ->supervised;
 }
 
@@ -170,7 +171,7 @@ static int64_t expert_tensors(const invar_recipe *r, int64_t tensor)
     return invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;
 }
 
-invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r)
+invar_status invar_train_settings_sizes(invar_layout_sizes *out, const invar_recipe *r)
 {
     int64_t tensor = invar_recipe_int(r, INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE);
     int64_t expert = invar_recipe_int(r, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE);
@@ -191,33 +192,33 @@ invar_status invar_settings_sizes(invar_layout_sizes *out, const invar_recipe *r
                           "tensor-model-parallel-size, %d",
                           out->expert_tensor, out->tensor);
     if (out->chunks > 1 && out->pipeline == 1)
-        return invar_config_refuse(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK,
-                                   "needs a pipeline-model-parallel-size of 2 or more");
+        return invar_config_fail(r, INVAR_KEY_NUM_VIRTUAL_STAGES_PER_PIPELINE_RANK,
+                                 "needs a pipeline-model-parallel-size of 2 or more");
     return INVAR_OK;
 }
 
-invar_status invar_settings_sides(invar_sides_sizes *out, const invar_recipe *r)
+invar_status invar_train_settings_sides(invar_rank_role_sizes *out, const invar_recipe *r)
 {
     int64_t each = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE);
 
-    *out =
-        (invar_sides_sizes){.rollout_ranks = (int)invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS),
-                            .rollout = {.tensor = (int)each,
-                                        .expert_tensor = (int)expert_tensors(r, each),
-                                        .pipeline = 1,
-                                        .chunks = 1,
-                                        .expert = 1}};
+    *out = (invar_rank_role_sizes){.rollout_ranks =
+                                       (int)invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS),
+                                   .rollout = {.tensor = (int)each,
+                                               .expert_tensor = (int)expert_tensors(r, each),
+                                               .pipeline = 1,
+                                               .chunks = 1,
+                                               .expert = 1}};
     if (invar_recipe_int(r, INVAR_KEY_LOGICAL_TP) % each != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout-num-gpus-per-engine = %d does not divide logical-tp = %d: take "
                           "a divisor of that, or another logical-tp, which is semantic",
                           (int)each, (int)invar_recipe_int(r, INVAR_KEY_LOGICAL_TP));
-    return invar_settings_sizes(&out->train, r);
+    return invar_train_settings_sizes(&out->train, r);
 }
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-invar_format invar_settings_rollout_format(const invar_recipe *r)
+invar_format invar_train_settings_rollout_format(const invar_recipe *r)
 {
     const char *word = invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE);
     int format = invar_choices_find(&invar_format_choices, word, strlen(word));
@@ -225,34 +226,35 @@ invar_format invar_settings_rollout_format(const invar_recipe *r)
     return format < 0 ? INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE) : (invar_format)format;
 }
 
-static const invar_estimator_facts *estimator_of(const invar_recipe *r)
+static const invar_estimator_traits *estimator_of(const invar_recipe *r)
 {
-    return invar_estimator_facts_of(
+    return invar_estimator_traits_of(
         INVAR_RECIPE_ENUM(invar_estimator, r, INVAR_KEY_ADVANTAGE_ESTIMATOR));
 }
 
-bool invar_settings_reference(const invar_recipe *r)
+bool invar_train_settings_reference(const invar_recipe *r)
 {
     return invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS) ||
            invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0.0;
 }
 
-bool invar_settings_reference_moves(const invar_recipe *r)
+bool invar_train_settings_reference_moves(const invar_recipe *r)
 {
     return invar_recipe_int(r, INVAR_KEY_REF_UPDATE_INTERVAL) > 0;
 }
 
-bool invar_settings_distills(const invar_recipe *r)
+bool invar_train_settings_distills(const invar_recipe *r)
 {
     return invar_recipe_bool(r, INVAR_KEY_USE_OPD) || estimator_of(r)->teacher;
 }
 
-bool invar_settings_teacher(const invar_recipe *r)
+bool invar_train_settings_teacher(const invar_recipe *r)
 {
-    return invar_settings_distills(r) && !invar_recipe_string(r, INVAR_KEY_OPD_TEACHER_URL)[0];
+    return invar_train_settings_distills(r) &&
+           !invar_recipe_string(r, INVAR_KEY_OPD_TEACHER_URL)[0];
 }
 
-bool invar_settings_critic(const invar_recipe *r)
+bool invar_train_settings_critic(const invar_recipe *r)
 {
     return estimator_of(r)->critic;
 }

@@ -19,12 +19,12 @@
 extern "C" {
 #endif
 
-typedef struct invar_settings {
+typedef struct invar_train_settings {
     invar_rl_options rl;
     invar_adamw_options adamw;
     invar_lr_schedule schedule;
     invar_lr_schedule critic_schedule;
-    invar_course course;
+    invar_run_schedule course;
     int64_t prompts;           /* of a rollout */
     int64_t per_prompt;        /* samples of a prompt */
     int64_t round;             /* prompts of a round of sampling */
@@ -43,34 +43,34 @@ typedef struct invar_settings {
     float max_logp_diff;  /* of rollout and scoring, where they may differ; 0: no bound */
     bool rest;            /* no weights move */
     bool reset_optimizer; /* before each rollout */
-} invar_settings;
+} invar_train_settings;
 
 /* `data` prompts (0: none), which num-epoch counts; `until` is of the course. */
-void invar_settings_read(invar_settings *out, const invar_recipe *recipe, int64_t data,
-                         int64_t until);
+void invar_train_settings_read(invar_train_settings *out, const invar_recipe *recipe, int64_t data,
+                               int64_t until);
 
 /* The answers come from the data: nothing is sampled. */
-bool invar_settings_supervised(const invar_recipe *recipe);
+bool invar_train_settings_supervised(const invar_recipe *recipe);
 
 /* How the recipe divides the model among ranks; INVAR_E_INVALID where its keys contradict. */
-invar_status invar_settings_sizes(invar_layout_sizes *out,
-                                  const invar_recipe *recipe) INVAR_MUST_USE;
+invar_status invar_train_settings_sizes(invar_layout_sizes *out,
+                                        const invar_recipe *recipe) INVAR_MUST_USE;
 
 /* The same with ranks that only sample, `rollout_ranks` of them; 0: all ranks sample. */
-invar_status invar_settings_sides(invar_sides_sizes *out,
-                                  const invar_recipe *recipe) INVAR_MUST_USE;
+invar_status invar_train_settings_sides(invar_rank_role_sizes *out,
+                                        const invar_recipe *recipe) INVAR_MUST_USE;
 
 /* What is sampled in: rollout-dtype, or dtype where it is empty. */
-invar_format invar_settings_rollout_format(const invar_recipe *recipe);
+invar_format invar_train_settings_rollout_format(const invar_recipe *recipe);
 
 /* There is a teacher: a model of this run, or one that a server has. */
-bool invar_settings_distills(const invar_recipe *recipe);
+bool invar_train_settings_distills(const invar_recipe *recipe);
 
 /* Which models beside the actor take part. */
-bool invar_settings_reference(const invar_recipe *recipe);
-bool invar_settings_reference_moves(const invar_recipe *recipe);
-bool invar_settings_teacher(const invar_recipe *recipe);
-bool invar_settings_critic(const invar_recipe *recipe);
+bool invar_train_settings_reference(const invar_recipe *recipe);
+bool invar_train_settings_reference_moves(const invar_recipe *recipe);
+bool invar_train_settings_teacher(const invar_recipe *recipe);
+bool invar_train_settings_critic(const invar_recipe *recipe);
 
 #ifdef __cplusplus
 }

@@ -11,29 +11,29 @@
 #include "base/invar_banned.h"
 
 /* A stated peak goes before a known one. */
-static double peak_of(const invar_loop *loop)
+static double peak_of(const invar_train_loop *loop)
 {
     double stated = invar_recipe_float(loop->recipe, INVAR_KEY_MFU_PEAK_TFLOPS) * 1e12;
-    const invar_session *s = &loop->session;
+    const invar_run_context *s = &loop->session;
 
-    return stated > 0.0 ? stated : invar_pace_peak(&s->dev, s->format);
+    return stated > 0.0 ? stated : invar_throughput_peak(&s->dev, s->format);
 }
 
-void invar_loop_start_pace(invar_loop *loop)
+void invar_train_loop_start_pace(invar_train_loop *loop)
 {
-    const invar_course_place now = {loop->place.rollout, loop->place.step, 0};
+    const invar_run_progress now = {loop->place.rollout, loop->place.step, 0};
     const int64_t per = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
-    const invar_pace_options options = {
+    const invar_throughput_options options = {
         .peak = peak_of(loop),
-        .devices = invar_agree_size(loop->ranks),
-        .steps = invar_course_steps(&loop->set.course, &now, per),
+        .devices = invar_ranks_size(loop->ranks),
+        .steps = invar_run_schedule_steps(&loop->set.course, &now, per),
         .per_rollout = per,
     };
 
-    invar_pace_begin(&loop->recorder.pace, &options);
+    invar_throughput_begin(&loop->recorder.pace, &options);
 }
 
-invar_status invar_loop_open_track(invar_loop *loop)
+invar_status invar_train_loop_open_track(invar_train_loop *loop)
 {
     const invar_track_run run = {.recipe = loop->recipe,
                                  .ledger = loop->recorder.ledger,
@@ -45,18 +45,18 @@ invar_status invar_loop_open_track(invar_loop *loop)
                                  .after =
                                      loop->place.step ? loop->place.step - 1 : INVAR_TRACK_NOTHING,
                                  .stop = loop->options->stop,
-                                 .say = invar_loop_say,
+                                 .say = invar_train_loop_print,
                                  .payload = loop};
 
     return loop->options->replay ? INVAR_OK : invar_track_open(&loop->track, &run);
 }
 
-void invar_loop_close_track(invar_loop *loop, invar_status finish)
+void invar_train_loop_close_track(invar_train_loop *loop, invar_status finish)
 {
     invar_error first;
 
     invar_error_take(&first);
-    invar_track_tell(loop->track, loop->place.step - 1);
+    invar_track_report_steps(loop->track, loop->place.step - 1);
     invar_track_close(loop->track, finish != INVAR_OK       ? "failed"
                                    : loop->summary->stopped ? "stopped"
                                                             : "done");
@@ -65,7 +65,7 @@ void invar_loop_close_track(invar_loop *loop, invar_status finish)
 }
 
 /* The actor's loss, which the ledger has as train/loss; NaN if nothing was learned. */
-static double loss_of(const invar_step *step)
+static double loss_of(const invar_step_report *step)
 {
     const invar_loss_metric *items;
     size_t count;
@@ -80,7 +80,7 @@ static double loss_of(const invar_step *step)
 }
 
 /* One warning, however many of the repeated steps have another content. */
-static void tell_other_content(invar_loop *loop)
+static void tell_other_content(invar_train_loop *loop)
 {
     invar_train_summary *sum = loop->summary;
     char ledger[INVAR_PATH_SHOWN_SIZE];
@@ -93,11 +93,11 @@ static void tell_other_content(invar_loop *loop)
     if (before > 0 || sum->other_content == 0)
         return;
     invar_path_show(ledger, loop->home.at.ledger);
-    invar_recorder_say(&loop->recorder,
-                       "warning: step %" PRId64 " was %s; the bits are the same, but another "
-                       "program, plug-in or file has given other metrics, samples or replies: "
-                       "'invar diff %s %s' compares the executions",
-                       sum->last_step, note, ledger, ledger);
+    invar_recorder_print(&loop->recorder,
+                         "warning: step %" PRId64 " was %s; the bits are the same, but another "
+                         "program, plug-in or file has given other metrics, samples or replies: "
+                         "'invar diff %s %s' compares the executions",
+                         sum->last_step, note, ledger, ledger);
 }
 
 void invar_train_format_result(char *out, size_t size, const invar_train_progress *p)
@@ -109,7 +109,8 @@ void invar_train_format_result(char *out, size_t size, const invar_train_progres
         (void)snprintf(out, size, "loss %.3f  ", p->loss);
 }
 
-bool invar_loop_rewarded(const invar_loop *loop, const invar_rl_sample *samples, int64_t count)
+bool invar_train_loop_rewarded(const invar_train_loop *loop, const invar_rl_sample *samples,
+                               int64_t count)
 {
     bool rewarded = false;
 
@@ -117,12 +118,13 @@ bool invar_loop_rewarded(const invar_loop *loop, const invar_rl_sample *samples,
         return false;
     if (loop->source.options.judged)
         return true;
-    if (invar_judge_reaches_all(&rewarded, &loop->source.options.judge, samples, count) != INVAR_OK)
+    if (invar_reward_source_reaches_all(&rewarded, &loop->source.options.judge, samples, count) !=
+        INVAR_OK)
         invar_error_clear();
     return rewarded;
 }
 
-void invar_loop_show_step(invar_loop *loop, const invar_step *step)
+void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report *step)
 {
     invar_train_summary *sum = loop->summary;
     // each token was compared when the weights that drew it were there
@@ -161,12 +163,12 @@ void invar_loop_show_step(invar_loop *loop, const invar_step *step)
     if (p.compared && p.logp_diff_max > sum->worst_diff)
         sum->worst_diff = p.logp_diff_max;
     tell_other_content(loop);
-    invar_loop_log_step(loop, &p);
+    invar_train_loop_log_step(loop, &p);
     if (loop->options->progress)
         loop->options->progress(loop->options->payload, &p);
 }
 
-void invar_loop_show_sample(const invar_loop *loop)
+void invar_train_loop_show_sample(const invar_train_loop *loop)
 {
     int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
     const invar_rl_sample *s = loop->batch.samples.items;
@@ -174,21 +176,22 @@ void invar_loop_show_sample(const invar_loop *loop)
 
     if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
         return;
-    if (invar_loop_rewarded(loop, s, 1))
+    if (invar_train_loop_rewarded(loop, s, 1))
         (void)snprintf(reward, sizeof reward, " (reward %g)", s->reward);
-    invar_recorder_say(&loop->recorder,
-                       "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
-                       loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
-                       s->response ? s->response : "", reward);
+    invar_recorder_print(&loop->recorder,
+                         "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
+                         loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
+                         s->response ? s->response : "", reward);
 }
 
-void invar_loop_tell_equal_rewards(invar_loop *loop)
+void invar_train_loop_tell_equal_rewards(invar_train_loop *loop)
 {
-    const invar_flat *f = &loop->flat;
+    const invar_token_arrays *f = &loop->flat;
 
-    if (loop->told_equal || !invar_loop_rewarded(loop, loop->batch.samples.items, f->samples) ||
-        f->samples < 2 || f->reward[0] > 0.0f || loop->options->replay ||
-        loop->set.rl.entropy_coef != 0.0f || loop->set.rl.use_kl_loss)
+    if (loop->told_equal ||
+        !invar_train_loop_rewarded(loop, loop->batch.samples.items, f->samples) || f->samples < 2 ||
+        f->reward[0] > 0.0f || loop->options->replay || loop->set.rl.entropy_coef != 0.0f ||
+        loop->set.rl.use_kl_loss)
         return;
     for (int64_t i = 1; i < f->samples; i++)
         if (f->reward[i] != f->reward[0])
@@ -196,7 +199,7 @@ void invar_loop_tell_equal_rewards(invar_loop *loop)
     for (int64_t t = 0; t < f->start[f->samples]; t++)
         if (f->advantage[t] != 0.0f)
             return;
-    invar_recorder_say(
+    invar_recorder_print(
         &loop->recorder,
         "all rewards of rollout %" PRId64
         " are %g: its advantages are 0, and nothing is learnt from it; look at samples "

@@ -21,7 +21,7 @@
 /* ---- one rollout ----------------------------------------------------------------------------- */
 
 /* The signal that asks for the end; 0: none. */
-static int signal_of(const invar_loop *loop)
+static int signal_of(const invar_train_loop *loop)
 {
     const volatile sig_atomic_t *stop = loop->options->stop;
 
@@ -29,46 +29,46 @@ static int signal_of(const invar_loop *loop)
 }
 
 /* That of any rank. */
-static invar_status agree_signal(int *out, const invar_loop *loop)
+static invar_status agree_signal(int *out, const invar_train_loop *loop)
 {
     int64_t number;
 
-    INVAR_TRY(invar_agree_first(&number, loop->world, "signals", signal_of(loop)));
+    INVAR_TRY(invar_ranks_first_nonzero(&number, loop->world, "signals", signal_of(loop)));
     *out = (int)number;
     return INVAR_OK;
 }
 
 /* A checkpoint whose files are written by now should not wait for the next one to exist. */
-static invar_status look_after_save(invar_loop *loop)
+static invar_status look_after_save(invar_train_loop *loop)
 {
     if (!loop->store.writer || !invar_checkpoint_ready(loop->store.writer))
         return INVAR_OK;
-    return invar_loop_finish_save(loop);
+    return invar_train_loop_finish_save(loop);
 }
 
-static invar_status tell_restarts(invar_loop *loop)
+static invar_status tell_restarts(invar_train_loop *loop)
 {
-    return invar_plugins_tell_restarts(&loop->plugins, &loop->recorder, loop->place.step);
+    return invar_run_plugins_tell_restarts(&loop->plugins, &loop->recorder, loop->place.step);
 }
 
 /* With the replies of plug-ins, and of the clock, which a replay wants. */
-static invar_status record_step(invar_loop *loop, invar_step *step)
+static invar_status record_step(invar_train_loop *loop, invar_step_report *step)
 {
     invar_json_text tick = {0};
-    invar_ledger_reply *replies = NULL;
+    invar_ledger_plugin_reply *replies = NULL;
     invar_status status = INVAR_OK;
 
     if (step->first == 0)
-        status = invar_loop_show_tick(&tick, loop);
+        status = invar_train_loop_show_tick(&tick, loop);
     if (status == INVAR_OK)
-        status = invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, &tick,
-                                       step->first == 0);
+        status = invar_run_plugins_replies(&replies, &step->n_replies, &loop->plugins, &tick,
+                                           step->first == 0);
     if (status == INVAR_OK)
         status = tell_restarts(loop);
     if (status == INVAR_OK) {
         step->replies = replies;
         step->measures = loop->plugins.measures;
-        step->n_measures = INVAR_PLUGINS - INVAR_PLUGINS_HOOKS;
+        step->n_measures = INVAR_PLUGINS - INVAR_RUN_PLUGINS_HOOKS;
         status = invar_recorder_end(&loop->recorder);
     }
     invar_free(replies);
@@ -76,25 +76,27 @@ static invar_status record_step(invar_loop *loop, invar_step *step)
     return status;
 }
 
-static invar_status end_step(invar_loop *loop, invar_step *step)
+static invar_status end_step(invar_train_loop *loop, invar_step_report *step)
 {
     invar_status status;
 
     loop->untouched = false; // the ledger may have the step from here on
     status = record_step(loop, step);
-    invar_plugins_forget(&loop->plugins);
+    invar_run_plugins_clear_metrics(&loop->plugins);
     INVAR_TRY(status);
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     loop->place.step++;
-    invar_track_tell(loop->track, loop->place.step - 2); // an evaluation may follow the last one
-    invar_loop_show_step(loop, step);
+    invar_track_report_steps(loop->track,
+                             loop->place.step - 2); // an evaluation may follow the last one
+    invar_train_loop_show_step(loop, step);
     return look_after_save(loop);
 }
 
 /* A phase of the loop, with its time and what is audited in it. */
-static invar_status in_phase(invar_loop *loop, const char *name, invar_audit_part part,
-                             invar_status (*run)(invar_loop *loop, void *payload), void *payload)
+static invar_status in_phase(invar_train_loop *loop, const char *name, invar_audit_part part,
+                             invar_status (*run)(invar_train_loop *loop, void *payload),
+                             void *payload)
 {
     invar_status status;
 
@@ -104,27 +106,27 @@ static invar_status in_phase(invar_loop *loop, const char *name, invar_audit_par
     status = run(loop, payload);
     invar_audit_end(loop->audit);
     if (status == INVAR_OK)
-        status = invar_loop_tell_findings(loop);
+        status = invar_train_loop_report_findings(loop);
     invar_trace_end(loop->recorder.trace);
     return status;
 }
 
-static invar_status learn(invar_loop *loop, void *step)
+static invar_status learn(invar_train_loop *loop, void *step)
 {
     invar_status status;
 
     invar_recorder_watch(&loop->recorder, loop->trainer, loop->actor.options.prefix);
-    status = invar_loop_learn(step, loop);
+    status = invar_train_loop_learn(step, loop);
     invar_recorder_watch(&loop->recorder, loop->trainer, NULL);
     return status;
 }
 
-static invar_status run_step(invar_loop_step *step, invar_loop *loop, int64_t number)
+static invar_status run_step(invar_train_step *step, invar_train_loop *loop, int64_t number)
 {
-    invar_step *is = &step->is;
+    invar_step_report *is = &step->is;
 
-    INVAR_TRY(
-        invar_loop_step_make(step, loop, number * loop->set.global_batch, loop->set.global_batch));
+    INVAR_TRY(invar_train_loop_step_make(step, loop, number * loop->set.global_batch,
+                                         loop->set.global_batch));
     is->on_policy = number == 0 && is->own_weights && !is->other_format;
     is->learners[is->n_learners++].learner = &loop->actor;
     if (loop->critic.model)
@@ -134,70 +136,70 @@ static invar_status run_step(invar_loop_step *step, invar_loop *loop, int64_t nu
     return end_step(loop, is);
 }
 
-static invar_status one_step(invar_loop *loop, int64_t number)
+static invar_status one_step(invar_train_loop *loop, int64_t number)
 {
-    invar_loop_step step = {0};
+    invar_train_step step = {0};
     invar_status status = run_step(&step, loop, number);
 
     if (status != INVAR_OK)
         status = invar_recorder_fail(&loop->recorder, loop->place.step, status);
-    invar_loop_step_release(&step);
+    invar_train_loop_step_release(&step);
     return status;
 }
 
 /* Without training a rollout is one step of the ledger, with what was sampled. */
-static invar_status rollout_step(invar_loop *loop)
+static invar_status rollout_step(invar_train_loop *loop)
 {
-    const invar_flat *f = &loop->flat;
-    invar_loop_step step = {0};
-    invar_step *is = &step.is;
-    invar_status status = invar_loop_step_make(&step, loop, 0, f->samples);
+    const invar_token_arrays *f = &loop->flat;
+    invar_train_step step = {0};
+    invar_step_report *is = &step.is;
+    invar_status status = invar_train_loop_step_make(&step, loop, 0, f->samples);
 
     is->on_policy = true;
     is->compared = !f->copied;
     if (status == INVAR_OK)
-        status = invar_flat_gap(&is->gap, f, 0, f->samples, f->rollout_logp, f->score_logp);
+        status = invar_token_arrays_gap(&is->gap, f, 0, f->samples, f->rollout_logp, f->score_logp);
     if (status == INVAR_OK)
         status = invar_recorder_begin(&loop->recorder, is, loop->home.at.run);
     if (status == INVAR_OK)
         status = end_step(loop, is);
-    invar_loop_step_release(&step);
+    invar_train_loop_step_release(&step);
     return status;
 }
 
-static invar_status collect(invar_loop *loop, void *payload)
+static invar_status collect(invar_train_loop *loop, void *payload)
 {
     const char *to = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
-    invar_source_order order = {.rollout = loop->place.rollout, .weights = loop->place.weights};
+    invar_rollout_request order = {.rollout = loop->place.rollout, .weights = loop->place.weights};
     bool ready = false;
 
     (void)payload;
     if (!loop->sides.samples) // its samples are told what they are by those who train on them
         INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
-    for (int i = INVAR_PLUGINS_REWARD; i < INVAR_PLUGINS_LOSS; i++)
-        INVAR_TRY(invar_plugins_begin(&loop->plugins, i, &loop->recorder, loop->place.step));
+    for (int i = INVAR_RUN_PLUGINS_REWARD; i < INVAR_RUN_PLUGINS_LOSS; i++)
+        INVAR_TRY(invar_run_plugins_begin(&loop->plugins, i, &loop->recorder, loop->place.step));
     invar_rl_samples_reset(&loop->batch.samples);
-    INVAR_TRY(invar_source_start(&loop->source, &order));
+    INVAR_TRY(invar_sample_source_start(&loop->source, &order));
     while (!ready)
-        INVAR_TRY(invar_source_poll(&ready, &loop->source));
-    invar_source_take(&loop->batch, &loop->source);
-    INVAR_TRY(invar_loop_hook(loop, INVAR_PLUGIN_AFTER_ROLLOUT, &loop->batch.samples));
-    INVAR_TRY(invar_rounds_rollout(&loop->recorder, loop->world));
-    if (!to[0] || !invar_agree_leads(loop->world))
+        INVAR_TRY(invar_sample_source_poll(&ready, &loop->source));
+    invar_sample_source_take(&loop->batch, &loop->source);
+    INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_AFTER_ROLLOUT, &loop->batch.samples));
+    INVAR_TRY(invar_gather_points_rollout(&loop->recorder, loop->world));
+    if (!to[0] || !invar_ranks_is_leader(loop->world))
         return INVAR_OK;
-    return invar_source_save(&loop->source, &loop->batch, to);
+    return invar_sample_source_save(&loop->source, &loop->batch, to);
 }
 
 /* Weights travel to the ranks that only sample, and all ranks compare what they have. */
-static invar_status sync_now(invar_loop *loop)
+static invar_status sync_now(invar_train_loop *loop)
 {
     invar_recorder_sync done = {.version = loop->place.weights};
-    invar_sync_result result;
+    invar_weight_sync_result result;
     int64_t begin = invar_process_clock_ms();
     invar_status status;
 
-    INVAR_TRY(invar_sync_move(loop->sync));
-    status = invar_sync_compare(&result, loop->sync);
+    INVAR_TRY(invar_weight_sync_transfer(loop->sync));
+    status = invar_weight_sync_compare(&result, loop->sync);
     loop->agreed = result.differ;
     INVAR_TRY(status);
     done.bytes = result.bytes;
@@ -207,14 +209,14 @@ static invar_status sync_now(invar_loop *loop)
 }
 
 /* Once, before whatever is sampled with the weights of now. */
-static invar_status sync_weights(invar_loop *loop)
+static invar_status sync_weights(invar_train_loop *loop)
 {
     invar_status status;
 
     if ((!loop->sync && !loop->session.rollout_actor) || loop->synced == loop->place.rollout)
         return INVAR_OK;
     invar_trace_begin(loop->recorder.trace, "sync");
-    status = invar_session_refresh_sampler(&loop->session);
+    status = invar_run_context_refresh_sampler(&loop->session);
     if (status == INVAR_OK && loop->sync)
         status = sync_now(loop);
     invar_trace_end(loop->recorder.trace);
@@ -222,7 +224,7 @@ static invar_status sync_weights(invar_loop *loop)
     return status;
 }
 
-static invar_status sample(invar_loop *loop)
+static invar_status sample(invar_train_loop *loop)
 {
     invar_status status;
 
@@ -235,14 +237,14 @@ static invar_status sample(invar_loop *loop)
     return status;
 }
 
-static invar_status go_ahead(invar_loop *loop, void *payload)
+static invar_status go_ahead(invar_train_loop *loop, void *payload)
 {
     (void)payload;
-    return invar_source_ahead(&loop->source);
+    return invar_sample_source_prefetch(&loop->source);
 }
 
 /* Rollouts whose turn is later, where they have not had their tokens beside the one in turn. */
-static invar_status sample_ahead(invar_loop *loop)
+static invar_status sample_ahead(invar_train_loop *loop)
 {
     if (!loop->source.options.apart || loop->source.flight.count == 0)
         return INVAR_OK;
@@ -250,33 +252,33 @@ static invar_status sample_ahead(invar_loop *loop)
     return in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, go_ahead, NULL);
 }
 
-static invar_status prepare(invar_loop *loop, void *payload)
+static invar_status prepare(invar_train_loop *loop, void *payload)
 {
     (void)payload;
-    return invar_loop_prepare(loop);
+    return invar_train_loop_prepare(loop);
 }
 
-static invar_status reset_optimizers(invar_loop *loop)
+static invar_status reset_optimizers(invar_train_loop *loop)
 {
     if (!loop->set.reset_optimizer)
         return INVAR_OK;
-    invar_loop_before_change(loop);
+    invar_train_loop_before_change(loop);
     INVAR_TRY(invar_learner_reset(&loop->actor));
     return invar_learner_reset(&loop->critic);
 }
 
-static invar_status move_reference(invar_loop *loop)
+static invar_status move_reference(invar_train_loop *loop)
 {
-    invar_loop_before_change(loop);
+    invar_train_loop_before_change(loop);
     return invar_model_copy(loop->session.reference, loop->session.actor);
 }
 
 /* A rank that only samples tells what it did in each step that others make of its samples. */
-static invar_status wait_for_steps(invar_loop *loop)
+static invar_status wait_for_steps(invar_train_loop *loop)
 {
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
-    const invar_ledger_work *work;
-    const invar_ledger_op *ops;
+    const invar_ledger_rank_time *work;
+    const invar_ledger_op_time *ops;
     size_t count;
 
     for (int64_t i = 0; i < steps; i++) {
@@ -284,25 +286,25 @@ static invar_status wait_for_steps(invar_loop *loop)
         INVAR_TRY(invar_trace_work(&work, &count, loop->recorder.trace));
         INVAR_TRY(invar_trace_ops(&ops, &count, loop->recorder.trace));
         loop->place.step++;
-        loop->place.weights += !invar_loop_actor_rests(loop);
+        loop->place.weights += !invar_train_loop_skips_actor(loop);
     }
     return INVAR_OK;
 }
 
-static invar_status one_rollout(invar_loop *loop)
+static invar_status one_rollout(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_loop_follow(loop));
+    INVAR_TRY(invar_train_loop_refresh_paths(loop));
     INVAR_TRY(reset_optimizers(loop)); // as a resumed run does here again
-    INVAR_TRY(invar_loop_remember(loop));
+    INVAR_TRY(invar_train_loop_save_rescue_point(loop));
     INVAR_TRY(sample(loop));
     INVAR_TRY(sample_ahead(loop));
     if (loop->sides.samples)
         return wait_for_steps(loop);
-    invar_loop_show_sample(loop);
+    invar_train_loop_show_sample(loop);
     INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, prepare, NULL));
     if (loop->set.rollout_only)
         return rollout_step(loop);
-    invar_loop_tell_equal_rewards(loop);
+    invar_train_loop_tell_equal_rewards(loop);
     for (int64_t i = 0; i < loop->set.steps_per_rollout; i++)
         INVAR_TRY(one_step(loop, i));
     return INVAR_OK;
@@ -310,54 +312,55 @@ static invar_status one_rollout(invar_loop *loop)
 
 /* ---- between rollouts ------------------------------------------------------------------------ */
 
-static invar_status save(invar_loop *loop, invar_loop_saving kind)
+static invar_status save(invar_train_loop *loop, invar_train_loop_saving kind)
 {
     invar_status status;
 
     invar_trace_begin(loop->recorder.trace, "save");
-    status = invar_loop_save(loop, kind);
+    status = invar_train_loop_save(loop, kind);
     invar_trace_end(loop->recorder.trace);
-    invar_loop_restart_clock(loop);
+    invar_train_loop_restart_clock(loop);
     return status;
 }
 
 /* What the turn or the clock asks for, by the ranks that have something to save. */
-static invar_status save_in_turn(invar_loop *loop, const invar_course_turn *turn, bool by_time)
+static invar_status save_in_turn(invar_train_loop *loop, const invar_run_actions *turn,
+                                 bool by_time)
 {
     bool saves = loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
 
     if (!saves || loop->sides.samples)
         return INVAR_OK;
     if (turn->save)
-        return save(loop, turn->last ? INVAR_LOOP_SAVE_LAST : INVAR_LOOP_SAVE_DUE);
-    return by_time ? save(loop, INVAR_LOOP_SAVE_BY_TIME) : INVAR_OK;
+        return save(loop, turn->last ? INVAR_TRAIN_LOOP_SAVE_LAST : INVAR_TRAIN_LOOP_SAVE_DUE);
+    return by_time ? save(loop, INVAR_TRAIN_LOOP_SAVE_BY_TIME) : INVAR_OK;
 }
 
 static invar_status take_results(void *payload, const char *set, const invar_ledger_metric *results,
                                  size_t count)
 {
-    const invar_loop *loop = payload;
+    const invar_train_loop *loop = payload;
     const invar_recorder *recorder = &loop->recorder;
 
-    return recorder->ledger ? invar_ledger_evaluate(recorder->ledger, set, results, count)
+    return recorder->ledger ? invar_ledger_add_evaluation(recorder->ledger, set, results, count)
                             : INVAR_OK;
 }
 
 static invar_status show_set(void *payload, const char *set, const invar_rl_samples *samples)
 {
-    invar_loop *loop = payload;
+    invar_train_loop *loop = payload;
 
-    return invar_plugins_hook(&loop->plugins,
-                              &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_EVAL,
-                                                    .step = loop->place.step,
-                                                    .rollout = loop->place.rollout,
-                                                    .run = loop->home.at.name,
-                                                    .folder = loop->home.at.run,
-                                                    .set = set},
-                              samples);
+    return invar_run_plugins_hook(&loop->plugins,
+                                  &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_EVAL,
+                                                        .step = loop->place.step,
+                                                        .rollout = loop->place.rollout,
+                                                        .run = loop->home.at.name,
+                                                        .folder = loop->home.at.run,
+                                                        .set = set},
+                                  samples);
 }
 
-static invar_status evaluate(invar_loop *loop)
+static invar_status evaluate(invar_train_loop *loop)
 {
     invar_evaluation e = {.layout = loop->world,
                           .session = &loop->session,
@@ -370,17 +373,17 @@ static invar_status evaluate(invar_loop *loop)
 
     if (loop->options->replay)
         return INVAR_OK;
-    e.plugin = loop->plugins.of[INVAR_PLUGINS_REWARD];
-    e.turns = loop->plugins.of[INVAR_PLUGINS_TURNS];
+    e.plugin = loop->plugins.of[INVAR_RUN_PLUGINS_REWARD];
+    e.turns = loop->plugins.of[INVAR_RUN_PLUGINS_TURNS];
     e.agents = loop->agents;
     e.no_agents = invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0] != '\0';
     if (loop->source.options.agents_lead)
         INVAR_TRY(invar_learner_hash(&e.weights, &loop->actor));
     // the ledger keeps no replies to an evaluation
     if (e.plugin)
-        INVAR_TRY(invar_plugin_begin(e.plugin, loop->place.step, NULL));
+        INVAR_TRY(invar_plugin_begin_step(e.plugin, loop->place.step, NULL));
     if (e.turns)
-        INVAR_TRY(invar_plugin_begin(e.turns, loop->place.step, NULL));
+        INVAR_TRY(invar_plugin_begin_step(e.turns, loop->place.step, NULL));
     INVAR_TRY(sync_weights(loop));
     invar_trace_begin(loop->recorder.trace, "eval");
     status = invar_evaluate(&e);
@@ -388,53 +391,53 @@ static invar_status evaluate(invar_loop *loop)
     return status == INVAR_OK ? tell_restarts(loop) : status;
 }
 
-static invar_course_place place_of(const invar_loop *loop, int64_t done)
+static invar_run_progress place_of(const invar_train_loop *loop, int64_t done)
 {
-    return (invar_course_place){loop->place.rollout, loop->place.step, done};
+    return (invar_run_progress){loop->place.rollout, loop->place.step, done};
 }
 
 /* A signal that comes during the save waits for the next rollout, whose end is saved again. */
-static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
+static invar_status between(bool *last_out, invar_train_loop *loop, int64_t done)
 {
-    const invar_course_place at = place_of(loop, done);
-    invar_course_turn turn = invar_course_after(&loop->set.course, &at, 0);
+    const invar_run_progress at = place_of(loop, done);
+    invar_run_actions turn = invar_run_schedule_after(&loop->set.course, &at, 0);
     bool by_time = false;
     int signal;
 
-    INVAR_TRY(invar_loop_join_ahead(loop));
+    INVAR_TRY(invar_train_loop_join_ahead(loop));
     if (loop->session.reference && turn.move_reference)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
         INVAR_TRY(evaluate(loop));
-    invar_track_tell(loop->track, loop->place.step - 1);
-    invar_loop_forget(loop);
+    invar_track_report_steps(loop->track, loop->place.step - 1);
+    invar_train_loop_clear_rescue_point(loop);
     loop->untouched = true; // another rank may be on and fail
     INVAR_TRY(agree_signal(&signal, loop));
-    turn = invar_course_after(&loop->set.course, &at, signal);
+    turn = invar_run_schedule_after(&loop->set.course, &at, signal);
     if (!turn.save)
-        INVAR_TRY(invar_loop_agree_by_time(&by_time, loop));
+        INVAR_TRY(invar_train_loop_agree_by_time(&by_time, loop));
     loop->untouched = false;
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;
-    invar_loop_triage(loop, turn.last);
+    invar_train_loop_triage(loop, turn.last);
     return save_in_turn(loop, &turn, by_time);
 }
 
-static invar_status run(invar_loop *loop)
+static invar_status run(invar_train_loop *loop)
 {
-    invar_course_place start = place_of(loop, 0);
-    bool last = invar_course_ended(&loop->set.course, &start);
+    invar_run_progress start = place_of(loop, 0);
+    bool last = invar_run_schedule_ended(&loop->set.course, &start);
     int signal;
 
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
-    INVAR_TRY(invar_loop_keep_fork(loop));
+    INVAR_TRY(invar_train_loop_keep_fork(loop));
     if (loop->place.step == 0 && loop->set.course.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(evaluate(loop));
-    invar_track_tell(loop->track, loop->place.step - 1);
-    invar_loop_start_pace(loop);
-    invar_loop_restart_clock(loop);
+    invar_track_report_steps(loop->track, loop->place.step - 1);
+    invar_train_loop_start_pace(loop);
+    invar_train_loop_restart_clock(loop);
     INVAR_TRY(agree_signal(&signal, loop));
     loop->summary->stopped = last ? 0 : signal;
     last = last || loop->summary->stopped;
@@ -447,12 +450,12 @@ static invar_status run(invar_loop *loop)
 }
 
 /* A checkpoint that was begun is there before the end; the first failure is the one to tell. */
-static invar_status finish_save(invar_error *first, invar_loop *loop, invar_status status)
+static invar_status finish_save(invar_error *first, invar_train_loop *loop, invar_status status)
 {
     invar_status saved;
 
     invar_error_take(first);
-    saved = invar_loop_finish_save(loop);
+    saved = invar_train_loop_finish_save(loop);
     if (status == INVAR_OK && saved != INVAR_OK) {
         invar_error_take(first);
         return saved;
@@ -462,7 +465,7 @@ static invar_status finish_save(invar_error *first, invar_loop *loop, invar_stat
 }
 
 /* A failure of a run whose folder is gone is just that, whatever could not be written first. */
-static invar_status explain(invar_loop *loop, invar_status status)
+static invar_status explain(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
     invar_status now;
@@ -470,7 +473,7 @@ static invar_status explain(invar_loop *loop, invar_status status)
     if (status == INVAR_OK || !loop->home.folder.held)
         return status;
     invar_error_take(&first);
-    now = invar_folder_follow(&loop->home.folder);
+    now = invar_held_folder_refresh(&loop->home.folder);
     if (now == INVAR_E_STATE)
         return now;
     invar_error_put(&first);
@@ -486,14 +489,14 @@ static bool is_sound(invar_status status)
     return status != INVAR_E_MISMATCH && status != INVAR_E_CUDA;
 }
 
-static void rescue(invar_error *first, invar_loop *loop)
+static void rescue(invar_error *first, invar_train_loop *loop)
 {
     char advice[128];
     bool saved;
 
     if (!is_sound(first->status) && !loop->world)
         return;
-    if (invar_loop_rescue(&saved, loop, is_sound(first->status)) != INVAR_OK)
+    if (invar_train_loop_emergency_save(&saved, loop, is_sound(first->status)) != INVAR_OK)
         saved = false; // the first failure is the one to tell
     invar_error_clear();
     if (!saved)
@@ -507,7 +510,7 @@ static void rescue(invar_error *first, invar_loop *loop)
 }
 
 /* A rank that does not write gives what it has to the one that does. */
-static invar_status finish_beside(invar_loop *loop, invar_status status)
+static invar_status finish_beside(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
 
@@ -520,7 +523,7 @@ static invar_status finish_beside(invar_loop *loop, invar_status status)
 }
 
 /* The end is written whatever it is; the first failure is the one that is reported. */
-static invar_status finish(invar_loop *loop, invar_status status)
+static invar_status finish(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
     int64_t code;
@@ -560,33 +563,33 @@ static void tell_ranks(const invar_train_options *options, bool together, bool w
     if (!options->comm || (together && invar_comm_rank(options->comm) != 0))
         return;
     if (whole)
-        invar_comm_halt(options->comm, why);
+        invar_comm_abort_recoverable(options->comm, why);
     else
         invar_comm_abort(options->comm, why);
 }
 
 /* A trace that could not be written whole is worth a line, not a failure. */
-static void check_trace(const invar_loop *loop)
+static void check_trace(const invar_train_loop *loop)
 {
     if (!loop->recorder.trace || invar_trace_check(loop->recorder.trace) == INVAR_OK)
         return;
-    invar_recorder_say(&loop->recorder, "%s", invar_error_last()->message);
+    invar_recorder_print(&loop->recorder, "%s", invar_error_last()->message);
     invar_error_clear();
 }
 
 /* A window that the run has not reached is worth a line, too: what was asked for is not there. */
-static void check_window(const invar_loop *loop)
+static void check_window(const invar_train_loop *loop)
 {
     int64_t first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START);
 
     if (loop->session.profile && loop->place.step <= first)
-        invar_recorder_say(&loop->recorder,
-                           "profile-step-start = %" PRId64 ": the run has %" PRId64
-                           " steps so far; no op was measured",
-                           first, loop->place.step);
+        invar_recorder_print(&loop->recorder,
+                             "profile-step-start = %" PRId64 ": the run has %" PRId64
+                             " steps so far; no op was measured",
+                             first, loop->place.step);
 }
 
-static void summarise(invar_train_summary *out, const invar_loop *loop)
+static void summarise(invar_train_summary *out, const invar_train_loop *loop)
 {
     memcpy(out->name, loop->home.at.name, sizeof out->name);
     memcpy(out->folder, loop->home.at.run, sizeof out->folder);
@@ -594,14 +597,14 @@ static void summarise(invar_train_summary *out, const invar_loop *loop)
     memcpy(out->uuid, loop->recorder.uuid, sizeof out->uuid);
     out->saves = loop->home.at.save[0];
     out->forked_after = loop->fork.step;
-    out->tokens_per_s = invar_pace_mean_tokens_per_s(&loop->recorder.pace);
-    out->mfu = invar_pace_mean_mfu(&loop->recorder.pace);
+    out->tokens_per_s = invar_throughput_mean_tokens_per_s(&loop->recorder.pace);
+    out->mfu = invar_throughput_mean_mfu(&loop->recorder.pace);
 }
 
 invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
                          const invar_train_options *options)
 {
-    invar_loop *loop = NULL;
+    invar_train_loop *loop = NULL;
     invar_status status;
 
     *out = (invar_train_summary){.resumed_after = -1,
@@ -616,30 +619,30 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
         tell_ranks(options, false, false);
         return status;
     }
-    status = invar_loop_open(loop, recipe, options, out);
+    status = invar_train_loop_open(loop, recipe, options, out);
     if (status == INVAR_OK && !out->finished)
         status = run(loop);
     if (status != INVAR_OK) {
         tell_ranks(options, loop->agreed || loop->recorder.desync,
-                   is_sound(status) && invar_loop_whole(loop));
-        invar_source_stop(&loop->source);
+                   is_sound(status) && invar_train_loop_has_rescue_point(loop));
+        invar_sample_source_stop(&loop->source);
     }
     if (status == INVAR_OK)
         check_trace(loop);
     if (status == INVAR_OK)
         check_window(loop);
     if (status == INVAR_OK)
-        status = invar_loop_follow(loop);
+        status = invar_train_loop_refresh_paths(loop);
     summarise(out, loop);
     status = finish(loop, explain(loop, status));
-    invar_loop_close_track(loop, status);
-    invar_loop_log_end(loop, status);
-    invar_loop_close(loop);
+    invar_train_loop_close_track(loop, status);
+    invar_train_loop_log_end(loop, status);
+    invar_train_loop_close(loop);
     invar_free(loop);
     return status;
 }
 
-static void describe_given(invar_train_given *out, const invar_loop *loop)
+static void describe_given(invar_train_inputs *out, const invar_train_loop *loop)
 {
     out->identity = loop->identity.digest;
     out->weights = loop->session.weights;
@@ -648,23 +651,23 @@ static void describe_given(invar_train_given *out, const invar_loop *loop)
         invar_dataset_hash(&out->data, loop->session.data);
 }
 
-invar_status invar_train_check(invar_train_given *out, const invar_recipe *recipe,
+invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *recipe,
                                const invar_train_options *options)
 {
-    invar_loop *loop = NULL;
+    invar_train_loop *loop = NULL;
     invar_status status;
 
-    *out = (invar_train_given){.threads = 0};
+    *out = (invar_train_inputs){.threads = 0};
     status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
     if (status == INVAR_OK)
-        status = invar_loop_read(loop, recipe, options);
+        status = invar_train_loop_read(loop, recipe, options);
     out->differ = loop && loop->agreed && status == INVAR_E_STATE;
     if (status == INVAR_OK || out->differ)
         describe_given(out, loop);
     else
         tell_ranks(options, loop && loop->agreed, false);
     if (loop)
-        invar_loop_close(loop);
+        invar_train_loop_close(loop);
     invar_free(loop);
     return status;
 }

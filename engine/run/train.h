@@ -97,19 +97,19 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
                          const invar_train_options *options) INVAR_MUST_USE;
 
 /* What this rank's run would be given. */
-typedef struct invar_train_given {
+typedef struct invar_train_inputs {
     invar_digest identity, weights;
     invar_digest data; /* zero: there is no prompt-data */
     int threads;
     bool differ; /* the ranks have found together that one of them is another run */
-} invar_train_given;
+} invar_train_inputs;
 
 /*
  * As far as a run goes before it writes: reads data and weights, plans its memory, and compares
  * the ranks. INVAR_E_STATE with `differ` says on all of them which rank differs, and in what. Any
  * other failure of a rank ends all.
  */
-invar_status invar_train_check(invar_train_given *out, const invar_recipe *recipe,
+invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *recipe,
                                const invar_train_options *options) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -18,26 +18,26 @@
 
 enum { SHARE = 500 }; // of the time that goes by, one part goes into looks
 
-static invar_status tell(invar_loop *loop, const invar_triage_finding *finding)
+static invar_status tell(invar_train_loop *loop, const invar_triage_finding *finding)
 {
     const char *rule = finding->rule.name + sizeof INVAR_TRIAGE_PREFIX - 1;
     char message[sizeof finding->evidence + 2 * INVAR_LEDGER_QUERY_LINE];
 
     (void)snprintf(message, sizeof message, "%s: %s; this may mean: %s", rule, finding->evidence,
                    finding->means);
-    invar_recorder_say(&loop->recorder,
-                       "warning: step %" PRId64 ": %s; 'invar triage' says how to find out",
-                       finding->step, message);
+    invar_recorder_print(&loop->recorder,
+                         "warning: step %" PRId64 ": %s; 'invar triage' says how to find out",
+                         finding->step, message);
     return invar_recorder_event(&loop->recorder, finding->step, "warning", "triage", message);
 }
 
-static invar_status look(invar_loop *loop)
+static invar_status look(invar_train_loop *loop)
 {
     invar_ledger_summary run;
     invar_triage found;
 
     INVAR_TRY(invar_ledger_find(&run, loop->recorder.ledger, loop->recorder.uuid));
-    INVAR_TRY(invar_triage_look(&found, loop->recorder.ledger, run.run, true));
+    INVAR_TRY(invar_triage_run(&found, loop->recorder.ledger, run.run, true));
     for (int i = 0; i < found.count; i++) {
         uint32_t mark = UINT32_C(1) << found.found[i].number;
 
@@ -48,14 +48,14 @@ static invar_status look(invar_loop *loop)
     return INVAR_OK;
 }
 
-void invar_loop_triage(invar_loop *loop, bool last)
+void invar_train_loop_triage(invar_train_loop *loop, bool last)
 {
     int64_t begin = invar_process_clock_ms();
 
     if (!loop->recorder.ledger || loop->options->replay || (!last && begin < loop->triage.next_ms))
         return;
     if (look(loop) != INVAR_OK) { // a question that fails is no reason to stop
-        invar_recorder_say(&loop->recorder, "triage: %s", invar_error_last()->message);
+        invar_recorder_print(&loop->recorder, "triage: %s", invar_error_last()->message);
         invar_error_clear();
     }
     loop->triage.next_ms = begin + SHARE * (invar_process_clock_ms() - begin + 1);

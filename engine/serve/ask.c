@@ -40,9 +40,9 @@ static const field fields[] = {
 
 #define N_FIELDS (sizeof fields / sizeof *fields)
 
-static int route_of(invar_ask_kind kind)
+static int route_of(invar_completion_kind kind)
 {
-    return kind == INVAR_ASK_CHAT ? CHAT : TEXT;
+    return kind == INVAR_COMPLETION_REQUEST_CHAT ? CHAT : TEXT;
 }
 
 static const field *find_field(const char *name, int route)
@@ -56,16 +56,16 @@ static const field *find_field(const char *name, int route)
 static invar_status unknown_field(const char *name, int route)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
-    invar_near near;
+    invar_spelling near;
 
-    invar_near_init(&near, name, strlen(name));
+    invar_spelling_init(&near, name, strlen(name));
     for (size_t i = 0; i < N_FIELDS; i++)
         if (fields[i].routes & route)
-            invar_near_offer(&near, fields[i].name);
+            invar_spelling_offer(&near, fields[i].name);
     invar_text_quote(quoted, sizeof quoted, name, strlen(name));
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "'%s' is no field of this route%s; docs/serve.md lists them", quoted,
-                      invar_near_hint(&near));
+                      invar_spelling_hint(&near));
 }
 
 /* The value of a field that is only there to be left alone. */
@@ -88,7 +88,7 @@ static invar_status check_neutral(const field *f, const json_t *value)
                       f->neutral);
 }
 
-static invar_status check_fields(invar_ask *ask)
+static invar_status check_fields(invar_completion_request *ask)
 {
     int route = route_of(ask->kind);
     const char *name;
@@ -111,7 +111,7 @@ static invar_status check_fields(invar_ask *ask)
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* The field, where it is given; else NULL. A failure is about it. */
-static const json_t *given(invar_ask *ask, const char *name)
+static const json_t *given(invar_completion_request *ask, const char *name)
 {
     const field *f = find_field(name, route_of(ask->kind));
     const json_t *value = f ? json_object_get(ask->body, name) : NULL;
@@ -120,18 +120,19 @@ static const json_t *given(invar_ask *ask, const char *name)
     return json_is_null(value) ? NULL : value;
 }
 
-static invar_status take_int(int64_t *out, invar_ask *ask, const char *name, int64_t low,
-                             int64_t high)
+static invar_status take_int(int64_t *out, invar_completion_request *ask, const char *name,
+                             int64_t low, int64_t high)
 {
     return given(ask, name) ? invar_json_int(out, ask->body, name, WHERE, low, high) : INVAR_OK;
 }
 
-static invar_status take_bool(bool *out, invar_ask *ask, const char *name)
+static invar_status take_bool(bool *out, invar_completion_request *ask, const char *name)
 {
     return given(ask, name) ? invar_json_bool(out, ask->body, name, WHERE) : INVAR_OK;
 }
 
-static invar_status take_real(float *out, invar_ask *ask, const char *name, double low, double high)
+static invar_status take_real(float *out, invar_completion_request *ask, const char *name,
+                              double low, double high)
 {
     double value;
 
@@ -147,10 +148,11 @@ static invar_status take_real(float *out, invar_ask *ask, const char *name, doub
 
 /* ---- how tokens are drawn -------------------------------------------------------------------- */
 
-static invar_status take_lengths(invar_ask *ask)
+static invar_status take_lengths(invar_completion_request *ask)
 {
-    invar_sampling *p = &ask->sampling;
-    int64_t least = ask->kind == INVAR_ASK_TEXT ? 0 : 1; // no tokens: a text is only scored
+    invar_sampling_params *p = &ask->sampling;
+    int64_t least =
+        ask->kind == INVAR_COMPLETION_REQUEST_TEXT ? 0 : 1; // no tokens: a text is only scored
     int64_t most;
 
     if (p->max_response == 0)
@@ -173,22 +175,22 @@ static invar_status take_lengths(invar_ask *ask)
     return INVAR_OK;
 }
 
-static invar_status take_temperature(invar_ask *ask)
+static invar_status take_temperature(invar_completion_request *ask)
 {
     double value = json_number_value(given(ask, "temperature"));
 
     INVAR_TRY(take_real(&ask->sampling.temperature, ask, "temperature", 0, 100));
-    if (value > 0 && value < INVAR_ASK_LEAST_TEMPERATURE)
+    if (value > 0 && value < INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "temperature is %g; expected 0, which takes the best token, or at least "
                           "%g",
-                          value, INVAR_ASK_LEAST_TEMPERATURE);
+                          value, INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE);
     return INVAR_OK;
 }
 
-static invar_status take_sampling(invar_ask *ask)
+static invar_status take_sampling(invar_completion_request *ask)
 {
-    invar_sampling *p = &ask->sampling;
+    invar_sampling_params *p = &ask->sampling;
     int64_t top_k = p->top_k, seed = p->seed;
 
     INVAR_TRY(take_lengths(ask));
@@ -204,15 +206,15 @@ static invar_status take_sampling(invar_ask *ask)
 }
 
 /* Strings that end a choice: the server's, then those of the request, one or a list. */
-static invar_status take_stops(invar_ask *ask)
+static invar_status take_stops(invar_completion_request *ask)
 {
     const json_t *value = given(ask, "stop");
     size_t count = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
     int64_t before = ask->sampling.n_stop;
 
-    if (count > INVAR_ASK_MOST_STOPS)
+    if (count > INVAR_COMPLETION_REQUEST_MAX_STOPS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "stop has %zu strings; at most %d are taken", count,
-                          INVAR_ASK_MOST_STOPS);
+                          INVAR_COMPLETION_REQUEST_MAX_STOPS);
     INVAR_TRY(invar_alloc((void **)&ask->stop, (size_t)before + count, sizeof *ask->stop, "stops"));
     for (int64_t i = 0; i < before; i++)
         ask->stop[i] = ask->sampling.stop[i];
@@ -245,14 +247,14 @@ static invar_status read_ids(int32_t *out, const json_t *list, const char *name)
     return INVAR_OK;
 }
 
-static invar_status take_stop_ids(invar_ask *ask)
+static invar_status take_stop_ids(invar_completion_request *ask)
 {
     const json_t *value = given(ask, "stop_token_ids");
     size_t count = value ? json_array_size(value) : 0, before = (size_t)ask->sampling.n_stop_ids;
 
-    if (value && (!json_is_array(value) || count > INVAR_ASK_MOST_STOPS))
+    if (value && (!json_is_array(value) || count > INVAR_COMPLETION_REQUEST_MAX_STOPS))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "stop_token_ids is no list of at most %d tokens",
-                          INVAR_ASK_MOST_STOPS);
+                          INVAR_COMPLETION_REQUEST_MAX_STOPS);
     INVAR_TRY(invar_alloc((void **)&ask->stop_ids, before + count, sizeof *ask->stop_ids, "stops"));
     if (before > 0)
         memcpy(ask->stop_ids, ask->sampling.stop_ids, before * sizeof *ask->stop_ids);
@@ -265,11 +267,11 @@ static invar_status take_stop_ids(invar_ask *ask)
 /* ---- what is answered ------------------------------------------------------------------------ */
 
 /* Completions say how many alternatives they want, chats whether they want any. */
-static invar_status take_logprobs(invar_ask *ask)
+static invar_status take_logprobs(invar_completion_request *ask)
 {
     int64_t others = 0;
 
-    if (ask->kind == INVAR_ASK_CHAT) {
+    if (ask->kind == INVAR_COMPLETION_REQUEST_CHAT) {
         INVAR_TRY(take_bool(&ask->logprobs, ask, "logprobs"));
         INVAR_TRY(take_int(&others, ask, "top_logprobs", 0, INT32_MAX));
     } else {
@@ -280,11 +282,12 @@ static invar_status take_logprobs(invar_ask *ask)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s is %" PRId64 ": only the log-probs of the tokens themselves are "
                           "computed, no alternatives; give 0",
-                          ask->kind == INVAR_ASK_CHAT ? "top_logprobs" : "logprobs", others);
+                          ask->kind == INVAR_COMPLETION_REQUEST_CHAT ? "top_logprobs" : "logprobs",
+                          others);
     return INVAR_OK;
 }
 
-static invar_status take_stream(invar_ask *ask)
+static invar_status take_stream(invar_completion_request *ask)
 {
     const json_t *options;
     const char *name;
@@ -308,9 +311,9 @@ static invar_status take_stream(invar_ask *ask)
     return INVAR_OK;
 }
 
-static invar_status take_form(invar_ask *ask)
+static invar_status take_form(invar_completion_request *ask)
 {
-    INVAR_TRY(take_int(&ask->n, ask, "n", 1, INVAR_ASK_MOST_CHOICES));
+    INVAR_TRY(take_int(&ask->n, ask, "n", 1, INVAR_COMPLETION_REQUEST_MAX_CHOICES));
     INVAR_TRY(take_logprobs(ask));
     INVAR_TRY(take_bool(&ask->echo, ask, "echo"));
     INVAR_TRY(take_bool(&ask->ids, ask, "return_token_ids"));
@@ -324,16 +327,16 @@ static invar_status take_form(invar_ask *ask)
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-static invar_status add_ids(invar_ask_prompt *out, const json_t *list)
+static invar_status add_ids(invar_completion_prompt *out, const json_t *list)
 {
     out->n_ids = (int64_t)json_array_size(list);
     INVAR_TRY(invar_alloc((void **)&out->ids, (size_t)out->n_ids, sizeof *out->ids, "a prompt"));
     return read_ids(out->ids, list, "prompt");
 }
 
-static invar_status add_prompt(invar_ask *ask, const json_t *value)
+static invar_status add_prompt(invar_completion_request *ask, const json_t *value)
 {
-    invar_ask_prompt *prompt = &ask->prompts[ask->n_prompts++];
+    invar_completion_prompt *prompt = &ask->prompts[ask->n_prompts++];
 
     if (json_is_array(value) && json_array_size(value) > 0)
         return add_ids(prompt, value);
@@ -347,7 +350,7 @@ static invar_status add_prompt(invar_ask *ask, const json_t *value)
 }
 
 /* A string, a list of them, tokens, or a list of these. */
-static invar_status take_prompts(invar_ask *ask)
+static invar_status take_prompts(invar_completion_request *ask)
 {
     const json_t *value = given(ask, "prompt"), *item;
     bool several = json_is_array(value) && !json_is_integer(json_array_get(value, 0));
@@ -355,9 +358,9 @@ static invar_status take_prompts(invar_ask *ask)
 
     if (!value)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt is missing");
-    if (count == 0 || count > INVAR_ASK_MOST_CHOICES)
+    if (count == 0 || count > INVAR_COMPLETION_REQUEST_MAX_CHOICES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt is a list of %zu; 1 to %d are taken", count,
-                          INVAR_ASK_MOST_CHOICES);
+                          INVAR_COMPLETION_REQUEST_MAX_CHOICES);
     INVAR_TRY(invar_alloc((void **)&ask->prompts, count, sizeof *ask->prompts, "prompts"));
     memset(ask->prompts, 0, count * sizeof *ask->prompts);
     if (!several)
@@ -366,13 +369,13 @@ static invar_status take_prompts(invar_ask *ask)
     return INVAR_OK;
 }
 
-static invar_status take_chat(invar_ask *ask)
+static invar_status take_chat(invar_completion_request *ask)
 {
     const json_t *messages = given(ask, "messages"), *choice;
 
-    INVAR_TRY(invar_messages_read(&ask->messages, messages, ask->memory));
+    INVAR_TRY(invar_chat_messages_read(&ask->messages, messages, ask->memory));
     ask->tools = given(ask, "tools");
-    INVAR_TRY(invar_messages_check_tools(ask->tools));
+    INVAR_TRY(invar_chat_messages_check_tools(ask->tools));
     choice = given(ask, "tool_choice");
     if (!choice || (json_is_string(choice) && strcmp(json_string_value(choice), "auto") == 0))
         return INVAR_OK;
@@ -399,7 +402,7 @@ static bool has_nul(const json_t *value)
 }
 
 /* Texts are a model's, which may say NUL, and are read by length; nothing else may have it. */
-static invar_status check_names(invar_ask *ask)
+static invar_status check_names(invar_completion_request *ask)
 {
     const json_t *value;
     const char *name;
@@ -415,10 +418,13 @@ static invar_status check_names(invar_ask *ask)
     return INVAR_OK;
 }
 
-invar_status invar_ask_read(invar_ask *ask, invar_ask_kind kind, const char *body, size_t bytes,
-                            const invar_sampling *sampling, const invar_serve_memory *memory)
+invar_status invar_completion_request_read(invar_completion_request *ask,
+                                           invar_completion_kind kind, const char *body,
+                                           size_t bytes, const invar_sampling_params *sampling,
+                                           const invar_serve_memory *memory)
 {
-    *ask = (invar_ask){.kind = kind, .memory = memory, .n = 1, .sampling = *sampling};
+    *ask =
+        (invar_completion_request){.kind = kind, .memory = memory, .n = 1, .sampling = *sampling};
     INVAR_TRY(invar_json_parse_raw(&ask->body, WHERE, body, bytes));
     if (!json_is_object(ask->body))
         return INVAR_FAIL(INVAR_E_INVALID, 0, WHERE " is no JSON object");
@@ -430,18 +436,18 @@ invar_status invar_ask_read(invar_ask *ask, invar_ask_kind kind, const char *bod
     INVAR_TRY(take_stops(ask));
     INVAR_TRY(take_stop_ids(ask));
     INVAR_TRY(take_form(ask));
-    INVAR_TRY(kind == INVAR_ASK_CHAT ? take_chat(ask) : take_prompts(ask));
+    INVAR_TRY(kind == INVAR_COMPLETION_REQUEST_CHAT ? take_chat(ask) : take_prompts(ask));
     ask->param = "n";
-    if (ask->n_prompts * ask->n > INVAR_ASK_MOST_CHOICES)
+    if (ask->n_prompts * ask->n > INVAR_COMPLETION_REQUEST_MAX_CHOICES)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%" PRId64 " choices for each of %" PRId64 " prompts; at most %d are "
                           "taken together",
-                          ask->n, ask->n_prompts, INVAR_ASK_MOST_CHOICES);
+                          ask->n, ask->n_prompts, INVAR_COMPLETION_REQUEST_MAX_CHOICES);
     ask->param = NULL;
     return INVAR_OK;
 }
 
-void invar_ask_release(invar_ask *ask)
+void invar_completion_request_release(invar_completion_request *ask)
 {
     for (int64_t i = 0; i < ask->n_prompts; i++)
         invar_free(ask->prompts[i].ids);

@@ -17,53 +17,55 @@
 extern "C" {
 #endif
 
-typedef enum invar_ask_kind {
-    INVAR_ASK_TEXT, /* /v1/completions */
-    INVAR_ASK_CHAT  /* /v1/chat/completions */
-} invar_ask_kind;
+typedef enum invar_completion_kind {
+    INVAR_COMPLETION_REQUEST_TEXT, /* /v1/completions */
+    INVAR_COMPLETION_REQUEST_CHAT  /* /v1/chat/completions */
+} invar_completion_kind;
 
-#define INVAR_ASK_MOST_CHOICES 1024 /* prompts * n */
-#define INVAR_ASK_MOST_STOPS 16
-#define INVAR_ASK_LEAST_TEMPERATURE 1e-3 /* above 0: far below, logits leave the numbers */
+#define INVAR_COMPLETION_REQUEST_MAX_CHOICES 1024 /* prompts * n */
+#define INVAR_COMPLETION_REQUEST_MAX_STOPS 16
+#define INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE                                                 \
+    1e-3 /* above 0: far below, logits leave the numbers */
 
 /* One of the prompts: text, or tokens at once. */
-typedef struct invar_ask_prompt {
+typedef struct invar_completion_prompt {
     const char *text; /* (text_bytes) borrowed from the body; NULL: ids */
     size_t text_bytes;
     int32_t *ids; /* (n_ids) owned */
     int64_t n_ids;
-} invar_ask_prompt;
+} invar_completion_prompt;
 
 /* Zeroed at first; release, also after a failure. */
-typedef struct invar_ask {
-    invar_ask_kind kind;
+typedef struct invar_completion_request {
+    invar_completion_kind kind;
     json_t *body;
     const char *param;                /* the field that a failure is about; NULL: none of them */
     const invar_serve_memory *memory; /* of the request; NULL: nobody counts it */
     const char *model;                /* NULL: not said */
 
-    invar_ask_prompt *prompts; /* (n_prompts) of a text; of a chat prompt.h makes one */
+    invar_completion_prompt *prompts; /* (n_prompts) of a text; of a chat prompt.h makes one */
     int64_t n_prompts;
     json_t *messages;    /* of a chat, as its template wants them; owned */
     const json_t *tools; /* borrowed from the body; NULL: none */
 
-    int64_t n;               /* choices for each prompt */
-    invar_sampling sampling; /* max_response 0: nothing is generated; -1: nobody has said */
-    const char *length;      /* field that sets max_response; NULL if the request has none */
-    int32_t *stop_ids;       /* its arrays, owned */
-    const char **stop;       /* the strings are borrowed */
+    int64_t n;                      /* choices for each prompt */
+    invar_sampling_params sampling; /* max_response 0: nothing is generated; -1: nobody has said */
+    const char *length;             /* field that sets max_response; NULL if the request has none */
+    int32_t *stop_ids;              /* its arrays, owned */
+    const char **stop;              /* the strings are borrowed */
 
     bool stream, usage, logprobs, echo, ids;
-} invar_ask;
+} invar_completion_request;
 
 /*
  * `sampling` is what holds where the request says nothing; its stops hold in any case. `memory`
  * (borrowed, may be NULL) has reserved what parsing the body takes.
  */
-invar_status invar_ask_read(invar_ask *out, invar_ask_kind kind, const char *body, size_t bytes,
-                            const invar_sampling *sampling,
-                            const invar_serve_memory *memory) INVAR_MUST_USE;
-void invar_ask_release(invar_ask *ask);
+invar_status invar_completion_request_read(invar_completion_request *out,
+                                           invar_completion_kind kind, const char *body,
+                                           size_t bytes, const invar_sampling_params *sampling,
+                                           const invar_serve_memory *memory) INVAR_MUST_USE;
+void invar_completion_request_release(invar_completion_request *ask);
 
 #ifdef __cplusplus
 }

@@ -84,23 +84,23 @@ static invar_status read_blocks(bool *all_out, json_t *list, const char *at, con
     while (*all_out && (at = skip_space(at, end)) < end) {
         const char *begin, *close;
 
-        *all_out = begins(at, end, INVAR_CALLS_BEGIN);
-        begin = *all_out ? at + strlen(INVAR_CALLS_BEGIN) : end;
-        close = find(begin, end, INVAR_CALLS_END);
+        *all_out = begins(at, end, INVAR_TOOL_CALLS_BEGIN);
+        begin = *all_out ? at + strlen(INVAR_TOOL_CALLS_BEGIN) : end;
+        close = find(begin, end, INVAR_TOOL_CALLS_END);
         *all_out = *all_out && close;
         if (*all_out)
             INVAR_TRY(add_call(all_out, list, begin, (size_t)(close - begin)));
-        at = close ? close + strlen(INVAR_CALLS_END) : end;
+        at = close ? close + strlen(INVAR_TOOL_CALLS_END) : end;
     }
     return INVAR_OK;
 }
 
-invar_status invar_calls_read(invar_calls *out, const char *text, size_t bytes)
+invar_status invar_tool_calls_read(invar_tool_calls *out, const char *text, size_t bytes)
 {
-    const char *end = text + bytes, *first = find(text, end, INVAR_CALLS_BEGIN);
+    const char *end = text + bytes, *first = find(text, end, INVAR_TOOL_CALLS_BEGIN);
     bool all;
 
-    *out = (invar_calls){.text_bytes = bytes};
+    *out = (invar_tool_calls){.text_bytes = bytes};
     if (!first)
         return INVAR_OK;
     out->list = json_array();
@@ -108,7 +108,7 @@ invar_status invar_calls_read(invar_calls *out, const char *text, size_t bytes)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for tool calls");
     INVAR_TRY(read_blocks(&all, out->list, first, end));
     if (!all) {
-        invar_calls_release(out);
+        invar_tool_calls_release(out);
         out->text_bytes = bytes;
         return INVAR_OK;
     }
@@ -118,7 +118,7 @@ invar_status invar_calls_read(invar_calls *out, const char *text, size_t bytes)
     return INVAR_OK;
 }
 
-void invar_calls_release(invar_calls *calls)
+void invar_tool_calls_release(invar_tool_calls *calls)
 {
     json_decref(calls->list);
     memset(calls, 0, sizeof *calls);

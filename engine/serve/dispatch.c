@@ -20,21 +20,21 @@
 #define IDLE_MS 100 // between two looks at the signal
 #define SCORE_SEQUENCES 64
 
-struct invar_dispatch {
-    invar_dispatch_options options;
+struct invar_inference_engine {
+    invar_inference_engine_options options;
     invar_rollout *own;    /* generates; NULL: that of somebody else */
     invar_rollout *scorer; /* has a cache of its own */
     int64_t score_rows;    /* that its pages hold */
     pthread_mutex_t lock;
     pthread_cond_t work; /* something was handed in or withdrawn */
-    invar_ticket *handed, **handed_end;
+    invar_generation_request *handed, **handed_end;
     int64_t load;
     bool closed;
     bool stopped; /* from another thread */
 
     /* the worker's */
-    invar_ticket *tickets; /* taken up, in order */
-    int64_t live;          /* samples that are generated */
+    invar_generation_request *tickets; /* taken up, in order */
+    int64_t live;                      /* samples that are generated */
     int64_t group;
 };
 
@@ -57,7 +57,8 @@ static invar_status make_zeroed(void **out, int64_t count, size_t size, const ch
     return INVAR_OK;
 }
 
-invar_status invar_ticket_init(invar_ticket *t, int64_t n_prompts, int64_t n)
+invar_status invar_generation_request_init(invar_generation_request *t, int64_t n_prompts,
+                                           int64_t n)
 {
     int64_t choices = n_prompts * n;
 
@@ -71,7 +72,7 @@ invar_status invar_ticket_init(invar_ticket *t, int64_t n_prompts, int64_t n)
     return INVAR_OK;
 }
 
-void invar_ticket_release(invar_ticket *t)
+void invar_generation_request_release(invar_generation_request *t)
 {
     for (int64_t i = 0; i < t->n_prompts; i++)
         invar_free(t->prompts[i].logp);
@@ -89,10 +90,10 @@ void invar_ticket_release(invar_ticket *t)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static invar_status open_rollouts(invar_dispatch *d)
+static invar_status open_rollouts(invar_inference_engine *d)
 {
-    const invar_dispatch_options *o = &d->options;
-    invar_rollout_limits limits, settled;
+    const invar_inference_engine_options *o = &d->options;
+    invar_rollout_exec_options limits, settled;
 
     d->closed = o->rollout != NULL;
     if (o->rollout)
@@ -104,14 +105,15 @@ static invar_status open_rollouts(invar_dispatch *d)
                              ? limits.concurrency
                              : SCORE_SEQUENCES;
     INVAR_TRY(invar_rollout_new(&d->scorer, o->model, NULL, o->dev, &limits));
-    settled = invar_rollout_settle(&limits, o->model, o->dev, 1, o->context, 0);
+    settled = invar_rollout_resolve_options(&limits, o->model, o->dev, 1, o->context, 0);
     d->score_rows = settled.pages * settled.page_size;
-    return invar_rollout_open(d->own, o->context);
+    return invar_rollout_open_stream(d->own, o->context);
 }
 
-invar_status invar_dispatch_new(invar_dispatch **out, const invar_dispatch_options *options)
+invar_status invar_inference_engine_new(invar_inference_engine **out,
+                                        const invar_inference_engine_options *options)
 {
-    invar_dispatch *d = NULL;
+    invar_inference_engine *d = NULL;
     invar_status status;
 
     INVAR_TRY(make_zeroed((void **)&d, 1, sizeof *d, "a dispatch"));
@@ -121,14 +123,14 @@ invar_status invar_dispatch_new(invar_dispatch **out, const invar_dispatch_optio
     init_condition(&d->work);
     status = open_rollouts(d);
     if (status != INVAR_OK) {
-        invar_dispatch_free(d);
+        invar_inference_engine_free(d);
         return status;
     }
     *out = d;
     return INVAR_OK;
 }
 
-void invar_dispatch_free(invar_dispatch *d)
+void invar_inference_engine_free(invar_inference_engine *d)
 {
     if (!d)
         return;
@@ -139,24 +141,24 @@ void invar_dispatch_free(invar_dispatch *d)
     invar_free(d);
 }
 
-static invar_rollout *rollout_of(const invar_dispatch *d)
+static invar_rollout *rollout_of(const invar_inference_engine *d)
 {
     return d->own ? d->own : d->options.rollout;
 }
 
 /* ---- any thread ------------------------------------------------------------------------------ */
 
-static void lock(invar_dispatch *d)
+static void lock(invar_inference_engine *d)
 {
     (void)pthread_mutex_lock(&d->lock);
 }
 
-void invar_dispatch_unlock(invar_dispatch *d)
+void invar_inference_engine_unlock(invar_inference_engine *d)
 {
     (void)pthread_mutex_unlock(&d->lock);
 }
 
-static void wait_for(pthread_cond_t *condition, invar_dispatch *d, int64_t ms)
+static void wait_for(pthread_cond_t *condition, invar_inference_engine *d, int64_t ms)
 {
     struct timespec until;
 
@@ -170,7 +172,8 @@ static void wait_for(pthread_cond_t *condition, invar_dispatch *d, int64_t ms)
     (void)pthread_cond_timedwait(condition, &d->lock, &until);
 }
 
-invar_status invar_dispatch_submit(invar_dispatch *d, invar_ticket *ticket)
+invar_status invar_inference_engine_submit(invar_inference_engine *d,
+                                           invar_generation_request *ticket)
 {
     invar_status status = INVAR_OK;
 
@@ -187,11 +190,11 @@ invar_status invar_dispatch_submit(invar_dispatch *d, invar_ticket *ticket)
         d->load++;
         (void)pthread_cond_signal(&d->work);
     }
-    invar_dispatch_unlock(d);
+    invar_inference_engine_unlock(d);
     return status;
 }
 
-static int64_t tokens_of(const invar_ticket *t)
+static int64_t tokens_of(const invar_generation_request *t)
 {
     int64_t sum = 0;
 
@@ -200,45 +203,46 @@ static int64_t tokens_of(const invar_ticket *t)
     return sum;
 }
 
-void invar_dispatch_wait(invar_dispatch *d, invar_ticket *ticket, int64_t known, int64_t ms)
+void invar_inference_engine_wait(invar_inference_engine *d, invar_generation_request *ticket,
+                                 int64_t known, int64_t ms)
 {
     lock(d);
     if (!ticket->done && tokens_of(ticket) <= known)
         wait_for(&ticket->news, d, ms);
 }
 
-void invar_dispatch_withdraw(invar_dispatch *d, invar_ticket *ticket)
+void invar_inference_engine_cancel(invar_inference_engine *d, invar_generation_request *ticket)
 {
     lock(d);
     ticket->withdrawn = true;
     (void)pthread_cond_signal(&d->work);
     while (!ticket->done)
         wait_for(&ticket->news, d, IDLE_MS);
-    invar_dispatch_unlock(d);
+    invar_inference_engine_unlock(d);
 }
 
-void invar_dispatch_stop(invar_dispatch *d)
+void invar_inference_engine_stop(invar_inference_engine *d)
 {
     lock(d);
     d->stopped = true;
     (void)pthread_cond_signal(&d->work);
-    invar_dispatch_unlock(d);
+    invar_inference_engine_unlock(d);
 }
 
-int64_t invar_dispatch_load(invar_dispatch *d)
+int64_t invar_inference_engine_load(invar_inference_engine *d)
 {
     int64_t load;
 
     lock(d);
     load = d->load;
-    invar_dispatch_unlock(d);
+    invar_inference_engine_unlock(d);
     return load;
 }
 
 /* ---- the worker: the end of tickets ---------------------------------------------------------- */
 
 /* With the lock. The ticket is its owner's again, and may be gone at once. */
-static void settle(invar_dispatch *d, invar_ticket *t)
+static void settle(invar_inference_engine *d, invar_generation_request *t)
 {
     t->done = true;
     d->load--;
@@ -246,39 +250,39 @@ static void settle(invar_dispatch *d, invar_ticket *t)
 }
 
 /* With the lock: its samples leave the rollout, where they are. */
-static void drop(invar_dispatch *d, invar_ticket *t)
+static void drop(invar_inference_engine *d, invar_generation_request *t)
 {
     if (t->left > 0)
-        invar_rollout_drop(rollout_of(d), t->samples, t->n_prompts * t->n);
+        invar_rollout_cancel(rollout_of(d), t->samples, t->n_prompts * t->n);
     d->live -= t->left;
     t->left = 0;
     settle(d, t);
 }
 
-static void fail(invar_dispatch *d, invar_ticket *t)
+static void fail(invar_inference_engine *d, invar_generation_request *t)
 {
     invar_error_take(&t->error);
     drop(d, t);
 }
 
 /* The worker's: a ticket of the list fails by itself, with the error that there is. */
-static void dismiss(invar_dispatch *d, invar_ticket *t)
+static void dismiss(invar_inference_engine *d, invar_generation_request *t)
 {
-    invar_ticket **at = &d->tickets;
+    invar_generation_request **at = &d->tickets;
 
     while (*at != t)
         at = &(*at)->next;
     *at = t->next;
     lock(d);
     fail(d, t);
-    invar_dispatch_unlock(d);
+    invar_inference_engine_unlock(d);
 }
 
 /* With the lock: what is done or withdrawn leaves the list. */
-static void clear(invar_dispatch *d)
+static void clear(invar_inference_engine *d)
 {
-    for (invar_ticket **at = &d->tickets; *at;) {
-        invar_ticket *t = *at;
+    for (invar_generation_request **at = &d->tickets; *at;) {
+        invar_generation_request *t = *at;
 
         if (!t->withdrawn && t->left > 0) {
             at = &t->next;
@@ -293,7 +297,7 @@ static void clear(invar_dispatch *d)
 }
 
 /* All of them, with the error that there is. */
-static void fail_all(invar_dispatch *d)
+static void fail_all(invar_inference_engine *d)
 {
     invar_error error;
 
@@ -302,7 +306,7 @@ static void fail_all(invar_dispatch *d)
     d->closed = true;
     *d->handed_end = d->tickets;
     while (d->handed) {
-        invar_ticket *t = d->handed;
+        invar_generation_request *t = d->handed;
 
         d->handed = t->next;
         invar_error_put(&error);
@@ -310,14 +314,15 @@ static void fail_all(invar_dispatch *d)
     }
     d->handed_end = &d->handed;
     d->tickets = NULL;
-    invar_dispatch_unlock(d);
+    invar_inference_engine_unlock(d);
     invar_error_put(&error);
 }
 
 /* ---- the worker: taking up ------------------------------------------------------------------- */
 
-static invar_status make_sample(invar_rl_sample *s, const invar_ticket *t,
-                                const invar_ticket_prompt *prompt, uint32_t choice, int64_t group)
+static invar_status make_sample(invar_rl_sample *s, const invar_generation_request *t,
+                                const invar_generation_prompt *prompt, uint32_t choice,
+                                int64_t group)
 {
     *s = (invar_rl_sample){.index = choice,
                            .group = group,
@@ -331,7 +336,8 @@ static invar_status make_sample(invar_rl_sample *s, const invar_ticket *t,
     return INVAR_OK;
 }
 
-static invar_status add_prompt(invar_dispatch *d, invar_ticket *t, int64_t prompt)
+static invar_status add_prompt(invar_inference_engine *d, invar_generation_request *t,
+                               int64_t prompt)
 {
     invar_rl_sample *samples = t->samples + prompt * t->n;
 
@@ -345,7 +351,7 @@ static invar_status add_prompt(invar_dispatch *d, invar_ticket *t, int64_t promp
 }
 
 /* Whether the pages hold each of the prompts; the last token has no row. */
-static invar_status check_fit(const invar_dispatch *d, const invar_ticket *t)
+static invar_status check_fit(const invar_inference_engine *d, const invar_generation_request *t)
 {
     for (int64_t i = 0; t->score && i < t->n_prompts; i++)
         if (t->prompts[i].count - 1 > d->score_rows)
@@ -357,7 +363,7 @@ static invar_status check_fit(const invar_dispatch *d, const invar_ticket *t)
     return INVAR_OK;
 }
 
-static invar_status begin(invar_dispatch *d, invar_ticket *t)
+static invar_status begin(invar_inference_engine *d, invar_generation_request *t)
 {
     INVAR_TRY(check_fit(d, t));
     for (int64_t i = 0; t->sampling->max_response > 0 && i < t->n_prompts; i++)
@@ -366,9 +372,9 @@ static invar_status begin(invar_dispatch *d, invar_ticket *t)
 }
 
 /* With the lock: the tickets that came, in their order. */
-static invar_ticket *take_handed(invar_dispatch *d)
+static invar_generation_request *take_handed(invar_inference_engine *d)
 {
-    invar_ticket *first = d->handed;
+    invar_generation_request *first = d->handed;
 
     d->handed = NULL;
     d->handed_end = &d->handed;
@@ -376,13 +382,13 @@ static invar_ticket *take_handed(invar_dispatch *d)
 }
 
 /* Those whose samples cannot be begun have failed. */
-static void take_up(invar_dispatch *d, invar_ticket *first)
+static void take_up(invar_inference_engine *d, invar_generation_request *first)
 {
-    invar_ticket **end = &d->tickets, *next;
+    invar_generation_request **end = &d->tickets, *next;
 
     while (*end)
         end = &(*end)->next;
-    for (invar_ticket *t = first; t; t = next) {
+    for (invar_generation_request *t = first; t; t = next) {
         next = t->next;
         t->next = NULL;
         if (begin(d, t) == INVAR_OK) {
@@ -392,7 +398,7 @@ static void take_up(invar_dispatch *d, invar_ticket *first)
         }
         lock(d);
         fail(d, t);
-        invar_dispatch_unlock(d);
+        invar_inference_engine_unlock(d);
     }
 }
 
@@ -400,7 +406,7 @@ static void take_up(invar_dispatch *d, invar_ticket *first)
 
 /* Prompts of several tickets. */
 typedef struct sheet {
-    invar_ticket **tickets; /* (n_tickets) */
+    invar_generation_request **tickets; /* (n_tickets) */
     int64_t n_tickets;
     const int32_t **tokens;
     int64_t *n;
@@ -426,11 +432,11 @@ static void release_sheet(sheet *s)
     invar_free(s->logp);
 }
 
-static invar_status write_down(sheet *out, invar_ticket *t)
+static invar_status write_down(sheet *out, invar_generation_request *t)
 {
     out->tickets[out->n_tickets++] = t;
     for (int64_t i = 0; i < t->n_prompts; i++) {
-        invar_ticket_prompt *p = &t->prompts[i];
+        invar_generation_prompt *p = &t->prompts[i];
 
         if (!p->logp) // else it was on a sheet that failed
             INVAR_TRY(invar_alloc((void **)&p->logp, (size_t)p->count, sizeof *p->logp, "scores"));
@@ -442,18 +448,18 @@ static invar_status write_down(sheet *out, invar_ticket *t)
 }
 
 /* Whether t may be on the sheet that `first` begins. */
-static bool goes_with(const invar_ticket *t, const invar_ticket *first)
+static bool goes_with(const invar_generation_request *t, const invar_generation_request *first)
 {
     return t == first || (t->score && !t->alone && !first->alone &&
                           t->sampling->temperature == first->sampling->temperature);
 }
 
 /* The first ticket, then as many as fit. */
-static invar_status fill_sheet(sheet *out, invar_ticket *first)
+static invar_status fill_sheet(sheet *out, invar_generation_request *first)
 {
     INVAR_TRY(
         make_sheet(out, first->n_prompts > SCORE_SEQUENCES ? first->n_prompts : SCORE_SEQUENCES));
-    for (invar_ticket *t = first; t; t = t->next)
+    for (invar_generation_request *t = first; t; t = t->next)
         if (goes_with(t, first) && t->n_prompts <= out->room - out->count)
             INVAR_TRY(write_down(out, t));
     return INVAR_OK;
@@ -466,7 +472,7 @@ static invar_status not_finite(void)
                       "for their number format");
 }
 
-static invar_status check_scores(const invar_ticket *t)
+static invar_status check_scores(const invar_generation_request *t)
 {
     for (int64_t i = 0; i < t->n_prompts; i++)
         for (int64_t n = 0; n + 1 < t->prompts[i].count; n++)
@@ -481,10 +487,10 @@ static bool is_devices(invar_status status)
     return status == INVAR_E_CUDA || status == INVAR_E_NCCL || status == INVAR_E_MPI;
 }
 
-static void take_scores(invar_dispatch *d, const sheet *all)
+static void take_scores(invar_inference_engine *d, const sheet *all)
 {
     for (int64_t i = 0; i < all->n_tickets; i++) {
-        invar_ticket *t = all->tickets[i];
+        invar_generation_request *t = all->tickets[i];
 
         t->score = false;
         if (check_scores(t) != INVAR_OK)
@@ -493,7 +499,7 @@ static void take_scores(invar_dispatch *d, const sheet *all)
 }
 
 /* Tickets of a sheet that failed are scored one by one; one that fails alone is the guilty one. */
-static void blame(invar_dispatch *d, const sheet *all, invar_ticket *first)
+static void blame(invar_inference_engine *d, const sheet *all, invar_generation_request *first)
 {
     if (all->n_tickets <= 1)
         dismiss(d, first);
@@ -503,7 +509,7 @@ static void blame(invar_dispatch *d, const sheet *all, invar_ticket *first)
 }
 
 /* A sheet that begins with this ticket. */
-static invar_status score_sheet(invar_dispatch *d, invar_ticket *first)
+static invar_status score_sheet(invar_inference_engine *d, invar_generation_request *first)
 {
     sheet all = {0};
     invar_status status = fill_sheet(&all, first);
@@ -522,7 +528,7 @@ static invar_status score_sheet(invar_dispatch *d, invar_ticket *first)
 /* ---- the worker: rounds ---------------------------------------------------------------------- */
 
 /* Appends the sample's new tokens to what others see of the choice. */
-static invar_status tell_choice(invar_ticket_choice *c, const invar_rl_sample *s)
+static invar_status tell_choice(invar_generation_choice *c, const invar_rl_sample *s)
 {
     int64_t count = invar_rl_sample_response(s), room = c->room ? c->room : 64;
     int32_t *tokens = NULL;
@@ -554,12 +560,12 @@ static invar_status tell_choice(invar_ticket_choice *c, const invar_rl_sample *s
     return INVAR_OK;
 }
 
-static invar_status tell(invar_dispatch *d, invar_ticket *t)
+static invar_status tell(invar_inference_engine *d, invar_generation_request *t)
 {
     bool news = false;
 
     for (int64_t i = 0; i < t->n_prompts * t->n; i++) {
-        invar_ticket_choice *c = &t->choices[i];
+        invar_generation_choice *c = &t->choices[i];
         const invar_rl_sample *s = &t->samples[i];
 
         if (c->finish == INVAR_FINISH_NONE && s->finish == INVAR_FINISH_ABORT)
@@ -579,10 +585,10 @@ static invar_status tell(invar_dispatch *d, invar_ticket *t)
 }
 
 /* With the lock. */
-static void tell_all(invar_dispatch *d)
+static void tell_all(invar_inference_engine *d)
 {
-    for (invar_ticket **at = &d->tickets; *at;) {
-        invar_ticket *t = *at;
+    for (invar_generation_request **at = &d->tickets; *at;) {
+        invar_generation_request *t = *at;
 
         if (tell(d, t) == INVAR_OK) {
             at = &t->next;
@@ -593,13 +599,13 @@ static void tell_all(invar_dispatch *d)
     }
 }
 
-static bool is_stopped(const invar_dispatch *d, const volatile sig_atomic_t *stop)
+static bool is_stopped(const invar_inference_engine *d, const volatile sig_atomic_t *stop)
 {
     return d->stopped || (stop && *stop);
 }
 
 /* Waits a while for something to do; false: there never will be. With the lock afterwards. */
-static bool wait_for_work(invar_dispatch *d, const volatile sig_atomic_t *stop)
+static bool wait_for_work(invar_inference_engine *d, const volatile sig_atomic_t *stop)
 {
     lock(d);
     clear(d);
@@ -609,65 +615,66 @@ static bool wait_for_work(invar_dispatch *d, const volatile sig_atomic_t *stop)
     return d->tickets || d->handed || !d->closed;
 }
 
-static invar_status tick(const invar_dispatch *d)
+static invar_status tick(const invar_inference_engine *d)
 {
     return d->options.tick ? d->options.tick(d->options.payload) : INVAR_OK;
 }
 
-static invar_ticket *first_unscored(const invar_dispatch *d)
+static invar_generation_request *first_unscored(const invar_inference_engine *d)
 {
-    invar_ticket *t = d->tickets;
+    invar_generation_request *t = d->tickets;
 
     while (t && !t->score)
         t = t->next;
     return t;
 }
 
-static invar_status work_round(invar_dispatch *d)
+static invar_status work_round(invar_inference_engine *d)
 {
-    for (invar_ticket *t = first_unscored(d); t; t = first_unscored(d))
+    for (invar_generation_request *t = first_unscored(d); t; t = first_unscored(d))
         INVAR_TRY(score_sheet(d, t));
     return d->live > 0 ? invar_rollout_step(rollout_of(d)) : INVAR_OK;
 }
 
 /* All that comes until the end; with the lock, unless it fails. */
-static invar_status work(invar_dispatch *d, const volatile sig_atomic_t *stop)
+static invar_status work(invar_inference_engine *d, const volatile sig_atomic_t *stop)
 {
     invar_status status = INVAR_OK;
 
     while (status == INVAR_OK && wait_for_work(d, stop)) {
-        invar_ticket *first = take_handed(d);
+        invar_generation_request *first = take_handed(d);
 
-        invar_dispatch_unlock(d);
+        invar_inference_engine_unlock(d);
         take_up(d, first);
         status = work_round(d);
         if (status != INVAR_OK)
             break;
         lock(d);
         tell_all(d);
-        invar_dispatch_unlock(d);
+        invar_inference_engine_unlock(d);
         status = tick(d);
     }
     return status;
 }
 
-invar_status invar_dispatch_begin(invar_dispatch *d)
+invar_status invar_inference_engine_begin(invar_inference_engine *d)
 {
-    INVAR_TRY(invar_rollout_open(d->options.rollout, d->options.context));
+    INVAR_TRY(invar_rollout_open_stream(d->options.rollout, d->options.context));
     lock(d);
     d->closed = d->stopped = false;
-    invar_dispatch_unlock(d);
+    invar_inference_engine_unlock(d);
     return INVAR_OK;
 }
 
-invar_status invar_dispatch_run(invar_dispatch *d, const volatile sig_atomic_t *stop)
+invar_status invar_inference_engine_run(invar_inference_engine *d,
+                                        const volatile sig_atomic_t *stop)
 {
     invar_status status = work(d, stop);
 
     if (status != INVAR_OK)
         fail_all(d);
     else
-        invar_dispatch_unlock(d);
+        invar_inference_engine_unlock(d);
     if (!d->own)
         invar_rollout_close(d->options.rollout);
     return status;

@@ -21,22 +21,22 @@ extern "C" {
 #endif
 
 /* Tokens that a choice has so far. */
-typedef struct invar_ticket_choice {
+typedef struct invar_generation_choice {
     int32_t *tokens; /* (count) */
     float *logp;     /* (count) */
     int64_t count, room;
     invar_finish finish;
-} invar_ticket_choice;
+} invar_generation_choice;
 
-typedef struct invar_ticket_prompt {
+typedef struct invar_generation_prompt {
     const int32_t *tokens; /* (count) borrowed */
     int64_t count;
     float *logp; /* (count - 1) of the tokens behind the first, where they are wanted */
-} invar_ticket_prompt;
+} invar_generation_prompt;
 
-typedef struct invar_ticket {
-    const invar_sampling *sampling; /* borrowed; max_response 0: nothing is generated */
-    invar_ticket_prompt *prompts;   /* (n_prompts) */
+typedef struct invar_generation_request {
+    const invar_sampling_params *sampling; /* borrowed; max_response 0: nothing is generated */
+    invar_generation_prompt *prompts;      /* (n_prompts) */
     int64_t n_prompts;
     int64_t n;  /* choices of each */
     bool score; /* log-probs of the prompts are wanted */
@@ -45,77 +45,82 @@ typedef struct invar_ticket {
     pthread_cond_t news;
 
     /* Under the lock of the dispatch: */
-    invar_ticket_choice *choices; /* (n_prompts * n) */
-    bool done;                    /* no more news: all is there, or it has failed */
+    invar_generation_choice *choices; /* (n_prompts * n) */
+    bool done;                        /* no more news: all is there, or it has failed */
     bool withdrawn;
     invar_error error; /* status INVAR_OK: none */
 
     /* The worker's: */
-    struct invar_ticket *next;
+    struct invar_generation_request *next;
     invar_rl_sample *samples; /* (n_prompts * n) */
     int64_t left;             /* choices that are not finished */
     bool alone;               /* it is scored beside no other: one of them was wrong */
-} invar_ticket;
+} invar_generation_request;
 
 /*
  * Room for `n_prompts` prompts of n choices; the caller sets the prompts, sampling and score.
  * Released also after a failure, but not while it is handed in.
  */
-invar_status invar_ticket_init(invar_ticket *ticket, int64_t n_prompts, int64_t n) INVAR_MUST_USE;
-void invar_ticket_release(invar_ticket *ticket);
+invar_status invar_generation_request_init(invar_generation_request *ticket, int64_t n_prompts,
+                                           int64_t n) INVAR_MUST_USE;
+void invar_generation_request_release(invar_generation_request *ticket);
 
-typedef struct invar_dispatch invar_dispatch;
+typedef struct invar_inference_engine invar_inference_engine;
 
-typedef struct invar_dispatch_options {
+typedef struct invar_inference_engine_options {
     const invar_model *model; /* borrowed, as all of them */
     const invar_tokenizer *tokenizer;
     const invar_device *dev;
-    const invar_rollout_limits *limits;
+    const invar_rollout_exec_options *limits;
     invar_rollout *rollout; /* that generates, from `begin` to the end of `run`; nothing is scored
                                then, and the four above are not looked at. NULL: one of its own */
     int64_t context;        /* tokens of the longest sequence */
     int64_t most;           /* tickets at a time */
     invar_status (*tick)(void *payload); /* told after each pass, and while it waits; may be NULL */
     void *payload;
-} invar_dispatch_options;
+} invar_inference_engine_options;
 
-invar_status invar_dispatch_new(invar_dispatch **out,
-                                const invar_dispatch_options *options) INVAR_MUST_USE;
-void invar_dispatch_free(invar_dispatch *dispatch);
+invar_status
+invar_inference_engine_new(invar_inference_engine **out,
+                           const invar_inference_engine_options *options) INVAR_MUST_USE;
+void invar_inference_engine_free(invar_inference_engine *dispatch);
 
 /* ---- any thread ------------------------------------------------------------------------------ */
 
 /* INVAR_E_BUSY: there are too many. INVAR_E_STATE: no more are taken. */
-invar_status invar_dispatch_submit(invar_dispatch *dispatch, invar_ticket *ticket) INVAR_MUST_USE;
+invar_status invar_inference_engine_submit(invar_inference_engine *dispatch,
+                                           invar_generation_request *ticket) INVAR_MUST_USE;
 
 /*
  * Waits for news beyond what is known: `known` tokens of all choices together, or the end. At most
  * `ms`. The lock is held when it returns, so the ticket may be read; unlock then.
  */
-void invar_dispatch_wait(invar_dispatch *dispatch, invar_ticket *ticket, int64_t known, int64_t ms);
-void invar_dispatch_unlock(invar_dispatch *dispatch);
+void invar_inference_engine_wait(invar_inference_engine *dispatch, invar_generation_request *ticket,
+                                 int64_t known, int64_t ms);
+void invar_inference_engine_unlock(invar_inference_engine *dispatch);
 
 /* Nobody wants it any more, or it is done. Afterwards the ticket is the caller's alone. */
-void invar_dispatch_withdraw(invar_dispatch *dispatch, invar_ticket *ticket);
+void invar_inference_engine_cancel(invar_inference_engine *dispatch,
+                                   invar_generation_request *ticket);
 
 /* The coming end of `run`, as *stop says it, from another thread. */
-void invar_dispatch_stop(invar_dispatch *dispatch);
+void invar_inference_engine_stop(invar_inference_engine *dispatch);
 
 /* Tickets that are handed in and not done. */
-int64_t invar_dispatch_load(invar_dispatch *dispatch);
+int64_t invar_inference_engine_load(invar_inference_engine *dispatch);
 
 /* ---- the thread that has the model ----------------------------------------------------------- */
 
 /* Before each `run` with a rollout of somebody else: it is taken, and so are tickets. */
-invar_status invar_dispatch_begin(invar_dispatch *dispatch) INVAR_MUST_USE;
+invar_status invar_inference_engine_begin(invar_inference_engine *dispatch) INVAR_MUST_USE;
 
 /*
  * Works until *stop is not 0 (NULL: until _stop); then no more tickets are taken, and those that
  * are there are finished. An error is one of the device, the model or the memory, or that of
  * `tick`, never of one ticket: all tickets have failed with it.
  */
-invar_status invar_dispatch_run(invar_dispatch *dispatch,
-                                const volatile sig_atomic_t *stop) INVAR_MUST_USE;
+invar_status invar_inference_engine_run(invar_inference_engine *dispatch,
+                                        const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-typedef struct invar_serve_facts {
+typedef struct invar_server_info {
     const char *model;    /* the name that requests call it by */
     invar_digest weights; /* of the model, or of its adapters */
     invar_digest base;    /* of the frozen base of adapters, */
@@ -24,7 +24,7 @@ typedef struct invar_serve_facts {
     const char *format;   /* "bf16" */
     int64_t context;      /* tokens of the longest sequence */
     int64_t started;      /* seconds since 1970 */
-} invar_serve_facts;
+} invar_server_info;
 
 #ifdef __cplusplus
 }

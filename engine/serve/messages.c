@@ -142,8 +142,8 @@ static invar_status read_message(json_t *message, size_t index, const invar_serv
     return read_calls(message, index, memory);
 }
 
-invar_status invar_messages_read(json_t **out, const json_t *messages,
-                                 const invar_serve_memory *memory)
+invar_status invar_chat_messages_read(json_t **out, const json_t *messages,
+                                      const invar_serve_memory *memory)
 {
     json_t *message;
     size_t i;
@@ -157,7 +157,7 @@ invar_status invar_messages_read(json_t **out, const json_t *messages,
     return INVAR_OK;
 }
 
-invar_status invar_messages_check_tools(const json_t *tools)
+invar_status invar_chat_messages_check_tools(const json_t *tools)
 {
     const json_t *tool;
     size_t i;

@@ -20,11 +20,11 @@ extern "C" {
  * The caller owns *out (json_decref). `messages` may be NULL, which is refused. `memory` reserves
  * what the arguments of tool calls become; a copy of the messages is reserved before.
  */
-invar_status invar_messages_read(json_t **out, const json_t *messages,
-                                 const invar_serve_memory *memory) INVAR_MUST_USE;
+invar_status invar_chat_messages_read(json_t **out, const json_t *messages,
+                                      const invar_serve_memory *memory) INVAR_MUST_USE;
 
 /* A list of functions; NULL is none. */
-invar_status invar_messages_check_tools(const json_t *tools) INVAR_MUST_USE;
+invar_status invar_chat_messages_check_tools(const json_t *tools) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -17,25 +17,26 @@
 
 #define RENDER_COPIES 12 // of the messages while a template renders them: lines, trees, texts
 
-struct invar_prompter {
-    invar_prompter_options options;
+struct invar_prompt_encoder {
+    invar_prompt_encoder_options options;
     pthread_mutex_t lock;
-    invar_template *chat; /* NULL: it could not be opened, or its program has died */
-    char why[512];        /* there are no chats; "": there are */
+    invar_chat_template *chat; /* NULL: it could not be opened, or its program has died */
+    char why[512];             /* there are no chats; "": there are */
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static invar_status open_template(invar_prompter *p)
+static invar_status open_template(invar_prompt_encoder *p)
 {
-    const invar_prompter_options *o = &p->options;
+    const invar_prompt_encoder_options *o = &p->options;
 
-    return invar_template_open(&p->chat, o->hf_dir, o->template_path, o->template_kwargs);
+    return invar_chat_template_open(&p->chat, o->hf_dir, o->template_path, o->template_kwargs);
 }
 
-invar_status invar_prompter_new(invar_prompter **out, const invar_prompter_options *options)
+invar_status invar_prompt_encoder_new(invar_prompt_encoder **out,
+                                      const invar_prompt_encoder_options *options)
 {
-    invar_prompter *p = NULL;
+    invar_prompt_encoder *p = NULL;
 
     INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a prompter"));
     memset(p, 0, sizeof *p);
@@ -49,33 +50,33 @@ invar_status invar_prompter_new(invar_prompter **out, const invar_prompter_optio
     return INVAR_OK;
 }
 
-void invar_prompter_free(invar_prompter *p)
+void invar_prompt_encoder_free(invar_prompt_encoder *p)
 {
     if (!p)
         return;
-    invar_template_close(p->chat);
+    invar_chat_template_close(p->chat);
     (void)pthread_mutex_destroy(&p->lock);
     invar_free(p);
 }
 
-const char *invar_prompter_no_chat(const invar_prompter *p)
+const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *p)
 {
     return p->why[0] ? p->why : NULL;
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-static int64_t room_for_prompt(const invar_prompter *p, const invar_ask *ask)
+static int64_t room_for_prompt(const invar_prompt_encoder *p, const invar_completion_request *ask)
 {
     return p->options.context - (ask->sampling.max_response != 0);
 }
 
 /* A text that is certainly too long is refused before it takes memory and time. */
-static invar_status encode(const invar_prompter *p, const invar_ask *ask, int64_t index,
-                           const char *text, size_t bytes)
+static invar_status encode(const invar_prompt_encoder *p, const invar_completion_request *ask,
+                           int64_t index, const char *text, size_t bytes)
 {
     const invar_tokenizer *t = p->options.tokenizer;
-    invar_ask_prompt *prompt = &ask->prompts[index];
+    invar_completion_prompt *prompt = &ask->prompts[index];
     int64_t least = invar_tokenizer_least(t, bytes);
     uint64_t room = invar_tokenizer_room(t, text, bytes);
     invar_status status;
@@ -94,15 +95,15 @@ static invar_status encode(const invar_prompter *p, const invar_ask *ask, int64_
 /* ---- chats ----------------------------------------------------------------------------------- */
 
 /* With the lock. After a program that died the next render starts another. */
-static invar_status render_locked(char **out, size_t *bytes, invar_prompter *p,
+static invar_status render_locked(char **out, size_t *bytes, invar_prompt_encoder *p,
                                   const char *messages, const char *tools)
 {
     invar_status status = p->chat ? INVAR_OK : open_template(p);
 
     if (status == INVAR_OK)
-        status = invar_template_render(out, bytes, p->chat, messages, tools, true);
+        status = invar_chat_template_render(out, bytes, p->chat, messages, tools, true);
     if (status != INVAR_OK && status != INVAR_E_INVALID) {
-        invar_template_close(p->chat);
+        invar_chat_template_close(p->chat);
         p->chat = NULL;
     }
     return status;
@@ -112,7 +113,7 @@ static invar_status render_locked(char **out, size_t *bytes, invar_prompter *p,
  * Refuses tools that leave the prompt as it is without them: the model would never see them. The
  * template may fail without tools, which shows that it reads them. Caller holds the lock.
  */
-static invar_status check_tools(invar_prompter *p, const char *messages, const char *text,
+static invar_status check_tools(invar_prompt_encoder *p, const char *messages, const char *text,
                                 size_t bytes)
 {
     char *plain = NULL;
@@ -132,8 +133,9 @@ static invar_status check_tools(invar_prompter *p, const char *messages, const c
 }
 
 /* Caller holds the lock. */
-static invar_status render_checked(char **out, size_t *bytes, invar_prompter *p, invar_ask *ask,
-                                   const char *messages, const char *tools)
+static invar_status render_checked(char **out, size_t *bytes, invar_prompt_encoder *p,
+                                   invar_completion_request *ask, const char *messages,
+                                   const char *tools)
 {
     INVAR_TRY(render_locked(out, bytes, p, messages, tools));
     if (json_array_size(ask->tools) == 0)
@@ -142,7 +144,8 @@ static invar_status render_checked(char **out, size_t *bytes, invar_prompter *p,
     return check_tools(p, messages, *out, *bytes);
 }
 
-static invar_status render(char **out, size_t *bytes, invar_prompter *p, invar_ask *ask)
+static invar_status render(char **out, size_t *bytes, invar_prompt_encoder *p,
+                           invar_completion_request *ask)
 {
     char *messages = NULL, *tools = NULL;
     size_t n_messages = 0, n_tools = 0;
@@ -168,7 +171,7 @@ static invar_status render(char **out, size_t *bytes, invar_prompter *p, invar_a
     return status;
 }
 
-static invar_status make_chat(invar_prompter *p, invar_ask *ask)
+static invar_status make_chat(invar_prompt_encoder *p, invar_completion_request *ask)
 {
     char *text = NULL;
     size_t bytes;
@@ -189,9 +192,10 @@ static invar_status make_chat(invar_prompter *p, invar_ask *ask)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-static invar_status check_prompt(const invar_prompter *p, const invar_ask *ask, int64_t index)
+static invar_status check_prompt(const invar_prompt_encoder *p, const invar_completion_request *ask,
+                                 int64_t index)
 {
-    const invar_ask_prompt *prompt = &ask->prompts[index];
+    const invar_completion_prompt *prompt = &ask->prompts[index];
     int64_t room = room_for_prompt(p, ask);
 
     if (prompt->n_ids < 1)
@@ -212,7 +216,8 @@ static invar_status check_prompt(const invar_prompter *p, const invar_ask *ask, 
 }
 
 /* OpenAI's API and vLLM refuse a length that the context cannot hold; a cut would be silent. */
-static invar_status check_length(const invar_prompter *p, invar_ask *ask, int64_t index)
+static invar_status check_length(const invar_prompt_encoder *p, invar_completion_request *ask,
+                                 int64_t index)
 {
     int64_t n_prompt = ask->prompts[index].n_ids, most = p->options.context - n_prompt;
 
@@ -227,7 +232,7 @@ static invar_status check_length(const invar_prompter *p, invar_ask *ask, int64_
                       most, ask->length);
 }
 
-static invar_status check_stops(const invar_prompter *p, invar_ask *ask)
+static invar_status check_stops(const invar_prompt_encoder *p, invar_completion_request *ask)
 {
     ask->param = "stop_token_ids";
     for (int64_t i = 0; i < ask->sampling.n_stop_ids; i++)
@@ -238,14 +243,14 @@ static invar_status check_stops(const invar_prompter *p, invar_ask *ask)
     return INVAR_OK;
 }
 
-invar_status invar_prompter_make(invar_prompter *p, invar_ask *ask)
+invar_status invar_prompt_encoder_make(invar_prompt_encoder *p, invar_completion_request *ask)
 {
     INVAR_TRY(check_stops(p, ask));
-    if (ask->kind == INVAR_ASK_CHAT)
+    if (ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
         INVAR_TRY(make_chat(p, ask));
-    ask->param = ask->kind == INVAR_ASK_CHAT ? "messages" : "prompt";
+    ask->param = ask->kind == INVAR_COMPLETION_REQUEST_CHAT ? "messages" : "prompt";
     for (int64_t i = 0; i < ask->n_prompts; i++) {
-        invar_ask_prompt *prompt = &ask->prompts[i];
+        invar_completion_prompt *prompt = &ask->prompts[i];
 
         if (prompt->text)
             INVAR_TRY(encode(p, ask, i, prompt->text, prompt->text_bytes));

@@ -14,24 +14,24 @@
 extern "C" {
 #endif
 
-typedef struct invar_prompter invar_prompter;
+typedef struct invar_prompt_encoder invar_prompt_encoder;
 
-typedef struct invar_prompter_options {
+typedef struct invar_prompt_encoder_options {
     const invar_tokenizer *tokenizer; /* borrowed, as all of them */
-    const char *hf_dir;               /* as for invar_template_open */
+    const char *hf_dir;               /* as for invar_chat_template_open */
     const char *template_path;
     const char *template_kwargs;
     int64_t vocab;
     int64_t context;    /* tokens of the longest sequence */
     bool cut_responses; /* a response ends with the context even if the request asks for more */
-} invar_prompter_options;
+} invar_prompt_encoder_options;
 
-invar_status invar_prompter_new(invar_prompter **out,
-                                const invar_prompter_options *options) INVAR_MUST_USE;
-void invar_prompter_free(invar_prompter *prompter);
+invar_status invar_prompt_encoder_new(invar_prompt_encoder **out,
+                                      const invar_prompt_encoder_options *options) INVAR_MUST_USE;
+void invar_prompt_encoder_free(invar_prompt_encoder *prompter);
 
 /* Why there are no chats; NULL: there are. */
-const char *invar_prompter_no_chat(const invar_prompter *prompter);
+const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *prompter);
 
 /*
  * Encodes all prompts of the request and sets the length of a response if the request has none.
@@ -39,7 +39,8 @@ const char *invar_prompter_no_chat(const invar_prompter *prompter);
  * the length that the request asks for exceed the context, or if the request has tools that the
  * chat template does not use.
  */
-invar_status invar_prompter_make(invar_prompter *prompter, invar_ask *ask) INVAR_MUST_USE;
+invar_status invar_prompt_encoder_make(invar_prompt_encoder *prompter,
+                                       invar_completion_request *ask) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,7 @@
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* A name that the same request has again. */
-static invar_status make_id(invar_reply *r)
+static invar_status make_id(invar_completion_response *r)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], *body;
     invar_hasher hasher;
@@ -39,26 +39,30 @@ static invar_status make_id(invar_reply *r)
     invar_free(body);
     invar_digest_format(hex, &digest);
     (void)snprintf(r->id, sizeof r->id, "%s-%s",
-                   r->ask->kind == INVAR_ASK_CHAT ? "chatcmpl" : "cmpl", hex);
+                   r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT ? "chatcmpl" : "cmpl", hex);
     return INVAR_OK;
 }
 
-invar_status invar_reply_init(invar_reply *r, const invar_ask *ask, const invar_ticket *ticket,
-                              const invar_serve_facts *facts, const invar_tokenizer *tokenizer)
+invar_status invar_completion_response_init(invar_completion_response *r,
+                                            const invar_completion_request *ask,
+                                            const invar_generation_request *ticket,
+                                            const invar_server_info *facts,
+                                            const invar_tokenizer *tokenizer)
 {
     int64_t count = ticket->n_prompts * ticket->n;
 
-    *r = (invar_reply){.ask = ask, .ticket = ticket, .facts = facts, .tokenizer = tokenizer};
+    *r = (invar_completion_response){
+        .ask = ask, .ticket = ticket, .facts = facts, .tokenizer = tokenizer};
     INVAR_TRY(invar_alloc((void **)&r->choices, (size_t)count, sizeof *r->choices, "choices"));
     memset(r->choices, 0, (size_t)count * sizeof *r->choices);
     r->n_choices = count;
     return make_id(r);
 }
 
-void invar_reply_release(invar_reply *r)
+void invar_completion_response_release(invar_completion_response *r)
 {
     for (int64_t i = 0; i < r->n_choices; i++) {
-        invar_voice_release(&r->choices[i].voice);
+        invar_detokenizer_release(&r->choices[i].voice);
         invar_free(r->choices[i].tokens);
         invar_free(r->choices[i].logp);
         invar_free(r->choices[i].ends);
@@ -82,7 +86,7 @@ static invar_status widen(void **out, void *list, int64_t count, int64_t room, s
     return INVAR_OK;
 }
 
-static invar_status make_room(invar_reply_choice *c, int64_t count)
+static invar_status make_room(invar_response_choice *c, int64_t count)
 {
     int64_t room = c->room ? c->room : FIRST_ROOM;
 
@@ -97,12 +101,12 @@ static invar_status make_room(invar_reply_choice *c, int64_t count)
     return INVAR_OK;
 }
 
-invar_status invar_reply_copy(invar_reply *r)
+invar_status invar_completion_response_copy(invar_completion_response *r)
 {
     r->known = 0;
     for (int64_t i = 0; i < r->n_choices; i++) {
-        const invar_ticket_choice *from = &r->ticket->choices[i];
-        invar_reply_choice *to = &r->choices[i];
+        const invar_generation_choice *from = &r->ticket->choices[i];
+        invar_response_choice *to = &r->choices[i];
         int64_t fresh = from->count - to->count;
 
         INVAR_TRY(make_room(to, from->count));
@@ -119,17 +123,18 @@ invar_status invar_reply_copy(invar_reply *r)
 }
 
 /* The texts of tokens that were copied. */
-static invar_status speak(invar_reply *r, invar_reply_choice *c, bool done)
+static invar_status speak(invar_completion_response *r, invar_response_choice *c, bool done)
 {
     while (c->voice.tokens < c->count) {
         int64_t i = c->voice.tokens;
 
-        INVAR_TRY(invar_voice_take(&c->voice, r->tokenizer, &r->ask->sampling, c->tokens[i]));
+        INVAR_TRY(invar_detokenizer_take(&c->voice, r->tokenizer, &r->ask->sampling, c->tokens[i]));
         c->ends[i] = invar_text_stream_whole(&c->voice.stream) ? c->voice.stream.bytes : OPEN;
     }
     if (done && c->finish == INVAR_FINISH_NONE)
         c->finish = INVAR_FINISH_LENGTH; // none was asked for
-    return c->finish == INVAR_FINISH_NONE ? INVAR_OK : invar_voice_finish(&c->voice, r->tokenizer);
+    return c->finish == INVAR_FINISH_NONE ? INVAR_OK
+                                          : invar_detokenizer_finish(&c->voice, r->tokenizer);
 }
 
 /* ---- pieces of JSON -------------------------------------------------------------------------- */
@@ -154,7 +159,7 @@ static void put_number(invar_json_text *out, const char *key, int64_t value)
     invar_json_text_int(out, value);
 }
 
-static void put_fingerprint(invar_json_text *out, const invar_serve_facts *f)
+static void put_fingerprint(invar_json_text *out, const invar_server_info *f)
 {
     char hex[INVAR_DIGEST_HEX_SIZE], text[96];
     invar_hasher hasher;
@@ -171,9 +176,9 @@ static void put_fingerprint(invar_json_text *out, const invar_serve_facts *f)
     put_named(out, "system_fingerprint", text);
 }
 
-static void put_head(invar_json_text *out, const invar_reply *r, bool event)
+static void put_head(invar_json_text *out, const invar_completion_response *r, bool event)
 {
-    bool chat = r->ask->kind == INVAR_ASK_CHAT;
+    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
 
     invar_json_text_open(out, '{');
     put_named(out, "id", r->id);
@@ -186,7 +191,7 @@ static void put_head(invar_json_text *out, const invar_reply *r, bool event)
     put_fingerprint(out, r->facts);
 }
 
-static void put_usage(invar_json_text *out, const invar_reply *r)
+static void put_usage(invar_json_text *out, const invar_completion_response *r)
 {
     int64_t prompts = 0;
 
@@ -201,10 +206,10 @@ static void put_usage(invar_json_text *out, const invar_reply *r)
 }
 
 /* The coordinates of choices: whoever has them makes these again. */
-static void put_coordinates(invar_json_text *out, const invar_reply *r, int64_t first,
+static void put_coordinates(invar_json_text *out, const invar_completion_response *r, int64_t first,
                             int64_t count)
 {
-    const invar_serve_facts *f = r->facts;
+    const invar_server_info *f = r->facts;
 
     invar_json_text_key(out, "invar");
     invar_json_text_open(out, '{');
@@ -265,7 +270,7 @@ static void put_bytes_as_text(invar_json_text *out, const char *bytes, size_t co
     invar_free(text);
 }
 
-static void put_token(invar_json_text *out, const invar_reply *r, int32_t token)
+static void put_token(invar_json_text *out, const invar_completion_response *r, int32_t token)
 {
     size_t count;
     const char *bytes = invar_tokenizer_bytes(&count, r->tokenizer, token);
@@ -274,7 +279,7 @@ static void put_token(invar_json_text *out, const invar_reply *r, int32_t token)
 }
 
 /* Characters of the token as it is written; of a response without its special tokens none. */
-static int64_t token_width(const invar_reply *r, const span *s, int32_t token)
+static int64_t token_width(const invar_completion_response *r, const span *s, int32_t token)
 {
     size_t count;
     const char *bytes = invar_tokenizer_bytes(&count, r->tokenizer, token);
@@ -292,8 +297,8 @@ static int64_t token_width(const invar_reply *r, const span *s, int32_t token)
 }
 
 /* Lists beside each other, as completions have them. */
-static void put_lists(invar_json_text *out, const invar_reply *r, const span *spans, int n,
-                      int64_t *offset)
+static void put_lists(invar_json_text *out, const invar_completion_response *r, const span *spans,
+                      int n, int64_t *offset)
 {
     invar_json_text_open(out, '{');
     invar_json_text_key(out, "tokens");
@@ -321,7 +326,7 @@ static void put_lists(invar_json_text *out, const invar_reply *r, const span *sp
 }
 
 /* A list of objects, as chats have them. */
-static void put_objects(invar_json_text *out, const invar_reply *r, const span *s)
+static void put_objects(invar_json_text *out, const invar_completion_response *r, const span *s)
 {
     invar_json_text_open(out, '{');
     invar_json_text_key(out, "content");
@@ -348,11 +353,11 @@ static void put_objects(invar_json_text *out, const invar_reply *r, const span *
 }
 
 /* Members of a choice about its tokens up to `until` and, where they come first, the prompt's. */
-static void put_tokens(invar_json_text *out, const invar_reply *r, int64_t index, int64_t until,
-                       bool first)
+static void put_tokens(invar_json_text *out, const invar_completion_response *r, int64_t index,
+                       int64_t until, bool first)
 {
-    invar_reply_choice *c = &r->choices[index];
-    const invar_ticket_prompt *prompt = &r->ticket->prompts[index / r->ticket->n];
+    invar_response_choice *c = &r->choices[index];
+    const invar_generation_prompt *prompt = &r->ticket->prompts[index / r->ticket->n];
     const span spans[2] = {
         {prompt->tokens, prompt->logp, prompt->count, true},
         {c->tokens + c->written, c->logp + c->written, until - c->written, false}};
@@ -361,7 +366,7 @@ static void put_tokens(invar_json_text *out, const invar_reply *r, int64_t index
     invar_json_text_key(out, "logprobs");
     if (!r->ask->logprobs || (!echo && spans[1].count == 0))
         invar_json_text_null(out);
-    else if (r->ask->kind == INVAR_ASK_CHAT)
+    else if (r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
         put_objects(out, r, &spans[1]);
     else
         put_lists(out, r, spans + !echo, 1 + echo, &c->offset);
@@ -378,7 +383,8 @@ static void put_tokens(invar_json_text *out, const invar_reply *r, int64_t index
 
 /* ---- tool calls ------------------------------------------------------------------------------ */
 
-static void put_call_id(invar_json_text *out, const invar_reply *r, int64_t choice, size_t number)
+static void put_call_id(invar_json_text *out, const invar_completion_response *r, int64_t choice,
+                        size_t number)
 {
     const uint64_t place[2] = {(uint64_t)choice, number};
     char hex[INVAR_DIGEST_HEX_SIZE], id[48];
@@ -394,8 +400,8 @@ static void put_call_id(invar_json_text *out, const invar_reply *r, int64_t choi
     put_named(out, "id", id);
 }
 
-static void put_calls(invar_json_text *out, const invar_reply *r, int64_t choice,
-                      const invar_calls *calls, bool event)
+static void put_calls(invar_json_text *out, const invar_completion_response *r, int64_t choice,
+                      const invar_tool_calls *calls, bool event)
 {
     const json_t *call;
     size_t i;
@@ -419,20 +425,21 @@ static void put_calls(invar_json_text *out, const invar_reply *r, int64_t choice
     invar_json_text_close(out, ']');
 }
 
-static bool may_call(const invar_reply *r)
+static bool may_call(const invar_completion_response *r)
 {
     return r->ask->tools != NULL;
 }
 
 /* Of a choice that is finished; none where nobody offered tools. */
-static invar_status find_calls(invar_calls *out, const invar_reply *r, const invar_reply_choice *c)
+static invar_status find_calls(invar_tool_calls *out, const invar_completion_response *r,
+                               const invar_response_choice *c)
 {
-    *out = (invar_calls){.text_bytes = c->voice.end};
-    return may_call(r) ? invar_calls_read(out, invar_voice_text(&c->voice), c->voice.end)
+    *out = (invar_tool_calls){.text_bytes = c->voice.end};
+    return may_call(r) ? invar_tool_calls_read(out, invar_detokenizer_text(&c->voice), c->voice.end)
                        : INVAR_OK;
 }
 
-static const char *reason(const invar_reply_choice *c, const invar_calls *calls)
+static const char *reason(const invar_response_choice *c, const invar_tool_calls *calls)
 {
     return calls->list && c->finish == INVAR_FINISH_STOP ? "tool_calls"
                                                          : invar_finish_name(c->finish);
@@ -441,9 +448,10 @@ static const char *reason(const invar_reply_choice *c, const invar_calls *calls)
 /* ---- whole ----------------------------------------------------------------------------------- */
 
 /* The prompt as it was given; tokens are decoded. The caller owns *out (invar_free). */
-static invar_status prompt_text(char **out, size_t *bytes, const invar_reply *r, int64_t prompt)
+static invar_status prompt_text(char **out, size_t *bytes, const invar_completion_response *r,
+                                int64_t prompt)
 {
-    const invar_ask_prompt *p = &r->ask->prompts[prompt];
+    const invar_completion_prompt *p = &r->ask->prompts[prompt];
 
     *out = NULL;
     *bytes = 0;
@@ -458,9 +466,10 @@ static invar_status prompt_text(char **out, size_t *bytes, const invar_reply *r,
 }
 
 /* The echo and the text behind it. */
-static invar_status put_whole_text(invar_json_text *out, const invar_reply *r, int64_t index)
+static invar_status put_whole_text(invar_json_text *out, const invar_completion_response *r,
+                                   int64_t index)
 {
-    const invar_voice *voice = &r->choices[index].voice;
+    const invar_detokenizer *voice = &r->choices[index].voice;
     char *echo = NULL, *text = NULL;
     size_t bytes;
     invar_status status = prompt_text(&echo, &bytes, r, index / r->ticket->n);
@@ -470,7 +479,7 @@ static invar_status put_whole_text(invar_json_text *out, const invar_reply *r, i
     if (status == INVAR_OK) {
         if (bytes > 0)
             memcpy(text, echo, bytes);
-        memcpy(text + bytes, invar_voice_text(voice), voice->end);
+        memcpy(text + bytes, invar_detokenizer_text(voice), voice->end);
         invar_json_text_key(out, "text");
         invar_json_text_string(out, text, bytes + voice->end);
     }
@@ -479,8 +488,8 @@ static invar_status put_whole_text(invar_json_text *out, const invar_reply *r, i
     return status;
 }
 
-static void put_message(invar_json_text *out, const invar_reply *r, int64_t index,
-                        const invar_calls *calls)
+static void put_message(invar_json_text *out, const invar_completion_response *r, int64_t index,
+                        const invar_tool_calls *calls)
 {
     invar_json_text_key(out, "message");
     invar_json_text_open(out, '{');
@@ -489,35 +498,36 @@ static void put_message(invar_json_text *out, const invar_reply *r, int64_t inde
     if (calls->list && calls->text_bytes == 0)
         invar_json_text_null(out);
     else
-        invar_json_text_string(out, invar_voice_text(&r->choices[index].voice), calls->text_bytes);
+        invar_json_text_string(out, invar_detokenizer_text(&r->choices[index].voice),
+                               calls->text_bytes);
     put_named(out, "refusal", NULL);
     if (calls->list)
         put_calls(out, r, index, calls, false);
     invar_json_text_close(out, '}');
 }
 
-static invar_status put_choice(invar_json_text *out, invar_reply *r, int64_t index)
+static invar_status put_choice(invar_json_text *out, invar_completion_response *r, int64_t index)
 {
-    invar_reply_choice *c = &r->choices[index];
-    invar_calls calls = {0};
+    invar_response_choice *c = &r->choices[index];
+    invar_tool_calls calls = {0};
     invar_status status;
 
     INVAR_TRY(speak(r, c, true));
     status = find_calls(&calls, r, c);
     invar_json_text_open(out, '{');
     put_number(out, "index", index);
-    if (status == INVAR_OK && r->ask->kind == INVAR_ASK_CHAT)
+    if (status == INVAR_OK && r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
         put_message(out, r, index, &calls);
     else if (status == INVAR_OK)
         status = put_whole_text(out, r, index);
     put_tokens(out, r, index, c->count, true);
     put_named(out, "finish_reason", reason(c, &calls));
     invar_json_text_close(out, '}');
-    invar_calls_release(&calls);
+    invar_tool_calls_release(&calls);
     return status;
 }
 
-invar_status invar_reply_whole(invar_json_text *out, invar_reply *r)
+invar_status invar_completion_response_whole(invar_json_text *out, invar_completion_response *r)
 {
     put_head(out, r, false);
     invar_json_text_key(out, "choices");
@@ -553,7 +563,7 @@ static void end_event(invar_json_text *out, invar_json_text *event)
 }
 
 /* The head of an event about a choice, up to its text. */
-static void open_choice(invar_json_text *event, const invar_reply *r, int64_t index)
+static void open_choice(invar_json_text *event, const invar_completion_response *r, int64_t index)
 {
     put_head(event, r, true);
     invar_json_text_key(event, "choices");
@@ -563,7 +573,7 @@ static void open_choice(invar_json_text *event, const invar_reply *r, int64_t in
 }
 
 /* `why` NULL: it goes on. */
-static void close_choice(invar_json_text *event, const invar_reply *r, int64_t index,
+static void close_choice(invar_json_text *event, const invar_completion_response *r, int64_t index,
                          const char *why)
 {
     put_named(event, "finish_reason", why);
@@ -577,10 +587,10 @@ static void close_choice(invar_json_text *event, const invar_reply *r, int64_t i
 }
 
 /* What a choice says, in the form of its route. */
-static void put_said(invar_json_text *event, const invar_reply *r, const char *text, size_t bytes,
-                     bool role)
+static void put_said(invar_json_text *event, const invar_completion_response *r, const char *text,
+                     size_t bytes, bool role)
 {
-    bool chat = r->ask->kind == INVAR_ASK_CHAT;
+    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
 
     if (chat) {
         invar_json_text_key(event, "delta");
@@ -595,11 +605,11 @@ static void put_said(invar_json_text *event, const invar_reply *r, const char *t
 }
 
 /* The first event of a choice: the role in a chat, the echo of a text. */
-static invar_status say_first(invar_json_text *out, invar_json_text *event, invar_reply *r,
-                              int64_t index)
+static invar_status say_first(invar_json_text *out, invar_json_text *event,
+                              invar_completion_response *r, int64_t index)
 {
-    invar_reply_choice *c = &r->choices[index];
-    bool chat = r->ask->kind == INVAR_ASK_CHAT;
+    invar_response_choice *c = &r->choices[index];
+    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
     char *echo;
     size_t bytes;
 
@@ -623,7 +633,7 @@ static invar_status say_first(invar_json_text *out, invar_json_text *event, inva
  * So many tokens begin before byte `end` of the text. Tokens that share a character begin together,
  * and tokens without a text begin where the next one does.
  */
-static int64_t tokens_before(const invar_reply_choice *c, size_t end)
+static int64_t tokens_before(const invar_response_choice *c, size_t end)
 {
     size_t begin = c->voice.said;
     int64_t i = c->written;
@@ -635,16 +645,16 @@ static int64_t tokens_before(const invar_reply_choice *c, size_t end)
 }
 
 /* Text up to byte `end`, with its tokens. */
-static void say_text(invar_json_text *out, invar_json_text *event, invar_reply *r, int64_t index,
-                     size_t end)
+static void say_text(invar_json_text *out, invar_json_text *event, invar_completion_response *r,
+                     int64_t index, size_t end)
 {
-    invar_voice *voice = &r->choices[index].voice;
+    invar_detokenizer *voice = &r->choices[index].voice;
 
     if (end <= voice->said)
         return;
     begin_event(out, event);
     open_choice(event, r, index);
-    put_said(event, r, invar_voice_text(voice) + voice->said, end - voice->said, false);
+    put_said(event, r, invar_detokenizer_text(voice) + voice->said, end - voice->said, false);
     put_tokens(event, r, index, tokens_before(&r->choices[index], end), false);
     close_choice(event, r, index, NULL);
     end_event(out, event);
@@ -652,10 +662,10 @@ static void say_text(invar_json_text *out, invar_json_text *event, invar_reply *
 }
 
 /* What may be said by now: the tokens whose text lies in the first `ready` bytes. */
-static void say_more(invar_json_text *out, invar_json_text *event, invar_reply *r, int64_t index,
-                     size_t ready)
+static void say_more(invar_json_text *out, invar_json_text *event, invar_completion_response *r,
+                     int64_t index, size_t ready)
 {
-    const invar_reply_choice *c = &r->choices[index];
+    const invar_response_choice *c = &r->choices[index];
     size_t end = c->voice.said;
 
     for (int64_t i = c->written; i < c->count && ready > c->voice.said; i++)
@@ -664,10 +674,11 @@ static void say_more(invar_json_text *out, invar_json_text *event, invar_reply *
     say_text(out, event, r, index, end);
 }
 
-static void say_calls(invar_json_text *out, invar_json_text *event, const invar_reply *r,
-                      int64_t index, const invar_calls *calls)
+static void say_calls(invar_json_text *out, invar_json_text *event,
+                      const invar_completion_response *r, int64_t index,
+                      const invar_tool_calls *calls)
 {
-    const invar_reply_choice *c = &r->choices[index];
+    const invar_response_choice *c = &r->choices[index];
 
     begin_event(out, event);
     open_choice(event, r, index);
@@ -681,12 +692,12 @@ static void say_calls(invar_json_text *out, invar_json_text *event, const invar_
 }
 
 /* The last event of a choice, with the tokens that are left: they have no text. */
-static void say_end(invar_json_text *out, invar_json_text *event, const invar_reply *r,
-                    int64_t index, const char *why)
+static void say_end(invar_json_text *out, invar_json_text *event,
+                    const invar_completion_response *r, int64_t index, const char *why)
 {
     begin_event(out, event);
     open_choice(event, r, index);
-    if (r->ask->kind == INVAR_ASK_CHAT) {
+    if (r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT) {
         invar_json_text_key(event, "delta");
         invar_json_text_open(event, '{');
         invar_json_text_close(event, '}');
@@ -698,11 +709,11 @@ static void say_end(invar_json_text *out, invar_json_text *event, const invar_re
     end_event(out, event);
 }
 
-static invar_status say_rest(invar_json_text *out, invar_json_text *event, invar_reply *r,
-                             int64_t index)
+static invar_status say_rest(invar_json_text *out, invar_json_text *event,
+                             invar_completion_response *r, int64_t index)
 {
-    invar_reply_choice *c = &r->choices[index];
-    invar_calls calls;
+    invar_response_choice *c = &r->choices[index];
+    invar_tool_calls calls;
     invar_status status = find_calls(&calls, r, c);
 
     if (status == INVAR_OK) {
@@ -712,14 +723,14 @@ static invar_status say_rest(invar_json_text *out, invar_json_text *event, invar
         say_end(out, event, r, index, reason(c, &calls));
         c->ended = true;
     }
-    invar_calls_release(&calls);
+    invar_tool_calls_release(&calls);
     return status;
 }
 
-static invar_status say_choice(invar_json_text *out, invar_json_text *event, invar_reply *r,
-                               int64_t index, bool done)
+static invar_status say_choice(invar_json_text *out, invar_json_text *event,
+                               invar_completion_response *r, int64_t index, bool done)
 {
-    invar_reply_choice *c = &r->choices[index];
+    invar_response_choice *c = &r->choices[index];
 
     if (c->ended || (c->count == 0 && !done))
         return INVAR_OK;
@@ -727,11 +738,13 @@ static invar_status say_choice(invar_json_text *out, invar_json_text *event, inv
     INVAR_TRY(say_first(out, event, r, index));
     if (c->finish != INVAR_FINISH_NONE)
         return say_rest(out, event, r, index);
-    say_more(out, event, r, index, invar_voice_ready(&c->voice, &r->ask->sampling, may_call(r)));
+    say_more(out, event, r, index,
+             invar_detokenizer_ready(&c->voice, &r->ask->sampling, may_call(r)));
     return INVAR_OK;
 }
 
-static void say_usage(invar_json_text *out, invar_json_text *event, const invar_reply *r)
+static void say_usage(invar_json_text *out, invar_json_text *event,
+                      const invar_completion_response *r)
 {
     begin_event(out, event);
     put_head(event, r, true);
@@ -743,7 +756,8 @@ static void say_usage(invar_json_text *out, invar_json_text *event, const invar_
     end_event(out, event);
 }
 
-invar_status invar_reply_events(invar_json_text *out, invar_reply *r, bool done)
+invar_status invar_completion_response_events(invar_json_text *out, invar_completion_response *r,
+                                              bool done)
 {
     static const char last[] = "data: [DONE]\n\n";
     invar_json_text event = {0};
@@ -763,7 +777,7 @@ invar_status invar_reply_events(invar_json_text *out, invar_reply *r, bool done)
 
 /* ---- beside choices -------------------------------------------------------------------------- */
 
-void invar_reply_put_error(invar_json_text *out, const invar_reply_error *e)
+void invar_completion_response_put_error(invar_json_text *out, const invar_response_error *e)
 {
     invar_json_text_open(out, '{');
     invar_json_text_key(out, "error");
@@ -776,7 +790,7 @@ void invar_reply_put_error(invar_json_text *out, const invar_reply_error *e)
     invar_json_text_close(out, '}');
 }
 
-void invar_reply_put_model(invar_json_text *out, const invar_serve_facts *f)
+void invar_completion_response_put_model(invar_json_text *out, const invar_server_info *f)
 {
     invar_json_text_open(out, '{');
     put_named(out, "id", f->model);
@@ -788,13 +802,13 @@ void invar_reply_put_model(invar_json_text *out, const invar_serve_facts *f)
     invar_json_text_close(out, '}');
 }
 
-void invar_reply_put_models(invar_json_text *out, const invar_serve_facts *f)
+void invar_completion_response_put_models(invar_json_text *out, const invar_server_info *f)
 {
     invar_json_text_open(out, '{');
     put_named(out, "object", "list");
     invar_json_text_key(out, "data");
     invar_json_text_open(out, '[');
-    invar_reply_put_model(out, f);
+    invar_completion_response_put_model(out, f);
     invar_json_text_close(out, ']');
     invar_json_text_close(out, '}');
 }

@@ -41,13 +41,13 @@ struct invar_server {
     pthread_cond_t given_back; /* some of these were */
     pthread_mutex_t queue;     /* who holds it is the only one that waits for them */
     bool closing;
-    invar_serve_meter meter; /* under the lock */
+    invar_server_metrics meter; /* under the lock */
 };
 
 /* ---- replies that are no choices ------------------------------------------------------------- */
 
 /* The text becomes the body of the reply; a text that failed breaks the reply off. */
-static void give(invar_serve_exchange *e, int status, invar_json_text *text)
+static void give(invar_http_transaction *e, int status, invar_json_text *text)
 {
     e->status = text->status == INVAR_OK ? status : 500;
     e->type = TYPE_JSON;
@@ -55,18 +55,18 @@ static void give(invar_serve_exchange *e, int status, invar_json_text *text)
     e->reply_bytes = text->status == INVAR_OK ? text->bytes : 0;
 }
 
-static void refuse(invar_serve_exchange *e, int status, const invar_reply_error *error)
+static void refuse(invar_http_transaction *e, int status, const invar_response_error *error)
 {
     invar_json_text text = {0};
 
-    invar_reply_put_error(&text, error);
+    invar_completion_response_put_error(&text, error);
     give(e, status, &text);
 }
 
-static void refuse_failed(invar_serve_exchange *e, const invar_error *error, const char *param)
+static void refuse_failed(invar_http_transaction *e, const invar_error *error, const char *param)
 {
     int http;
-    const invar_reply_error told = invar_talk_error(&http, error, param);
+    const invar_response_error told = invar_active_request_error(&http, error, param);
 
     e->retry_after = http == 429 || http == 503 ? RETRY_SECONDS : 0;
     refuse(e, http, &told);
@@ -79,7 +79,7 @@ static void refuse_failed(invar_serve_exchange *e, const invar_error *error, con
  * back. Waits for what others give back. Returns INVAR_E_BUSY if other requests keep too much
  * memory, and INVAR_E_INVALID if the request alone needs more than all may have.
  */
-static invar_status reserve(invar_server *s, invar_serve_exchange *e, uint64_t bytes, bool keep)
+static invar_status reserve(invar_server *s, invar_http_transaction *e, uint64_t bytes, bool keep)
 {
     int64_t most = s->options.memory > 0 ? s->options.memory : INT64_MAX;
     bool alone, fits;
@@ -109,7 +109,7 @@ static invar_status reserve(invar_server *s, invar_serve_exchange *e, uint64_t b
                       "other requests have the memory that this one needs: try again later");
 }
 
-static void give_back(invar_server *s, invar_serve_exchange *e)
+static void give_back(invar_server *s, invar_http_transaction *e)
 {
     (void)pthread_mutex_lock(&s->lock);
     s->memory -= e->memory;
@@ -131,7 +131,7 @@ static void keep_no_large_blocks(const invar_server *s)
 #endif
 }
 
-static void keep_no_small_blocks(const invar_server *s, const invar_serve_exchange *e)
+static void keep_no_small_blocks(const invar_server *s, const invar_http_transaction *e)
 {
 #ifdef __GLIBC__
     if (s->options.memory > 0 && e->memory >= LARGE_BYTES)
@@ -145,7 +145,7 @@ static void keep_no_small_blocks(const invar_server *s, const invar_serve_exchan
 /* A request whose memory is counted. */
 typedef struct account {
     invar_server *server;
-    invar_serve_exchange *exchange;
+    invar_http_transaction *exchange;
 } account;
 
 static invar_status reserve_for(void *payload, uint64_t bytes, bool keep)
@@ -166,9 +166,11 @@ static void give_back_for(void *payload, uint64_t bytes)
 }
 
 /* Refuses a body whose parsing would take too much memory, before it is parsed. */
-static invar_status reserve_parse(invar_server *s, invar_serve_exchange *e, invar_ask_kind kind)
+static invar_status reserve_parse(invar_server *s, invar_http_transaction *e,
+                                  invar_completion_kind kind)
 {
-    uint64_t trees = kind == INVAR_ASK_CHAT ? 2 : 1; // messages are copied, and changed
+    uint64_t trees =
+        kind == INVAR_COMPLETION_REQUEST_CHAT ? 2 : 1; // messages are copied, and changed
     size_t values = invar_json_count(e->body, e->bytes);
     size_t most = MOST_VALUES + (size_t)s->options.facts->context;
 
@@ -191,81 +193,83 @@ static const char *key_of(const char *given)
                                                                    : NULL;
 }
 
-static void end_talk(invar_server *s, invar_talk *t)
+static void end_talk(invar_server *s, invar_active_request *t)
 {
-    const invar_ticket *ticket = invar_talk_withdraw(t);
+    const invar_generation_request *ticket = invar_active_request_withdraw(t);
 
     if (ticket) {
         (void)pthread_mutex_lock(&s->lock);
-        invar_serve_meter_ticket(&s->meter, ticket);
+        invar_server_metrics_ticket(&s->meter, ticket);
         (void)pthread_mutex_unlock(&s->lock);
     }
-    invar_talk_free(t);
+    invar_active_request_free(t);
 }
 
-static void answer_ask(invar_server *s, invar_serve_exchange *e, invar_ask_kind kind)
+static void answer_ask(invar_server *s, invar_http_transaction *e, invar_completion_kind kind)
 {
-    invar_talk *t = NULL;
+    invar_active_request *t = NULL;
     account holder = {s, e};
     const invar_serve_memory memory = {&holder, reserve_for, give_back_for};
     invar_json_text text = {0};
     invar_status status = reserve_parse(s, e, kind);
 
     if (status == INVAR_OK)
-        status = invar_talk_new(&t, &s->options, s->http, e->connection);
+        status = invar_active_request_new(&t, &s->options, s->http, e->connection);
     if (status == INVAR_OK)
-        status = invar_talk_begin(t, kind, key_of(e->authorization), e->body, e->bytes, &memory);
-    if (status == INVAR_OK && invar_talk_is_stream(t)) {
+        status = invar_active_request_begin(t, kind, key_of(e->authorization), e->body, e->bytes,
+                                            &memory);
+    if (status == INVAR_OK && invar_active_request_is_stream(t)) {
         e->status = 200;
         e->type = TYPE_EVENTS;
         e->stream = t;
         return;
     }
     if (status == INVAR_OK)
-        status = invar_talk_whole(&text, t);
+        status = invar_active_request_whole(&text, t);
     if (status == INVAR_OK) {
         give(e, 200, &text);
     } else {
-        refuse_failed(e, invar_error_last(), t ? invar_talk_param(t) : NULL);
+        refuse_failed(e, invar_error_last(), t ? invar_active_request_param(t) : NULL);
         invar_json_text_release(&text);
     }
     if (t)
         end_talk(s, t);
 }
 
-static void answer_text(invar_server *s, invar_serve_exchange *e)
+static void answer_text(invar_server *s, invar_http_transaction *e)
 {
-    answer_ask(s, e, INVAR_ASK_TEXT);
+    answer_ask(s, e, INVAR_COMPLETION_REQUEST_TEXT);
 }
 
-static void answer_chat(invar_server *s, invar_serve_exchange *e)
+static void answer_chat(invar_server *s, invar_http_transaction *e)
 {
-    answer_ask(s, e, INVAR_ASK_CHAT);
+    answer_ask(s, e, INVAR_COMPLETION_REQUEST_CHAT);
 }
 
-static void answer_models(invar_server *s, invar_serve_exchange *e)
+static void answer_models(invar_server *s, invar_http_transaction *e)
 {
     invar_json_text text = {0};
 
-    invar_reply_put_models(&text, s->options.facts);
+    invar_completion_response_put_models(&text, s->options.facts);
     give(e, 200, &text);
 }
 
-static void answer_model(invar_server *s, invar_serve_exchange *e)
+static void answer_model(invar_server *s, invar_http_transaction *e)
 {
     invar_json_text text = {0};
 
     if (strcmp(e->path + strlen(MODELS) + 1, s->options.facts->model) != 0) {
         refuse(e, 404,
-               &(invar_reply_error){"there is no such model here; " MODELS " lists what there is",
-                                    "invalid_request_error", "model", "model_not_found"});
+               &(invar_response_error){"there is no such model here; " MODELS
+                                       " lists what there is",
+                                       "invalid_request_error", "model", "model_not_found"});
         return;
     }
-    invar_reply_put_model(&text, s->options.facts);
+    invar_completion_response_put_model(&text, s->options.facts);
     give(e, 200, &text);
 }
 
-static void answer_health(invar_server *s, invar_serve_exchange *e)
+static void answer_health(invar_server *s, invar_http_transaction *e)
 {
     invar_json_text text = {0};
 
@@ -273,17 +277,17 @@ static void answer_health(invar_server *s, invar_serve_exchange *e)
     invar_json_text_key(&text, "status");
     invar_json_text_string(&text, "ok", 2);
     invar_json_text_key(&text, "requests");
-    invar_json_text_int(&text, invar_dispatch_load(s->options.dispatch));
+    invar_json_text_int(&text, invar_inference_engine_load(s->options.dispatch));
     invar_json_text_close(&text, '}');
     give(e, 200, &text);
 }
 
-static void answer_metrics(invar_server *s, invar_serve_exchange *e);
+static void answer_metrics(invar_server *s, invar_http_transaction *e);
 
 typedef struct route {
     const char *path;
     const char *method;
-    void (*answer)(invar_server *server, invar_serve_exchange *exchange);
+    void (*answer)(invar_server *server, invar_http_transaction *exchange);
     bool open;   /* needs no key */
     bool prefix; /* more follows */
 } route;
@@ -308,7 +312,7 @@ static const route *find_route(const char *path)
     return NULL;
 }
 
-static void answer_metrics(invar_server *s, invar_serve_exchange *e)
+static void answer_metrics(invar_server *s, invar_http_transaction *e)
 {
     const char *paths[ROUTES + 1];
     invar_json_text text = {0};
@@ -317,8 +321,8 @@ static void answer_metrics(invar_server *s, invar_serve_exchange *e)
         paths[i] = routes[i].path;
     paths[ROUTES] = "other";
     (void)pthread_mutex_lock(&s->lock);
-    invar_serve_meter_write(&text, &s->meter, paths, ROUTES + 1, s->options.facts,
-                            invar_dispatch_load(s->options.dispatch));
+    invar_server_metrics_write(&text, &s->meter, paths, ROUTES + 1, s->options.facts,
+                               invar_inference_engine_load(s->options.dispatch));
     (void)pthread_mutex_unlock(&s->lock);
     give(e, 200, &text);
     e->type = INVAR_PROMETHEUS_TYPE;
@@ -341,7 +345,7 @@ static bool is_at(const char *host, const char *name, uint16_t port)
  * A page in a browser can send requests to a loopback server that asks for no key, under a name of
  * its own that resolves to 127.0.0.1 (DNS rebinding). Its header Host shows that name.
  */
-static bool asked_here(const invar_server *s, const invar_serve_exchange *e)
+static bool asked_here(const invar_server *s, const invar_http_transaction *e)
 {
     const invar_server_options *o = &s->options;
 
@@ -363,7 +367,7 @@ static bool same_key(const char *given, const char *key)
 static bool knows(void *payload, const char *authorization)
 {
     const invar_server *s = payload;
-    const invar_server_gate *gate = &s->options.gate;
+    const invar_server_session_hooks *gate = &s->options.gate;
     const char *given = key_of(authorization);
 
     if (gate->knows)
@@ -384,7 +388,7 @@ static bool asks_for_key(const invar_server *s)
     return s->options.gate.knows || s->options.key;
 }
 
-static bool may_ask(const invar_server *s, invar_serve_exchange *e)
+static bool may_ask(const invar_server *s, invar_http_transaction *e)
 {
     const route *r = find_route(e->path);
     char why[INVAR_SERVER_NOT_HERE_SIZE];
@@ -393,18 +397,19 @@ static bool may_ask(const invar_server *s, invar_serve_exchange *e)
         invar_server_not_here(why, s->port);
         why[strcspn(why, "\n")] = '\0';
         refuse(e, 403,
-               &(invar_reply_error){why, "invalid_request_error", NULL, "host_not_allowed"});
+               &(invar_response_error){why, "invalid_request_error", NULL, "host_not_allowed"});
         return false;
     }
     if (!r) {
         refuse(e, 404,
-               &(invar_reply_error){"there is no such route; docs/serve.md lists them",
-                                    "invalid_request_error", NULL, "not_found"});
+               &(invar_response_error){"there is no such route; docs/serve.md lists them",
+                                       "invalid_request_error", NULL, "not_found"});
         return false;
     }
     if (!r->open && asks_for_key(s) && !e->keyed) {
-        refuse(e, 401,
-               &(invar_reply_error){"the header 'Authorization: Bearer KEY' is missing, or its key "
+        refuse(
+            e, 401,
+            &(invar_response_error){"the header 'Authorization: Bearer KEY' is missing, or its key "
                                     "is another one",
                                     "invalid_request_error", NULL, "invalid_api_key"});
         return false;
@@ -413,19 +418,19 @@ static bool may_ask(const invar_server *s, invar_serve_exchange *e)
         (void)snprintf(why, sizeof why, "%s takes %s alone", r->path, r->method);
         e->allow = r->method;
         refuse(e, 405,
-               &(invar_reply_error){why, "invalid_request_error", NULL, "method_not_allowed"});
+               &(invar_response_error){why, "invalid_request_error", NULL, "method_not_allowed"});
         return false;
     }
     if (e->announced > (uint64_t)s->options.most_body) {
         (void)snprintf(why, sizeof why, "the request has more than %" PRId64 " bytes",
                        s->options.most_body);
-        refuse(e, 413, &(invar_reply_error){why, "invalid_request_error", NULL, "too_large"});
+        refuse(e, 413, &(invar_response_error){why, "invalid_request_error", NULL, "too_large"});
         return false;
     }
     if (strcmp(e->method, "POST") == 0 && !is_json(e->content_type)) {
         refuse(e, 400,
-               &(invar_reply_error){"the header 'Content-Type: application/json' is missing",
-                                    "invalid_request_error", NULL, "invalid_content_type"});
+               &(invar_response_error){"the header 'Content-Type: application/json' is missing",
+                                       "invalid_request_error", NULL, "invalid_content_type"});
         return false;
     }
     return true;
@@ -433,16 +438,16 @@ static bool may_ask(const invar_server *s, invar_serve_exchange *e)
 
 /* ---- what the module calls ------------------------------------------------------------------- */
 
-static void count_reply(invar_server *s, const invar_serve_exchange *e)
+static void count_reply(invar_server *s, const invar_http_transaction *e)
 {
     const route *r = find_route(e->path);
 
     (void)pthread_mutex_lock(&s->lock);
-    invar_serve_meter_reply(&s->meter, r ? (int)(r - routes) : ROUTES, e->status);
+    invar_server_metrics_reply(&s->meter, r ? (int)(r - routes) : ROUTES, e->status);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static bool admit(void *payload, invar_serve_exchange *e)
+static bool admit(void *payload, invar_http_transaction *e)
 {
     bool admitted;
 
@@ -454,7 +459,7 @@ static bool admit(void *payload, invar_serve_exchange *e)
 }
 
 /* Memory is reserved as the body arrives, so a client that sends nothing takes none from others. */
-static bool grow(void *payload, invar_serve_exchange *e, size_t bytes)
+static bool grow(void *payload, invar_http_transaction *e, size_t bytes)
 {
     invar_server *s = payload;
 
@@ -468,7 +473,7 @@ static bool grow(void *payload, invar_serve_exchange *e, size_t bytes)
 }
 
 /* Counts the request; false: no more are answered. */
-static bool begin_work(invar_server *s, invar_serve_exchange *e)
+static bool begin_work(invar_server *s, invar_http_transaction *e)
 {
     (void)pthread_mutex_lock(&s->lock);
     e->working = !s->closing;
@@ -477,7 +482,7 @@ static bool begin_work(invar_server *s, invar_serve_exchange *e)
     return e->working;
 }
 
-static void answer(void *payload, invar_serve_exchange *e)
+static void answer(void *payload, invar_http_transaction *e)
 {
     invar_server *s = payload;
 
@@ -487,13 +492,13 @@ static void answer(void *payload, invar_serve_exchange *e)
     } else {
         e->retry_after = RETRY_SECONDS;
         refuse(e, 503,
-               &(invar_reply_error){"the server is about to end", "server_error", NULL,
-                                    "unavailable"});
+               &(invar_response_error){"the server is about to end", "server_error", NULL,
+                                       "unavailable"});
     }
     count_reply(s, e);
 }
 
-static void release(void *payload, invar_serve_exchange *e)
+static void release(void *payload, invar_http_transaction *e)
 {
     invar_server *s = payload;
 
@@ -511,7 +516,7 @@ static void release(void *payload, invar_serve_exchange *e)
 static int64_t next(void *payload, void *stream, char *out, size_t most)
 {
     (void)payload;
-    return invar_talk_next(stream, out, most);
+    return invar_active_request_next(stream, out, most);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -584,7 +589,7 @@ static invar_status start(invar_server *s)
                                     o->host, o->port, why);
 }
 
-static void free_reply(void *payload, invar_serve_exchange *e)
+static void free_reply(void *payload, invar_http_transaction *e)
 {
     (void)payload;
     invar_free(e->reply);

@@ -25,36 +25,37 @@ typedef struct invar_server invar_server;
  * Who else has a say in requests: sessions, each with a key of its own, whose replies are kept
  * before anybody sees them. Called by many threads at once. Zeroed: there is none.
  */
-typedef struct invar_server_gate {
+typedef struct invar_server_session_hooks {
     void *payload;
     /* Is this the key of a session? */
     bool (*knows)(void *payload, const char *key);
     /* What holds where a request says nothing. */
-    invar_status (*settings)(invar_sampling *out, void *payload, const char *key);
+    invar_status (*settings)(invar_sampling_params *out, void *payload, const char *key);
     /* Before a request is worked on: may refuse it, sets its coordinates, or completes the ticket
        (`done`) with what was replied to it before. The visit ends with `leave`. */
-    invar_status (*begin)(void **visit_out, void *payload, const char *key, invar_ask *ask,
-                          invar_ticket *ticket);
+    invar_status (*begin)(void **visit_out, void *payload, const char *key,
+                          invar_completion_request *ask, invar_generation_request *ticket);
     /* The ticket is done. After a failure there is no reply but that. */
-    invar_status (*keep)(void *visit, const invar_ticket *ticket);
+    invar_status (*keep)(void *visit, const invar_generation_request *ticket);
     void (*leave)(void *visit);
-} invar_server_gate;
+} invar_server_session_hooks;
 
 typedef struct invar_server_options {
     const char *host; /* borrowed, as all of them: a number, or "localhost" */
     int64_t port;     /* 0: any that is free */
     const char *key;  /* that requests must bring; NULL: none, or that of a session */
-    invar_server_gate gate;
+    invar_server_session_hooks gate;
     int64_t connections;
     int64_t most_body;      /* bytes */
     int64_t memory;         /* bytes for all requests in flight; 0 for no limit */
     int64_t seconds;        /* that a request may take; 0: no limit */
     int64_t client_seconds; /* for a client to send a request, and to take the next of a reply */
-    const invar_serve_facts *facts;
-    const invar_sampling *sampling; /* what holds where a request says nothing; or the gate's */
+    const invar_server_info *facts;
+    const invar_sampling_params
+        *sampling; /* what holds where a request says nothing; or the gate's */
     const invar_tokenizer *tokenizer;
-    invar_dispatch *dispatch;
-    invar_prompter *prompter;
+    invar_inference_engine *dispatch;
+    invar_prompt_encoder *prompter;
     const char *module; /* file of the HTTP server; NULL: the program's */
 } invar_server_options;
 

@@ -16,13 +16,13 @@
 
 #define LOOK_MS 200 // between two looks whether the client is still there
 
-struct invar_talk {
+struct invar_active_request {
     const invar_server_options *options;
     const invar_serve_table *http;
     const void *connection;
-    invar_ask ask;
-    invar_ticket ticket;
-    invar_reply reply;
+    invar_completion_request ask;
+    invar_generation_request ticket;
+    invar_completion_response reply;
     bool has_ticket, submitted;
     void *visit;          /* of the gate, which has let the ticket in; NULL: none */
     int64_t due;          /* when it takes too long; 0: never */
@@ -57,24 +57,25 @@ static const verdict *verdict_of(invar_status status)
 }
 
 /* A message of ours may quote what was sent: all of it is UTF-8 by then. */
-invar_reply_error invar_talk_error(int *http_out, const invar_error *error, const char *param)
+invar_response_error invar_active_request_error(int *http_out, const invar_error *error,
+                                                const char *param)
 {
     const verdict *v = verdict_of(error->status);
 
     *http_out = v->http;
-    return (invar_reply_error){error->message, v->type, param, v->code};
+    return (invar_response_error){error->message, v->type, param, v->code};
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void end_visit(invar_talk *t)
+static void end_visit(invar_active_request *t)
 {
     if (t->visit)
         t->options->gate.leave(t->visit);
     t->visit = NULL;
 }
 
-static invar_status check_model(const invar_talk *t)
+static invar_status check_model(const invar_active_request *t)
 {
     const char *served = t->options->facts->model;
     char quoted[INVAR_TEXT_QUOTE_SIZE];
@@ -88,10 +89,10 @@ static invar_status check_model(const invar_talk *t)
                       quoted, served);
 }
 
-static invar_status make_ticket(invar_talk *t)
+static invar_status make_ticket(invar_active_request *t)
 {
     t->has_ticket = true;
-    INVAR_TRY(invar_ticket_init(&t->ticket, t->ask.n_prompts, t->ask.n));
+    INVAR_TRY(invar_generation_request_init(&t->ticket, t->ask.n_prompts, t->ask.n));
     t->ticket.sampling = &t->ask.sampling;
     t->ticket.score = t->ask.echo && t->ask.logprobs;
     for (int64_t i = 0; i < t->ask.n_prompts; i++) {
@@ -102,9 +103,9 @@ static invar_status make_ticket(invar_talk *t)
 }
 
 /* The session that it belongs to may refuse it, or know its reply. */
-static invar_status pass_gate(invar_talk *t, const char *key)
+static invar_status pass_gate(invar_active_request *t, const char *key)
 {
-    const invar_server_gate *gate = &t->options->gate;
+    const invar_server_session_hooks *gate = &t->options->gate;
 
     if (!gate->begin)
         return INVAR_OK;
@@ -113,9 +114,10 @@ static invar_status pass_gate(invar_talk *t, const char *key)
 }
 
 /* What holds where the request says nothing. */
-static invar_status settle(invar_sampling *out, const invar_talk *t, const char *key)
+static invar_status settle(invar_sampling_params *out, const invar_active_request *t,
+                           const char *key)
 {
-    const invar_server_gate *gate = &t->options->gate;
+    const invar_server_session_hooks *gate = &t->options->gate;
 
     if (gate->settings)
         return gate->settings(out, gate->payload, key);
@@ -123,22 +125,23 @@ static invar_status settle(invar_sampling *out, const invar_talk *t, const char 
     return INVAR_OK;
 }
 
-static invar_status submit(invar_talk *t, invar_ask_kind kind, const char *key, const char *body,
-                           size_t bytes, const invar_serve_memory *memory)
+static invar_status submit(invar_active_request *t, invar_completion_kind kind, const char *key,
+                           const char *body, size_t bytes, const invar_serve_memory *memory)
 {
     const invar_server_options *o = t->options;
-    invar_sampling sampling;
+    invar_sampling_params sampling;
 
     INVAR_TRY(settle(&sampling, t, key));
-    INVAR_TRY(invar_ask_read(&t->ask, kind, body, bytes, &sampling, memory));
+    INVAR_TRY(invar_completion_request_read(&t->ask, kind, body, bytes, &sampling, memory));
     t->ask.param = "model";
     INVAR_TRY(check_model(t));
-    INVAR_TRY(invar_prompter_make(o->prompter, &t->ask));
+    INVAR_TRY(invar_prompt_encoder_make(o->prompter, &t->ask));
     INVAR_TRY(make_ticket(t));
     INVAR_TRY(pass_gate(t, key));
-    INVAR_TRY(invar_reply_init(&t->reply, &t->ask, &t->ticket, o->facts, o->tokenizer));
+    INVAR_TRY(
+        invar_completion_response_init(&t->reply, &t->ask, &t->ticket, o->facts, o->tokenizer));
     if (!t->ticket.done) {
-        INVAR_TRY(invar_dispatch_submit(o->dispatch, &t->ticket));
+        INVAR_TRY(invar_inference_engine_submit(o->dispatch, &t->ticket));
         t->submitted = true;
     }
     t->due = o->seconds ? invar_process_clock_ms() + 1000 * o->seconds : 0;
@@ -146,7 +149,7 @@ static invar_status submit(invar_talk *t, invar_ask_kind kind, const char *key, 
 }
 
 /* The next news of its ticket; *done_out: all is there. */
-static invar_status listen_on(bool *done_out, invar_talk *t)
+static invar_status listen_on(bool *done_out, invar_active_request *t)
 {
     const invar_server_options *o = t->options;
     int64_t known = t->reply.known;
@@ -154,15 +157,15 @@ static invar_status listen_on(bool *done_out, invar_talk *t)
 
     *done_out = false;
     while (status == INVAR_OK && !*done_out && t->reply.known == known) {
-        invar_dispatch_wait(o->dispatch, &t->ticket, known, LOOK_MS);
+        invar_inference_engine_wait(o->dispatch, &t->ticket, known, LOOK_MS);
         *done_out = t->ticket.done;
         if (t->ticket.done && t->ticket.error.status != INVAR_OK) {
             invar_error_put(&t->ticket.error);
             status = t->ticket.error.status;
         } else {
-            status = invar_reply_copy(&t->reply);
+            status = invar_completion_response_copy(&t->reply);
         }
-        invar_dispatch_unlock(o->dispatch);
+        invar_inference_engine_unlock(o->dispatch);
         if (status == INVAR_OK && !*done_out && !t->http->alive(t->connection))
             status = INVAR_FAIL(INVAR_E_IO, 0, "the client has gone");
         if (status == INVAR_OK && !*done_out && t->due && invar_process_clock_ms() > t->due)
@@ -174,7 +177,7 @@ static invar_status listen_on(bool *done_out, invar_talk *t)
     return status;
 }
 
-static invar_status wait_whole(invar_talk *t)
+static invar_status wait_whole(invar_active_request *t)
 {
     bool done = false;
 
@@ -184,7 +187,7 @@ static invar_status wait_whole(invar_talk *t)
 }
 
 /* What a session gets is kept before the first byte of it is sent. */
-static invar_status keep_reply(invar_talk *t)
+static invar_status keep_reply(invar_active_request *t)
 {
     if (t->visit && t->submitted) {
         INVAR_TRY(wait_whole(t));
@@ -194,34 +197,35 @@ static invar_status keep_reply(invar_talk *t)
     return INVAR_OK;
 }
 
-invar_status invar_talk_begin(invar_talk *t, invar_ask_kind kind, const char *key, const char *body,
-                              size_t bytes, const invar_serve_memory *memory)
+invar_status invar_active_request_begin(invar_active_request *t, invar_completion_kind kind,
+                                        const char *key, const char *body, size_t bytes,
+                                        const invar_serve_memory *memory)
 {
     INVAR_TRY(submit(t, kind, key, body, bytes, memory));
     t->ask.memory = NULL; // nothing more is read
     return keep_reply(t);
 }
 
-bool invar_talk_is_stream(const invar_talk *t)
+bool invar_active_request_is_stream(const invar_active_request *t)
 {
     return t->ask.stream;
 }
 
-const char *invar_talk_param(const invar_talk *t)
+const char *invar_active_request_param(const invar_active_request *t)
 {
     return t->ask.param;
 }
 
-invar_status invar_talk_whole(invar_json_text *out, invar_talk *t)
+invar_status invar_active_request_whole(invar_json_text *out, invar_active_request *t)
 {
     INVAR_TRY(wait_whole(t));
-    return invar_reply_whole(out, &t->reply);
+    return invar_completion_response_whole(out, &t->reply);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* The next events; a failure is one of them, and the last. */
-static void fill(invar_talk *t)
+static void fill(invar_active_request *t)
 {
     bool done;
     invar_status status;
@@ -230,13 +234,14 @@ static void fill(invar_talk *t)
     t->sent = 0;
     status = listen_on(&done, t);
     if (status == INVAR_OK)
-        status = invar_reply_events(&t->text, &t->reply, done);
+        status = invar_completion_response_events(&t->text, &t->reply, done);
     if (status != INVAR_OK) {
         int http;
-        const invar_reply_error told = invar_talk_error(&http, invar_error_last(), NULL);
+        const invar_response_error told =
+            invar_active_request_error(&http, invar_error_last(), NULL);
         invar_json_text event = {0};
 
-        invar_reply_put_error(&event, &told);
+        invar_completion_response_put_error(&event, &told);
         invar_json_text_reset(&t->text);
         invar_json_text_append(&t->text, "data: ", 6);
         invar_json_text_append(&t->text, event.data, event.status == INVAR_OK ? event.bytes : 0);
@@ -246,7 +251,7 @@ static void fill(invar_talk *t)
     }
 }
 
-int64_t invar_talk_next(invar_talk *t, char *out, size_t most)
+int64_t invar_active_request_next(invar_active_request *t, char *out, size_t most)
 {
     size_t bytes;
 
@@ -262,8 +267,9 @@ int64_t invar_talk_next(invar_talk *t, char *out, size_t most)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-invar_status invar_talk_new(invar_talk **out, const invar_server_options *options,
-                            const invar_serve_table *http, const void *connection)
+invar_status invar_active_request_new(invar_active_request **out,
+                                      const invar_server_options *options,
+                                      const invar_serve_table *http, const void *connection)
 {
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a request"));
     memset(*out, 0, sizeof **out);
@@ -273,23 +279,23 @@ invar_status invar_talk_new(invar_talk **out, const invar_server_options *option
     return INVAR_OK;
 }
 
-const invar_ticket *invar_talk_withdraw(invar_talk *t)
+const invar_generation_request *invar_active_request_withdraw(invar_active_request *t)
 {
     if (!t->submitted)
         return NULL;
-    invar_dispatch_withdraw(t->options->dispatch, &t->ticket);
+    invar_inference_engine_cancel(t->options->dispatch, &t->ticket);
     return &t->ticket;
 }
 
-void invar_talk_free(invar_talk *t)
+void invar_active_request_free(invar_active_request *t)
 {
     if (!t)
         return;
     end_visit(t);
-    invar_reply_release(&t->reply);
+    invar_completion_response_release(&t->reply);
     if (t->has_ticket)
-        invar_ticket_release(&t->ticket);
-    invar_ask_release(&t->ask);
+        invar_generation_request_release(&t->ticket);
+    invar_completion_request_release(&t->ask);
     invar_json_text_release(&t->text);
     invar_free(t);
 }

@@ -11,13 +11,13 @@
 
 #include "base/invar_banned.h"
 
-void invar_voice_release(invar_voice *v)
+void invar_detokenizer_release(invar_detokenizer *v)
 {
     invar_text_stream_release(&v->stream);
     memset(v, 0, sizeof *v);
 }
 
-const char *invar_voice_text(const invar_voice *v)
+const char *invar_detokenizer_text(const invar_detokenizer *v)
 {
     return v->stream.text ? v->stream.text : "";
 }
@@ -34,7 +34,7 @@ static size_t find(const char *text, size_t bytes, size_t from, const char *word
 }
 
 /* The same rule as that of the rollout: what ends behind `fresh` counts. */
-static void look_for_stop(invar_voice *v, const invar_sampling *p)
+static void look_for_stop(invar_detokenizer *v, const invar_sampling_params *p)
 {
     const invar_text_stream *s = &v->stream;
 
@@ -50,8 +50,8 @@ static void look_for_stop(invar_voice *v, const invar_sampling *p)
     }
 }
 
-invar_status invar_voice_take(invar_voice *v, const invar_tokenizer *tokenizer,
-                              const invar_sampling *sampling, int32_t token)
+invar_status invar_detokenizer_take(invar_detokenizer *v, const invar_tokenizer *tokenizer,
+                                    const invar_sampling_params *sampling, int32_t token)
 {
     INVAR_TRY(invar_text_stream_push(&v->stream, tokenizer, token, sampling->skip_special));
     if (++v->tokens > sampling->min_response)
@@ -59,7 +59,7 @@ invar_status invar_voice_take(invar_voice *v, const invar_tokenizer *tokenizer,
     return INVAR_OK;
 }
 
-invar_status invar_voice_finish(invar_voice *v, const invar_tokenizer *tokenizer)
+invar_status invar_detokenizer_finish(invar_detokenizer *v, const invar_tokenizer *tokenizer)
 {
     if (v->ended)
         return INVAR_OK;
@@ -86,9 +86,10 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-size_t invar_voice_ready(const invar_voice *v, const invar_sampling *p, bool calls)
+size_t invar_detokenizer_ready(const invar_detokenizer *v, const invar_sampling_params *p,
+                               bool calls)
 {
-    const char *text = invar_voice_text(v);
+    const char *text = invar_detokenizer_text(v);
     size_t bytes = v->stream.bytes, ready = least(v->stream.settled, bytes);
 
     if (v->ended)
@@ -96,8 +97,8 @@ size_t invar_voice_ready(const invar_voice *v, const invar_sampling *p, bool cal
     for (int64_t i = 0; i < p->n_stop && !v->ended; i++)
         ready = least(ready, held(text, bytes, p->stop[i]));
     if (calls && !v->ended) {
-        ready = least(ready, held(text, bytes, INVAR_CALLS_BEGIN));
-        ready = least(ready, find(text, bytes, 0, INVAR_CALLS_BEGIN));
+        ready = least(ready, held(text, bytes, INVAR_TOOL_CALLS_BEGIN));
+        ready = least(ready, find(text, bytes, 0, INVAR_TOOL_CALLS_BEGIN));
     }
     return ready < v->said ? v->said : ready;
 }

@@ -16,29 +16,31 @@ extern "C" {
 #endif
 
 /* Zeroed at first; release. */
-typedef struct invar_voice {
+typedef struct invar_detokenizer {
     invar_text_stream stream;
     int64_t tokens; /* so many were taken */
     size_t end;     /* bytes of the text, without the stop string, once that is known */
     bool ended;
     size_t said; /* bytes that were given out */
-} invar_voice;
+} invar_detokenizer;
 
-void invar_voice_release(invar_voice *voice);
+void invar_detokenizer_release(invar_detokenizer *voice);
 
 /* The next token of the response. */
-invar_status invar_voice_take(invar_voice *voice, const invar_tokenizer *tokenizer,
-                              const invar_sampling *sampling, int32_t token) INVAR_MUST_USE;
+invar_status invar_detokenizer_take(invar_detokenizer *voice, const invar_tokenizer *tokenizer,
+                                    const invar_sampling_params *sampling,
+                                    int32_t token) INVAR_MUST_USE;
 
 /* There are no more. */
-invar_status invar_voice_finish(invar_voice *voice,
-                                const invar_tokenizer *tokenizer) INVAR_MUST_USE;
+invar_status invar_detokenizer_finish(invar_detokenizer *voice,
+                                      const invar_tokenizer *tokenizer) INVAR_MUST_USE;
 
 /* Bytes of the text that stay, whatever follows. `calls`: it may have tool calls, which wait. */
-size_t invar_voice_ready(const invar_voice *voice, const invar_sampling *sampling, bool calls);
+size_t invar_detokenizer_ready(const invar_detokenizer *voice,
+                               const invar_sampling_params *sampling, bool calls);
 
 /* The text; "" at first. */
-const char *invar_voice_text(const invar_voice *voice);
+const char *invar_detokenizer_text(const invar_detokenizer *voice);
 
 #ifdef __cplusplus
 }

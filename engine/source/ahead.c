@@ -17,11 +17,11 @@
 
 #define LOOK_NS 100000000 // between two looks at whether it gets on
 
-struct invar_ahead {
-    invar_generation how;
+struct invar_async_sampler {
+    invar_generate_args how;
     invar_rl_sample *samples;
     int64_t count;
-    invar_ahead_look look;
+    invar_verify_callback look;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ended;
@@ -34,7 +34,7 @@ struct invar_ahead {
 
 static invar_status get_on(void *payload)
 {
-    invar_ahead *a = payload;
+    invar_async_sampler *a = payload;
 
     atomic_fetch_add_explicit(&a->passes, 1, memory_order_relaxed);
     if (atomic_load_explicit(&a->stop, memory_order_relaxed))
@@ -51,15 +51,15 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 
 static bool enough(void *clock, int64_t samples_done)
 {
-    invar_ahead *a = clock;
+    invar_async_sampler *a = clock;
 
     (void)samples_done;
     return atomic_load_explicit(&a->leave, memory_order_relaxed);
 }
 
-static invar_status draw(invar_ahead *a)
+static invar_status draw(invar_async_sampler *a)
 {
-    const invar_ahead_tick between = {get_on, a};
+    const invar_progress_callback between = {get_on, a};
 
     INVAR_TRY(invar_generate_share(&a->how, a->samples, a->count));
     INVAR_TRY(get_on(a));
@@ -68,7 +68,7 @@ static invar_status draw(invar_ahead *a)
 
 static void *main_of_thread(void *payload)
 {
-    invar_ahead *a = payload;
+    invar_async_sampler *a = payload;
     invar_status status = draw(a);
 
     pthread_mutex_lock(&a->lock);
@@ -81,7 +81,7 @@ static void *main_of_thread(void *payload)
     return NULL;
 }
 
-static void release(invar_ahead *a)
+static void release(invar_async_sampler *a)
 {
     pthread_cond_destroy(&a->ended);
     pthread_mutex_destroy(&a->lock);
@@ -89,7 +89,7 @@ static void release(invar_ahead *a)
 }
 
 /* Its waits have deadlines, which nobody's change of the calendar may move. */
-static void init_waits(invar_ahead *a)
+static void init_waits(invar_async_sampler *a)
 {
     pthread_condattr_t monotonic;
 
@@ -100,11 +100,11 @@ static void init_waits(invar_ahead *a)
     pthread_condattr_destroy(&monotonic);
 }
 
-invar_status invar_ahead_begin(invar_ahead **out, const invar_generation *how,
-                               invar_rl_sample *samples, int64_t count,
-                               const invar_ahead_look *look)
+invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_generate_args *how,
+                                       invar_rl_sample *samples, int64_t count,
+                                       const invar_verify_callback *look)
 {
-    invar_ahead *a;
+    invar_async_sampler *a;
     int rc;
 
     *out = NULL;
@@ -132,14 +132,14 @@ invar_status invar_ahead_begin(invar_ahead **out, const invar_generation *how,
     return INVAR_OK;
 }
 
-static invar_status status_of(const invar_ahead *a)
+static invar_status status_of(const invar_async_sampler *a)
 {
     if (a->status != INVAR_OK)
         invar_error_put(&a->why);
     return a->status;
 }
 
-invar_status invar_ahead_glance(invar_ahead *a)
+invar_status invar_async_sampler_glance(invar_async_sampler *a)
 {
     invar_status status;
 
@@ -149,13 +149,13 @@ invar_status invar_ahead_glance(invar_ahead *a)
     return status;
 }
 
-void invar_ahead_leave(invar_ahead *a)
+void invar_async_sampler_suspend(invar_async_sampler *a)
 {
     atomic_store_explicit(&a->leave, true, memory_order_relaxed);
 }
 
 /* Other ranks wait as long as it gets on. */
-static void await(invar_ahead *a)
+static void await(invar_async_sampler *a)
 {
     int64_t seen = 0, passes;
     struct timespec until;
@@ -170,14 +170,14 @@ static void await(invar_ahead *a)
             continue;
         passes = atomic_load_explicit(&a->passes, memory_order_relaxed);
         if (passes != seen)
-            invar_layout_beat(a->how.layout);
+            invar_layout_heartbeat(a->how.layout);
         seen = passes;
     }
     pthread_mutex_unlock(&a->lock);
     pthread_join(a->thread, NULL);
 }
 
-invar_status invar_ahead_join(invar_ahead *a)
+invar_status invar_async_sampler_join(invar_async_sampler *a)
 {
     invar_status status;
 
@@ -187,7 +187,7 @@ invar_status invar_ahead_join(invar_ahead *a)
     return status;
 }
 
-void invar_ahead_stop(invar_ahead *a)
+void invar_async_sampler_stop(invar_async_sampler *a)
 {
     if (!a)
         return;

@@ -16,42 +16,42 @@
 extern "C" {
 #endif
 
-typedef struct invar_ahead invar_ahead;
+typedef struct invar_async_sampler invar_async_sampler;
 
 /* Whoever works long says between two pieces of it that it gets on: other ranks go on waiting. It
    fails where the work is no longer wanted. */
-typedef struct invar_ahead_tick {
+typedef struct invar_progress_callback {
     invar_status (*run)(void *payload);
     void *payload;
-} invar_ahead_tick;
+} invar_progress_callback;
 
 /* Who looks at what was drawn before its weights change; `look` NULL: nobody. */
-typedef struct invar_ahead_look {
+typedef struct invar_verify_callback {
     invar_status (*look)(void *payload, const invar_rl_sample *samples, int64_t count,
-                         const invar_ahead_tick *tick);
+                         const invar_progress_callback *tick);
     void *payload;
-} invar_ahead_look;
+} invar_verify_callback;
 
 /*
  * This rank's share of samples [0, count) gets its tokens, and is looked at, by the same thread.
  * `how` is copied, all that it leads to is borrowed, and so are the samples.
  */
-invar_status invar_ahead_begin(invar_ahead **out, const invar_generation *how,
-                               invar_rl_sample *samples, int64_t count,
-                               const invar_ahead_look *look) INVAR_MUST_USE;
+invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_generate_args *how,
+                                       invar_rl_sample *samples, int64_t count,
+                                       const invar_verify_callback *look) INVAR_MUST_USE;
 
 /* The failure of a thread that has failed by now. */
-invar_status invar_ahead_glance(invar_ahead *ahead) INVAR_MUST_USE;
+invar_status invar_async_sampler_glance(invar_async_sampler *ahead) INVAR_MUST_USE;
 
-/* Asks it to leave its samples where they are after the pass that it is in (invar_rollout_leave):
+/* Asks it to leave its samples where they are after the pass that it is in (invar_rollout_suspend):
    the clock has decided how many tokens they have. Then it is to be joined. */
-void invar_ahead_leave(invar_ahead *ahead);
+void invar_async_sampler_suspend(invar_async_sampler *ahead);
 
 /* Waits for the thread; its failure is the caller's. */
-invar_status invar_ahead_join(invar_ahead *ahead) INVAR_MUST_USE;
+invar_status invar_async_sampler_join(invar_async_sampler *ahead) INVAR_MUST_USE;
 
 /* Ends it as soon as it can; its samples are fit for release only. NULL: nothing happens. */
-void invar_ahead_stop(invar_ahead *ahead);
+void invar_async_sampler_stop(invar_async_sampler *ahead);
 
 #ifdef __cplusplus
 }

@@ -31,10 +31,10 @@ static invar_status find_lines(const invar_prompt **out, const invar_dataset *da
     return INVAR_OK;
 }
 
-static invar_status choose_lines(const invar_prompt **out, invar_source *source, int64_t *lines,
-                                 int64_t rollout, int64_t count)
+static invar_status choose_lines(const invar_prompt **out, invar_sample_source *source,
+                                 int64_t *lines, int64_t rollout, int64_t count)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     const invar_prompt *last = invar_dataset_prompt(o->data, invar_dataset_size(o->data) - 1);
     const invar_plugin_wanted wanted = {
         .rollout = rollout, .first = source->place.groups, .count = count, .lines = last->line + 1};
@@ -43,12 +43,12 @@ static invar_status choose_lines(const invar_prompt **out, invar_source *source,
         INVAR_TRY(invar_plugin_prompts(o->chooser.plugin, &wanted, lines));
         INVAR_TRY(find_lines(out, o->data, lines, count));
     }
-    INVAR_TRY(invar_agree_share(o->layout, "prompts", 0, lines, (size_t)count * sizeof *lines));
+    INVAR_TRY(invar_ranks_broadcast(o->layout, "prompts", 0, lines, (size_t)count * sizeof *lines));
     return find_lines(out, o->data, lines, count);
 }
 
-invar_status invar_source_prompts(const invar_prompt ***out, invar_source *source, int64_t rollout,
-                                  int64_t count)
+invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample_source *source,
+                                         int64_t rollout, int64_t count)
 {
     int64_t *lines = NULL;
     invar_status status;
@@ -56,7 +56,7 @@ invar_status invar_source_prompts(const invar_prompt ***out, invar_source *sourc
     INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "prompts of a rollout"));
     if (!source->options.chooser.on) {
         for (int64_t i = 0; i < count; i++)
-            (*out)[i] = invar_source_next(source);
+            (*out)[i] = invar_sample_source_next(source);
         return INVAR_OK;
     }
     INVAR_TRY(invar_alloc((void **)&lines, (size_t)count, sizeof *lines, "lines of prompt-data"));
@@ -67,9 +67,9 @@ invar_status invar_source_prompts(const invar_prompt ***out, invar_source *sourc
 
 /* ---- groups that wait ------------------------------------------------------------------------ */
 
-static invar_status ask_buffer(uint8_t *verdict, const invar_source *source)
+static invar_status ask_buffer(uint8_t *verdict, const invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *waiting = &source->flight.surplus;
     invar_plugin_buffer buffer = {.rollout = source->order.rollout, .wanted = o->prompts};
     int64_t *since = NULL;
@@ -86,7 +86,7 @@ static invar_status ask_buffer(uint8_t *verdict, const invar_source *source)
 }
 
 /* Each group goes where its verdict says; a batch that is full lets it wait. */
-static invar_status sort_groups(invar_source *source, const uint8_t *verdict)
+static invar_status sort_groups(invar_sample_source *source, const uint8_t *verdict)
 {
     const int64_t n = source->options.per_prompt;
     invar_rl_samples old = source->flight.surplus;
@@ -107,9 +107,9 @@ static invar_status sort_groups(invar_source *source, const uint8_t *verdict)
     return status;
 }
 
-invar_status invar_source_reuse(invar_source *source)
+invar_status invar_sample_source_take_surplus(invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     size_t count = (size_t)source->flight.surplus.count;
     uint8_t *verdict = NULL;
     invar_status status = INVAR_OK;
@@ -121,7 +121,7 @@ invar_status invar_source_reuse(invar_source *source)
     if (o->buffer.plugin)
         status = ask_buffer(verdict, source);
     if (status == INVAR_OK && o->buffer.on)
-        status = invar_agree_share(o->layout, "filter", 0, verdict, count);
+        status = invar_ranks_broadcast(o->layout, "filter", 0, verdict, count);
     if (status == INVAR_OK)
         status = sort_groups(source, verdict);
     invar_free(verdict);

@@ -11,15 +11,15 @@
 
 #include "base/invar_banned.h"
 
-void invar_flight_release(invar_flight *flight)
+void invar_inflight_release(invar_inflight *flight)
 {
     for (int64_t r = 0; r < flight->count; r++)
         invar_rl_samples_reset(&flight->begun[r]);
     invar_rl_samples_reset(&flight->surplus);
-    *flight = (invar_flight){.count = 0};
+    *flight = (invar_inflight){.count = 0};
 }
 
-void invar_flight_pop(invar_rl_samples *out, invar_flight *flight)
+void invar_inflight_pop(invar_rl_samples *out, invar_inflight *flight)
 {
     *out = flight->begun[0];
     flight->count--;
@@ -28,15 +28,15 @@ void invar_flight_pop(invar_rl_samples *out, invar_flight *flight)
     flight->begun[flight->count] = (invar_rl_samples){0};
 }
 
-int64_t invar_flight_limit(const invar_rl_sample *s, const invar_sampling *p,
-                           const invar_model_spec *spec)
+int64_t invar_inflight_limit(const invar_rl_sample *s, const invar_sampling_params *p,
+                             const invar_model_spec *spec)
 {
     int64_t context = p->max_context ? p->max_context : spec->max_positions;
 
-    return invar_smaller(context - s->prompt_tokens, p->max_response);
+    return invar_min_i64(context - s->prompt_tokens, p->max_response);
 }
 
-invar_status invar_flight_copy(invar_flight *out, const invar_flight *from)
+invar_status invar_inflight_copy(invar_inflight *out, const invar_inflight *from)
 {
     out->first = from->first;
     for (int64_t r = 0; r < from->count; r++) {

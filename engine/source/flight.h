@@ -20,43 +20,43 @@ extern "C" {
 #endif
 
 /* Zeroed, nothing has begun; release. */
-typedef struct invar_flight {
-    invar_rl_samples begun[INVAR_LAG_MOST + 1]; /* (count) of each rollout, in order */
+typedef struct invar_inflight {
+    invar_rl_samples begun[INVAR_LAG_MAX + 1]; /* (count) of each rollout, in order */
     int64_t count;
     int64_t first;            /* the number of the first one */
     invar_rl_samples surplus; /* whole groups */
-} invar_flight;
+} invar_inflight;
 
-void invar_flight_release(invar_flight *flight);
+void invar_inflight_release(invar_inflight *flight);
 
 /* The samples of the first rollout, which leaves; the caller owns them. */
-void invar_flight_pop(invar_rl_samples *out, invar_flight *flight);
+void invar_inflight_pop(invar_rl_samples *out, invar_inflight *flight);
 
 /* Response tokens that a sample may ever have. */
-int64_t invar_flight_limit(const invar_rl_sample *sample, const invar_sampling *sampling,
-                           const invar_model_spec *spec);
+int64_t invar_inflight_limit(const invar_rl_sample *sample, const invar_sampling_params *sampling,
+                             const invar_model_spec *spec);
 
 /* Into an empty one. */
-invar_status invar_flight_copy(invar_flight *out, const invar_flight *from) INVAR_MUST_USE;
+invar_status invar_inflight_copy(invar_inflight *out, const invar_inflight *from) INVAR_MUST_USE;
 
 /* ---- flight_file.c: in a checkpoint ---------------------------------------------------------- */
 
-#define INVAR_FLIGHT_FILE "flight.jsonl"
+#define INVAR_INFLIGHT_FILE "flight.jsonl"
 
 /*
  * The bytes of the file; the header's rollout is the first one's, or, where none has begun, stays.
  * The caller owns *out.
  */
-invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flight *flight,
-                                 invar_rollout_header *header) INVAR_MUST_USE;
+invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_inflight *flight,
+                                   invar_rollout_header *header) INVAR_MUST_USE;
 
 /* What a run that goes on expects of the file. */
-typedef struct invar_flight_wants {
+typedef struct invar_inflight_expectation {
     const char *where; /* in messages */
     const invar_dataset *data;
     invar_digest tokenizer; /* its hash */
     const invar_model_spec *spec;
-    invar_sampling sampling;
+    invar_sampling_params sampling;
     int64_t first;      /* rollout */
     int64_t weights;    /* the newest version */
     int64_t samples;    /* index of the run's next one, */
@@ -70,14 +70,14 @@ typedef struct invar_flight_wants {
     bool led;           /* a plug-in leads samples: those that have begun have ended */
     bool surplus;       /* there may be surplus groups, and rollouts of fewer prompts, */
     bool fork;          /* or the run that was forked may have had them */
-} invar_flight_wants;
+} invar_inflight_expectation;
 
 /*
  * Into an empty one; nothing that the file says is believed. INVAR_E_CORRUPT, or INVAR_E_INVALID
  * where a fork's recipe cannot go on with the samples.
  */
-invar_status invar_flight_parse(invar_flight *out, const char *text, size_t bytes,
-                                const invar_flight_wants *wants) INVAR_MUST_USE;
+invar_status invar_inflight_parse(invar_inflight *out, const char *text, size_t bytes,
+                                  const invar_inflight_expectation *wants) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

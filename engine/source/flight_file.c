@@ -31,7 +31,7 @@ static const void **point_at(const void **at, const invar_rl_samples *samples)
 }
 
 /* Plain copies of all samples, by index. */
-static invar_status list(invar_rl_sample **out, int64_t *count_out, const invar_flight *flight)
+static invar_status list(invar_rl_sample **out, int64_t *count_out, const invar_inflight *flight)
 {
     int64_t count = flight->surplus.count;
     const void **order, **end;
@@ -53,8 +53,8 @@ static invar_status list(invar_rl_sample **out, int64_t *count_out, const invar_
     return status;
 }
 
-invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flight *flight,
-                                 invar_rollout_header *header)
+invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_inflight *flight,
+                                   invar_rollout_header *header)
 {
     invar_rl_sample *all = NULL;
     int64_t count;
@@ -63,7 +63,7 @@ invar_status invar_flight_format(char **out, size_t *bytes_out, const invar_flig
     if (flight->count)
         header->rollout = flight->first;
     if (status == INVAR_OK)
-        status = invar_rollout_data_format(out, bytes_out, header, all, count);
+        status = invar_rollout_file_format(out, bytes_out, header, all, count);
     invar_free(all);
     return status;
 }
@@ -87,13 +87,14 @@ typedef struct spots {
 } spots;
 
 /* Whether the sample is surplus of a rollout that was trained on. */
-static bool waits(const invar_rl_sample *s, const invar_flight_wants *w)
+static bool waits(const invar_rl_sample *s, const invar_inflight_expectation *w)
 {
     return w->surplus && (int64_t)s->rollout < w->first;
 }
 
 /* Of a recorded schedule: any later group of the same rollout, or of a later one. */
-static spot some_group(const spot *last, const invar_rl_sample *s, const invar_flight_wants *w)
+static spot some_group(const spot *last, const invar_rl_sample *s,
+                       const invar_inflight_expectation *w)
 {
     int64_t rollout = (int64_t)s->rollout, draw = s->draw - s->draw % w->per_prompt;
     bool later = rollout > last->rollout || (rollout == last->rollout && draw > last->draw);
@@ -105,7 +106,8 @@ static spot some_group(const spot *last, const invar_rl_sample *s, const invar_f
 }
 
 /* On to sample i: the next of its group, any group of surplus, or the next one in flight. */
-static void move_on(spots *at, const invar_rl_sample *s, int64_t i, const invar_flight_wants *w)
+static void move_on(spots *at, const invar_rl_sample *s, int64_t i,
+                    const invar_inflight_expectation *w)
 {
     bool next = w->surplus && at->last.draw >= 0 && (int64_t)s->rollout == at->last.rollout + 1;
 
@@ -125,7 +127,7 @@ static void move_on(spots *at, const invar_rl_sample *s, int64_t i, const invar_
 
 /* The first member of sample i that cannot be; NULL: none. */
 static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *at,
-                              const invar_flight_wants *w)
+                              const invar_inflight_expectation *w)
 {
     bool surplus = waits(s, w), whole = surplus || w->led,
          ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
@@ -165,10 +167,10 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *a
 }
 
 static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot *at,
-                                 const invar_flight_wants *w)
+                                 const invar_inflight_expectation *w)
 {
     const char *odd = odd_member(s, i, at, w);
-    int64_t limit = s->prompt_tokens + invar_flight_limit(s, &w->sampling, w->spec);
+    int64_t limit = s->prompt_tokens + invar_inflight_limit(s, &w->sampling, w->spec);
 
     if (!waits(s, w) && (s->turns > 0) != w->led)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -200,7 +202,8 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot
     return INVAR_OK;
 }
 
-static invar_status check_tokenizer(const invar_rollout_header *header, const invar_flight_wants *w)
+static invar_status check_tokenizer(const invar_rollout_header *header,
+                                    const invar_inflight_expectation *w)
 {
     if (invar_digest_equal(&header->tokenizer, &w->tokenizer))
         return INVAR_OK;
@@ -238,7 +241,8 @@ static bool kept_surplus(const invar_rl_samples *all, int64_t first)
  * A file begins with its first rollout in flight. Of a declared schedule that is the one in turn,
  * also where surplus of earlier ones waits; of a recorded one late groups are in flight.
  */
-static invar_status check_schedule(const invar_rollout_data *data, const invar_flight_wants *w)
+static invar_status check_schedule(const invar_rollout_file *data,
+                                   const invar_inflight_expectation *w)
 {
     const invar_rl_samples *samples = &data->samples;
     int64_t first = data->header.rollout;
@@ -257,7 +261,7 @@ static invar_status check_schedule(const invar_rollout_data *data, const invar_f
 }
 
 /* Whether the samples are so many as the recipe begins. */
-static invar_status check_count(const invar_rollout_data *data, const invar_flight_wants *w)
+static invar_status check_count(const invar_rollout_file *data, const invar_inflight_expectation *w)
 {
     int64_t count = data->samples.count, each = w->round * w->per_prompt;
     bool so_many =
@@ -277,8 +281,8 @@ static invar_status check_count(const invar_rollout_data *data, const invar_flig
 }
 
 /* *first_out: the first rollout in flight, *out: how many have begun from it on. */
-static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_rollout_data *data,
-                                  const invar_flight_wants *w)
+static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_rollout_file *data,
+                                  const invar_inflight_expectation *w)
 {
     const invar_rl_samples *samples = &data->samples;
     spots at = {.now = {-1, -1}, .last = {w->first, -1}};
@@ -294,17 +298,17 @@ static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_
         return INVAR_OK;
     }
     *out = at.last.draw < 0 ? 0 : at.last.rollout - w->first + 1;
-    if (samples->count > 0 && *out <= INVAR_LAG_MOST && data->header.rollout == w->first)
+    if (samples->count > 0 && *out <= INVAR_LAG_MAX && data->header.rollout == w->first)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%.1000s has %" PRId64 " rollouts from %" PRId64
                       " on; expected 1 to %d from %" PRId64 " on",
-                      w->where, *out, data->header.rollout, INVAR_LAG_MOST, w->first);
+                      w->where, *out, data->header.rollout, INVAR_LAG_MAX, w->first);
 }
 
 /* Moves a sample into the flight, as it was when it was written. */
-static invar_status take_sample(invar_flight *out, invar_rl_sample *from,
-                                const invar_flight_wants *w)
+static invar_status take_sample(invar_inflight *out, invar_rl_sample *from,
+                                const invar_inflight_expectation *w)
 {
     bool surplus = waits(from, w);
     const invar_prompt *p = invar_dataset_find(w->data, from->prompt);
@@ -330,15 +334,15 @@ static invar_status take_sample(invar_flight *out, invar_rl_sample *from,
     return INVAR_OK;
 }
 
-invar_status invar_flight_parse(invar_flight *out, const char *text, size_t bytes,
-                                const invar_flight_wants *wants)
+invar_status invar_inflight_parse(invar_inflight *out, const char *text, size_t bytes,
+                                  const invar_inflight_expectation *wants)
 {
-    invar_flight_wants w = *wants;
-    invar_rollout_data data;
+    invar_inflight_expectation w = *wants;
+    invar_rollout_file data;
     int64_t first, rollouts;
     invar_status status;
 
-    INVAR_TRY(invar_rollout_data_parse(&data, w.where, text, bytes));
+    INVAR_TRY(invar_rollout_file_parse(&data, w.where, text, bytes));
     w.surplus = !w.recorded && (w.surplus || (w.fork && kept_surplus(&data.samples, w.first)));
     status = check_tokenizer(&data.header, &w);
     if (status == INVAR_OK)
@@ -354,7 +358,7 @@ invar_status invar_flight_parse(invar_flight *out, const char *text, size_t byte
     for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
         status = take_sample(out, &data.samples.items[i], &w);
     if (status != INVAR_OK)
-        invar_flight_release(out);
-    invar_rollout_data_release(&data);
+        invar_inflight_release(out);
+    invar_rollout_file_release(&data);
     return status;
 }

@@ -31,7 +31,7 @@ typedef struct head {
     int64_t finish;
     int64_t turns;
     int64_t arrival;
-    invar_rl_speculated speculated;
+    invar_spec_decode_stats speculated;
 } head;
 
 /* An array of a sample, once its head is known. */
@@ -203,35 +203,35 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s,
 /* ---- who has what ---------------------------------------------------------------------------- */
 
 /* Those that sample other prompts than this rank, or wait for samples. */
-static const invar_layout_axis *samplers(const invar_generation *how)
+static const invar_layout_axis *samplers(const invar_generate_args *how)
 {
     static const invar_layout_axis alone = {.size = 1};
 
     return how->layout ? &how->layout->samplers : &alone;
 }
 
-static int engine_of(const invar_generation *how, int rank)
+static int engine_of(const invar_generate_args *how, int rank)
 {
     return how->layout ? invar_layout_engine_of(how->layout, rank) : rank;
 }
 
 /* Whole groups, unless some engine would have none, or some samples of groups are missing. */
-static invar_layout_share share_of(const invar_generation *how, int64_t count, int engine)
+static invar_index_range share_of(const invar_generate_args *how, int64_t count, int engine)
 {
     int size = how->layout ? invar_layout_engine_count(how->layout) : 1;
     bool whole = count / how->per_prompt >= size && count % how->per_prompt == 0;
     int64_t each = whole ? how->per_prompt : 1;
-    invar_layout_share share = invar_layout_share_of(count / each, size, engine);
+    invar_index_range share = invar_layout_range_of(count / each, size, engine);
 
-    return (invar_layout_share){share.first * each, share.count * each};
+    return (invar_index_range){share.first * each, share.count * each};
 }
 
 /* What this rank samples, with the others of its engine. */
-static invar_layout_share own_share(const invar_generation *how, int64_t count)
+static invar_index_range own_share(const invar_generate_args *how, int64_t count)
 {
     int engine = engine_of(how, samplers(how)->rank);
 
-    return engine < 0 ? (invar_layout_share){0, 0} : share_of(how, count, engine);
+    return engine < 0 ? (invar_index_range){0, 0} : share_of(how, count, engine);
 }
 
 /* What has arrived of all ranks. */
@@ -248,7 +248,7 @@ static void release(arrivals *a)
     invar_free(a->sizes);
 }
 
-static invar_status exchange(arrivals *out, const invar_generation *how, const char *own,
+static invar_status exchange(arrivals *out, const invar_generate_args *how, const char *own,
                              int64_t bytes)
 {
     const invar_layout *layout = how->layout;
@@ -268,23 +268,23 @@ static invar_status exchange(arrivals *out, const invar_generation *how, const c
         all += out->bytes[r];
     }
     INVAR_TRY(invar_alloc((void **)&out->data, all + 1, 1, "samples of all ranks"));
-    return invar_comm_run(axis->comm, &(invar_comm_move){.op = INVAR_COMM_ALLGATHERV,
-                                                         .phase = PHASE,
-                                                         .seconds = layout->seconds,
-                                                         .in = own,
-                                                         .out = out->data,
-                                                         .out_bytes = out->bytes});
+    return invar_comm_run(axis->comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
+                                                             .phase = PHASE,
+                                                             .seconds = layout->seconds,
+                                                             .in = own,
+                                                             .out = out->data,
+                                                             .out_bytes = out->bytes});
 }
 
-static invar_status take(const arrivals *a, const invar_generation *how, invar_rl_sample *samples,
-                         int64_t count)
+static invar_status take(const arrivals *a, const invar_generate_args *how,
+                         invar_rl_sample *samples, int64_t count)
 {
     const char *at = a->data;
     int own = engine_of(how, samplers(how)->rank);
 
     for (int r = 0; r < samplers(how)->size; r++) {
         const char *end = at + a->bytes[r];
-        invar_layout_share share;
+        invar_index_range share;
 
         if (!invar_layout_engine_gives(how->layout, r) || engine_of(how, r) == own) {
             at = end;
@@ -299,9 +299,9 @@ static invar_status take(const arrivals *a, const invar_generation *how, invar_r
     return INVAR_OK;
 }
 
-static invar_status gather(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+static invar_status gather(const invar_generate_args *how, invar_rl_sample *samples, int64_t count)
 {
-    invar_layout_share own = own_share(how, count);
+    invar_index_range own = own_share(how, count);
     arrivals all = {NULL, NULL, NULL};
     char *packed = NULL;
     int64_t bytes;
@@ -328,12 +328,12 @@ typedef struct verdict {
 } verdict;
 
 /* The parts of all rewards, one after another, from rank 0. */
-static invar_status share_parts(const invar_generation *how, invar_rl_sample *samples,
+static invar_status share_parts(const invar_generate_args *how, invar_rl_sample *samples,
                                 const verdict *verdicts, int64_t count)
 {
     invar_reward_part *all = NULL, *at;
     invar_status status = INVAR_OK;
-    bool gives = invar_agree_leads(how->layout);
+    bool gives = invar_ranks_is_leader(how->layout);
     size_t total = 0;
 
     for (int64_t i = 0; i < count; i++)
@@ -344,7 +344,7 @@ static invar_status share_parts(const invar_generation *how, invar_rl_sample *sa
     at = all;
     for (int64_t i = 0; gives && i < count; at += verdicts[i++].parts)
         put((char *)at, samples[i].parts.items, (size_t)verdicts[i].parts * sizeof *at);
-    status = invar_agree_share(how->layout, "parts of rewards", 0, all, total * sizeof *all);
+    status = invar_ranks_broadcast(how->layout, "parts of rewards", 0, all, total * sizeof *all);
     at = all;
     for (int64_t i = 0; !gives && i < count && status == INVAR_OK; i++) {
         invar_reward_parts_release(&samples[i].parts); // of a leader: rank 0 has the same
@@ -358,7 +358,7 @@ static invar_status share_parts(const invar_generation *how, invar_rl_sample *sa
 }
 
 /* Rank 0 has them; the others get them. */
-static invar_status share_rewards(const invar_generation *how, invar_rl_sample *samples,
+static invar_status share_rewards(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count)
 {
     verdict *verdicts = NULL;
@@ -369,8 +369,8 @@ static invar_status share_rewards(const invar_generation *how, invar_rl_sample *
     INVAR_TRY(invar_alloc((void **)&verdicts, (size_t)count, sizeof *verdicts, "rewards"));
     for (int64_t i = 0; i < count; i++)
         verdicts[i] = (verdict){samples[i].reward, samples[i].parts.count, samples[i].rewarded};
-    status =
-        invar_agree_share(how->layout, "rewards", 0, verdicts, (size_t)count * sizeof *verdicts);
+    status = invar_ranks_broadcast(how->layout, "rewards", 0, verdicts,
+                                   (size_t)count * sizeof *verdicts);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
         samples[i].reward = verdicts[i].reward;
         samples[i].rewarded = verdicts[i].rewarded != 0;
@@ -381,28 +381,29 @@ static invar_status share_rewards(const invar_generation *how, invar_rl_sample *
     return status;
 }
 
-static invar_status ask_plugin(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+static invar_status ask_plugin(const invar_generate_args *how, invar_rl_sample *samples,
+                               int64_t count)
 {
-    if (invar_agree_leads(how->layout))
-        INVAR_TRY(invar_judge_run(how->judge, samples, count));
+    if (invar_ranks_is_leader(how->layout))
+        INVAR_TRY(invar_reward_source_run(how->judge, samples, count));
     return share_rewards(how, samples, count);
 }
 
 static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
 {
-    const invar_generation *how = payload;
+    const invar_generate_args *how = payload;
 
     if (!how->silent)
-        invar_layout_beat(how->layout);
+        invar_layout_heartbeat(how->layout);
     if (how->enough && how->enough(how->clock, samples_done))
-        invar_rollout_leave(how->rollout);
+        invar_rollout_suspend(how->rollout);
     return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
 }
 
 /* What this rank samples. */
-static invar_status run_own(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+static invar_status run_own(const invar_generate_args *how, invar_rl_sample *samples, int64_t count)
 {
-    invar_layout_share own = own_share(how, count);
+    invar_index_range own = own_share(how, count);
 
     if (own.count)
         return invar_rollout_run(how->rollout, samples + own.first, own.count, how->sampling, tick,
@@ -410,19 +411,20 @@ static invar_status run_own(const invar_generation *how, invar_rl_sample *sample
     return how->tick ? how->tick(how->payload, 0, 0) : INVAR_OK; // who waits shows that others do
 }
 
-static invar_status gather_all(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+static invar_status gather_all(const invar_generate_args *how, invar_rl_sample *samples,
+                               int64_t count)
 {
     return samplers(how)->size > 1 ? gather(how, samples, count) : INVAR_OK;
 }
 
-invar_status invar_generate_turn(const invar_generation *how, invar_rl_sample *samples,
+invar_status invar_generate_turn(const invar_generate_args *how, invar_rl_sample *samples,
                                  int64_t count)
 {
     INVAR_TRY(run_own(how, samples, count));
     return gather_all(how, samples, count);
 }
 
-bool invar_generate_is_judged(const invar_generation *how, const invar_rl_sample *samples,
+bool invar_generate_is_judged(const invar_generate_args *how, const invar_rl_sample *samples,
                               int64_t count, int64_t i)
 {
     int64_t first = i;
@@ -437,12 +439,12 @@ bool invar_generate_is_judged(const invar_generation *how, const invar_rl_sample
     return false;
 }
 
-invar_status invar_generate_check_judge(const invar_generation *how, const invar_rl_sample *s,
+invar_status invar_generate_check_judge(const invar_generate_args *how, const invar_rl_sample *s,
                                         const char *leader)
 {
     bool reached;
 
-    INVAR_TRY(invar_judge_reaches(&reached, how->judge, s));
+    INVAR_TRY(invar_reward_source_reaches(&reached, how->judge, s));
     if (reached)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -451,17 +453,18 @@ invar_status invar_generate_check_judge(const invar_generation *how, const invar
                       leader, s->index);
 }
 
-invar_status invar_generate_judge(const invar_generation *how, invar_rl_sample *samples,
+invar_status invar_generate_judge(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count)
 {
     return how->judge->asks ? ask_plugin(how, samples, count)
-                            : invar_judge_run(how->judge, samples, count);
+                            : invar_reward_source_run(how->judge, samples, count);
 }
 
 /* ---- agents ---------------------------------------------------------------------------------- */
 
 /* Those that are judged stand side by side, and are back in their places afterwards. */
-static invar_status judge_rest(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+static invar_status judge_rest(const invar_generate_args *how, invar_rl_sample *samples,
+                               int64_t count)
 {
     invar_rl_sample *moved = NULL;
     int64_t *places = NULL, n = 0;
@@ -488,14 +491,14 @@ static invar_status check_judge(const void *payload, const invar_rl_sample *s)
     return invar_generate_check_judge(payload, s, INVAR_AGENT_NAME);
 }
 
-static invar_status lead(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+static invar_status lead(const invar_generate_args *how, invar_rl_sample *samples, int64_t count)
 {
-    const invar_door_order order = {.sampling = how->sampling,
-                                    .evaluation = how->evaluation,
-                                    .key = how->judge->key,
-                                    .unrewarded = how->judged ? check_judge : NULL,
-                                    .tick = tick,
-                                    .payload = (void *)(uintptr_t)how};
+    const invar_agent_batch_options order = {.sampling = how->sampling,
+                                             .evaluation = how->evaluation,
+                                             .key = how->judge->key,
+                                             .unrewarded = how->judged ? check_judge : NULL,
+                                             .tick = tick,
+                                             .payload = (void *)(uintptr_t)how};
 
     INVAR_TRY(invar_agents_run(how->agents, samples, count, &order));
     for (int64_t i = 0; i < count && how->judged; i++) // records may be of another recipe
@@ -515,21 +518,22 @@ static invar_status take_led(const char *packed, int64_t bytes, invar_rl_sample 
 }
 
 /* Samples of rank 0, on all ranks. */
-static invar_status share_led(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+static invar_status share_led(const invar_generate_args *how, invar_rl_sample *samples,
+                              int64_t count)
 {
-    bool gives = invar_agree_leads(how->layout);
+    bool gives = invar_ranks_is_leader(how->layout);
     char *packed = NULL;
     int64_t bytes = 0;
     invar_status status;
 
     if (gives)
         INVAR_TRY(pack_all(&packed, &bytes, samples, count));
-    status = invar_agree_share(how->layout, PHASE, 0, &bytes, sizeof bytes);
+    status = invar_ranks_broadcast(how->layout, PHASE, 0, &bytes, sizeof bytes);
     if (status == INVAR_OK && !gives)
         status = bytes > 0 ? invar_alloc((void **)&packed, (size_t)bytes, 1, "samples of rank 0")
                            : corrupt();
     if (status == INVAR_OK)
-        status = invar_agree_share(how->layout, PHASE, 0, packed, (size_t)bytes);
+        status = invar_ranks_broadcast(how->layout, PHASE, 0, packed, (size_t)bytes);
     if (status == INVAR_OK && !gives)
         status = take_led(packed, bytes, samples, count);
     invar_free(packed);
@@ -537,9 +541,10 @@ static invar_status share_led(const invar_generation *how, invar_rl_sample *samp
 }
 
 /* Rank 0 has the agents, and its model draws all that they ask for; the others wait. */
-static invar_status run_agents(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+static invar_status run_agents(const invar_generate_args *how, invar_rl_sample *samples,
+                               int64_t count)
 {
-    if (invar_agree_leads(how->layout))
+    if (invar_ranks_is_leader(how->layout))
         INVAR_TRY(lead(how, samples, count));
     else if (how->tick)
         INVAR_TRY(how->tick(how->payload, 0, 0));
@@ -553,32 +558,32 @@ static invar_status run_agents(const invar_generation *how, invar_rl_sample *sam
 /* ---- a share --------------------------------------------------------------------------------- */
 
 /* Samples are led by somebody, who ends and rewards them. */
-static bool is_led(const invar_generation *how)
+static bool is_led(const invar_generate_args *how)
 {
     return how->turns || how->agents_lead;
 }
 
-invar_status invar_generate_share(const invar_generation *how, invar_rl_sample *samples,
+invar_status invar_generate_share(const invar_generate_args *how, invar_rl_sample *samples,
                                   int64_t count)
 {
     if (how->agents_lead)
         return run_agents(how, samples, count);
-    return how->turns ? invar_turns_run(how, samples, count) : run_own(how, samples, count);
+    return how->turns ? invar_multi_turn_run(how, samples, count) : run_own(how, samples, count);
 }
 
-invar_status invar_generate_gather(const invar_generation *how, invar_rl_sample *samples,
+invar_status invar_generate_gather(const invar_generate_args *how, invar_rl_sample *samples,
                                    int64_t count)
 {
     return is_led(how) ? INVAR_OK : gather_all(how, samples, count);
 }
 
-invar_status invar_generate_rewards(const invar_generation *how, invar_rl_sample *samples,
+invar_status invar_generate_rewards(const invar_generate_args *how, invar_rl_sample *samples,
                                     int64_t count)
 {
     return is_led(how) ? INVAR_OK : invar_generate_judge(how, samples, count);
 }
 
-invar_status invar_generate(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+invar_status invar_generate(const invar_generate_args *how, invar_rl_sample *samples, int64_t count)
 {
     INVAR_TRY(invar_generate_share(how, samples, count));
     INVAR_TRY(invar_generate_gather(how, samples, count));

@@ -26,14 +26,15 @@ static invar_status rule_of(invar_reward *out, bool *boxed_out, const char *word
     return word[0] ? invar_reward_parse(out, boxed_out, word) : INVAR_OK;
 }
 
-bool invar_judge_asks(const invar_recipe *recipe)
+bool invar_reward_source_asks(const invar_recipe *recipe)
 {
     invar_reward rule;
     bool boxed;
     invar_status status = rule_of(&rule, &boxed, invar_recipe_string(recipe, INVAR_KEY_RM_TYPE));
 
     INVAR_CHECK(status == INVAR_OK); // the recipe is checked
-    return invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH)[0] || invar_reward_asked(rule);
+    return invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH)[0] ||
+           invar_reward_is_external(rule);
 }
 
 /* The script of this program that judges by the package math-verify. */
@@ -42,7 +43,7 @@ static invar_status open_script(invar_plugin **out, invar_plugin_options *o)
     char *command;
     invar_status status;
 
-    INVAR_TRY(invar_script_command(&command, "math_verify.py"));
+    INVAR_TRY(invar_embedded_script_command(&command, "math_verify.py"));
     o->spec = command;
     o->titled = true;
     status = invar_plugin_open(out, o);
@@ -50,7 +51,7 @@ static invar_status open_script(invar_plugin **out, invar_plugin_options *o)
     return status;
 }
 
-invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
+invar_status invar_reward_source_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
 {
     const char *path = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH);
     const char *url = invar_recipe_string(recipe, INVAR_KEY_RM_URL);
@@ -62,7 +63,7 @@ invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe, 
                               .log_fd = 2};
 
     *out = NULL;
-    if (!invar_judge_asks(recipe))
+    if (!invar_reward_source_asks(recipe))
         return INVAR_OK;
     o.name = path[0] ? "custom-rm-path" : url[0] ? "rm-url" : "math_verify";
     if (stored)
@@ -72,34 +73,35 @@ invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe, 
     return path[0] || url[0] ? invar_plugin_open(out, &o) : open_script(out, &o);
 }
 
-invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, invar_plugin *plugin,
-                              bool eval)
+invar_status invar_reward_source_read(invar_reward_source *out, const invar_recipe *recipe,
+                                      invar_plugin *plugin, bool eval)
 {
     const char *own = eval ? invar_recipe_string(recipe, INVAR_KEY_EVAL_RM_TYPE) : "";
     const char *rule = own[0] ? own : invar_recipe_string(recipe, INVAR_KEY_RM_TYPE);
     const char *key = eval ? invar_recipe_string(recipe, INVAR_KEY_EVAL_REWARD_KEY) : "";
 
     key = key[0] || own[0] ? key : invar_recipe_string(recipe, INVAR_KEY_REWARD_KEY);
-    *out = (invar_judge){.key = key[0] ? key : NULL};
+    *out = (invar_reward_source){.key = key[0] ? key : NULL};
     INVAR_TRY(rule_of(&out->reward, &out->boxed, rule));
-    out->asks = own[0] ? invar_reward_asked(out->reward) : invar_judge_asks(recipe);
+    out->asks = own[0] ? invar_reward_is_external(out->reward) : invar_reward_source_asks(recipe);
     out->groups = out->asks && invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
     out->plugin = out->asks ? plugin : NULL;
     return INVAR_OK;
 }
 
-invar_status invar_judge_reaches(bool *out, const invar_judge *judge, const invar_rl_sample *sample)
+invar_status invar_reward_source_reaches(bool *out, const invar_reward_source *judge,
+                                         const invar_rl_sample *sample)
 {
     *out = sample->rewarded || judge->asks;
     return *out ? INVAR_OK : invar_reward_rules(out, judge->reward, sample);
 }
 
-invar_status invar_judge_reaches_all(bool *out, const invar_judge *judge,
-                                     const invar_rl_sample *samples, int64_t count)
+invar_status invar_reward_source_reaches_all(bool *out, const invar_reward_source *judge,
+                                             const invar_rl_sample *samples, int64_t count)
 {
     *out = true;
     for (int64_t i = 0; i < count && *out; i++)
-        INVAR_TRY(invar_judge_reaches(out, judge, &samples[i]));
+        INVAR_TRY(invar_reward_source_reaches(out, judge, &samples[i]));
     return INVAR_OK;
 }
 
@@ -117,8 +119,8 @@ static void write_place(char *out, size_t size, const char *path, int64_t line)
     (void)snprintf(out, size, "%s:%" PRId64 ": ", shown, line + 1);
 }
 
-static invar_status check_prompt(const invar_judge *judge, const invar_prompt *prompt, int64_t i,
-                                 const invar_judge_reach *reach)
+static invar_status check_prompt(const invar_reward_source *judge, const invar_prompt *prompt,
+                                 int64_t i, const invar_reward_source_reach *reach)
 {
     const invar_rl_sample sample = {
         .index = i, .label = prompt->label, .metadata = prompt->metadata};
@@ -135,7 +137,7 @@ static invar_status check_prompt(const invar_judge *judge, const invar_prompt *p
                       message);
 }
 
-static void warn(const invar_judge_reach *reach)
+static void warn(const invar_reward_source_reach *reach)
 {
     char line[2500];
 
@@ -145,15 +147,15 @@ static void warn(const invar_judge_reach *reach)
     reach->say(reach->payload, line);
 }
 
-invar_status invar_judge_check_data(const invar_recipe *recipe, const invar_dataset *data,
-                                    const invar_judge_reach *reach)
+invar_status invar_reward_source_check_data(const invar_recipe *recipe, const invar_dataset *data,
+                                            const invar_reward_source_reach *reach)
 {
-    const int64_t end = invar_smaller(invar_dataset_size(data), reach->possible);
+    const int64_t end = invar_min_i64(invar_dataset_size(data), reach->possible);
     invar_status status = INVAR_OK;
-    invar_judge judge;
+    invar_reward_source judge;
     int64_t i = 0;
 
-    INVAR_TRY(invar_judge_read(&judge, recipe, NULL, reach->eval));
+    INVAR_TRY(invar_reward_source_read(&judge, recipe, NULL, reach->eval));
     if (judge.asks || invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] ||
         invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
         return INVAR_OK;
@@ -200,14 +202,15 @@ static invar_status ask(invar_plugin *plugin, invar_rl_sample *samples, int64_t 
     return status;
 }
 
-invar_status invar_judge_run(const invar_judge *judge, invar_rl_sample *samples, int64_t count)
+invar_status invar_reward_source_run(const invar_reward_source *judge, invar_rl_sample *samples,
+                                     int64_t count)
 {
     if (judge->plugin)
         INVAR_TRY(ask(judge->plugin, samples, count));
     for (int64_t i = 0; i < count; i++)
         if (!samples[i].rewarded)
-            INVAR_TRY(judge->plugin ? invar_reward_pick(&samples[i], judge->key)
-                                    : invar_reward_judge(&samples[i], judge->reward, judge->boxed,
-                                                         judge->key));
+            INVAR_TRY(judge->plugin ? invar_reward_select_part(&samples[i], judge->key)
+                                    : invar_reward_compute(&samples[i], judge->reward, judge->boxed,
+                                                           judge->key));
     return INVAR_OK;
 }

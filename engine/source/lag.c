@@ -11,7 +11,7 @@
 
 int64_t invar_lag_begin(const invar_lag *lag, int64_t rollout)
 {
-    return invar_larger(0, rollout - lag->rollouts);
+    return invar_max_i64(0, rollout - lag->rollouts);
 }
 
 int64_t invar_lag_goal(const invar_lag *lag, int64_t rollout, int64_t tick)

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define INVAR_LAG_MOST 64
+#define INVAR_LAG_MAX 64
 
 typedef struct invar_lag {
     int64_t rollouts; /* that are trained on between a rollout's begin and its own turn; 0: none */

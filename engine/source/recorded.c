@@ -22,26 +22,26 @@
 /* ---- what a record says ---------------------------------------------------------------------- */
 
 /* A group that has waited as long as it may: this batch has it, whatever it takes. */
-static bool is_due(const invar_source *source, const invar_rl_sample *s)
+static bool is_due(const invar_sample_source *source, const invar_rl_sample *s)
 {
     return (int64_t)s->rollout <= source->order.rollout - source->options.delay;
 }
 
-static bool is_batched(const invar_tick *tick, int64_t group)
+static bool is_batched(const invar_schedule_tick *tick, int64_t group)
 {
-    return invar_sorted_find(tick->groups, tick->n_groups, sizeof *tick->groups, 0, group) >= 0;
+    return invar_binary_search(tick->groups, tick->n_groups, sizeof *tick->groups, 0, group) >= 0;
 }
 
 /* The tokens at which the sample is left; -1: it ends. */
-static int64_t tokens_left(const invar_tick *tick, int64_t sample)
+static int64_t tokens_left(const invar_schedule_tick *tick, int64_t sample)
 {
-    int64_t i = invar_sorted_find(tick->left, tick->n_left, sizeof *tick->left,
-                                  offsetof(invar_tick_left, sample), sample);
+    int64_t i = invar_binary_search(tick->left, tick->n_left, sizeof *tick->left,
+                                    offsetof(invar_unfinished_sample, sample), sample);
 
     return i < 0 ? -1 : tick->left[i].tokens;
 }
 
-static invar_status cannot_be(const invar_source *source, const char *what, int64_t number,
+static invar_status cannot_be(const invar_sample_source *source, const char *what, int64_t number,
                               const char *why)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -52,11 +52,11 @@ static invar_status cannot_be(const invar_source *source, const char *what, int6
 }
 
 /* Of a sample in flight; *listed counts those that the record has. */
-static invar_status check_sample(int64_t *listed, const invar_source *source,
+static invar_status check_sample(int64_t *listed, const invar_sample_source *source,
                                  const invar_rl_sample *s)
 {
-    const invar_source_options *o = &source->options;
-    const invar_tick *tick = &source->tick;
+    const invar_sample_source_options *o = &source->options;
+    const invar_schedule_tick *tick = &source->tick;
     int64_t tokens = tick->drawn ? tokens_left(tick, s->index) : -1;
 
     if (tokens < 0)
@@ -66,16 +66,16 @@ static invar_status check_sample(int64_t *listed, const invar_source *source,
         return cannot_be(source, "sample", s->index, "which is in its batch and not finished");
     if (tokens < invar_rl_sample_response(s))
         return cannot_be(source, "sample", s->index, "with fewer tokens than it had before");
-    if (tokens >= invar_flight_limit(s, &o->sampling, o->spec))
+    if (tokens >= invar_inflight_limit(s, &o->sampling, o->spec))
         return cannot_be(source, "sample", s->index, "with as many tokens as it may have at all");
     return INVAR_OK;
 }
 
 /* All that it names is in flight, and all that is due is in its batch. */
-static invar_status check_tick(const invar_source *source)
+static invar_status check_tick(const invar_sample_source *source)
 {
-    const invar_flight *flight = &source->flight;
-    const invar_tick *tick = &source->tick;
+    const invar_inflight *flight = &source->flight;
+    const invar_schedule_tick *tick = &source->tick;
     int64_t n = source->options.per_prompt, groups = 0, samples = 0;
 
     for (int64_t r = 0; r < flight->count; r++)
@@ -96,22 +96,22 @@ static invar_status check_tick(const invar_source *source)
     return INVAR_OK;
 }
 
-invar_status invar_source_plan_tick(invar_source *source)
+invar_status invar_sample_source_plan_tick(invar_sample_source *source)
 {
-    invar_flight *flight = &source->flight;
+    invar_inflight *flight = &source->flight;
 
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->begun[r].count; i++)
             flight->begun[r].items[i].fresh = flight->begun[r].items[i].n_tokens;
-    INVAR_TRY(
-        invar_timetable_plan(&source->tick, source->options.timetable, source->order.rollout));
+    INVAR_TRY(invar_recorded_schedule_plan(&source->tick, source->options.timetable,
+                                           source->order.rollout));
     return check_tick(source);
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
 /* Whether the sample gets tokens now; its pause is set. */
-static bool goes_on(invar_rl_sample *s, const invar_tick *tick, bool batch_alone)
+static bool goes_on(invar_rl_sample *s, const invar_schedule_tick *tick, bool batch_alone)
 {
     int64_t left = tick->drawn ? tokens_left(tick, s->index) : -1;
 
@@ -122,9 +122,9 @@ static bool goes_on(invar_rl_sample *s, const invar_tick *tick, bool batch_alone
 }
 
 /* Moves samples that get tokens out of the flight; holes stay where they were. */
-static invar_status take_active(invar_source *source, bool batch_alone)
+static invar_status take_active(invar_sample_source *source, bool batch_alone)
 {
-    invar_flight *flight = &source->flight;
+    invar_inflight *flight = &source->flight;
 
     for (int64_t r = 0; r < flight->count; r++)
         for (int64_t i = 0; i < flight->begun[r].count; i++) {
@@ -141,7 +141,7 @@ static invar_status take_active(invar_source *source, bool batch_alone)
 }
 
 /* The weights of now have drawn what the samples did not have when the tick began. */
-static void sign(const invar_source *source, invar_rl_sample *samples, int64_t count)
+static void sign(const invar_sample_source *source, invar_rl_sample *samples, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         invar_rl_sample *s = &samples[i];
@@ -155,9 +155,9 @@ static void sign(const invar_source *source, invar_rl_sample *samples, int64_t c
     }
 }
 
-static invar_status rejoin(invar_source *source)
+static invar_status rejoin(invar_sample_source *source)
 {
-    INVAR_TRY(invar_source_rejoin(source));
+    INVAR_TRY(invar_sample_source_merge_ahead(source));
     for (int64_t r = 0; r < source->flight.count; r++)
         sign(source, source->flight.begun[r].items, source->flight.begun[r].count);
     return INVAR_OK;
@@ -169,7 +169,7 @@ static invar_status rejoin(invar_source *source)
  */
 static bool has_batch(void *payload, int64_t samples_done)
 {
-    const invar_source *source = payload;
+    const invar_sample_source *source = payload;
     const invar_rl_samples *active = &source->ahead;
     int64_t whole = 0, group = -1;
 
@@ -193,10 +193,10 @@ static bool has_batch(void *payload, int64_t samples_done)
  * Until the batch is whole. Of a tick that is known all samples get their tokens at once, or, where
  * others go on apart, or where nobody knows how far they came, those of the batch alone.
  */
-static invar_status draw_batch(invar_source *source)
+static invar_status draw_batch(invar_sample_source *source)
 {
-    const invar_tick *tick = &source->tick;
-    invar_generation how = invar_source_generation(source);
+    const invar_schedule_tick *tick = &source->tick;
+    invar_generate_args how = invar_sample_source_generation(source);
     bool ready = false;
 
     INVAR_TRY(take_active(source, tick->batched && (source->options.apart || !tick->drawn)));
@@ -221,10 +221,10 @@ static bool is_whole(const invar_rl_sample *samples, int64_t n)
 }
 
 /* Moves groups of a rollout into the batch: those of the record, or the first that are whole. */
-static invar_status take_groups(invar_source *source, invar_rl_samples *from, int64_t *groups,
-                                int64_t *count)
+static invar_status take_groups(invar_sample_source *source, invar_rl_samples *from,
+                                int64_t *groups, int64_t *count)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     int64_t n = o->per_prompt, stay = 0;
 
     for (int64_t i = 0; i < from->count; i += n) {
@@ -247,21 +247,21 @@ static invar_status take_groups(invar_source *source, invar_rl_samples *from, in
 }
 
 /* Rollouts that have no group left leave the flight, from the first on. */
-static void trim(invar_flight *flight)
+static void trim(invar_inflight *flight)
 {
     invar_rl_samples none;
 
     while (flight->count > 0 && flight->begun[0].count == 0) {
-        invar_flight_pop(&none, flight);
+        invar_inflight_pop(&none, flight);
         invar_rl_samples_reset(&none);
     }
 }
 
 /* Durable before anybody learns from it. Groups by number: what is due comes first. */
-static invar_status take_batch(invar_source *source)
+static invar_status take_batch(invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
-    invar_flight *flight = &source->flight;
+    const invar_sample_source_options *o = &source->options;
+    invar_inflight *flight = &source->flight;
     int64_t *groups = NULL, count = 0;
     invar_status status;
 
@@ -272,20 +272,20 @@ static invar_status take_batch(invar_source *source)
     INVAR_CHECK(status != INVAR_OK || count == o->prompts);
     trim(flight);
     if (status == INVAR_OK)
-        status = invar_timetable_batch(o->timetable, source->order.rollout, groups, count);
+        status = invar_recorded_schedule_batch(o->timetable, source->order.rollout, groups, count);
     invar_free(groups);
     return status;
 }
 
-invar_status invar_source_recorded(bool *ready_out, invar_source *source)
+invar_status invar_sample_source_recorded(bool *ready_out, invar_sample_source *source)
 {
-    const invar_generation how = invar_source_generation(source);
+    const invar_generate_args how = invar_sample_source_generation(source);
     invar_rl_samples *batch = &source->batch.samples;
 
     INVAR_TRY(draw_batch(source));
     INVAR_TRY(take_batch(source));
     INVAR_TRY(invar_generate_rewards(&how, batch->items, batch->count));
-    source->batch.own_weights = invar_source_is_own(source);
+    source->batch.own_weights = invar_sample_source_is_on_policy(source);
     *ready_out = true;
     return INVAR_OK;
 }
@@ -294,22 +294,22 @@ invar_status invar_source_recorded(bool *ready_out, invar_source *source)
 
 /* Of a thread: what it has drawn is signed before anybody looks at it. */
 static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count,
-                         const invar_ahead_tick *tick)
+                         const invar_progress_callback *tick)
 {
-    invar_source *source = payload;
-    const invar_ahead_look *look = &source->options.look;
+    invar_sample_source *source = payload;
+    const invar_verify_callback *look = &source->options.look;
 
     INVAR_CHECK(samples == source->ahead.items && count == source->ahead.count);
     sign(source, source->ahead.items, count);
     return look->look ? look->look(look->payload, samples, count, tick) : INVAR_OK;
 }
 
-invar_status invar_source_recorded_ahead(invar_source *source)
+invar_status invar_sample_source_recorded_ahead(invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
-    const invar_generation how = invar_source_generation(source);
-    const invar_ahead_tick tick = invar_source_beat(source);
-    const bool clocked = o->thread && invar_timetable_free(o->timetable);
+    const invar_sample_source_options *o = &source->options;
+    const invar_generate_args how = invar_sample_source_generation(source);
+    const invar_progress_callback tick = invar_sample_source_heartbeat(source);
+    const bool clocked = o->thread && invar_recorded_schedule_free(o->timetable);
     invar_rl_samples *samples = &source->ahead;
 
     if (!source->tick.drawn && !clocked)
@@ -318,18 +318,18 @@ invar_status invar_source_recorded_ahead(invar_source *source)
     if (samples->count == 0)
         return INVAR_OK;
     if (o->thread)
-        return invar_ahead_begin(&source->beside, &how, samples->items, samples->count,
-                                 &(invar_ahead_look){look, source});
+        return invar_async_sampler_begin(&source->beside, &how, samples->items, samples->count,
+                                         &(invar_verify_callback){look, source});
     INVAR_TRY(invar_generate_share(&how, samples->items, samples->count));
     INVAR_TRY(look(source, samples->items, samples->count, &tick));
     return o->overlaps ? INVAR_OK : rejoin(source);
 }
 
 /* Durable before the next weights draw. */
-static invar_status note_drawn(invar_source *source)
+static invar_status note_drawn(invar_sample_source *source)
 {
-    const invar_flight *flight = &source->flight;
-    invar_tick_left *left = NULL;
+    const invar_inflight *flight = &source->flight;
+    invar_unfinished_sample *left = NULL;
     int64_t count = 0, n = 0;
     invar_status status;
 
@@ -341,17 +341,18 @@ static invar_status note_drawn(invar_source *source)
             const invar_rl_sample *s = &flight->begun[r].items[i];
 
             if (s->finish == INVAR_FINISH_NONE)
-                left[n++] = (invar_tick_left){s->index, invar_rl_sample_response(s)};
+                left[n++] = (invar_unfinished_sample){s->index, invar_rl_sample_response(s)};
         }
-    status = invar_timetable_drawn(source->options.timetable, source->order.rollout, left, n);
+    status =
+        invar_recorded_schedule_drawn(source->options.timetable, source->order.rollout, left, n);
     invar_free(left);
     return status;
 }
 
-invar_status invar_source_recorded_join(invar_source *source)
+invar_status invar_sample_source_recorded_join(invar_sample_source *source)
 {
     if (source->beside && !source->tick.drawn)
-        invar_ahead_leave(source->beside);
+        invar_async_sampler_suspend(source->beside);
     INVAR_TRY(rejoin(source));
     return note_drawn(source);
 }

@@ -21,7 +21,7 @@
 
 /* ---- whose they are -------------------------------------------------------------------------- */
 
-static invar_status hash_file(invar_saved *saved, const char *path)
+static invar_status hash_file(invar_saved_rollouts *saved, const char *path)
 {
     int64_t n = saved->n_files, bytes;
     invar_digest *files;
@@ -40,7 +40,7 @@ static invar_status hash_file(invar_saved *saved, const char *path)
 }
 
 /* All that are there, like the lines of a data set: not only those that this run gets to. */
-static invar_status hash_files(invar_saved *saved, const char *pattern)
+static invar_status hash_files(invar_saved_rollouts *saved, const char *pattern)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -57,7 +57,7 @@ static invar_status hash_files(invar_saved *saved, const char *pattern)
 /* What a plug-in decided nobody can make again from the recipe. */
 static bool decided_by_plugin(const invar_recipe *r)
 {
-    return invar_judge_asks(r) ||
+    return invar_reward_source_asks(r) ||
            invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0] ||
            invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0];
 }
@@ -80,14 +80,15 @@ static invar_status refuse_idle_keys(const invar_recipe *r, const char *path)
     return INVAR_OK;
 }
 
-invar_status invar_saved_find(invar_saved *out, const invar_recipe *recipe, const invar_digest *own)
+invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_recipe *recipe,
+                                       const invar_digest *own)
 {
     const char *pattern = invar_recipe_string(recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
-    invar_rollout_data first;
+    invar_rollout_file first;
     char path[INVAR_PATH_SIZE];
     int64_t samples;
 
-    *out = (invar_saved){.own = true};
+    *out = (invar_saved_rollouts){.own = true};
     if (!pattern[0])
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, 0));
@@ -95,14 +96,14 @@ invar_status invar_saved_find(invar_saved *out, const invar_recipe *recipe, cons
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_head(&first, &samples, path));
     out->own = invar_digest_equal(&first.header.run, own) && !decided_by_plugin(recipe);
-    invar_rollout_data_release(&first);
+    invar_rollout_file_release(&first);
     return out->own ? refuse_idle_keys(recipe, path) : hash_files(out, pattern);
 }
 
-void invar_saved_release(invar_saved *saved)
+void invar_saved_rollouts_release(invar_saved_rollouts *saved)
 {
     invar_free(saved->files);
-    *saved = (invar_saved){0};
+    *saved = (invar_saved_rollouts){0};
 }
 
 /* ---- what all must fulfil -------------------------------------------------------------------- */
@@ -125,7 +126,7 @@ static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec 
 }
 
 /* What the first line says, and the number of those that follow. */
-static invar_status check_head(const invar_source_options *o, const invar_rollout_header *h,
+static invar_status check_head(const invar_sample_source_options *o, const invar_rollout_header *h,
                                int64_t samples, const char *path)
 {
     int64_t wanted = o->prompts * o->per_prompt;
@@ -147,7 +148,7 @@ static invar_status check_head(const invar_source_options *o, const invar_rollou
 }
 
 /* What the recipe wants of a sample that another run has recorded. */
-static invar_status check_recorded(const invar_source_options *o, const invar_rl_sample *s,
+static invar_status check_recorded(const invar_sample_source_options *o, const invar_rl_sample *s,
                                    const char *path)
 {
     if (o->needs_logp && !s->logp)
@@ -163,11 +164,11 @@ static invar_status check_recorded(const invar_source_options *o, const invar_rl
     return INVAR_OK;
 }
 
-invar_status invar_source_check_file(const invar_source *source, int64_t rollout)
+invar_status invar_sample_source_check_file(const invar_sample_source *source, int64_t rollout)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     char path[INVAR_PATH_SIZE];
-    invar_rollout_data data;
+    invar_rollout_file data;
     invar_status status;
     int64_t samples;
 
@@ -176,13 +177,13 @@ invar_status invar_source_check_file(const invar_source *source, int64_t rollout
     status = check_head(o, &data.header, samples, path);
     if (status == INVAR_OK && !o->saved->own && data.samples.count > 0)
         status = check_recorded(o, data.samples.items, path);
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     return status;
 }
 
-static invar_status check_loaded(const invar_source *source, const char *path)
+static invar_status check_loaded(const invar_sample_source *source, const char *path)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *samples = &source->batch.samples;
 
     INVAR_TRY(check_head(o, &source->loaded.header, samples->count, path));
@@ -194,9 +195,9 @@ static invar_status check_loaded(const invar_source *source, const char *path)
 /* ---- foreign ones ---------------------------------------------------------------------------- */
 
 /* The file is the one that the identity knows, and has what the recipe wants of it. */
-static invar_status check_foreign(const invar_source *source, const char *path)
+static invar_status check_foreign(const invar_sample_source *source, const char *path)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *samples = &source->batch.samples;
     int64_t rollout = source->order.rollout;
 
@@ -218,7 +219,7 @@ static bool same_list(const void *a, const void *b, size_t bytes)
     return !a == !b && (!a || memcmp(a, b, bytes) == 0);
 }
 
-static bool same_stops(const invar_sampling *a, const invar_sampling *b)
+static bool same_stops(const invar_sampling_params *a, const invar_sampling_params *b)
 {
     if (a->n_stop_ids != b->n_stop_ids || a->n_stop != b->n_stop)
         return false;
@@ -235,7 +236,7 @@ static bool same_stops(const invar_sampling *a, const invar_sampling *b)
  * True if the loaded file has the arithmetic of this run. A file of version 1 does not name its
  * own: only the files of a run with the same identity are known to have it.
  */
-static bool same_policy(const invar_source *source)
+static bool same_policy(const invar_sample_source *source)
 {
     const invar_rollout_policy *file = &source->loaded.header.policy;
     const invar_rollout_policy *own = &source->options.policy;
@@ -247,10 +248,10 @@ static bool same_policy(const invar_source *source)
 }
 
 /* The first member of the header that is not what this run would write; NULL: none. */
-static const char *odd_header(const invar_source *source)
+static const char *odd_header(const invar_sample_source *source)
 {
     const invar_rollout_header *h = &source->loaded.header;
-    const invar_sampling want = source->options.sampling, *s = &h->sampling;
+    const invar_sampling_params want = source->options.sampling, *s = &h->sampling;
     const struct {
         const char *name;
         bool same;
@@ -322,10 +323,10 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
 }
 
 /* What follows from the drawn tokens: text, end and reward. */
-static invar_status complete(invar_rl_sample *want, const invar_source_options *o,
+static invar_status complete(invar_rl_sample *want, const invar_sample_source_options *o,
                              const invar_rl_sample *s)
 {
-    const invar_sampling *sampling = &o->sampling;
+    const invar_sampling_params *sampling = &o->sampling;
     int64_t n = invar_rl_sample_response(s);
     int32_t *tokens;
 
@@ -341,20 +342,21 @@ static invar_status complete(invar_rl_sample *want, const invar_source_options *
     INVAR_TRY(invar_alloc((void **)&want->logp, (size_t)n, sizeof *want->logp, "log-probs"));
     INVAR_TRY(invar_tokenizer_decode(&want->response, &want->response_bytes, o->tokenizer,
                                      tokens + want->prompt_tokens, n, sampling->skip_special));
-    want->finish = invar_sampling_ends(sampling, tokens[want->n_tokens - 1]) ||
+    want->finish = invar_sampling_is_stop_id(sampling, tokens[want->n_tokens - 1]) ||
                            invar_stop_find(want->response, want->response_bytes, 0, sampling->stop,
                                            sampling->n_stop) >= 0
                        ? INVAR_FINISH_STOP
                        : INVAR_FINISH_LENGTH;
     want->route_size = invar_model_spec_route(o->spec); // training compares the experts
-    return invar_judge_run(&o->judge, want, 1);
+    return invar_reward_source_run(&o->judge, want, 1);
 }
 
 /* `place`: the prompt's among those that the rollout took. */
-static invar_status check_own(const invar_source *source, const invar_source_place *before,
-                              int64_t i, int64_t place, const invar_prompt *p, const char *path)
+static invar_status check_own(const invar_sample_source *source,
+                              const invar_source_position *before, int64_t i, int64_t place,
+                              const invar_prompt *p, const char *path)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     const invar_rl_sample *s = &source->batch.samples.items[i];
     int64_t n = o->per_prompt;
     invar_rl_sample want = {.index = before->samples + place * n + i % n,
@@ -365,10 +367,10 @@ static invar_status check_own(const invar_source *source, const invar_source_pla
                             .weights = source->order.weights,
                             .weights_hash = source->order.weights_hash};
     const char *odd;
-    invar_status status = invar_source_ask(&want, p);
+    invar_status status = invar_sample_source_init_sample(&want, p);
 
     if (status == INVAR_OK)
-        status = o->answers ? invar_source_fill_answer(&want, p) : complete(&want, o, s);
+        status = o->answers ? invar_sample_source_fill_answer(&want, p) : complete(&want, o, s);
     odd = status == INVAR_OK ? odd_member(s, &want) : NULL;
     invar_rl_sample_release(&want);
     if (odd)
@@ -386,9 +388,9 @@ static invar_status check_own(const invar_source *source, const invar_source_pla
  * The prompts that this rollout took from the data when it was sampled. Of the run's own rollouts
  * that is known: rounds are whole, and the last one had the last group of the batch.
  */
-static invar_status count_consumed(int64_t *out, const invar_source *source)
+static invar_status count_consumed(int64_t *out, const invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *samples = &source->batch.samples;
     int64_t last = 0;
 
@@ -398,7 +400,7 @@ static invar_status count_consumed(int64_t *out, const invar_source *source)
     for (int64_t i = 0; i < samples->count; i++)
         last = samples->items[i].draw > last ? samples->items[i].draw : last;
     *out = (last / o->per_prompt / o->round + 1) * o->round;
-    if (*out / o->round > invar_source_most_rounds(source))
+    if (*out / o->round > invar_sample_source_max_rounds(source))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "the loaded rollout %" PRId64 " has draw %" PRId64
                           ", which this recipe never makes",
@@ -407,7 +409,8 @@ static invar_status count_consumed(int64_t *out, const invar_source *source)
 }
 
 /* Groups that a filter rejected when the file was written; -1 if the file does not have it. */
-static invar_status count_filtered(int64_t *out, const invar_source *source, int64_t consumed)
+static invar_status count_filtered(int64_t *out, const invar_sample_source *source,
+                                   int64_t consumed)
 {
     const invar_rollout_header *h = &source->loaded.header;
     bool own = source->options.saved->own;
@@ -423,10 +426,10 @@ static invar_status count_filtered(int64_t *out, const invar_source *source, int
 }
 
 /* Leaves the place as sampling would have, so that the run may go on without files. */
-static invar_status pass_over(invar_source *source, const char *path)
+static invar_status pass_over(invar_sample_source *source, const char *path)
 {
-    const invar_source_options *o = &source->options;
-    const invar_source_place before = source->place;
+    const invar_sample_source_options *o = &source->options;
+    const invar_source_position before = source->place;
     const invar_rl_samples *samples = &source->batch.samples;
     int64_t n = o->per_prompt, consumed, i = 0;
 
@@ -435,7 +438,7 @@ static invar_status pass_over(invar_source *source, const char *path)
     source->place.groups += consumed;
     INVAR_TRY(count_filtered(&source->batch.filtered_groups, source, consumed));
     for (int64_t place = 0; place < consumed && o->data; place++) {
-        const invar_prompt *p = invar_source_next(source);
+        const invar_prompt *p = invar_sample_source_next(source);
         if (!o->saved->own || i == samples->count ||
             (!o->answers && samples->items[i].draw / n > place))
             continue; // a group that the filter dropped
@@ -452,7 +455,7 @@ static invar_status pass_over(invar_source *source, const char *path)
 
 /* ---- one rollout ----------------------------------------------------------------------------- */
 
-static invar_status check_header(const invar_source *source, const char *path)
+static invar_status check_header(const invar_sample_source *source, const char *path)
 {
     const char *odd = source->options.saved->own ? odd_header(source) : NULL;
 
@@ -466,17 +469,17 @@ static invar_status check_header(const invar_source *source, const char *path)
 }
 
 /* For those who watch the rollout: which tokens this program would draw, and from which logits. */
-static invar_status follow(const invar_source *source)
+static invar_status follow(const invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *samples = &source->batch.samples;
 
-    return o->saved->own ? invar_rollout_follow(o->rollout, samples->items, samples->count,
-                                                &o->sampling, o->tick, o->payload)
+    return o->saved->own ? invar_rollout_teacher_force(o->rollout, samples->items, samples->count,
+                                                       &o->sampling, o->tick, o->payload)
                          : INVAR_OK;
 }
 
-invar_status invar_source_load(bool *ready_out, invar_source *source)
+invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *source)
 {
     const invar_rollout_header *h = &source->loaded.header;
     char path[INVAR_PATH_SIZE];
@@ -498,11 +501,11 @@ invar_status invar_source_load(bool *ready_out, invar_source *source)
     return source->options.follow ? follow(source) : INVAR_OK;
 }
 
-invar_status invar_source_save(const invar_source *source, const invar_source_batch *batch,
-                               const char *pattern)
+invar_status invar_sample_source_save(const invar_sample_source *source,
+                                      const invar_sample_batch *batch, const char *pattern)
 {
-    const invar_source_options *o = &source->options;
-    const invar_source_order *order = &source->order;
+    const invar_sample_source_options *o = &source->options;
+    const invar_rollout_request *order = &source->order;
     invar_rollout_header header = {.rollout = order->rollout,
                                    .run = o->run,
                                    .weights = order->weights,

@@ -18,51 +18,51 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-void invar_source_open(invar_source *out, const invar_source_options *options)
+void invar_sample_source_open(invar_sample_source *out, const invar_sample_source_options *options)
 {
-    *out = (invar_source){.options = *options,
-                          .work = options->load[0]     ? invar_source_load
-                                  : options->answers   ? invar_source_answer
-                                  : options->timetable ? invar_source_recorded
-                                                       : invar_source_sample};
+    *out = (invar_sample_source){.options = *options,
+                                 .work = options->load[0]     ? invar_sample_source_load
+                                         : options->answers   ? invar_sample_source_answer
+                                         : options->timetable ? invar_sample_source_recorded
+                                                              : invar_sample_source_sample};
 }
 
-static void forget(invar_source *source)
+static void forget(invar_sample_source *source)
 {
     invar_rl_samples_reset(&source->batch.samples);
-    invar_rollout_data_release(&source->loaded);
+    invar_rollout_file_release(&source->loaded);
 }
 
-void invar_source_close(invar_source *source)
+void invar_sample_source_close(invar_sample_source *source)
 {
-    invar_source_stop(source);
+    invar_sample_source_stop(source);
     forget(source);
-    invar_flight_release(&source->flight);
-    *source = (invar_source){0};
+    invar_inflight_release(&source->flight);
+    *source = (invar_sample_source){0};
 }
 
-invar_status invar_source_poll(bool *ready_out, invar_source *source)
+invar_status invar_sample_source_poll(bool *ready_out, invar_sample_source *source)
 {
     return source->work(ready_out, source);
 }
 
-void invar_source_take(invar_source_batch *out, invar_source *source)
+void invar_sample_source_take(invar_sample_batch *out, invar_sample_source *source)
 {
     *out = source->batch;
-    source->batch = (invar_source_batch){0};
+    source->batch = (invar_sample_batch){0};
 }
 
 /* Every prompt twice without a full batch: the filter will never be content. */
-int64_t invar_source_most_rounds(const invar_source *source)
+int64_t invar_sample_source_max_rounds(const invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
 
     return 2 * (invar_dataset_size(o->data) / o->round + 1) + o->prompts;
 }
 
 /* ---- new samples ----------------------------------------------------------------------------- */
 
-invar_status invar_source_ask(invar_rl_sample *out, const invar_prompt *p)
+invar_status invar_sample_source_init_sample(invar_rl_sample *out, const invar_prompt *p)
 {
     out->prompt = p->line;
     out->prompt_hash = p->hash;
@@ -76,15 +76,15 @@ invar_status invar_source_ask(invar_rl_sample *out, const invar_prompt *p)
     return INVAR_OK;
 }
 
-const invar_prompt *invar_source_next(invar_source *source)
+const invar_prompt *invar_sample_source_next(invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
 
     return invar_dataset_next(o->data, &source->place.cursor, o->shuffle, o->sampling.seed);
 }
 
-static invar_status new_sample(invar_rl_sample **out, invar_source *source, invar_rl_samples *to,
-                               const invar_prompt *p, int64_t rollout)
+static invar_status new_sample(invar_rl_sample **out, invar_sample_source *source,
+                               invar_rl_samples *to, const invar_prompt *p, int64_t rollout)
 {
     invar_rl_sample *s;
 
@@ -92,13 +92,13 @@ static invar_status new_sample(invar_rl_sample **out, invar_source *source, inva
     s->index = source->place.samples++;
     s->rollout = (uint32_t)rollout;
     *out = s;
-    INVAR_TRY(invar_source_ask(s, p));
+    INVAR_TRY(invar_sample_source_init_sample(s, p));
     s->fresh = s->n_tokens; // beyond the last rollout of a run it stays so
     return INVAR_OK;
 }
 
 /* The weights of now complete the sample, or go on with it. */
-static void sign(invar_rl_sample *s, const invar_source_order *order)
+static void sign(invar_rl_sample *s, const invar_rollout_request *order)
 {
     if (s->n_tokens == s->prompt_tokens)
         s->weights_first = order->weights;
@@ -108,8 +108,8 @@ static void sign(invar_rl_sample *s, const invar_source_order *order)
 }
 
 /* `place` counts the prompts of the rollout, also those of groups that were dropped. */
-static invar_status add_group(invar_source *source, invar_rl_samples *to, const invar_prompt *p,
-                              int64_t rollout, int64_t place)
+static invar_status add_group(invar_sample_source *source, invar_rl_samples *to,
+                              const invar_prompt *p, int64_t rollout, int64_t place)
 {
     int64_t n = source->options.per_prompt, group = source->place.groups++;
 
@@ -128,11 +128,11 @@ static invar_status add_group(invar_source *source, invar_rl_samples *to, const 
 }
 
 /* Groups of the next prompts; `place` is that of the first. */
-static invar_status add_groups(invar_source *source, invar_rl_samples *to, int64_t rollout,
+static invar_status add_groups(invar_sample_source *source, invar_rl_samples *to, int64_t rollout,
                                int64_t place, int64_t groups)
 {
     const invar_prompt **prompts = NULL;
-    invar_status status = invar_source_prompts(&prompts, source, rollout, groups);
+    invar_status status = invar_sample_source_prompts(&prompts, source, rollout, groups);
 
     for (int64_t g = 0; g < groups && status == INVAR_OK; g++)
         status = add_group(source, to, prompts[g], rollout, place + g);
@@ -143,7 +143,7 @@ static invar_status add_groups(invar_source *source, invar_rl_samples *to, int64
 /* ---- filtering ------------------------------------------------------------------------------- */
 
 /* Rank 0 asks; the others get its answer. All are kept where there is no plug-in. */
-static invar_status ask_filter(uint8_t *verdict_out, const invar_source_filter *filter,
+static invar_status ask_filter(uint8_t *verdict_out, const invar_sample_source_filter *filter,
                                const invar_layout *layout, const invar_rl_sample *samples,
                                int64_t count)
 {
@@ -152,7 +152,7 @@ static invar_status ask_filter(uint8_t *verdict_out, const invar_source_filter *
         return INVAR_OK;
     if (filter->plugin)
         INVAR_TRY(invar_plugin_filter(filter->plugin, samples, count, verdict_out));
-    return invar_agree_share(layout, "filter", 0, verdict_out, (size_t)count);
+    return invar_ranks_broadcast(layout, "filter", 0, verdict_out, (size_t)count);
 }
 
 /* Who drops groups has no say on a sample of one that stays. */
@@ -189,8 +189,8 @@ static bool is_spread(float *rewards, const invar_rl_sample *samples, int64_t n)
 }
 
 /* keep_out (groups); both plug-ins are asked of all samples. */
-static invar_status filter(bool *keep_out, const invar_source_options *o, invar_rl_sample *samples,
-                           int64_t groups)
+static invar_status filter(bool *keep_out, const invar_sample_source_options *o,
+                           invar_rl_sample *samples, int64_t groups)
 {
     int64_t n = o->per_prompt, count = groups * n;
     uint8_t *verdict = NULL;
@@ -218,8 +218,8 @@ static invar_status filter(bool *keep_out, const invar_source_options *o, invar_
 /* ---- choosing -------------------------------------------------------------------------------- */
 
 /* Moves the chosen groups to the batch, surplus to where it waits; the others are forgotten. */
-static invar_status take_groups(invar_source *source, invar_rl_samples *round,
-                                const invar_group_fate *fates, int64_t groups)
+static invar_status take_groups(invar_sample_source *source, invar_rl_samples *round,
+                                const invar_group_outcome *fates, int64_t groups)
 {
     int64_t n = source->options.per_prompt;
     invar_rl_samples *to[] = {
@@ -236,9 +236,9 @@ static invar_status take_groups(invar_source *source, invar_rl_samples *round,
     return INVAR_OK;
 }
 
-static invar_status choose(invar_source *source, invar_rl_samples *round, int64_t groups)
+static invar_status choose(invar_sample_source *source, invar_rl_samples *round, int64_t groups)
 {
-    invar_group_fate *fates = NULL;
+    invar_group_outcome *fates = NULL;
     bool *keep = NULL;
     invar_status status;
 
@@ -247,7 +247,7 @@ static invar_status choose(invar_source *source, invar_rl_samples *round, int64_
     if (status == INVAR_OK)
         status = filter(keep, &source->options, round->items, groups);
     if (status == INVAR_OK) {
-        invar_group_choice_take(fates, &source->choice, keep, groups);
+        invar_group_selection_take(fates, &source->choice, keep, groups);
         status = take_groups(source, round, fates, groups);
     }
     invar_free(keep);
@@ -255,24 +255,24 @@ static invar_status choose(invar_source *source, invar_rl_samples *round, int64_
     return status;
 }
 
-invar_generation invar_source_generation(const invar_source *source)
+invar_generate_args invar_sample_source_generation(const invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
 
-    return (invar_generation){.layout = o->layout,
-                              .rollout = o->rollout,
-                              .sampling = &o->sampling,
-                              .judge = &o->judge,
-                              .turns = o->turns.on ? &o->turns : NULL,
-                              .agents_lead = o->agents_lead,
-                              .agents = o->agents,
-                              .judged = o->judged,
-                              .per_prompt = o->per_prompt,
-                              .tick = o->tick,
-                              .payload = o->payload};
+    return (invar_generate_args){.layout = o->layout,
+                                 .rollout = o->rollout,
+                                 .sampling = &o->sampling,
+                                 .judge = &o->judge,
+                                 .turns = o->turns.on ? &o->turns : NULL,
+                                 .agents_lead = o->agents_lead,
+                                 .agents = o->agents,
+                                 .judged = o->judged,
+                                 .per_prompt = o->per_prompt,
+                                 .tick = o->tick,
+                                 .payload = o->payload};
 }
 
-static void sign_all(invar_source *source, invar_rl_samples *samples)
+static void sign_all(invar_sample_source *source, invar_rl_samples *samples)
 {
     source->active = samples->count;
     for (int64_t i = 0; i < samples->count; i++)
@@ -280,17 +280,17 @@ static void sign_all(invar_source *source, invar_rl_samples *samples)
 }
 
 /* This rank's share has its tokens. */
-static invar_status draw_share(invar_source *source, invar_rl_samples *samples)
+static invar_status draw_share(invar_sample_source *source, invar_rl_samples *samples)
 {
-    const invar_generation how = invar_source_generation(source);
+    const invar_generate_args how = invar_sample_source_generation(source);
 
     sign_all(source, samples);
     return samples->count ? invar_generate_share(&how, samples->items, samples->count) : INVAR_OK;
 }
 
-static invar_status gather(const invar_source *source, invar_rl_samples *samples)
+static invar_status gather(const invar_sample_source *source, invar_rl_samples *samples)
 {
-    const invar_generation how = invar_source_generation(source);
+    const invar_generate_args how = invar_sample_source_generation(source);
 
     return samples->count ? invar_generate_gather(&how, samples->items, samples->count) : INVAR_OK;
 }
@@ -301,22 +301,22 @@ static invar_status gather(const invar_source *source, invar_rl_samples *samples
  * Groups of the next rollout: a whole round, less what other rollouts have left over. So what is in
  * flight and what waits are at most a round for each rollout.
  */
-static int64_t next_groups(const invar_source *source)
+static int64_t next_groups(const invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
-    const invar_flight *flight = &source->flight;
+    const invar_sample_source_options *o = &source->options;
+    const invar_inflight *flight = &source->flight;
     int64_t samples = flight->surplus.count + source->batch.samples.count;
 
     for (int64_t r = 0; r < flight->count; r++)
         samples += flight->begun[r].count;
-    return invar_larger(
-        1, invar_smaller(o->round, o->round * (flight->count + 1) - samples / o->per_prompt));
+    return invar_max_i64(
+        1, invar_min_i64(o->round, o->round * (flight->count + 1) - samples / o->per_prompt));
 }
 
 /* Rollouts begin in their order, so that each has the prompts behind those of the one before. */
-static invar_status begin_rollouts(invar_source *source)
+static invar_status begin_rollouts(invar_sample_source *source)
 {
-    invar_flight *flight = &source->flight;
+    invar_inflight *flight = &source->flight;
 
     if (flight->count == 0)
         flight->first = source->order.rollout;
@@ -330,9 +330,9 @@ static invar_status begin_rollouts(invar_source *source)
 }
 
 /* Whether the sample gets tokens at this tick; its pause is set. */
-static bool goes_on(invar_rl_sample *s, const invar_source *source)
+static bool goes_on(invar_rl_sample *s, const invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
     int64_t rollout = (int64_t)s->rollout;
     int64_t goal = invar_lag_goal(&o->lag, rollout, source->order.rollout);
 
@@ -343,7 +343,8 @@ static bool goes_on(invar_rl_sample *s, const invar_source *source)
 }
 
 /* Moves the samples that get tokens out of the flight; holes stay where they were. */
-static invar_status take_active(invar_rl_samples *out, invar_source *source, invar_rl_samples *from)
+static invar_status take_active(invar_rl_samples *out, invar_sample_source *source,
+                                invar_rl_samples *from)
 {
     for (int64_t i = 0; i < from->count; i++) {
         invar_rl_sample *s;
@@ -369,36 +370,36 @@ static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
 }
 
 /* Out of the flight: what the first `count` rollouts get at this tick, all of it in one run. */
-static invar_status take_ahead(invar_source *source, int64_t count)
+static invar_status take_ahead(invar_sample_source *source, int64_t count)
 {
     for (int64_t r = 0; r < count; r++)
         INVAR_TRY(take_active(&source->ahead, source, &source->flight.begun[r]));
     return INVAR_OK;
 }
 
-invar_status invar_source_glance(const invar_source *source)
+invar_status invar_sample_source_poll_error(const invar_sample_source *source)
 {
-    return source->beside ? invar_ahead_glance(source->beside) : INVAR_OK;
+    return source->beside ? invar_async_sampler_glance(source->beside) : INVAR_OK;
 }
 
-void invar_source_stop(invar_source *source)
+void invar_sample_source_stop(invar_sample_source *source)
 {
-    invar_ahead_stop(source->beside);
+    invar_async_sampler_stop(source->beside);
     source->beside = NULL;
     invar_rl_samples_reset(&source->ahead);
 }
 
-static invar_status join_thread(invar_source *source)
+static invar_status join_thread(invar_sample_source *source)
 {
-    invar_ahead *beside = source->beside;
+    invar_async_sampler *beside = source->beside;
 
     source->beside = NULL;
-    return beside ? invar_ahead_join(beside) : INVAR_OK;
+    return beside ? invar_async_sampler_join(beside) : INVAR_OK;
 }
 
-invar_status invar_source_rejoin(invar_source *source)
+invar_status invar_sample_source_merge_ahead(invar_sample_source *source)
 {
-    invar_flight *flight = &source->flight;
+    invar_inflight *flight = &source->flight;
     invar_rl_sample *next = source->ahead.items;
 
     INVAR_TRY(join_thread(source));
@@ -409,101 +410,103 @@ invar_status invar_source_rejoin(invar_source *source)
     return INVAR_OK;
 }
 
-invar_status invar_source_join(invar_source *source)
+invar_status invar_sample_source_join(invar_sample_source *source)
 {
-    return source->work == invar_source_recorded ? invar_source_recorded_join(source)
-                                                 : invar_source_rejoin(source);
+    return source->work == invar_sample_source_recorded ? invar_sample_source_recorded_join(source)
+                                                        : invar_sample_source_merge_ahead(source);
 }
 
 /* In a thread of its own. */
-static invar_status draw_beside(invar_source *source)
+static invar_status draw_beside(invar_sample_source *source)
 {
-    const invar_generation how = invar_source_generation(source);
+    const invar_generate_args how = invar_sample_source_generation(source);
     invar_rl_samples *samples = &source->ahead;
 
     sign_all(source, samples);
-    return samples->count ? invar_ahead_begin(&source->beside, &how, samples->items, samples->count,
-                                              &source->options.look)
+    return samples->count ? invar_async_sampler_begin(&source->beside, &how, samples->items,
+                                                      samples->count, &source->options.look)
                           : INVAR_OK;
 }
 
 static invar_status beat(void *payload)
 {
-    const invar_source *source = payload;
+    const invar_sample_source *source = payload;
 
-    invar_layout_beat(source->options.layout);
+    invar_layout_heartbeat(source->options.layout);
     return INVAR_OK;
 }
 
-invar_ahead_tick invar_source_beat(invar_source *source)
+invar_progress_callback invar_sample_source_heartbeat(invar_sample_source *source)
 {
-    return (invar_ahead_tick){beat, source};
+    return (invar_progress_callback){beat, source};
 }
 
-invar_status invar_source_ahead(invar_source *source)
+invar_status invar_sample_source_prefetch(invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
-    const invar_ahead_tick tick = invar_source_beat(source);
+    const invar_sample_source_options *o = &source->options;
+    const invar_progress_callback tick = invar_sample_source_heartbeat(source);
 
     if (!o->apart)
         return INVAR_OK;
-    if (source->work == invar_source_recorded)
-        return invar_source_recorded_ahead(source);
+    if (source->work == invar_sample_source_recorded)
+        return invar_sample_source_recorded_ahead(source);
     INVAR_TRY(take_ahead(source, source->flight.count));
     if (o->thread)
         return draw_beside(source);
     INVAR_TRY(draw_share(source, &source->ahead));
     if (o->look.look)
         INVAR_TRY(o->look.look(o->look.payload, source->ahead.items, source->ahead.count, &tick));
-    return o->overlaps ? INVAR_OK : invar_source_rejoin(source);
+    return o->overlaps ? INVAR_OK : invar_sample_source_merge_ahead(source);
 }
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
 /* What waits comes first; a batch that it fills needs no round. */
-static invar_status open_batch(invar_source *source)
+static invar_status open_batch(invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
 
-    INVAR_TRY(invar_source_reuse(source));
+    INVAR_TRY(invar_sample_source_take_surplus(source));
     source->choice.chosen = source->batch.reused_groups;
     if (source->flight.count > 0 || o->lag.rollouts > 0 || source->choice.chosen < o->prompts)
         INVAR_TRY(begin_rollouts(source));
     return INVAR_OK;
 }
 
-invar_status invar_source_start(invar_source *source, const invar_source_order *order)
+invar_status invar_sample_source_start(invar_sample_source *source,
+                                       const invar_rollout_request *order)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
 
     forget(source);
     source->order = *order;
-    source->batch = (invar_source_batch){.own_weights = true};
-    if (source->work == invar_source_recorded) {
+    source->batch = (invar_sample_batch){.own_weights = true};
+    if (source->work == invar_sample_source_recorded) {
         INVAR_TRY(begin_rollouts(source));
-        return invar_source_plan_tick(source);
+        return invar_sample_source_plan_tick(source);
     }
-    if (source->work != invar_source_sample)
+    if (source->work != invar_sample_source_sample)
         return INVAR_OK;
-    INVAR_TRY(invar_group_choice_init(&source->choice, o->prompts, o->round,
-                                      invar_source_most_rounds(source)));
+    INVAR_TRY(invar_group_selection_init(&source->choice, o->prompts, o->round,
+                                         invar_sample_source_max_rounds(source)));
     return open_batch(source);
 }
 
 /* The first one may have begun long ago; *round_out owns its samples. */
-static invar_status first_round(invar_rl_samples *round_out, invar_source *source)
+static invar_status first_round(invar_rl_samples *round_out, invar_sample_source *source)
 {
-    invar_flight *flight = &source->flight;
+    invar_inflight *flight = &source->flight;
 
     INVAR_TRY(take_ahead(source, source->options.apart ? 1 : flight->count));
     INVAR_TRY(draw_share(source, &source->ahead));
-    INVAR_TRY(invar_source_rejoin(source));
-    invar_flight_pop(round_out, flight);
+    INVAR_TRY(invar_sample_source_merge_ahead(source));
+    invar_inflight_pop(round_out, flight);
     return INVAR_OK;
 }
 
 /* Where a filter has left too few groups. */
-static invar_status next_round(invar_rl_samples *round_out, invar_source *source, int64_t groups)
+static invar_status next_round(invar_rl_samples *round_out, invar_sample_source *source,
+                               int64_t groups)
 {
     INVAR_TRY(
         add_groups(source, round_out, source->order.rollout, source->choice.consumed, groups));
@@ -512,21 +515,21 @@ static invar_status next_round(invar_rl_samples *round_out, invar_source *source
 }
 
 /* The rollout in turn has begun, and is still in flight. */
-static bool is_first(const invar_source *source)
+static bool is_first(const invar_sample_source *source)
 {
     return source->choice.rounds == 0 && source->flight.count > 0;
 }
 
-static invar_status run_round(invar_source *source, invar_rl_samples *round, int64_t groups)
+static invar_status run_round(invar_sample_source *source, invar_rl_samples *round, int64_t groups)
 {
-    const invar_generation how = invar_source_generation(source);
+    const invar_generate_args how = invar_sample_source_generation(source);
 
     INVAR_TRY(is_first(source) ? first_round(round, source) : next_round(round, source, groups));
     INVAR_TRY(invar_generate_rewards(&how, round->items, round->count));
     return choose(source, round, round->count / source->options.per_prompt);
 }
 
-bool invar_source_is_own(const invar_source *source)
+bool invar_sample_source_is_on_policy(const invar_sample_source *source)
 {
     const invar_rl_samples *samples = &source->batch.samples;
 
@@ -536,16 +539,16 @@ bool invar_source_is_own(const invar_source *source)
     return true;
 }
 
-invar_status invar_source_sample(bool *ready_out, invar_source *source)
+invar_status invar_sample_source_sample(bool *ready_out, invar_sample_source *source)
 {
     invar_rl_samples round = {0};
     invar_status status;
     int64_t groups;
 
-    INVAR_TRY(invar_group_choice_next(&groups, &source->choice));
+    INVAR_TRY(invar_group_selection_next(&groups, &source->choice));
     *ready_out = groups == 0 && !is_first(source);
     if (*ready_out) {
-        source->batch.own_weights = invar_source_is_own(source);
+        source->batch.own_weights = invar_sample_source_is_on_policy(source);
         source->batch.surplus_groups = source->flight.surplus.count / source->options.per_prompt;
         return INVAR_OK;
     }
@@ -556,7 +559,7 @@ invar_status invar_source_sample(bool *ready_out, invar_source *source)
 
 /* ---- answers of the data --------------------------------------------------------------------- */
 
-invar_status invar_source_fill_answer(invar_rl_sample *s, const invar_prompt *p)
+invar_status invar_sample_source_fill_answer(invar_rl_sample *s, const invar_prompt *p)
 {
     s->finish = INVAR_FINISH_STOP;
     s->n_tokens += p->n_answer;
@@ -566,23 +569,24 @@ invar_status invar_source_fill_answer(invar_rl_sample *s, const invar_prompt *p)
     return INVAR_OK;
 }
 
-static invar_status add_answer(invar_source *source, const invar_prompt *p)
+static invar_status add_answer(invar_sample_source *source, const invar_prompt *p)
 {
     invar_rl_sample *s;
 
     INVAR_TRY(new_sample(&s, source, &source->batch.samples, p, source->order.rollout));
     sign(s, &source->order);
     s->group = source->place.groups++;
-    return invar_source_fill_answer(s, p);
+    return invar_sample_source_fill_answer(s, p);
 }
 
-invar_status invar_source_answer(bool *ready_out, invar_source *source)
+invar_status invar_sample_source_answer(bool *ready_out, invar_sample_source *source)
 {
-    const invar_source_options *o = &source->options;
+    const invar_sample_source_options *o = &source->options;
 
     int64_t count = o->prompts * o->per_prompt;
     const invar_prompt **prompts = NULL;
-    invar_status status = invar_source_prompts(&prompts, source, source->order.rollout, count);
+    invar_status status =
+        invar_sample_source_prompts(&prompts, source, source->order.rollout, count);
 
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         status = add_answer(source, prompts[i]);

@@ -18,28 +18,28 @@
 
 /* ---- in memory ------------------------------------------------------------------------------- */
 
-static void release(invar_tick *tick)
+static void release(invar_schedule_tick *tick)
 {
     invar_free(tick->groups);
     invar_free(tick->left);
 }
 
-void invar_ticks_release(invar_ticks *ticks)
+void invar_schedule_log_release(invar_schedule_log *ticks)
 {
     for (int64_t i = 0; i < ticks->count; i++)
         release(&ticks->items[i]);
     invar_free(ticks->items);
-    *ticks = (invar_ticks){0};
+    *ticks = (invar_schedule_log){0};
 }
 
-const invar_tick *invar_ticks_find(const invar_ticks *ticks, int64_t tick)
+const invar_schedule_tick *invar_schedule_log_find(const invar_schedule_log *ticks, int64_t tick)
 {
     int64_t place = tick - ticks->first;
 
     return place >= 0 && place < ticks->count ? &ticks->items[place] : NULL;
 }
 
-void invar_ticks_forget(invar_ticks *ticks, int64_t before)
+void invar_schedule_log_trim(invar_schedule_log *ticks, int64_t before)
 {
     int64_t gone = before - ticks->first;
 
@@ -52,19 +52,19 @@ void invar_ticks_forget(invar_ticks *ticks, int64_t before)
     memmove(ticks->items, ticks->items + gone, (size_t)ticks->count * sizeof *ticks->items);
 }
 
-static invar_tick *last_of(const invar_ticks *ticks)
+static invar_schedule_tick *last_of(const invar_schedule_log *ticks)
 {
     return ticks->count > 0 ? &ticks->items[ticks->count - 1] : NULL;
 }
 
-int64_t invar_ticks_end(const invar_ticks *ticks)
+int64_t invar_schedule_log_end(const invar_schedule_log *ticks)
 {
-    const invar_tick *last = last_of(ticks);
+    const invar_schedule_tick *last = last_of(ticks);
 
     return ticks->first + ticks->count - (last && !last->drawn);
 }
 
-static invar_status grow(invar_ticks *ticks)
+static invar_status grow(invar_schedule_log *ticks)
 {
     int64_t capacity = ticks->capacity ? 2 * ticks->capacity : 16;
     void *grown = NULL;
@@ -88,9 +88,9 @@ static invar_status copy(void **out, const void *from, int64_t count, size_t siz
     return INVAR_OK;
 }
 
-static invar_status out_of_order(const invar_ticks *ticks, int64_t tick, const char *where)
+static invar_status out_of_order(const invar_schedule_log *ticks, int64_t tick, const char *where)
 {
-    const invar_tick *last = last_of(ticks);
+    const invar_schedule_tick *last = last_of(ticks);
     bool half = last && !last->drawn;
 
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -98,11 +98,11 @@ static invar_status out_of_order(const invar_ticks *ticks, int64_t tick, const c
                       tick, half ? "drawn" : "batch", ticks->first + ticks->count - half);
 }
 
-invar_status invar_ticks_add_batch(invar_ticks *ticks, int64_t tick, const int64_t *groups,
-                                   int64_t count, const char *where)
+invar_status invar_schedule_log_add_batch(invar_schedule_log *ticks, int64_t tick,
+                                          const int64_t *groups, int64_t count, const char *where)
 {
-    const invar_tick *last = last_of(ticks);
-    invar_tick new = {.batched = true, .n_groups = count};
+    const invar_schedule_tick *last = last_of(ticks);
+    invar_schedule_tick new = {.batched = true, .n_groups = count};
 
     if (last ? !last->drawn || tick != ticks->first + ticks->count : tick < 0)
         return out_of_order(ticks, tick, where);
@@ -121,11 +121,12 @@ invar_status invar_ticks_add_batch(invar_ticks *ticks, int64_t tick, const int64
 }
 
 /* Samples and their tokens ascend, and nobody loses tokens from one tick to the next. */
-static invar_status check_left(const invar_tick *before, const invar_tick_left *left, int64_t count,
-                               int64_t tick, const char *where)
+static invar_status check_left(const invar_schedule_tick *before,
+                               const invar_unfinished_sample *left, int64_t count, int64_t tick,
+                               const char *where)
 {
     for (int64_t i = 0, k = 0; i < count; i++) {
-        const invar_tick_left *was = NULL;
+        const invar_unfinished_sample *was = NULL;
 
         while (before && k < before->n_left && before->left[k].sample < left[i].sample)
             k++;
@@ -144,10 +145,11 @@ static invar_status check_left(const invar_tick *before, const invar_tick_left *
     return INVAR_OK;
 }
 
-invar_status invar_ticks_add_drawn(invar_ticks *ticks, int64_t tick, const invar_tick_left *left,
-                                   int64_t count, const char *where)
+invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tick,
+                                          const invar_unfinished_sample *left, int64_t count,
+                                          const char *where)
 {
-    invar_tick *last = last_of(ticks);
+    invar_schedule_tick *last = last_of(ticks);
 
     if (!last || last->drawn || tick != ticks->first + ticks->count - 1)
         return out_of_order(ticks, tick, where);
@@ -160,11 +162,11 @@ invar_status invar_ticks_add_drawn(invar_ticks *ticks, int64_t tick, const invar
 }
 
 /* A tick whose batch nobody knows any more. */
-static invar_status add_half(invar_ticks *ticks, int64_t tick)
+static invar_status add_half(invar_schedule_log *ticks, int64_t tick)
 {
     INVAR_TRY(grow(ticks));
     ticks->first = tick;
-    ticks->items[ticks->count++] = (invar_tick){.batched = false};
+    ticks->items[ticks->count++] = (invar_schedule_tick){.batched = false};
     return INVAR_OK;
 }
 
@@ -199,7 +201,8 @@ static void end_line(invar_json_text *text)
     invar_json_text_newline(text);
 }
 
-void invar_ticks_write_batch(invar_json_text *text, int64_t number, const invar_tick *tick)
+void invar_schedule_log_write_batch(invar_json_text *text, int64_t number,
+                                    const invar_schedule_tick *tick)
 {
     begin_line(text, number, "batch");
     for (int64_t i = 0; i < tick->n_groups; i++)
@@ -207,7 +210,8 @@ void invar_ticks_write_batch(invar_json_text *text, int64_t number, const invar_
     end_line(text);
 }
 
-void invar_ticks_write_drawn(invar_json_text *text, int64_t number, const invar_tick *tick)
+void invar_schedule_log_write_drawn(invar_json_text *text, int64_t number,
+                                    const invar_schedule_tick *tick)
 {
     begin_line(text, number, "drawn");
     for (int64_t i = 0; i < tick->n_left; i++) {
@@ -219,14 +223,14 @@ void invar_ticks_write_drawn(invar_json_text *text, int64_t number, const invar_
     end_line(text);
 }
 
-void invar_ticks_write(invar_json_text *text, const invar_ticks *ticks, const invar_digest *run,
-                       const invar_digest *uuid)
+void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *ticks,
+                              const invar_digest *run, const invar_digest *uuid)
 {
     write_head(text, run, uuid);
     for (int64_t i = 0; i < ticks->count; i++) {
-        invar_ticks_write_batch(text, ticks->first + i, &ticks->items[i]);
+        invar_schedule_log_write_batch(text, ticks->first + i, &ticks->items[i]);
         if (ticks->items[i].drawn)
-            invar_ticks_write_drawn(text, ticks->first + i, &ticks->items[i]);
+            invar_schedule_log_write_drawn(text, ticks->first + i, &ticks->items[i]);
     }
 }
 
@@ -237,7 +241,8 @@ static invar_status no_number(const char *event, size_t place, const char *where
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: item %zu of \"%s\" is none", where, place, event);
 }
 
-static invar_status take_batch(invar_ticks *to, int64_t tick, const json_t *list, const char *where)
+static invar_status take_batch(invar_schedule_log *to, int64_t tick, const json_t *list,
+                               const char *where)
 {
     size_t count = json_array_size(list);
     int64_t *groups = NULL;
@@ -252,17 +257,17 @@ static invar_status take_batch(invar_ticks *to, int64_t tick, const json_t *list
             status = no_number("batch", i, where);
     }
     if (status == INVAR_OK)
-        status = invar_ticks_add_batch(to, tick, groups, (int64_t)count, where);
+        status = invar_schedule_log_add_batch(to, tick, groups, (int64_t)count, where);
     invar_free(groups);
     return status;
 }
 
 /* `before`: the first line may say what was drawn before the first batch. */
-static invar_status take_drawn(invar_ticks *to, int64_t tick, const json_t *list, bool before,
-                               const char *where)
+static invar_status take_drawn(invar_schedule_log *to, int64_t tick, const json_t *list,
+                               bool before, const char *where)
 {
     size_t count = json_array_size(list);
-    invar_tick_left *left = NULL;
+    invar_unfinished_sample *left = NULL;
     invar_status status = INVAR_OK;
 
     INVAR_TRY(invar_alloc((void **)&left, count + 1, sizeof *left, "samples of a line"));
@@ -270,19 +275,20 @@ static invar_status take_drawn(invar_ticks *to, int64_t tick, const json_t *list
         const json_t *pair = json_array_get(list, i);
         const json_t *sample = json_array_get(pair, 0), *tokens = json_array_get(pair, 1);
 
-        left[i] = (invar_tick_left){json_integer_value(sample), json_integer_value(tokens)};
+        left[i] = (invar_unfinished_sample){json_integer_value(sample), json_integer_value(tokens)};
         if (json_array_size(pair) != 2 || !json_is_integer(sample) || !json_is_integer(tokens))
             status = no_number("drawn", i, where);
     }
     if (status == INVAR_OK && before && to->count == 0)
         status = add_half(to, tick);
     if (status == INVAR_OK)
-        status = invar_ticks_add_drawn(to, tick, left, (int64_t)count, where);
+        status = invar_schedule_log_add_drawn(to, tick, left, (int64_t)count, where);
     invar_free(left);
     return status;
 }
 
-static invar_status take_event(invar_ticks *to, const json_t *line, bool before, const char *where)
+static invar_status take_event(invar_schedule_log *to, const json_t *line, bool before,
+                               const char *where)
 {
     const json_t *batch = json_object_get(line, "batch"), *drawn = json_object_get(line, "drawn");
     int64_t tick;
@@ -297,7 +303,7 @@ static invar_status take_event(invar_ticks *to, const json_t *line, bool before,
                       tick);
 }
 
-static invar_status take_head(invar_ticks_head *out, const json_t *line,
+static invar_status take_head(invar_schedule_log_head *out, const json_t *line,
                               const invar_journal_reader *reader)
 {
     out->found = true;
@@ -307,7 +313,7 @@ static invar_status take_head(invar_ticks_head *out, const json_t *line,
 }
 
 /* `head_out` gets the first line; if it is NULL, all lines are events. */
-static invar_status read_lines(invar_ticks *to, invar_ticks_head *head_out,
+static invar_status read_lines(invar_schedule_log *to, invar_schedule_log_head *head_out,
                                invar_journal_reader *reader)
 {
     json_t *line;
@@ -325,7 +331,8 @@ static invar_status read_lines(invar_ticks *to, invar_ticks_head *head_out,
     return INVAR_OK;
 }
 
-invar_status invar_ticks_read(invar_ticks *to, const char *text, size_t bytes, const char *where)
+invar_status invar_schedule_log_read(invar_schedule_log *to, const char *text, size_t bytes,
+                                     const char *where)
 {
     invar_journal_reader reader;
 
@@ -336,12 +343,12 @@ invar_status invar_ticks_read(invar_ticks *to, const char *text, size_t bytes, c
     return INVAR_OK;
 }
 
-invar_status invar_ticks_read_file(invar_ticks *to, invar_ticks_head *head_out, const char *text,
-                                   size_t bytes, const char *where)
+invar_status invar_schedule_log_read_file(invar_schedule_log *to, invar_schedule_log_head *head_out,
+                                          const char *text, size_t bytes, const char *where)
 {
     invar_journal_reader reader;
 
-    *head_out = (invar_ticks_head){.found = false};
+    *head_out = (invar_schedule_log_head){.found = false};
     invar_journal_read(&reader, KIND, text, bytes, where);
     return read_lines(to, head_out, &reader);
 }

@@ -18,31 +18,33 @@
 extern "C" {
 #endif
 
-#define INVAR_TIMETABLE_FILE "schedule.jsonl"    /* in the run's folder */
-#define INVAR_TIMETABLE_REPLY "rollout-schedule" /* in the ledger, as a reply to each rollout */
+#define INVAR_RECORDED_SCHEDULE_FILE "schedule.jsonl" /* in the run's folder */
+#define INVAR_RECORDED_SCHEDULE_REPLY                                                              \
+    "rollout-schedule" /* in the ledger, as a reply to each rollout */
 
 /* Zeroed at first: the clock decides, and nothing is kept. Release. */
-typedef struct invar_timetable {
-    invar_ticks own;       /* of this run */
-    invar_ticks other;     /* of rollout-record, obeyed where this run has none */
-    invar_digest identity; /* of the run that `other` is of */
-    const char *name;      /* of the other one, or of the ledger, in messages; NULL: the clock */
-                           /* decides what no record has */
-    bool open_end;         /* a replay: nobody knows, nor needs, what the last tick has drawn */
-    bool unchecked;        /* `own` was read from a file without sums */
-    invar_journal *file;   /* NULL: another rank has it, or there is none */
-    invar_json_text line;  /* being written */
-} invar_timetable;
+typedef struct invar_recorded_schedule {
+    invar_schedule_log own;   /* of this run */
+    invar_schedule_log other; /* of rollout-record, obeyed where this run has none */
+    invar_digest identity;    /* of the run that `other` is of */
+    const char *name;         /* of the other one, or of the ledger, in messages; NULL: the clock */
+                              /* decides what no record has */
+    bool open_end;            /* a replay: nobody knows, nor needs, what the last tick has drawn */
+    bool unchecked;           /* `own` was read from a file without sums */
+    invar_journal *file;      /* NULL: another rank has it, or there is none */
+    invar_json_text line;     /* being written */
+} invar_recorded_schedule;
 
-void invar_timetable_release(invar_timetable *table);
+void invar_recorded_schedule_release(invar_recorded_schedule *table);
 
 /* What the records say of a tick, borrowed. INVAR_E_NOTFOUND: they end before it, and the clock
    may not decide. */
-invar_status invar_timetable_plan(invar_tick *out, const invar_timetable *table,
-                                  int64_t tick) INVAR_MUST_USE;
+invar_status invar_recorded_schedule_plan(invar_schedule_tick *out,
+                                          const invar_recorded_schedule *table,
+                                          int64_t tick) INVAR_MUST_USE;
 
 /* Whether the clock may decide. */
-static inline bool invar_timetable_free(const invar_timetable *table)
+static inline bool invar_recorded_schedule_free(const invar_recorded_schedule *table)
 {
     return !table->name;
 }
@@ -51,13 +53,15 @@ static inline bool invar_timetable_free(const invar_timetable *table)
  * What happened; durable where there is a file. What this run's record has already stays;
  * INVAR_E_MISMATCH: it has something else.
  */
-invar_status invar_timetable_batch(invar_timetable *table, int64_t tick, const int64_t *groups,
-                                   int64_t count) INVAR_MUST_USE;
-invar_status invar_timetable_drawn(invar_timetable *table, int64_t tick,
-                                   const invar_tick_left *left, int64_t count) INVAR_MUST_USE;
+invar_status invar_recorded_schedule_batch(invar_recorded_schedule *table, int64_t tick,
+                                           const int64_t *groups, int64_t count) INVAR_MUST_USE;
+invar_status invar_recorded_schedule_drawn(invar_recorded_schedule *table, int64_t tick,
+                                           const invar_unfinished_sample *left,
+                                           int64_t count) INVAR_MUST_USE;
 
 /* For the ledger: the events since the weights of tick - 1 that the batch of `tick` depends on. */
-void invar_timetable_show(invar_json_text *text, const invar_timetable *table, int64_t tick);
+void invar_recorded_schedule_show(invar_json_text *text, const invar_recorded_schedule *table,
+                                  int64_t tick);
 
 #ifdef __cplusplus
 }

@@ -21,7 +21,7 @@
 
 /* ---- who leads ------------------------------------------------------------------------------- */
 
-invar_status invar_turns_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
+invar_status invar_multi_turn_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
 {
     const char *spec = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
     const invar_plugin_options o = {.name = NAME,
@@ -36,18 +36,19 @@ invar_status invar_turns_attach(invar_plugin **out, const invar_recipe *recipe, 
     return spec[0] ? invar_plugin_open(out, &o) : INVAR_OK;
 }
 
-invar_turns invar_turns_read(const invar_recipe *recipe, invar_plugin *plugin,
-                             const invar_model_spec *spec, const invar_tokenizer *tokenizer)
+invar_multi_turn invar_multi_turn_read(const invar_recipe *recipe, invar_plugin *plugin,
+                                       const invar_model_spec *spec,
+                                       const invar_tokenizer *tokenizer)
 {
     const invar_estimator estimator =
         INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
 
-    return (invar_turns){
+    return (invar_multi_turn){
         .on = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0],
         .plugin = plugin,
         .most = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURNS),
         .longest = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURN_LEN),
-        .judged = invar_estimator_facts_of(estimator)->judged,
+        .judged = invar_estimator_traits_of(estimator)->judged,
         .positions = spec->max_positions,
         .tokenizer = tokenizer};
 }
@@ -56,12 +57,12 @@ invar_turns invar_turns_read(const invar_recipe *recipe, invar_plugin *plugin,
 
 /* A sample on its way. */
 typedef struct talk {
-    int64_t turn;          /* the newest, from 1 */
-    int64_t first;         /* its first token */
-    int64_t longest;       /* tokens of the next one; 0: no limit of its own */
-    invar_turn_stop *stop; /* strings that end the next one; NULL: the recipe's */
-    int64_t wave;          /* those with the same strings are sampled together; -1: it is silent */
-    char *text;            /* of the newest */
+    int64_t turn;                  /* the newest, from 1 */
+    int64_t first;                 /* its first token */
+    int64_t longest;               /* tokens of the next one; 0: no limit of its own */
+    invar_turn_stop_strings *stop; /* strings that end the next one; NULL: the recipe's */
+    int64_t wave; /* those with the same strings are sampled together; -1: it is silent */
+    char *text;   /* of the newest */
     size_t text_bytes;
     bool full; /* what was to be inserted leaves no room for a token: it can only end */
     bool ended;
@@ -69,21 +70,21 @@ typedef struct talk {
 } talk;
 
 typedef struct dialogue {
-    const invar_generation *how;
+    const invar_generate_args *how;
     invar_rl_sample *samples; /* (count) */
     talk *talks;              /* (count) */
     int64_t count;
     int64_t *asked;           /* (n_asked) those that have not ended */
     invar_rl_sample *moved;   /* (count) some of them, side by side */
     invar_plugin_turn *turns; /* (n_asked) */
-    invar_turn_next *next;    /* (n_asked) */
+    invar_turn_action *next;  /* (n_asked) */
     int64_t n_asked;
 } dialogue;
 
 /* Tokens that the sample may still get. */
 static int64_t room_of(const dialogue *d, const invar_rl_sample *s)
 {
-    const invar_sampling *p = d->how->sampling;
+    const invar_sampling_params *p = d->how->sampling;
     int64_t context = p->max_context ? p->max_context : d->how->turns->positions;
     int64_t most = s->prompt_tokens + p->max_response;
 
@@ -122,7 +123,7 @@ static void release(dialogue *d)
     for (int64_t i = 0; d->talks && i < d->count; i++)
         release_talk(&d->talks[i]);
     for (int64_t i = 0; d->next && i < d->count; i++)
-        invar_turn_next_release(&d->next[i]);
+        invar_turn_action_release(&d->next[i]);
     invar_free(d->turns);
     invar_free(d->moved);
     invar_free(d->asked);
@@ -141,13 +142,13 @@ static void list_asked(dialogue *d)
 /* ---- the model's turn ------------------------------------------------------------------------ */
 
 typedef bool choice(const talk *t, int64_t wave);
-typedef invar_status work(const invar_generation *how, invar_rl_sample *samples, int64_t count);
+typedef invar_status work(const invar_generate_args *how, invar_rl_sample *samples, int64_t count);
 
 /*
  * Runs `run` on the samples that `chosen` says, side by side, and has them back in their places,
  * whatever comes of it.
  */
-static invar_status run_some(dialogue *d, const invar_generation *how, work *run, choice *chosen,
+static invar_status run_some(dialogue *d, const invar_generate_args *how, work *run, choice *chosen,
                              int64_t wave)
 {
     invar_status status = INVAR_OK;
@@ -170,7 +171,7 @@ static bool speaks(const talk *t, int64_t wave)
     return t->wave == wave;
 }
 
-static bool same_stop(const invar_turn_stop *a, const invar_turn_stop *b)
+static bool same_stop(const invar_turn_stop_strings *a, const invar_turn_stop_strings *b)
 {
     bool same = !a == !b && (!a || a->count == b->count);
 
@@ -193,10 +194,10 @@ static int64_t wave_of(const dialogue *d, int64_t i, int64_t next)
 }
 
 /* A wave's turns: its first sample says which strings end them. */
-static invar_status speak_wave(dialogue *d, const invar_generation *how, int64_t wave)
+static invar_status speak_wave(dialogue *d, const invar_generate_args *how, int64_t wave)
 {
-    invar_sampling sampling = *how->sampling;
-    invar_generation own = *how;
+    invar_sampling_params sampling = *how->sampling;
+    invar_generate_args own = *how;
     int64_t i = 0;
 
     while (d->talks[i].wave != wave)
@@ -212,7 +213,7 @@ static invar_status speak_wave(dialogue *d, const invar_generation *how, int64_t
 /* All that go on get a turn. Groups stay together as long as they share what they begin with. */
 static invar_status speak(dialogue *d, bool first)
 {
-    invar_generation how = *d->how;
+    invar_generate_args how = *d->how;
     int64_t waves = 0;
 
     if (!first)
@@ -269,14 +270,15 @@ static invar_status listen(dialogue *d)
                                           .first = t->first,
                                           .room = room_of(d, s),
                                           .last = is_last(d, d->asked[k])};
-        invar_plugin_show(&d->turns[k].sample, s);
+        invar_plugin_sample_view(&d->turns[k].sample, s);
     }
     return INVAR_OK;
 }
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-static invar_status tokenise(invar_turn_next *next, const invar_tokenizer *tokenizer, int64_t index)
+static invar_status tokenise(invar_turn_action *next, const invar_tokenizer *tokenizer,
+                             int64_t index)
 {
     invar_status status = invar_tokenizer_encode(&next->tokens, &next->n_tokens, tokenizer,
                                                  next->text, next->text_bytes);
@@ -293,7 +295,7 @@ static invar_status resolve(const dialogue *d, int64_t k)
 {
     const invar_tokenizer *tokenizer = d->how->turns->tokenizer;
     int64_t index = d->samples[d->asked[k]].index;
-    invar_turn_next *next = &d->next[k];
+    invar_turn_action *next = &d->next[k];
 
     if (next->end)
         return INVAR_OK;
@@ -329,7 +331,7 @@ static invar_status ask_plugin(const char **reply_out, int64_t *bytes_out, dialo
 
     INVAR_TRY(invar_plugin_generate(plugin, d->turns, (size_t)d->n_asked, d->next));
     INVAR_TRY(resolve_all(d));
-    replies = invar_plugin_replies_take(plugin);
+    replies = invar_plugin_get_replies(plugin);
     *reply_out = replies.items[replies.count - 1].data;
     *bytes_out = (int64_t)replies.items[replies.count - 1].bytes;
     return INVAR_OK;
@@ -338,8 +340,8 @@ static invar_status ask_plugin(const char **reply_out, int64_t *bytes_out, dialo
 /* The others read the same bytes. */
 static invar_status read_reply(dialogue *d, char *reply, int64_t bytes)
 {
-    INVAR_TRY(invar_agree_share(d->how->layout, PHASE, 0, reply, (size_t)bytes));
-    if (invar_agree_leads(d->how->layout))
+    INVAR_TRY(invar_ranks_broadcast(d->how->layout, PHASE, 0, reply, (size_t)bytes));
+    if (invar_ranks_is_leader(d->how->layout))
         return INVAR_OK;
     INVAR_TRY(invar_plugin_generate_read(NAME, reply, (size_t)bytes, (size_t)d->n_asked, d->next));
     return resolve_all(d);
@@ -352,11 +354,11 @@ static invar_status ask(dialogue *d)
     int64_t bytes = 0;
     invar_status status;
 
-    if (invar_agree_leads(d->how->layout))
+    if (invar_ranks_is_leader(d->how->layout))
         INVAR_TRY(ask_plugin(&own, &bytes, d));
     if (!d->how->layout)
         return INVAR_OK;
-    INVAR_TRY(invar_agree_share(d->how->layout, PHASE, 0, &bytes, sizeof bytes));
+    INVAR_TRY(invar_ranks_broadcast(d->how->layout, PHASE, 0, &bytes, sizeof bytes));
     INVAR_TRY(invar_alloc((void **)&reply, (size_t)bytes, 1, "a reply of a plug-in"));
     if (own)
         memcpy(reply, own, (size_t)bytes);
@@ -395,7 +397,7 @@ static invar_status insert(invar_rl_sample *s, const int32_t *tokens, int64_t co
     return INVAR_OK;
 }
 
-static invar_status end(const dialogue *d, int64_t i, invar_turn_next *next)
+static invar_status end(const dialogue *d, int64_t i, invar_turn_action *next)
 {
     invar_rl_sample *s = &d->samples[i];
 
@@ -407,12 +409,12 @@ static invar_status end(const dialogue *d, int64_t i, invar_turn_next *next)
     invar_reward_parts_release(&s->parts);
     s->parts = next->parts;
     next->parts = (invar_reward_parts){NULL, 0};
-    return invar_reward_pick(s, d->how->judge->key);
+    return invar_reward_select_part(s, d->how->judge->key);
 }
 
 static invar_status follow(dialogue *d, int64_t k)
 {
-    invar_turn_next *next = &d->next[k];
+    invar_turn_action *next = &d->next[k];
     int64_t i = d->asked[k];
 
     if (next->end)
@@ -434,7 +436,7 @@ static invar_status run_round(dialogue *d, bool first)
     INVAR_TRY(ask(d));
     for (int64_t k = 0; k < d->n_asked; k++) {
         INVAR_TRY(follow(d, k));
-        invar_turn_next_release(&d->next[k]);
+        invar_turn_action_release(&d->next[k]);
     }
     return INVAR_OK;
 }
@@ -466,7 +468,8 @@ static invar_status hold(dialogue *d)
     return run_some(d, d->how, invar_generate_judge, is_judged, 0);
 }
 
-invar_status invar_turns_run(const invar_generation *how, invar_rl_sample *samples, int64_t count)
+invar_status invar_multi_turn_run(const invar_generate_args *how, invar_rl_sample *samples,
+                                  int64_t count)
 {
     dialogue d = {.how = how, .samples = samples, .count = count};
     invar_status status = hold(&d);

@@ -20,10 +20,10 @@
 extern "C" {
 #endif
 
-typedef struct invar_generation invar_generation; /* engine/source/generate.h */
+typedef struct invar_generate_args invar_generate_args; /* engine/source/generate.h */
 
 /* Who leads, and how far. All is borrowed. */
-typedef struct invar_turns {
+typedef struct invar_multi_turn {
     bool on;
     invar_plugin *plugin; /* NULL: another rank has it */
     bool judged;          /* every sample needs a reward */
@@ -31,24 +31,25 @@ typedef struct invar_turns {
     int64_t longest;      /* and tokens of a turn, unless the plug-in says; 0: no limit */
     int64_t positions;    /* of the model: the longest context */
     const invar_tokenizer *tokenizer;
-} invar_turns;
+} invar_multi_turn;
 
 /* That plug-in, NULL: none. `stored`: it is not started, its replies come from the ledger. The
    caller owns *out (invar_plugin_close). */
-invar_status invar_turns_attach(invar_plugin **out, const invar_recipe *recipe,
-                                bool stored) INVAR_MUST_USE;
+invar_status invar_multi_turn_attach(invar_plugin **out, const invar_recipe *recipe,
+                                     bool stored) INVAR_MUST_USE;
 
 /* The recipe's. */
-invar_turns invar_turns_read(const invar_recipe *recipe, invar_plugin *plugin,
-                             const invar_model_spec *spec, const invar_tokenizer *tokenizer);
+invar_multi_turn invar_multi_turn_read(const invar_recipe *recipe, invar_plugin *plugin,
+                                       const invar_model_spec *spec,
+                                       const invar_tokenizer *tokenizer);
 
 /*
  * A call of all ranks: samples [0, count), as invar_generate. The response of each is the text that
  * the model said; its reward is what the plug-in ended it with or, without one, the judge's. A
  * judge of groups sees those that are rewarded, too, where others of their group are not.
  */
-invar_status invar_turns_run(const invar_generation *how, invar_rl_sample *samples,
-                             int64_t count) INVAR_MUST_USE;
+invar_status invar_multi_turn_run(const invar_generate_args *how, invar_rl_sample *samples,
+                                  int64_t count) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

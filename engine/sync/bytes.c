@@ -16,13 +16,13 @@ typedef struct area {
 
 static area area_of(const invar_param *p, int64_t piece)
 {
-    const invar_param_box *own = &p->own;
+    const invar_param_shard *own = &p->own;
     area a = {0, own->experts * own->rows, 0, invar_param_row_elements(p)};
-    invar_layout_share share;
+    invar_index_range share;
 
     if (p->cut.pieces == 1)
         return a;
-    share = invar_piece_share(p, own->piece + (int32_t)(piece % own->pieces));
+    share = invar_logical_shard_share(p, own->piece + (int32_t)(piece % own->pieces));
     a.row = piece / own->pieces * own->rows;
     a.rows = own->rows;
     if (p->cut.columns) {
@@ -46,15 +46,15 @@ static invar_tree_shard plane_of(void *data, const area *a, int64_t wide, int64_
 static area scales_of(const area *a, const invar_tensor *weight)
 {
     int64_t block = invar_dtype_scale_block(weight->dtype);
-    int64_t first = invar_tensor_band_of(weight, a->row);
-    int64_t last = invar_tensor_band_of(weight, a->row + a->rows - 1);
+    int64_t first = invar_tensor_band_index(weight, a->row);
+    int64_t last = invar_tensor_band_index(weight, a->row + a->rows - 1);
 
     INVAR_CHECK(a->col % block == 0);
     return (area){first, last + 1 - first, a->col / block, (a->cols + block - 1) / block};
 }
 
-int invar_sync_planes(invar_tree_shard out[INVAR_SYNC_PLANES], const invar_param *p,
-                      const invar_tensor *weight, int64_t piece)
+int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES], const invar_param *p,
+                             const invar_tensor *weight, int64_t piece)
 {
     area a = area_of(p, piece);
     int64_t blocks, bits;
@@ -70,10 +70,10 @@ int invar_sync_planes(invar_tree_shard out[INVAR_SYNC_PLANES], const invar_param
     return 2;
 }
 
-size_t invar_sync_piece_bytes(const invar_param *p, int64_t piece)
+size_t invar_weight_sync_piece_bytes(const invar_param *p, int64_t piece)
 {
-    invar_tree_shard planes[INVAR_SYNC_PLANES];
-    int count = invar_sync_planes(planes, p, &p->weight, piece);
+    invar_tree_shard planes[INVAR_WEIGHT_SYNC_PLANES];
+    int count = invar_weight_sync_planes(planes, p, &p->weight, piece);
     size_t bytes = 0;
 
     for (int i = 0; i < count; i++)

@@ -17,17 +17,17 @@
 extern "C" {
 #endif
 
-enum { INVAR_SYNC_PLANES = 2 }; /* values or codes; scales */
+enum { INVAR_WEIGHT_SYNC_PLANES = 2 }; /* values or codes; scales */
 
 /*
  * Piece number `piece` of those that this rank has of the parameter, in `weight`: the parameter's
  * own tensor, or one with other addresses. Returns how many planes it has.
  */
-int invar_sync_planes(invar_tree_shard out[INVAR_SYNC_PLANES], const invar_param *param,
-                      const invar_tensor *weight, int64_t piece);
+int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES],
+                             const invar_param *param, const invar_tensor *weight, int64_t piece);
 
 /* Bytes of all planes of it. */
-size_t invar_sync_piece_bytes(const invar_param *param, int64_t piece);
+size_t invar_weight_sync_piece_bytes(const invar_param *param, int64_t piece);
 
 #ifdef __cplusplus
 }

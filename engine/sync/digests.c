@@ -22,14 +22,14 @@ static int64_t count_pieces(const invar_model *model)
     int64_t count = 0;
 
     for (int64_t i = 0; i < model->n_params; i++)
-        count += invar_pieces_of(&model->params[i]);
+        count += invar_logical_shards_of(&model->params[i]);
     return count;
 }
 
 /* The place of a piece that is here among all pieces of the parameter. */
 static int64_t place_of(const invar_param *p, int64_t piece)
 {
-    const invar_param_box *own = &p->own;
+    const invar_param_shard *own = &p->own;
 
     if (p->cut.pieces == 1)
         return 0;
@@ -40,9 +40,9 @@ static int64_t place_of(const invar_param *p, int64_t piece)
 static invar_status hash_param(invar_digest *out, const invar_param *p, const invar_tensor *shown,
                                invar_pool *pool)
 {
-    for (int64_t k = 0; k < invar_pieces_here(p); k++) {
-        invar_tree_shard planes[INVAR_SYNC_PLANES];
-        int count = invar_sync_planes(planes, p, shown, k);
+    for (int64_t k = 0; k < invar_logical_shards_here(p); k++) {
+        invar_tree_shard planes[INVAR_WEIGHT_SYNC_PLANES];
+        int count = invar_weight_sync_planes(planes, p, shown, k);
         INVAR_TRY(invar_tree_hash(&out[place_of(p, k)], pool, &(invar_tree_input){planes, count}));
     }
     return INVAR_OK;
@@ -51,20 +51,20 @@ static invar_status hash_param(invar_digest *out, const invar_param *p, const in
 /* All that are here, into their places. */
 static invar_status hash_own(invar_digest *out, const invar_model *model, const invar_device *dev)
 {
-    invar_window window = {.dev = dev};
+    invar_host_window window = {.dev = dev};
     invar_status status = INVAR_OK;
 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
         invar_tensor shown;
         if (p->own.experts > 0) {
-            status = invar_window_tensor(&shown, &window, &p->weight);
+            status = invar_host_window_tensor(&shown, &window, &p->weight);
             if (status == INVAR_OK)
                 status = hash_param(out, p, &shown, dev->pool);
         }
-        out += invar_pieces_of(p);
+        out += invar_logical_shards_of(p);
     }
-    invar_window_release(&window);
+    invar_host_window_release(&window);
     return status;
 }
 
@@ -73,9 +73,10 @@ static void pick_given(invar_digest *out, const invar_digest *all, const invar_m
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        for (int64_t k = 0; k < invar_pieces_here(p) && invar_pieces_given(model, p); k++)
+        for (int64_t k = 0;
+             k < invar_logical_shards_here(p) && invar_logical_shards_is_contributor(model, p); k++)
             *out++ = all[place_of(p, k)];
-        all += invar_pieces_of(p);
+        all += invar_logical_shards_of(p);
     }
 }
 
@@ -84,15 +85,15 @@ static void keep_own(invar_digest *all, const invar_digest *own, const invar_mod
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        for (int64_t k = 0; k < invar_pieces_here(p); k++)
+        for (int64_t k = 0; k < invar_logical_shards_here(p); k++)
             all[place_of(p, k)] = own[place_of(p, k)];
-        all += invar_pieces_of(p);
-        own += invar_pieces_of(p);
+        all += invar_logical_shards_of(p);
+        own += invar_logical_shards_of(p);
     }
 }
 
 /* What others have of the model; of what several have, each keeps its own. */
-static invar_status gather(invar_sync_digests *digests)
+static invar_status gather(invar_weight_digests *digests)
 {
     size_t count = (size_t)digests->count;
     invar_digest *all = NULL, *given;
@@ -101,7 +102,7 @@ static invar_status gather(invar_sync_digests *digests)
     INVAR_TRY(invar_alloc((void **)&all, 2 * count, sizeof *all, PHASE));
     given = all + count;
     pick_given(given, digests->of, digests->model);
-    status = invar_pieces_gather(all, digests->model, PHASE, given, sizeof *given, NULL);
+    status = invar_logical_shards_gather(all, digests->model, PHASE, given, sizeof *given, NULL);
     if (status == INVAR_OK) {
         keep_own(all, digests->of, digests->model);
         memcpy(digests->of, all, count * sizeof *all);
@@ -110,19 +111,19 @@ static invar_status gather(invar_sync_digests *digests)
     return status;
 }
 
-invar_status invar_sync_digests_make(invar_sync_digests *out, const invar_model *model,
-                                     const invar_device *dev)
+invar_status invar_weight_digests_make(invar_weight_digests *out, const invar_model *model,
+                                       const invar_device *dev)
 {
-    *out = (invar_sync_digests){.model = model, .count = count_pieces(model)};
+    *out = (invar_weight_digests){.model = model, .count = count_pieces(model)};
     INVAR_TRY(invar_alloc((void **)&out->of, (size_t)out->count, sizeof *out->of, PHASE));
     INVAR_TRY(hash_own(out->of, model, dev));
     return invar_model_is_divided(model) ? gather(out) : INVAR_OK;
 }
 
-void invar_sync_digests_release(invar_sync_digests *digests)
+void invar_weight_digests_release(invar_weight_digests *digests)
 {
     invar_free(digests->of);
-    *digests = (invar_sync_digests){0};
+    *digests = (invar_weight_digests){0};
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -137,7 +138,7 @@ typedef struct record {
 static const char *param_of(const invar_model *model, int64_t piece)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
-        piece -= invar_pieces_of(&model->params[i]);
+        piece -= invar_logical_shards_of(&model->params[i]);
         if (piece < 0)
             return model->params[i].name;
     }
@@ -149,10 +150,11 @@ static bool is_here(const invar_model *model, int64_t piece)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        for (int64_t k = 0; k < invar_pieces_here(p) && piece < invar_pieces_of(p); k++)
+        for (int64_t k = 0; k < invar_logical_shards_here(p) && piece < invar_logical_shards_of(p);
+             k++)
             if (place_of(p, k) == piece)
                 return true;
-        piece -= invar_pieces_of(p);
+        piece -= invar_logical_shards_of(p);
         if (piece < 0)
             return false;
     }
@@ -160,7 +162,7 @@ static bool is_here(const invar_model *model, int64_t piece)
 }
 
 /* The first piece here that differs from what another rank knows; `count`: none. */
-static int64_t first_other(const invar_sync_digests *own, const invar_digest *usual)
+static int64_t first_other(const invar_weight_digests *own, const invar_digest *usual)
 {
     for (int64_t i = 0; i < own->count; i++)
         if (!invar_digest_equal(&own->of[i], &usual[i]) && is_here(own->model, i))
@@ -169,10 +171,10 @@ static int64_t first_other(const invar_sync_digests *own, const invar_digest *us
 }
 
 /* The first piece that any rank has otherwise than rank `usual` knows it. A call of all. */
-static invar_status find_piece(int64_t *out, const invar_sync_digests *own,
+static invar_status find_piece(int64_t *out, const invar_weight_digests *own,
                                const invar_layout *world, int usual)
 {
-    size_t size = (size_t)invar_agree_size(world);
+    size_t size = (size_t)invar_ranks_size(world);
     size_t bytes = (size_t)own->count * sizeof *own->of;
     invar_digest *known = NULL;
     int64_t *firsts = NULL, first = own->count;
@@ -181,10 +183,10 @@ static invar_status find_piece(int64_t *out, const invar_sync_digests *own,
     INVAR_TRY(invar_alloc((void **)&known, bytes + size * sizeof *firsts, 1, PHASE));
     firsts = (int64_t *)(void *)(known + own->count);
     memcpy(known, own->of, bytes);
-    status = invar_agree_share(world, PHASE, usual, known, bytes);
+    status = invar_ranks_broadcast(world, PHASE, usual, known, bytes);
     if (status == INVAR_OK) {
         first = first_other(own, known);
-        status = invar_agree_gather(world, PHASE, &first, sizeof first, firsts);
+        status = invar_ranks_all_gather(world, PHASE, &first, sizeof first, firsts);
     }
     *out = first;
     for (size_t r = 0; status == INVAR_OK && r < size; r++)
@@ -200,10 +202,10 @@ typedef struct holding {
 } holding;
 
 /* Of the ranks that have a piece the one that differs from most. A call of all. */
-static invar_status find_holder(invar_agree_odd *out, const invar_sync_digests *own,
+static invar_status find_holder(invar_rank_outlier *out, const invar_weight_digests *own,
                                 const invar_layout *world, int64_t piece)
 {
-    int size = invar_agree_size(world), count = 0;
+    int size = invar_ranks_size(world), count = 0;
     holding mine = {.digest = own->of[piece], .here = is_here(own->model, piece)}, *all = NULL;
     invar_digest *digests;
     invar_status status;
@@ -213,14 +215,14 @@ static invar_status find_holder(invar_agree_odd *out, const invar_sync_digests *
                           sizeof *all + sizeof *digests + sizeof *ranks, PHASE));
     digests = (invar_digest *)(void *)(all + size);
     ranks = (int *)(void *)(digests + size);
-    status = invar_agree_gather(world, PHASE, &mine, sizeof mine, all);
+    status = invar_ranks_all_gather(world, PHASE, &mine, sizeof mine, all);
     for (int r = 0; status == INVAR_OK && r < size; r++)
         if (all[r].here) {
             digests[count] = all[r].digest;
             ranks[count++] = r;
         }
     if (status == INVAR_OK) {
-        *out = invar_agree_find_odd(digests, count);
+        *out = invar_ranks_find_odd(digests, count);
         INVAR_CHECK(out->odd >= 0);
         out->odd = ranks[out->odd];
         out->usual = ranks[out->usual];
@@ -230,9 +232,9 @@ static invar_status find_holder(invar_agree_odd *out, const invar_sync_digests *
 }
 
 /* Ranks know of a divided model what others have: the one that has what differs is named. */
-static invar_status name_odd(const invar_sync_digests *own, const invar_layout *world, int usual)
+static invar_status name_odd(const invar_weight_digests *own, const invar_layout *world, int usual)
 {
-    invar_agree_odd who;
+    invar_rank_outlier who;
     int64_t piece;
 
     INVAR_TRY(find_piece(&piece, own, world, usual));
@@ -246,17 +248,17 @@ static invar_status name_odd(const invar_sync_digests *own, const invar_layout *
                       invar_comm_host(world->world, who.usual), param_of(own->model, piece));
 }
 
-static invar_status compare(invar_sync_result *out, const invar_sync_digests *own,
+static invar_status compare(invar_weight_sync_result *out, const invar_weight_digests *own,
                             const invar_layout *world, const record *all, invar_digest *hashes)
 {
-    invar_agree_odd who;
+    invar_rank_outlier who;
     invar_status status;
 
-    for (int r = 0; r < invar_agree_size(world); r++) {
+    for (int r = 0; r < invar_ranks_size(world); r++) {
         out->bytes += all[r].got;
         hashes[r] = all[r].hash;
     }
-    who = invar_agree_find_odd(hashes, invar_agree_size(world));
+    who = invar_ranks_find_odd(hashes, invar_ranks_size(world));
     if (who.odd < 0)
         return INVAR_OK;
     status = name_odd(own, world, who.usual);
@@ -264,10 +266,11 @@ static invar_status compare(invar_sync_result *out, const invar_sync_digests *ow
     return status;
 }
 
-invar_status invar_sync_digests_compare(invar_sync_result *out, const invar_sync_digests *own,
-                                        const invar_layout *world, uint64_t got)
+invar_status invar_weight_digests_compare(invar_weight_sync_result *out,
+                                          const invar_weight_digests *own,
+                                          const invar_layout *world, uint64_t got)
 {
-    size_t size = (size_t)invar_agree_size(world);
+    size_t size = (size_t)invar_ranks_size(world);
     record mine = {.got = got}, *all = NULL;
     invar_digest *hashes = NULL;
     invar_status status;
@@ -277,7 +280,7 @@ invar_status invar_sync_digests_compare(invar_sync_result *out, const invar_sync
     INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, PHASE));
     status = invar_alloc((void **)&hashes, size, sizeof *hashes, PHASE);
     if (status == INVAR_OK)
-        status = invar_agree_gather(world, PHASE, &mine, sizeof mine, all);
+        status = invar_ranks_all_gather(world, PHASE, &mine, sizeof mine, all);
     if (status == INVAR_OK)
         status = compare(out, own, world, all, hashes);
     invar_free(hashes);

@@ -15,20 +15,21 @@
 extern "C" {
 #endif
 
-typedef struct invar_sync_digests {
+typedef struct invar_weight_digests {
     const invar_model *model;
     invar_digest *of; /* (count) in canonical order */
     int64_t count;
-} invar_sync_digests;
+} invar_weight_digests;
 
 /* A call of all ranks that hold the model together; release, after a failure, too. */
-invar_status invar_sync_digests_make(invar_sync_digests *out, const invar_model *model,
-                                     const invar_device *dev) INVAR_MUST_USE;
-void invar_sync_digests_release(invar_sync_digests *digests);
+invar_status invar_weight_digests_make(invar_weight_digests *out, const invar_model *model,
+                                       const invar_device *dev) INVAR_MUST_USE;
+void invar_weight_digests_release(invar_weight_digests *digests);
 
-/* A call of all ranks of the world, each with what it `got`; as invar_sync_compare. */
-invar_status invar_sync_digests_compare(invar_sync_result *out, const invar_sync_digests *own,
-                                        const invar_layout *world, uint64_t got) INVAR_MUST_USE;
+/* A call of all ranks of the world, each with what it `got`; as invar_weight_sync_compare. */
+invar_status invar_weight_digests_compare(invar_weight_sync_result *out,
+                                          const invar_weight_digests *own,
+                                          const invar_layout *world, uint64_t got) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

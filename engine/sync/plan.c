@@ -14,20 +14,20 @@
 #include "base/invar_banned.h"
 
 typedef struct planning {
-    const invar_sides *sides;
+    const invar_rank_roles *sides;
     const invar_model *model;
-    invar_sync_plan *plan;
+    invar_weight_sync_plan *plan;
     int64_t room;
     int rank; /* of the world */
 } planning;
 
 static invar_status add(planning *p, int64_t param, int64_t piece, int peer)
 {
-    invar_sync_plan *plan = p->plan;
+    invar_weight_sync_plan *plan = p->plan;
 
     if (plan->count == p->room) {
         int64_t room = p->room ? 2 * p->room : 64;
-        invar_sync_item *wider = NULL;
+        invar_weight_sync_item *wider = NULL;
         INVAR_TRY(invar_alloc((void **)&wider, (size_t)room, sizeof *wider, "weights that travel"));
         if (plan->count)
             memcpy(wider, plan->items, (size_t)plan->count * sizeof *wider);
@@ -35,8 +35,8 @@ static invar_status add(planning *p, int64_t param, int64_t piece, int peer)
         plan->items = wider;
         p->room = room;
     }
-    plan->items[plan->count++] = (invar_sync_item){param, piece, peer};
-    plan->bytes += invar_sync_piece_bytes(&p->model->params[param], piece);
+    plan->items[plan->count++] = (invar_weight_sync_item){param, piece, peer};
+    plan->bytes += invar_weight_sync_piece_bytes(&p->model->params[param], piece);
     return INVAR_OK;
 }
 
@@ -51,26 +51,26 @@ static void name_piece(int64_t *expert, int32_t *v, const invar_param *param, in
 static int giver_of(const planning *p, const invar_param *param, int64_t piece, int engine)
 {
     const invar_layout *train = &p->sides->train;
-    invar_model_part part = invar_model_part_of(train, 0);
+    invar_model_partition part = invar_model_partition_of(train, 0);
     int32_t v;
     int64_t expert;
 
     name_piece(&expert, &v, param, piece);
-    part = invar_model_part_numbered(
-        &part, invar_model_part_first(&part, &p->model->spec, param, expert, v));
-    return invar_layout_rank_of(train, &(invar_layout_place){.tensor = part.tensor,
-                                                             .expert = part.expert,
-                                                             .data = engine % train->data.size,
-                                                             .pipeline = part.stage});
+    part = invar_model_partition_numbered(
+        &part, invar_model_partition_first(&part, &p->model->spec, param, expert, v));
+    return invar_layout_rank_of(train, &(invar_rank_coords){.tensor = part.tensor,
+                                                            .expert = part.expert,
+                                                            .data = engine % train->data.size,
+                                                            .pipeline = part.stage});
 }
 
 /* All that this rank gets, of whomever. */
 static invar_status get_all(planning *p)
 {
-    int engine = invar_layout_place_of(&p->sides->rollout, p->rank - p->sides->first).data;
+    int engine = invar_rank_coords_of(&p->sides->rollout, p->rank - p->sides->first).data;
 
     for (int64_t i = 0; i < p->model->n_params; i++)
-        for (int64_t k = 0; k < invar_pieces_here(&p->model->params[i]); k++)
+        for (int64_t k = 0; k < invar_logical_shards_here(&p->model->params[i]); k++)
             INVAR_TRY(add(p, i, k, giver_of(p, &p->model->params[i], k, engine)));
     return INVAR_OK;
 }
@@ -78,17 +78,17 @@ static invar_status get_all(planning *p)
 /* All that this rank gives to rank `to` of the other side. */
 static invar_status give_to(planning *p, int to)
 {
-    invar_model_part part = invar_model_part_of(&p->sides->rollout, to);
-    int engine = invar_layout_place_of(&p->sides->rollout, to).data;
+    invar_model_partition part = invar_model_partition_of(&p->sides->rollout, to);
+    int engine = invar_rank_coords_of(&p->sides->rollout, to).data;
 
     for (int64_t i = 0; i < p->model->n_params; i++) {
         const invar_param *param = &p->model->params[i];
-        invar_param_box box = invar_model_part_box(&part, &p->model->spec, param);
-        for (int64_t k = 0; k < invar_pieces_here(param); k++) {
+        invar_param_shard box = invar_model_partition_box(&part, &p->model->spec, param);
+        for (int64_t k = 0; k < invar_logical_shards_here(param); k++) {
             int64_t expert;
             int32_t v;
             name_piece(&expert, &v, param, k);
-            if (invar_box_has(&box, expert, v) && giver_of(p, param, k, engine) == p->rank)
+            if (invar_param_shard_has(&box, expert, v) && giver_of(p, param, k, engine) == p->rank)
                 INVAR_TRY(add(p, i, k, p->sides->first + to));
         }
     }
@@ -96,9 +96,9 @@ static invar_status give_to(planning *p, int to)
 }
 
 /* By peer, each one's in the order in which they are. */
-static invar_status group(invar_sync_plan *plan, int peers)
+static invar_status group(invar_weight_sync_plan *plan, int peers)
 {
-    invar_sync_item *grouped = NULL;
+    invar_weight_sync_item *grouped = NULL;
     int64_t count = 0;
 
     INVAR_TRY(invar_alloc((void **)&grouped, (size_t)plan->count + 1, sizeof *grouped,
@@ -120,7 +120,7 @@ static invar_status check_blocks(const invar_model *model)
         int64_t block = invar_dtype_scale_block(p->weight.dtype);
 
         for (int32_t v = 1; v < p->cut.pieces && p->cut.columns && block > 0; v++)
-            if (invar_piece_share(p, v).first % block != 0)
+            if (invar_logical_shard_share(p, v).first % block != 0)
                 return INVAR_FAIL(INVAR_E_INVALID, 0,
                                   "%s in %s: a piece of logical-tp or logical-etp begins inside of "
                                   "a block of %d columns with one scale, and cannot travel to "
@@ -144,36 +144,36 @@ static invar_status fill(planning *p)
     return group(p->plan, p->sides->first);
 }
 
-invar_status invar_sync_plan_make(invar_sync_plan *out, const invar_sides *sides,
-                                  const invar_model *model, int rank)
+invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *sides,
+                                         const invar_model *model, int rank)
 {
     planning p = {.sides = sides, .model = model, .plan = out, .rank = rank};
     invar_status status;
 
-    *out = (invar_sync_plan){.gets = rank >= sides->first};
+    *out = (invar_weight_sync_plan){.gets = rank >= sides->first};
     status = check_blocks(model);
     if (status == INVAR_OK)
         status = fill(&p);
     if (status != INVAR_OK)
-        invar_sync_plan_release(out);
+        invar_weight_sync_plan_release(out);
     return status;
 }
 
-void invar_sync_plan_release(invar_sync_plan *plan)
+void invar_weight_sync_plan_release(invar_weight_sync_plan *plan)
 {
     invar_free(plan->items);
-    *plan = (invar_sync_plan){0};
+    *plan = (invar_weight_sync_plan){0};
 }
 
-uint64_t invar_sync_plan_bytes(int64_t *next_out, const invar_sync_plan *plan,
-                               const invar_model *model, int64_t item)
+uint64_t invar_weight_sync_plan_bytes(int64_t *next_out, const invar_weight_sync_plan *plan,
+                                      const invar_model *model, int64_t item)
 {
     int64_t next = item;
     uint64_t bytes = 0;
 
     for (; next < plan->count && plan->items[next].peer == plan->items[item].peer; next++)
-        bytes += invar_sync_piece_bytes(&model->params[plan->items[next].param],
-                                        plan->items[next].piece);
+        bytes += invar_weight_sync_piece_bytes(&model->params[plan->items[next].param],
+                                               plan->items[next].piece);
     *next_out = next;
     return bytes;
 }

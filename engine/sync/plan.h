@@ -18,26 +18,26 @@ extern "C" {
 #endif
 
 /* A piece that this rank has, and where it goes to or comes from. */
-typedef struct invar_sync_item {
+typedef struct invar_weight_sync_item {
     int64_t param, piece;
     int peer; /* rank of the world */
-} invar_sync_item;
+} invar_weight_sync_item;
 
-typedef struct invar_sync_plan {
-    bool gets;              /* this rank samples; else it gives */
-    invar_sync_item *items; /* (count) by peer; those of a peer in canonical order */
+typedef struct invar_weight_sync_plan {
+    bool gets;                     /* this rank samples; else it gives */
+    invar_weight_sync_item *items; /* (count) by peer; those of a peer in canonical order */
     int64_t count;
     uint64_t bytes; /* of all of them */
-} invar_sync_plan;
+} invar_weight_sync_plan;
 
 /* For a rank of the world, whose part of the model this is; release. */
-invar_status invar_sync_plan_make(invar_sync_plan *out, const invar_sides *sides,
-                                  const invar_model *model, int rank) INVAR_MUST_USE;
-void invar_sync_plan_release(invar_sync_plan *plan);
+invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *sides,
+                                         const invar_model *model, int rank) INVAR_MUST_USE;
+void invar_weight_sync_plan_release(invar_weight_sync_plan *plan);
 
 /* Bytes of the items from `item` on that have its peer; *next_out is the first that has not. */
-uint64_t invar_sync_plan_bytes(int64_t *next_out, const invar_sync_plan *plan,
-                               const invar_model *model, int64_t item);
+uint64_t invar_weight_sync_plan_bytes(int64_t *next_out, const invar_weight_sync_plan *plan,
+                                      const invar_model *model, int64_t item);
 
 #ifdef __cplusplus
 }

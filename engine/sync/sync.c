@@ -20,11 +20,11 @@
 
 #define PHASE "weights for sampling"
 
-struct invar_sync {
-    invar_sync_options options;
-    invar_sync_plan plan;
+struct invar_weight_sync {
+    invar_weight_sync_options options;
+    invar_weight_sync_plan plan;
     char *buckets[2]; /* one travels while the other is filled, or emptied */
-    invar_window window;
+    invar_host_window window;
     invar_tensor shown; /* the weight of parameter `param` in the host's memory */
     int64_t param;      /* -1: none */
 };
@@ -32,77 +32,78 @@ struct invar_sync {
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* Of those that a peer gives or gets no bucket is fuller than all of it. */
-static size_t fullest(const invar_sync *sync)
+static size_t fullest(const invar_weight_sync *sync)
 {
     uint64_t most = 1;
 
     for (int64_t i = 0, next; i < sync->plan.count; i = next) {
-        uint64_t bytes = invar_sync_plan_bytes(&next, &sync->plan, sync->options.model, i);
+        uint64_t bytes = invar_weight_sync_plan_bytes(&next, &sync->plan, sync->options.model, i);
         most = bytes > most ? bytes : most;
     }
     return most < sync->options.bucket ? (size_t)most : sync->options.bucket;
 }
 
 /* The host's memory, where copies of the device's are fastest. */
-static invar_status take_buckets(invar_sync *sync)
+static invar_status take_buckets(invar_weight_sync *sync)
 {
     const invar_device *dev = sync->options.dev;
     size_t bytes = 2 * sync->options.bucket;
     const char *what = "weights on their way (update-weight-buffer-size)";
     void *memory = NULL;
 
-    INVAR_TRY(invar_device_far(dev) ? invar_device_take_host(dev, &memory, bytes, what)
-                                    : invar_device_take(dev, &memory, bytes, what));
+    INVAR_TRY(invar_device_is_local(dev) ? invar_device_alloc_host(dev, &memory, bytes, what)
+                                         : invar_device_alloc(dev, &memory, bytes, what));
     sync->buckets[0] = memory;
     sync->buckets[1] = sync->buckets[0] + sync->options.bucket;
     return INVAR_OK;
 }
 
-static void give_buckets(invar_sync *sync)
+static void give_buckets(invar_weight_sync *sync)
 {
     const invar_device *dev = sync->options.dev;
 
     if (!sync->buckets[0])
         return;
-    if (invar_device_far(dev))
-        invar_device_give_host(dev, sync->buckets[0]);
+    if (invar_device_is_local(dev))
+        invar_device_free_host(dev, sync->buckets[0]);
     else
-        invar_device_give(dev, sync->buckets[0]);
+        invar_device_free(dev, sync->buckets[0]);
 }
 
-invar_status invar_sync_new(invar_sync **out, const invar_sync_options *options)
+invar_status invar_weight_sync_new(invar_weight_sync **out,
+                                   const invar_weight_sync_options *options)
 {
-    invar_sync *sync = NULL;
+    invar_weight_sync *sync = NULL;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&sync, 1, sizeof *sync, "weights on their way"));
-    *sync = (invar_sync){.options = *options, .window = {.dev = options->dev}, .param = -1};
-    status = invar_sync_plan_make(&sync->plan, options->sides, options->model,
-                                  invar_comm_rank(options->sides->world.world));
+    *sync = (invar_weight_sync){.options = *options, .window = {.dev = options->dev}, .param = -1};
+    status = invar_weight_sync_plan_make(&sync->plan, options->sides, options->model,
+                                         invar_comm_rank(options->sides->world.world));
     if (status == INVAR_OK) {
         sync->options.bucket = fullest(sync);
         status = take_buckets(sync);
     }
     if (status != INVAR_OK) {
-        invar_sync_free(sync);
+        invar_weight_sync_free(sync);
         return status;
     }
     *out = sync;
     return INVAR_OK;
 }
 
-void invar_sync_free(invar_sync *sync)
+void invar_weight_sync_free(invar_weight_sync *sync)
 {
     if (!sync)
         return;
-    invar_sync_plan_release(&sync->plan);
-    invar_window_release(&sync->window);
+    invar_weight_sync_plan_release(&sync->plan);
+    invar_host_window_release(&sync->window);
     give_buckets(sync);
     invar_free(sync);
 }
 
-uint64_t invar_sync_bytes(const invar_sync *sync)
+uint64_t invar_weight_sync_bytes(const invar_weight_sync *sync)
 {
     return sync->plan.bytes;
 }
@@ -110,7 +111,7 @@ uint64_t invar_sync_bytes(const invar_sync *sync)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* What was written to the parameter that is shown goes where its ops read it. */
-static invar_status put_back(invar_sync *sync)
+static invar_status put_back(invar_weight_sync *sync)
 {
     const invar_tensor *weight, *shown = &sync->shown;
 
@@ -119,16 +120,16 @@ static invar_status put_back(invar_sync *sync)
     weight = &sync->options.model->params[sync->param].weight;
     if (shown->data == weight->data)
         return INVAR_OK;
-    INVAR_TRY(
-        invar_device_put(sync->options.dev, weight->data, shown->data, invar_near_span(weight)));
+    INVAR_TRY(invar_device_upload(sync->options.dev, weight->data, shown->data,
+                                  invar_host_staging_span(weight)));
     if (!shown->scale)
         return INVAR_OK;
-    return invar_device_put(sync->options.dev, weight->scale, shown->scale,
-                            invar_tensor_scale_bytes(weight));
+    return invar_device_upload(sync->options.dev, weight->scale, shown->scale,
+                               invar_tensor_scale_bytes(weight));
 }
 
 /* What pieces of others hold stays: of a parameter they come one by one. */
-static invar_status show(invar_sync *sync, int64_t param)
+static invar_status show(invar_weight_sync *sync, int64_t param)
 {
     if (param == sync->param)
         return INVAR_OK;
@@ -136,8 +137,8 @@ static invar_status show(invar_sync *sync, int64_t param)
     sync->param = -1;
     if (param < 0)
         return INVAR_OK;
-    INVAR_TRY(invar_window_tensor(&sync->shown, &sync->window,
-                                  &sync->options.model->params[param].weight));
+    INVAR_TRY(invar_host_window_tensor(&sync->shown, &sync->window,
+                                       &sync->options.model->params[param].weight));
     sync->param = param;
     return INVAR_OK;
 }
@@ -145,19 +146,19 @@ static invar_status show(invar_sync *sync, int64_t param)
 /* ---- a stream of bytes between two ranks ----------------------------------------------------- */
 
 typedef struct stream {
-    invar_sync *sync;
+    invar_weight_sync *sync;
     int peer;
-    uint64_t left;             /* bytes that no bucket has had yet */
-    invar_comm_ticket *moving; /* the bucket that travels; NULL: none does */
-    size_t coming;             /* its bytes */
-    int turn;                  /* the other bucket, */
-    size_t used, filled;       /* of which so much is filled by this rank, or used of what came */
+    uint64_t left;              /* bytes that no bucket has had yet */
+    invar_comm_request *moving; /* the bucket that travels; NULL: none does */
+    size_t coming;              /* its bytes */
+    int turn;                   /* the other bucket, */
+    size_t used, filled;        /* of which so much is filled by this rank, or used of what came */
 } stream;
 
 /* Waits for the bucket that travels, after a failure, too. */
 static invar_status settle(stream *s)
 {
-    invar_comm_ticket *moving = s->moving;
+    invar_comm_request *moving = s->moving;
 
     s->moving = NULL;
     return moving ? invar_comm_wait(moving) : INVAR_OK;
@@ -174,15 +175,15 @@ static invar_status start(stream *s, char *bucket)
     const invar_layout *world = &s->sync->options.sides->world;
     bool gets = s->sync->plan.gets;
     size_t bytes = next_bucket(s);
-    const invar_comm_move m = {.op = INVAR_COMM_SENDRECV,
-                               .phase = PHASE,
-                               .seconds = world->seconds,
-                               .in = bucket,
-                               .out = bucket,
-                               .to = gets ? INVAR_COMM_NONE : s->peer,
-                               .from = gets ? s->peer : INVAR_COMM_NONE,
-                               .to_bytes = gets ? 0 : bytes,
-                               .from_bytes = gets ? bytes : 0};
+    const invar_comm_transfer m = {.op = INVAR_COMM_SENDRECV,
+                                   .phase = PHASE,
+                                   .seconds = world->seconds,
+                                   .in = bucket,
+                                   .out = bucket,
+                                   .to = gets ? INVAR_COMM_NONE : s->peer,
+                                   .from = gets ? s->peer : INVAR_COMM_NONE,
+                                   .to_bytes = gets ? 0 : bytes,
+                                   .from_bytes = gets ? bytes : 0};
 
     s->coming = bytes;
     s->left -= bytes;
@@ -244,14 +245,14 @@ static invar_status move_rows(stream *s, const invar_tree_shard *plane)
     return INVAR_OK;
 }
 
-static invar_status move_piece(stream *s, const invar_sync_item *item)
+static invar_status move_piece(stream *s, const invar_weight_sync_item *item)
 {
     const invar_param *param = &s->sync->options.model->params[item->param];
-    invar_tree_shard planes[INVAR_SYNC_PLANES];
+    invar_tree_shard planes[INVAR_WEIGHT_SYNC_PLANES];
     int count;
 
     INVAR_TRY(show(s->sync, item->param));
-    count = invar_sync_planes(planes, param, &s->sync->shown, item->piece);
+    count = invar_weight_sync_planes(planes, param, &s->sync->shown, item->piece);
     for (int i = 0; i < count; i++)
         INVAR_TRY(move_rows(s, &planes[i]));
     return INVAR_OK;
@@ -260,7 +261,7 @@ static invar_status move_piece(stream *s, const invar_sync_item *item)
 /* The items [first, end) of one peer. */
 static invar_status move_items(stream *s, int64_t first, int64_t end)
 {
-    const invar_sync_plan *plan = &s->sync->plan;
+    const invar_weight_sync_plan *plan = &s->sync->plan;
 
     if (plan->gets) // the first bucket comes, and then one while another is used
         INVAR_TRY(start(s, s->sync->buckets[1 - s->turn]));
@@ -269,13 +270,13 @@ static invar_status move_items(stream *s, int64_t first, int64_t end)
     return INVAR_OK;
 }
 
-static invar_status move_all(invar_sync *sync, int64_t first, int64_t *next_out)
+static invar_status move_all(invar_weight_sync *sync, int64_t first, int64_t *next_out)
 {
     stream s = {.sync = sync, .peer = sync->plan.items[first].peer};
     invar_status status, settled;
     invar_error error;
 
-    s.left = invar_sync_plan_bytes(next_out, &sync->plan, sync->options.model, first);
+    s.left = invar_weight_sync_plan_bytes(next_out, &sync->plan, sync->options.model, first);
     status = move_items(&s, first, *next_out);
     invar_error_take(&error);
     settled = settle(&s);
@@ -285,7 +286,7 @@ static invar_status move_all(invar_sync *sync, int64_t first, int64_t *next_out)
     return status;
 }
 
-invar_status invar_sync_move(invar_sync *sync)
+invar_status invar_weight_sync_transfer(invar_weight_sync *sync)
 {
     for (int64_t i = 0, next; i < sync->plan.count; i = next)
         INVAR_TRY(move_all(sync, i, &next));
@@ -294,17 +295,17 @@ invar_status invar_sync_move(invar_sync *sync)
 
 /* ---- afterwards ------------------------------------------------------------------------------ */
 
-invar_status invar_sync_compare(invar_sync_result *out, invar_sync *sync)
+invar_status invar_weight_sync_compare(invar_weight_sync_result *out, invar_weight_sync *sync)
 {
-    const invar_sync_options *o = &sync->options;
-    invar_sync_digests all;
+    const invar_weight_sync_options *o = &sync->options;
+    invar_weight_digests all;
     invar_status status;
 
-    *out = (invar_sync_result){.bytes = 0};
-    status = invar_sync_digests_make(&all, o->model, o->dev);
+    *out = (invar_weight_sync_result){.bytes = 0};
+    status = invar_weight_digests_make(&all, o->model, o->dev);
     if (status == INVAR_OK)
-        status = invar_sync_digests_compare(out, &all, &o->sides->world,
-                                            sync->plan.gets ? sync->plan.bytes : 0);
-    invar_sync_digests_release(&all);
+        status = invar_weight_digests_compare(out, &all, &o->sides->world,
+                                              sync->plan.gets ? sync->plan.bytes : 0);
+    invar_weight_digests_release(&all);
     return status;
 }

@@ -1,8 +1,8 @@
 /*
  * sync.h - new weights, from the ranks that train to those that only sample.
  *
- *     invar_sync_move(sync);                 weights travel, in buckets
- *     invar_sync_compare(&result, sync);     all ranks hash what they have, and compare
+ *     invar_weight_sync_transfer(sync);                 weights travel, in buckets
+ *     invar_weight_sync_compare(&result, sync);     all ranks hash what they have, and compare
  *
  * Both are calls of all ranks of the world. What travels is what ops read: values, or codes and
  * scales. What ranks compare afterwards is in their memory, not what was on its way: a digest of
@@ -19,32 +19,34 @@
 extern "C" {
 #endif
 
-typedef struct invar_sync invar_sync;
+typedef struct invar_weight_sync invar_weight_sync;
 
-typedef struct invar_sync_options {
-    const invar_sides *sides; /* of all ranks; borrowed, as is all else */
-    invar_model *model;       /* this rank's; one that samples gets its weights */
+typedef struct invar_weight_sync_options {
+    const invar_rank_roles *sides; /* of all ranks; borrowed, as is all else */
+    invar_model *model;            /* this rank's; one that samples gets its weights */
     const invar_device *dev;
     size_t bucket; /* bytes that travel at a time, at most; there are two of them */
-} invar_sync_options;
+} invar_weight_sync_options;
 
 /* On a dry device it only takes its memory, and moves nothing. */
-invar_status invar_sync_new(invar_sync **out, const invar_sync_options *options) INVAR_MUST_USE;
-void invar_sync_free(invar_sync *sync);
+invar_status invar_weight_sync_new(invar_weight_sync **out,
+                                   const invar_weight_sync_options *options) INVAR_MUST_USE;
+void invar_weight_sync_free(invar_weight_sync *sync);
 
 /* Bytes that this rank gives or gets. */
-uint64_t invar_sync_bytes(const invar_sync *sync);
+uint64_t invar_weight_sync_bytes(const invar_weight_sync *sync);
 
-invar_status invar_sync_move(invar_sync *sync) INVAR_MUST_USE;
+invar_status invar_weight_sync_transfer(invar_weight_sync *sync) INVAR_MUST_USE;
 
-typedef struct invar_sync_result {
+typedef struct invar_weight_sync_result {
     invar_digest hash; /* of the weights, as all ranks have them */
     uint64_t bytes;    /* that the ranks that sample got, all of them together */
     bool differ;       /* a rank has others, and all of them know */
-} invar_sync_result;
+} invar_weight_sync_result;
 
 /* INVAR_E_MISMATCH with `differ` names, on all ranks, the rank with other weights than most. */
-invar_status invar_sync_compare(invar_sync_result *out, invar_sync *sync) INVAR_MUST_USE;
+invar_status invar_weight_sync_compare(invar_weight_sync_result *out,
+                                       invar_weight_sync *sync) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -17,29 +17,29 @@ typedef struct entry {
     int32_t id;          /* -1: empty */
 } entry;
 
-struct invar_word_table {
+struct invar_token_map {
     char *text;
     size_t used;
     size_t mask;
     entry *entries; /* (mask + 1), at most half of them taken */
 };
 
-invar_status invar_word_table_new(invar_word_table **out, size_t count, size_t bytes)
+invar_status invar_token_map_new(invar_token_map **out, size_t count, size_t bytes)
 {
     size_t slots = 16;
-    invar_word_table *table;
+    invar_token_map *table;
     invar_status status;
 
     *out = NULL;
     while (slots < count * 2)
         slots *= 2;
     INVAR_TRY(invar_alloc((void **)&table, 1, sizeof *table, "words"));
-    *table = (invar_word_table){.mask = slots - 1};
+    *table = (invar_token_map){.mask = slots - 1};
     status = invar_alloc((void **)&table->text, bytes, 1, "words");
     if (status == INVAR_OK)
         status = invar_alloc((void **)&table->entries, slots, sizeof *table->entries, "words");
     if (status != INVAR_OK) {
-        invar_word_table_free(table);
+        invar_token_map_free(table);
         return status;
     }
     for (size_t i = 0; i < slots; i++)
@@ -48,7 +48,7 @@ invar_status invar_word_table_new(invar_word_table **out, size_t count, size_t b
     return INVAR_OK;
 }
 
-void invar_word_table_free(invar_word_table *table)
+void invar_token_map_free(invar_token_map *table)
 {
     if (!table)
         return;
@@ -58,7 +58,7 @@ void invar_word_table_free(invar_word_table *table)
 }
 
 /* The entry of a word, or the empty one where it would be. */
-static entry *find(const invar_word_table *table, const char *word, size_t bytes)
+static entry *find(const invar_token_map *table, const char *word, size_t bytes)
 {
     invar_digest digest;
     size_t slot;
@@ -73,7 +73,7 @@ static entry *find(const invar_word_table *table, const char *word, size_t bytes
     }
 }
 
-void invar_word_table_add(invar_word_table *table, const char *word, size_t bytes, int32_t id)
+void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes, int32_t id)
 {
     entry *e = find(table, word, bytes);
 
@@ -85,7 +85,7 @@ void invar_word_table_add(invar_word_table *table, const char *word, size_t byte
     e->id = id;
 }
 
-int32_t invar_word_table_find(const invar_word_table *table, const char *word, size_t bytes)
+int32_t invar_token_map_find(const invar_token_map *table, const char *word, size_t bytes)
 {
     return table ? find(table, word, bytes)->id : -1;
 }

@@ -15,18 +15,17 @@
 extern "C" {
 #endif
 
-typedef struct invar_word_table invar_word_table;
+typedef struct invar_token_map invar_token_map;
 
 /* Room for `count` words that have `bytes` bytes together. The caller owns *out. */
-invar_status invar_word_table_new(invar_word_table **out, size_t count,
-                                  size_t bytes) INVAR_MUST_USE;
-void invar_word_table_free(invar_word_table *table);
+invar_status invar_token_map_new(invar_token_map **out, size_t count, size_t bytes) INVAR_MUST_USE;
+void invar_token_map_free(invar_token_map *table);
 
 /* The same word again: the last id counts. */
-void invar_word_table_add(invar_word_table *table, const char *word, size_t bytes, int32_t id);
+void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes, int32_t id);
 
 /* The id of a word; -1 when it is not there, or when `table` is NULL. */
-int32_t invar_word_table_find(const invar_word_table *table, const char *word, size_t bytes);
+int32_t invar_token_map_find(const invar_token_map *table, const char *word, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -53,7 +53,7 @@ static bool is_ascii(const char *text, size_t bytes)
 
 uint64_t invar_tokenizer_room(const invar_tokenizer *tokenizer, const char *text, size_t bytes)
 {
-    const invar_pipeline *p = &tokenizer->pipeline;
+    const invar_text_pipeline *p = &tokenizer->pipeline;
     bool ascii = is_ascii(text, bytes);
     uint64_t growth = 1;
 
@@ -91,7 +91,7 @@ static uint64_t step_shrink(const invar_normal_step *step)
 
 int64_t invar_tokenizer_least(const invar_tokenizer *tokenizer, size_t bytes)
 {
-    const invar_pipeline *p = &tokenizer->pipeline;
+    const invar_text_pipeline *p = &tokenizer->pipeline;
     uint64_t shrink = 1;
 
     for (size_t i = 0; i < p->normalizer.n_steps && shrink <= MOST_SHRINK; i++)

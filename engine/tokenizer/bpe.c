@@ -177,7 +177,7 @@ static void merge(word_state *w)
     }
 }
 
-static invar_status reserve(invar_bpe_work *work, size_t symbols)
+static invar_status reserve(invar_bpe_scratch *work, size_t symbols)
 {
     size_t each = sizeof(symbol) + 2 * sizeof(candidate);
     size_t capacity = work->capacity ? work->capacity : 256;
@@ -194,7 +194,8 @@ static invar_status reserve(invar_bpe_work *work, size_t symbols)
     return INVAR_OK;
 }
 
-invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe, invar_bpe_work *work)
+invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
+                            invar_bpe_scratch *work)
 {
     word_state w = {.bpe = bpe, .count = (int32_t)*count};
     size_t n = 0;
@@ -214,8 +215,8 @@ invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe, i
     return INVAR_OK;
 }
 
-void invar_bpe_work_release(invar_bpe_work *work)
+void invar_bpe_scratch_release(invar_bpe_scratch *work)
 {
     invar_free(work->memory);
-    *work = (invar_bpe_work){NULL, 0};
+    *work = (invar_bpe_scratch){NULL, 0};
 }

@@ -25,15 +25,15 @@ void invar_bpe_free(invar_bpe *bpe);
 void invar_bpe_add(invar_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t joined);
 
 /* What the encoding of words needs besides; zeroed at first, grows; one per thread. */
-typedef struct invar_bpe_work {
+typedef struct invar_bpe_scratch {
     void *memory;
     size_t capacity; /* in symbols of a word */
-} invar_bpe_work;
+} invar_bpe_scratch;
 
 /* The ids of a word's symbols become those of its tokens. Time: count * log(count). */
 invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
-                            invar_bpe_work *work) INVAR_MUST_USE;
-void invar_bpe_work_release(invar_bpe_work *work);
+                            invar_bpe_scratch *work) INVAR_MUST_USE;
+void invar_bpe_scratch_release(invar_bpe_scratch *work);
 
 #ifdef __cplusplus
 }

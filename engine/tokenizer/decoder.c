@@ -36,45 +36,46 @@ typedef struct chain {
 } chain;
 
 /* Replaces one character, which no border between tokens divides and no broken run makes. */
-static invar_status read_joined_replace(chain *c, const invar_part *part,
+static invar_status read_joined_replace(chain *c, const invar_tokenizer_component *part,
                                         const invar_token_step *step)
 {
     uint32_t point;
 
     if (c->at > STAGE_FUSED || c->out->from.bytes)
-        return invar_part_unknown(part, "Replace at this place of the Sequence");
+        return invar_component_unknown(part, "Replace at this place of the Sequence");
     if (invar_text_utf8(&point, step->from.text, step->from.bytes) != step->from.bytes ||
         point == 0xFFFD)
-        return invar_part_unknown(part, "Replace of other than one character of joined tokens");
+        return invar_component_unknown(part,
+                                       "Replace of other than one character of joined tokens");
     c->out->from = step->from;
     c->out->to = step->to;
     return INVAR_OK;
 }
 
-static invar_status read_replace(chain *c, const invar_part *part)
+static invar_status read_replace(chain *c, const invar_tokenizer_component *part)
 {
     invar_token_step step = {.kind = INVAR_TOKEN_REPLACE};
     const char *regex;
 
-    INVAR_TRY(invar_part_pattern(&regex, &step.from, part));
+    INVAR_TRY(invar_component_pattern(&regex, &step.from, part));
     if (regex)
-        return invar_part_unknown(part, regex);
-    INVAR_TRY(invar_part_literal(&step.to, part, "content"));
+        return invar_component_unknown(part, regex);
+    INVAR_TRY(invar_component_literal(&step.to, part, "content"));
     if (c->at > STAGE_TOKENS)
         return read_joined_replace(c, part, &step);
     if (c->out->n_steps == INVAR_TOKEN_STEPS_MAX)
-        return invar_part_unknown(part, "Replace at this place of the Sequence");
+        return invar_component_unknown(part, "Replace at this place of the Sequence");
     c->out->steps[c->out->n_steps++] = step;
     c->at = STAGE_TOKENS;
     return INVAR_OK;
 }
 
-static invar_status read_strip(chain *c, const invar_part *part)
+static invar_status read_strip(chain *c, const invar_tokenizer_component *part)
 {
     invar_token_step step = {.kind = INVAR_TOKEN_STRIP};
     int64_t start, stop;
 
-    INVAR_TRY(invar_part_char(&step.from, part, "content"));
+    INVAR_TRY(invar_component_char(&step.from, part, "content"));
     INVAR_TRY(invar_json_int(&start, part->json, "start", part->where, 0, INVAR_STRIP_MAX));
     INVAR_TRY(invar_json_int(&stop, part->json, "stop", part->where, 0, 0));
     step.count = (size_t)start;
@@ -85,31 +86,31 @@ static invar_status read_strip(chain *c, const invar_part *part)
         return INVAR_OK;
     }
     if (c->at > STAGE_TOKENS || c->out->n_steps == INVAR_TOKEN_STEPS_MAX)
-        return invar_part_unknown(part, "Strip at this place of the Sequence");
+        return invar_component_unknown(part, "Strip at this place of the Sequence");
     c->out->steps[c->out->n_steps++] = step;
     c->at = STAGE_TOKENS;
     return INVAR_OK;
 }
 
-static invar_status read_metaspace(chain *c, const invar_part *part)
+static invar_status read_metaspace(chain *c, const invar_tokenizer_component *part)
 {
     const char *scheme = "always";
     bool prefix;
 
-    INVAR_TRY(invar_part_char(&c->out->metaspace, part, "replacement"));
+    INVAR_TRY(invar_component_char(&c->out->metaspace, part, "replacement"));
     if (invar_json_has(part->json, "prepend_scheme"))
         INVAR_TRY(invar_json_string(&scheme, part->json, "prepend_scheme", part->where));
-    INVAR_TRY(invar_part_flag(&prefix, part, "add_prefix_space", true));
+    INVAR_TRY(invar_component_flag(&prefix, part, "add_prefix_space", true));
     c->out->drop_first = prefix && strcmp(scheme, "never") != 0;
     c->at = STAGE_STRINGS;
     return INVAR_OK;
 }
 
 /* Each token spells bytes or is text; after Fuse, the joined text is one token. */
-static invar_status read_byte_level(chain *c, const invar_part *part)
+static invar_status read_byte_level(chain *c, const invar_tokenizer_component *part)
 {
     if (c->at > STAGE_TOKENS && (c->at != STAGE_FUSED || c->out->byte_level))
-        return invar_part_unknown(part, "ByteLevel at this place of the Sequence");
+        return invar_component_unknown(part, "ByteLevel at this place of the Sequence");
     if (c->at == STAGE_FUSED) {
         c->out->respell = true;
         c->at = STAGE_RESPELT;
@@ -120,7 +121,8 @@ static invar_status read_byte_level(chain *c, const invar_part *part)
     return INVAR_OK;
 }
 
-static invar_status read_one(void *out, const invar_part *part, const char *type, bool last)
+static invar_status read_one(void *out, const invar_tokenizer_component *part, const char *type,
+                             bool last)
 {
     chain *c = out;
 
@@ -142,17 +144,17 @@ static invar_status read_one(void *out, const invar_part *part, const char *type
         return read_replace(c, part);
     if (strcmp(type, "Strip") == 0)
         return read_strip(c, part);
-    return invar_part_unknown(part, type);
+    return invar_component_unknown(part, type);
 }
 
 invar_status invar_text_decoder_read(invar_text_decoder *out, const json_t *json, const char *where)
 {
-    const invar_part part = {where, "decoder", json};
+    const invar_tokenizer_component part = {where, "decoder", json};
     chain c = {out, STAGE_BEGIN};
 
     *out = (invar_text_decoder){0};
     out->spaced = !json || json_is_null(json);
-    return out->spaced ? INVAR_OK : invar_part_each(&c, &part, "decoders", read_one);
+    return out->spaced ? INVAR_OK : invar_component_each(&c, &part, "decoders", read_one);
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */

@@ -175,7 +175,7 @@ static invar_status fill_chars(reader *r)
     uint32_t point;
 
     json_object_foreach((json_t *)r->vocab, name, id) count += is_char(&point, name);
-    INVAR_TRY(invar_word_table_new(&s->chars, count, 4 * count));
+    INVAR_TRY(invar_token_map_new(&s->chars, count, 4 * count));
     memset(s->low, -1, sizeof s->low);
     json_object_foreach((json_t *)r->vocab, name, id)
     {
@@ -184,7 +184,7 @@ static invar_status fill_chars(reader *r)
         if (point < INVAR_BYTE_CHARS_END)
             s->low[point] = (int32_t)json_integer_value(id);
         else
-            invar_word_table_add(s->chars, name, strlen(name), (int32_t)json_integer_value(id));
+            invar_token_map_add(s->chars, name, strlen(name), (int32_t)json_integer_value(id));
     }
     return INVAR_OK;
 }
@@ -220,7 +220,7 @@ static invar_status fill_words(reader *r)
     size_t bytes;
     char *room;
 
-    INVAR_TRY(invar_word_table_new(&r->t->words, json_object_size(r->vocab), r->name_bytes));
+    INVAR_TRY(invar_token_map_new(&r->t->words, json_object_size(r->vocab), r->name_bytes));
     INVAR_TRY(invar_alloc((void **)&room, INVAR_TOKEN_MAX_BYTES, 1, "a word"));
     json_object_foreach((json_t *)r->vocab, name, id)
     {
@@ -231,7 +231,7 @@ static invar_status fill_words(reader *r)
             if (!invar_byte_chars_read(room, &bytes, &r->map, name, bytes))
                 continue;
         }
-        invar_word_table_add(r->t->words, word, bytes, (int32_t)json_integer_value(id));
+        invar_token_map_add(r->t->words, word, bytes, (int32_t)json_integer_value(id));
     }
     invar_free(room);
     return INVAR_OK;

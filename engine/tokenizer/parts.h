@@ -36,9 +36,9 @@ struct invar_tokenizer {
 
     /* text to ids, in this order; a built-in alphabet has only `letters` */
     invar_added_tokens *raw; /* found in the text itself */
-    invar_pipeline pipeline;
+    invar_text_pipeline pipeline;
     invar_added_tokens *normalized; /* found in the normalized text */
-    invar_word_table *words; /* one token each, whatever the merges say; NULL: no such words */
+    invar_token_map *words; /* one token each, whatever the merges say; NULL: no such words */
     invar_symbols symbols;
     invar_bpe *bpe;
     int16_t letters[128]; /* ids of the characters, -1: none */

@@ -39,17 +39,17 @@ typedef struct invar_pre_step {
 #define INVAR_PRE_STEPS_MAX 16
 
 /* What happens to a text before its words go to the model, and to tokens on their way back. */
-typedef struct invar_pipeline {
+typedef struct invar_text_pipeline {
     invar_normalizer normalizer;
     invar_pre_step steps[INVAR_PRE_STEPS_MAX];
     size_t n_steps;
     bool byte_level; /* the model sees the bytes of words */
     invar_text_decoder decoder;
-} invar_pipeline;
+} invar_text_pipeline;
 
 /* `root` is the whole file; a part that would change tokens and is not known is refused. */
-invar_status invar_pipeline_read(invar_pipeline *out, const json_t *root,
-                                 const char *where) INVAR_MUST_USE;
+invar_status invar_text_pipeline_read(invar_text_pipeline *out, const json_t *root,
+                                      const char *where) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -381,7 +381,7 @@ static invar_status build(reader *r, const invar_tokenizer_source *source)
     invar_byte_chars_init(&r->map);
     invar_hasher_init(&r->flags);
     INVAR_TRY(invar_tokenizer_read_model(r));
-    INVAR_TRY(invar_pipeline_read(&r->pipeline, r->root, r->where));
+    INVAR_TRY(invar_text_pipeline_read(&r->pipeline, r->root, r->where));
     r->added = json_object_get(r->root, "added_tokens");
     INVAR_TRY(measure(r));
     INVAR_TRY(name_ids(r));

@@ -30,7 +30,7 @@ typedef struct invar_tokenizer_reader {
     size_t name_bytes;   /* of all names together */
     char **normal;       /* (size) names of added tokens as normalized; NULL: the same */
     size_t text_room;    /* of the tokenizer's text */
-    invar_pipeline pipeline;
+    invar_text_pipeline pipeline;
     invar_byte_chars map;
     invar_tokenizer *t;
 } invar_tokenizer_reader;

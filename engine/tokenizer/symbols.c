@@ -59,7 +59,7 @@ static invar_status add_char(writer *w, uint32_t point)
     if (id < 0) {
         length = invar_unicode_write(name, point);
         if (point >= INVAR_BYTE_CHARS_END)
-            id = invar_word_table_find(w->symbols->chars, name, length);
+            id = invar_token_map_find(w->symbols->chars, name, length);
         if (id < 0)
             return fall_back(w, name, length) ? INVAR_OK : add_unknown(w);
     }

@@ -29,7 +29,7 @@ extern "C" {
 typedef struct invar_symbols {
     bool byte_level;                   /* words are bytes; else they are text */
     invar_byte_chars spelt;            /* byte-level: the character of each byte */
-    invar_word_table *chars;           /* the characters of the vocabulary */
+    invar_token_map *chars;            /* the characters of the vocabulary */
     int32_t low[INVAR_BYTE_CHARS_END]; /* ids of those below; -1: not in the vocabulary */
     int32_t fallback[256]; /* ids of "<0x00>" and on; -1: not there, or no byte_fallback */
     int32_t unknown;

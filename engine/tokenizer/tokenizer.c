@@ -49,8 +49,8 @@ void invar_tokenizer_free(invar_tokenizer *tokenizer)
     invar_added_tokens_free(tokenizer->raw);
     invar_added_tokens_free(tokenizer->normalized);
     invar_bpe_free(tokenizer->bpe);
-    invar_word_table_free(tokenizer->words);
-    invar_word_table_free(tokenizer->symbols.chars);
+    invar_token_map_free(tokenizer->words);
+    invar_token_map_free(tokenizer->symbols.chars);
     invar_free(tokenizer->text);
     invar_free(tokenizer->begins);
     invar_free(tokenizer->flags);
@@ -146,7 +146,7 @@ typedef struct encoder {
     const char *origin; /* where the text begins */
     int32_t *ids;
     size_t count, capacity;
-    invar_bpe_work work;
+    invar_bpe_scratch work;
 } encoder;
 
 /* Room for `more` ids. */
@@ -170,7 +170,7 @@ static invar_status reserve(encoder *e, size_t more)
 
 static invar_status encode_word(encoder *e, const char *word, size_t bytes)
 {
-    int32_t id = invar_word_table_find(e->t->words, word, bytes);
+    int32_t id = invar_token_map_find(e->t->words, word, bytes);
     size_t count;
 
     INVAR_TRY(reserve(e, INVAR_SYMBOLS_PER_BYTE * bytes));
@@ -338,7 +338,7 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
     INVAR_TRY(reserve(&e, 1));
     status = tokenizer->bpe ? cut(&e, tokenizer->raw, text, bytes, encode_raw)
                             : encode_letters(&e, text, bytes);
-    invar_bpe_work_release(&e.work);
+    invar_bpe_scratch_release(&e.work);
     if (status == INVAR_OK) // the room for them may be many times larger
         status = invar_alloc((void **)out, e.count, sizeof *e.ids, "token ids");
     if (status == INVAR_OK) {

@@ -68,7 +68,7 @@ static struct flock whole_file(void)
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
 }
 
-invar_status invar_hold_check(const char *path)
+invar_status invar_lock_file_check(const char *path)
 {
     struct flock is = whole_file();
     char lock[INVAR_PATH_SIZE];
@@ -93,11 +93,11 @@ static bool still_there(int fd, const char *lock)
            ours.st_ino == there.st_ino;
 }
 
-invar_status invar_hold_take(invar_hold *out, const char *path)
+invar_status invar_lock_file_take(invar_lock_file *out, const char *path)
 {
     struct flock whole = whole_file();
 
-    *out = (invar_hold){.held = false};
+    *out = (invar_lock_file){.held = false};
     INVAR_TRY(name_lock(out->lock, path));
     while (!out->held) {
         INVAR_TRY(open_lock(&out->fd, out->lock, O_CREAT));
@@ -112,7 +112,7 @@ invar_status invar_hold_take(invar_hold *out, const char *path)
     return INVAR_OK;
 }
 
-void invar_hold_release(invar_hold *hold)
+void invar_lock_file_release(invar_lock_file *hold)
 {
     if (!hold->held)
         return;

@@ -20,18 +20,18 @@ extern "C" {
 #endif
 
 /* Zeroed: nothing is held. */
-typedef struct invar_hold {
+typedef struct invar_lock_file {
     bool held;
     int fd;
     char lock[INVAR_PATH_SIZE];
-} invar_hold;
+} invar_lock_file;
 
 /* Before anything is written: INVAR_E_BUSY where somebody holds the file now. */
-invar_status invar_hold_check(const char *path) INVAR_MUST_USE;
+invar_status invar_lock_file_check(const char *path) INVAR_MUST_USE;
 
 /* INVAR_E_BUSY likewise; INVAR_E_IO where something else has the lock's name. */
-invar_status invar_hold_take(invar_hold *out, const char *path) INVAR_MUST_USE;
-void invar_hold_release(invar_hold *hold);
+invar_status invar_lock_file_take(invar_lock_file *out, const char *path) INVAR_MUST_USE;
+void invar_lock_file_release(invar_lock_file *hold);
 
 #ifdef __cplusplus
 }

@@ -28,7 +28,7 @@
 #define LOOK_MS 20 /* between two looks whether it has ended */
 
 struct invar_sink {
-    invar_ext_child child;
+    invar_subprocess child;
     invar_sink_log *log;
     int in; /* our end of its input; -1: nobody reads it */
     int64_t lines, dropped;
@@ -60,7 +60,7 @@ static void close_input(invar_sink *s)
 static void pump(invar_sink *s)
 {
     while (s->used > 0 && s->in >= 0) {
-        ssize_t put = invar_ext_child_write(s->in, s->queue, s->used);
+        ssize_t put = invar_subprocess_write(s->in, s->queue, s->used);
 
         if (put < 0 && errno == EINTR)
             continue;
@@ -115,7 +115,7 @@ static invar_status start(invar_sink *s, char *const *words, const char *log)
     }
     s->in = ends[1];
     status = fcntl(s->in, F_SETFL, O_NONBLOCK) == 0
-                 ? invar_ext_child_start(&s->child, NAME, words, (int[]){ends[0], out, out})
+                 ? invar_subprocess_start(&s->child, NAME, words, (int[]){ends[0], out, out})
                  : INVAR_FAIL(INVAR_E_IO, errno, NAME ": no pipe: %s", strerror(errno));
     close(ends[0]);
     close(out);
@@ -124,34 +124,34 @@ static invar_status start(invar_sink *s, char *const *words, const char *log)
 
 invar_status invar_sink_check(const char *command, const char *log)
 {
-    invar_command words = {0};
-    invar_status status = invar_command_cut(&words, NAME, command);
+    invar_plugin_argv words = {0};
+    invar_status status = invar_plugin_argv_cut(&words, NAME, command);
 
     if (status == INVAR_OK)
-        status = invar_command_find(&words, NAME);
-    invar_command_release(&words);
+        status = invar_plugin_argv_find(&words, NAME);
+    invar_plugin_argv_release(&words);
     return status == INVAR_OK ? invar_sink_log_check(log) : status;
 }
 
 invar_status invar_sink_open(invar_sink **out, const char *command, const char *log)
 {
-    invar_command words = {0};
+    invar_plugin_argv words = {0};
     invar_sink *s = NULL;
     invar_status status;
 
     *out = NULL;
-    status = invar_command_cut(&words, NAME, command);
+    status = invar_plugin_argv_cut(&words, NAME, command);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&s, 1, sizeof *s, "a sink");
     if (status == INVAR_OK) {
-        s->child = (invar_ext_child){0};
+        s->child = (invar_subprocess){0};
         s->log = NULL;
         s->in = -1;
         s->lines = s->dropped = 0;
         s->used = 0;
         status = start(s, words.words, log);
     }
-    invar_command_release(&words);
+    invar_plugin_argv_release(&words);
     if (status == INVAR_OK) {
         *out = s;
         return status;
@@ -185,7 +185,7 @@ static void wait_for_end(const invar_sink *s, int64_t deadline)
 {
     const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000};
 
-    while (!invar_ext_child_ended(&s->child) && left_ms(deadline) > 0)
+    while (!invar_subprocess_ended(&s->child) && left_ms(deadline) > 0)
         (void)nanosleep(&pause, NULL);
 }
 
@@ -197,7 +197,7 @@ bool invar_sink_finish(invar_sink *s, int64_t ms)
     if (s->used == 0)
         close_input(s);
     wait_for_end(s, deadline);
-    return invar_ext_child_ended(&s->child);
+    return invar_subprocess_ended(&s->child);
 }
 
 void invar_sink_close(invar_sink_result *out, invar_sink *s)
@@ -206,8 +206,8 @@ void invar_sink_close(invar_sink_result *out, invar_sink *s)
 
     *out = (invar_sink_result){0};
     close_input(s);
-    out->killed = !invar_ext_child_ended(&s->child);
-    invar_ext_child_kill(&s->child); // reaps it, too, and ends what it has left behind
+    out->killed = !invar_subprocess_ended(&s->child);
+    invar_subprocess_kill(&s->child); // reaps it, too, and ends what it has left behind
     how = s->child.wait_status;
     if (!out->killed)
         out->code = WIFSIGNALED(how) ? -WTERMSIG(how) : WEXITSTATUS(how);

@@ -112,7 +112,7 @@ static invar_status open_file(int *out, const char *path)
 
     *out = -1;
     INVAR_TRY(invar_sink_log_check(path));
-    *out = invar_process_above(invar_fd_open(
+    *out = invar_process_fd_above_stdio(invar_fd_open(
         path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
     code = errno;
     if (*out < 0)

@@ -40,17 +40,17 @@
 
 struct invar_track {
     invar_track_run run;
-    int64_t told;                /* the last step */
-    invar_export_events *events; /* of TensorBoard; NULL: none, or no more */
-    invar_scrape *scrape;        /* of Prometheus; likewise */
-    const char *file;            /* the same in a file; "": none */
-    invar_hold hold;             /* of that file */
-    invar_gauges gauges;         /* of both */
-    invar_sink *sink;            /* NULL: none */
-    bool sink_gone, log_over;    /* and people know */
-    invar_json_text line;        /* for it */
-    int64_t line_step;           /* of the line that is being made, */
-    bool line_begun;             /* if there is one */
+    int64_t told;                     /* the last step */
+    invar_tensorboard_writer *events; /* of TensorBoard; NULL: none, or no more */
+    invar_metrics_server *scrape;     /* of Prometheus; likewise */
+    const char *file;                 /* the same in a file; "": none */
+    invar_lock_file hold;             /* of that file */
+    invar_gauges gauges;              /* of both */
+    invar_sink *sink;                 /* NULL: none */
+    bool sink_gone, log_over;         /* and people know */
+    invar_json_text line;             /* for it */
+    int64_t line_step;                /* of the line that is being made, */
+    bool line_begun;                  /* if there is one */
 };
 
 static void say(const invar_track *t, const char *line)
@@ -84,16 +84,16 @@ static invar_status open_events(invar_track *t)
     if (!folder[0])
         return INVAR_OK;
     return invar_error_of_key(
-        invar_export_events_open(&t->events, folder, t->run.ledger, t->run.run, t->run.after),
+        invar_tensorboard_writer_open(&t->events, folder, t->run.ledger, t->run.run, t->run.after),
         EVENTS_KEY);
 }
 
 static void tell_events(invar_track *t, int64_t step)
 {
-    if (!t->events || invar_export_events_add(t->events, step) == INVAR_OK)
+    if (!t->events || invar_tensorboard_writer_add(t->events, step) == INVAR_OK)
         return;
     give_up(t, EVENTS_KEY);
-    invar_export_events_close(t->events);
+    invar_tensorboard_writer_close(t->events);
     t->events = NULL;
 }
 
@@ -112,18 +112,18 @@ static const char *prometheus_file(const invar_recipe *recipe)
 /* A file of somebody else is not replaced, nor one that another run writes. */
 static invar_status check_file(const char *path, const char *run_folder)
 {
-    INVAR_TRY(invar_path_check_place_of(path, run_folder));
+    INVAR_TRY(invar_path_check_writable_in(path, run_folder));
     INVAR_TRY(invar_path_check_output(path, INVAR_PROMETHEUS_MARK, 0));
-    return invar_hold_check(path);
+    return invar_lock_file_check(path);
 }
 
 /* The port is free, and there is a server to listen at it. */
 static invar_status check_port(int64_t port)
 {
-    invar_scrape *scrape;
+    invar_metrics_server *scrape;
 
-    INVAR_TRY(invar_scrape_open(&scrape, port));
-    invar_scrape_close(scrape);
+    INVAR_TRY(invar_metrics_server_open(&scrape, port));
+    invar_metrics_server_close(scrape);
     return INVAR_OK;
 }
 
@@ -136,7 +136,7 @@ static invar_status show_gauges(invar_track *t)
     invar_gauges_write(&text, &t->gauges, t->run.name, t->run.uuid);
     status = text.status;
     if (status == INVAR_OK && t->scrape)
-        status = invar_scrape_set(t->scrape, text.data, text.bytes);
+        status = invar_metrics_server_set(t->scrape, text.data, text.bytes);
     if (status == INVAR_OK && t->file[0])
         status = invar_file_write(t->file, text.data, text.bytes);
     invar_json_text_release(&text);
@@ -146,10 +146,10 @@ static invar_status show_gauges(invar_track *t)
 static invar_status open_gauges(invar_track *t)
 {
     if (port_of(t->run.recipe))
-        INVAR_TRY(
-            invar_error_of_key(invar_scrape_open(&t->scrape, port_of(t->run.recipe)), PORT_KEY));
+        INVAR_TRY(invar_error_of_key(invar_metrics_server_open(&t->scrape, port_of(t->run.recipe)),
+                                     PORT_KEY));
     if (t->file[0])
-        INVAR_TRY(invar_error_of_key(invar_hold_take(&t->hold, t->file), FILE_KEY));
+        INVAR_TRY(invar_error_of_key(invar_lock_file_take(&t->hold, t->file), FILE_KEY));
     return t->scrape || t->file[0]
                ? invar_error_of_key(show_gauges(t), t->file[0] ? FILE_KEY : PORT_KEY)
                : INVAR_OK;
@@ -285,7 +285,7 @@ static invar_status put_recipe(invar_track *t)
 {
     const invar_ledger_argument run = {"run",
                                        {.type = INVAR_LEDGER_TYPE_INT, .integer = t->run.run}};
-    const invar_ledger_request request = {
+    const invar_ledger_select_request request = {
         .sql = "SELECT key, value FROM identity WHERE run = :run UNION ALL SELECT key, value FROM"
                " fact WHERE run = :run AND scope = 'free' AND seg = (SELECT max(seg) FROM segment"
                " WHERE run = :run) ORDER BY 1",
@@ -441,8 +441,8 @@ invar_status invar_track_check(const invar_track_plan *plan)
     const char *sink = sink_command(plan->recipe);
 
     if (events[0])
-        INVAR_TRY(invar_error_of_key(invar_export_events_check(events, plan->name, plan->begins),
-                                     EVENTS_KEY));
+        INVAR_TRY(invar_error_of_key(
+            invar_tensorboard_writer_check(events, plan->name, plan->begins), EVENTS_KEY));
     if (file[0])
         INVAR_TRY(invar_error_of_key(check_file(file, plan->folder), FILE_KEY));
     if (sink[0])
@@ -487,7 +487,7 @@ invar_status invar_track_open(invar_track **out, const invar_track_run *run)
     return INVAR_OK;
 }
 
-void invar_track_tell(invar_track *t, int64_t step)
+void invar_track_report_steps(invar_track *t, int64_t step)
 {
     if (!t || step <= t->told)
         return;
@@ -502,9 +502,9 @@ void invar_track_close(invar_track *t, const char *how)
         return;
     close_sink(t, how);
     tell_events(t, INT64_MAX); // a run that went back may end before steps that the ledger has
-    invar_export_events_close(t->events);
-    invar_scrape_close(t->scrape);
-    invar_hold_release(&t->hold);
+    invar_tensorboard_writer_close(t->events);
+    invar_metrics_server_close(t->scrape);
+    invar_lock_file_release(&t->hold);
     invar_gauges_release(&t->gauges);
     invar_json_text_release(&t->line);
     invar_free(t);

@@ -2,7 +2,7 @@
  * track.h - a run, shown elsewhere while it trains: TensorBoard, Prometheus, a program of the user.
  *
  *     invar_track_open(&track, &run);      once the run stands in its ledger
- *     invar_track_tell(track, 7);          steps up to 7 and their evaluations are recorded
+ *     invar_track_report_steps(track, 7);          steps up to 7 and their evaluations are recorded
  *     invar_track_close(track, "done");
  *
  * All that is told is read from the ledger, so whoever listens has what the ledger has. Nobody who
@@ -56,7 +56,7 @@ invar_status invar_track_check(const invar_track_plan *plan) INVAR_MUST_USE;
 invar_status invar_track_open(invar_track **out, const invar_track_run *run) INVAR_MUST_USE;
 
 /* Steps up to this one are told, each once. Never fails, and waits for nobody. */
-void invar_track_tell(invar_track *track, int64_t step);
+void invar_track_report_steps(invar_track *track, int64_t step);
 
 /* How the run ended: "done", "stopped" or "failed". */
 void invar_track_close(invar_track *track, const char *how);

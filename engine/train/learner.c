@@ -43,10 +43,10 @@ invar_status invar_learner_hash(invar_digest *out, invar_learner *learner)
     return INVAR_OK;
 }
 
-invar_status invar_learner_differentiate(invar_learner *learner, invar_trainer *trainer,
-                                         const invar_rl_sample *samples, int64_t count,
-                                         const invar_trainer_loss *loss,
-                                         invar_trainer_result *result)
+invar_status invar_learner_forward_backward(invar_learner *learner, invar_trainer *trainer,
+                                            const invar_rl_sample *samples, int64_t count,
+                                            const invar_trainer_loss *loss,
+                                            invar_trainer_result *result)
 {
     learner->moved = false;
     INVAR_TRY(
@@ -56,7 +56,7 @@ invar_status invar_learner_differentiate(invar_learner *learner, invar_trainer *
                                 learner->options.dev);
 }
 
-invar_status invar_learner_move(invar_learner *learner, int64_t step, bool rest)
+invar_status invar_learner_step(invar_learner *learner, int64_t step, bool rest)
 {
     learner->lr = invar_lr_schedule_at(&learner->options.schedule, step);
     if (rest)
@@ -81,7 +81,7 @@ static void hash_points(invar_learner *learner, const invar_probe_result *points
     learner->hashed = true;
 }
 
-invar_status invar_learner_settle(invar_learner *learner, const invar_probe_result *points)
+invar_status invar_learner_end_step(invar_learner *learner, const invar_probe_result *points)
 {
     if (points)
         hash_points(learner, points);

@@ -3,12 +3,12 @@
  *
  * An actor and a critic are two of them. A step is
  *
- *     invar_learner_differentiate(learner, trainer, ...);    gradients and their norm
- *     invar_learner_move(learner, rest);                     AdamW
+ *     invar_learner_forward_backward(learner, trainer, ...);    gradients and their norm
+ *     invar_learner_step(learner, rest);                     AdamW
  *     invar_learner_points(learner, probe);                  where the step is recorded
- *     invar_learner_settle(learner, &result);                when the probe has finished
+ *     invar_learner_end_step(learner, &result);                when the probe has finished
  *
- * A step that is not recorded ends with invar_learner_settle(learner, NULL).
+ * A step that is not recorded ends with invar_learner_end_step(learner, NULL).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -63,19 +63,19 @@ invar_status invar_learner_reset(invar_learner *learner) INVAR_MUST_USE;
 invar_status invar_learner_hash(invar_digest *out, invar_learner *learner) INVAR_MUST_USE;
 
 /* Forward, loss, backward of the samples; the norm and the clip. */
-invar_status invar_learner_differentiate(invar_learner *learner, invar_trainer *trainer,
-                                         const invar_rl_sample *samples, int64_t count,
-                                         const invar_trainer_loss *loss,
-                                         invar_trainer_result *result) INVAR_MUST_USE;
+invar_status invar_learner_forward_backward(invar_learner *learner, invar_trainer *trainer,
+                                            const invar_rl_sample *samples, int64_t count,
+                                            const invar_trainer_loss *loss,
+                                            invar_trainer_result *result) INVAR_MUST_USE;
 
 /* The learning rate of `step`, and, unless the weights rest, the step. */
-invar_status invar_learner_move(invar_learner *learner, int64_t step, bool rest) INVAR_MUST_USE;
+invar_status invar_learner_step(invar_learner *learner, int64_t step, bool rest) INVAR_MUST_USE;
 
 /* ---- what is recorded of it ------------------------------------------------------------------ */
 
 /* A backward that is watched has added to its gradients: their points will say what they read. */
-invar_status invar_learner_sum(const invar_learner *learner, const invar_probe_view *view,
-                               const invar_forward_sum *sum) INVAR_MUST_USE;
+invar_status invar_learner_sum(const invar_learner *learner, const invar_point_namer *view,
+                               const invar_observed_grad *sum) INVAR_MUST_USE;
 
 /*
  * Points of gradients, of their norm, of weights, with their values. Where finer points are
@@ -84,8 +84,8 @@ invar_status invar_learner_sum(const invar_learner *learner, const invar_probe_v
 invar_status invar_learner_points(invar_learner *learner, invar_probe *probe) INVAR_MUST_USE;
 
 /* The hash of the weights out of their points, and gradients of zero. */
-invar_status invar_learner_settle(invar_learner *learner,
-                                  const invar_probe_result *points) INVAR_MUST_USE;
+invar_status invar_learner_end_step(invar_learner *learner,
+                                    const invar_probe_result *points) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

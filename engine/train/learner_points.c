@@ -54,8 +54,8 @@ static int64_t shards_of(const invar_param *p)
     return p->cut.pieces > 1 ? p->cut.pieces * p->cut.stack : 1;
 }
 
-static invar_status take_sum(const invar_probe_view *view, int64_t number, const invar_tensor *grad,
-                             const invar_forward_sum *sum)
+static invar_status take_sum(const invar_point_namer *view, int64_t number,
+                             const invar_tensor *grad, const invar_observed_grad *sum)
 {
     size_t offset = (uintptr_t)grad->data;
 
@@ -65,8 +65,8 @@ static invar_status take_sum(const invar_probe_view *view, int64_t number, const
 }
 
 /* A gradient's number is its parameter's, and that of the tied head's comes behind these. */
-invar_status invar_learner_sum(const invar_learner *l, const invar_probe_view *view,
-                               const invar_forward_sum *sum)
+invar_status invar_learner_sum(const invar_learner *l, const invar_point_namer *view,
+                               const invar_observed_grad *sum)
 {
     int64_t count = l->model->n_params;
 
@@ -89,17 +89,17 @@ static invar_status take_whole(const invar_learner *l, invar_probe *probe, int64
                                                     const invar_tensor *whole))
 {
     const invar_param *p = &l->model->params[param];
-    const invar_whole_source source = {l->model, param, own->tensor, own->dev};
-    invar_whole whole = {.room = 0};
+    const invar_full_param_source source = {l->model, param, own->tensor, own->dev};
+    invar_full_param_reader whole = {.room = 0};
     const float *values;
-    invar_status status = invar_whole_read(&values, &whole, &source, 0, p->stack);
+    invar_status status = invar_full_param_reader_read(&values, &whole, &source, 0, p->stack);
 
     if (status == INVAR_OK && values) {
         invar_tensor all = invar_param_whole(p, NULL);
         all.data = (void *)(uintptr_t)values;
         status = take(probe, point, &all);
     }
-    invar_whole_release(&whole);
+    invar_full_param_reader_release(&whole);
     return status;
 }
 
@@ -108,7 +108,7 @@ static invar_status give_digest(const invar_learner *l, invar_probe *probe, int6
                                 int64_t param, const held *own, const invar_digest *digest)
 {
     if (!invar_model_is_divided(l->model) && own->dev)
-        return invar_probe_device_hashed(probe, point, own->tensor, digest);
+        return invar_probe_tensor_with_digest(probe, point, own->tensor, digest);
     INVAR_TRY(invar_probe_digest(probe, point, digest));
     return invar_probe_wants(probe, point)
                ? take_whole(l, probe, point, param, own, invar_probe_values)
@@ -150,7 +150,7 @@ static invar_status norm_point(const invar_learner *l, invar_probe *probe, const
     at.inputs = grads;
     at.n_inputs = (size_t)l->model->n_params;
     INVAR_TRY(invar_probe_define(&id, probe, &at));
-    return invar_probe_whole(probe, id, &tensor);
+    return invar_probe_tensor(probe, id, &tensor);
 }
 
 /* The head's share of the gradient that it has in common with the embedding. */
@@ -174,7 +174,7 @@ static invar_status tied_point(const invar_learner *l, invar_probe *probe)
     if (!divided || id == -1)
         return invar_probe_device_whole(probe, id, tied);
     return take_whole(l, probe, id, 0, &(held){tied, l->options.dev}, // as the embedding's
-                      invar_probe_whole);
+                      invar_probe_tensor);
 }
 
 /* `hashed`: the digest follows. */
@@ -200,15 +200,15 @@ static invar_status weight_point(int64_t *out, const invar_learner *l, invar_pro
 /* Whether digests of masters are put together from what ranks or pieces have of them. */
 static bool of_pieces(const invar_learner *l)
 {
-    return invar_model_is_cut(l->model) || invar_owners_divide(l->model);
+    return invar_model_is_cut(l->model) || invar_zero_partition_divide(l->model);
 }
 
 /* The master of a parameter: where ranks have rows of it each, as it was collected, if it was. */
-static held master_of(const invar_learner *l, const invar_masters *collected, int64_t param)
+static held master_of(const invar_learner *l, const invar_full_masters *collected, int64_t param)
 {
     const invar_param *p = &l->model->params[param];
 
-    if (invar_masters_scattered(l->model))
+    if (invar_full_masters_scattered(l->model))
         return (held){collected->of ? &collected->of[param] : &p->master, NULL};
     return (held){invar_param_f32(p), l->options.dev};
 }
@@ -216,7 +216,7 @@ static held master_of(const invar_learner *l, const invar_masters *collected, in
 /* What AdamW has made of the masters; all points are listed while it is at work. Those that are cut
  * are hashed here. */
 static invar_status hashed_points(const invar_learner *l, invar_probe *probe,
-                                  const invar_masters *collected)
+                                  const invar_full_masters *collected)
 {
     invar_digest *digests;
     invar_status status;
@@ -236,16 +236,16 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe,
 /* The sums of all rows, where somebody looks at values: each rank has those of its own. */
 static invar_status gather_gradients(const invar_learner *l)
 {
-    invar_slices slices = {.give = NULL};
-    invar_owned owned;
-    invar_status status = invar_owned_grads(&owned, l->model, INVAR_OWNED_ALL);
+    invar_zero_comm slices = {.give = NULL};
+    invar_zero_ranges owned;
+    invar_status status = invar_zero_ranges_grads(&owned, l->model, INVAR_ZERO_RANGES_ALL);
 
     if (status == INVAR_OK)
-        status = invar_slices_init(&slices, &l->grads->dev, l->model->layout, &owned);
+        status = invar_zero_comm_init(&slices, &l->grads->dev, l->model->layout, &owned);
     if (status == INVAR_OK)
-        status = invar_slices_gather(&slices, "gradients", l->grads->memory);
-    invar_slices_release(&slices);
-    invar_owned_release(&owned);
+        status = invar_zero_comm_gather(&slices, "gradients", l->grads->memory);
+    invar_zero_comm_release(&slices);
+    invar_zero_ranges_release(&owned);
     return status;
 }
 
@@ -254,38 +254,38 @@ static invar_status hash_held(invar_learner *l)
 {
     int64_t count = 0;
     invar_digest *of = NULL;
-    invar_digests digests;
+    invar_tensor_hasher digests;
     invar_status status = INVAR_OK;
 
     INVAR_TRY(
         invar_alloc((void **)&of, (size_t)l->model->n_params, sizeof *of, "digests of weights"));
-    invar_digests_init(&digests, l->options.dev);
+    invar_tensor_hasher_init(&digests, l->options.dev);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
         if (l->model->params[i].own.experts > 0) {
-            status = invar_digests_add(&digests, &l->model->params[i].weight, 1);
+            status = invar_tensor_hasher_add(&digests, &l->model->params[i].weight, 1);
             count++;
         }
     if (status == INVAR_OK)
-        status = invar_digests_read(of, &digests);
+        status = invar_tensor_hasher_read(of, &digests);
     if (status == INVAR_OK)
         invar_hash_bytes(&l->held, of, (size_t)count * sizeof *of);
-    invar_digests_release(&digests);
+    invar_tensor_hasher_release(&digests);
     invar_free(of);
     return status;
 }
 
 /* Who looks at values sees those of all rows, not only of those that this rank owns. */
-static invar_status bring_together(invar_masters *masters, invar_learner *l, bool looks)
+static invar_status bring_together(invar_full_masters *masters, invar_learner *l, bool looks)
 {
     if (looks) {
         INVAR_TRY(gather_gradients(l));
-        INVAR_TRY(invar_masters_collect(masters, l->model));
+        INVAR_TRY(invar_full_masters_collect(masters, l->model));
     }
     return hash_held(l);
 }
 
 static invar_status list_points(invar_learner *l, invar_probe *probe,
-                                const invar_masters *collected)
+                                const invar_full_masters *collected)
 {
     bool hashed = of_pieces(l) || (l->moved && invar_optimizer_hashes(l->optimizer));
     int64_t count = l->model->n_params;
@@ -301,13 +301,13 @@ static invar_status list_points(invar_learner *l, invar_probe *probe,
 
 invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
 {
-    invar_masters collected = {.of = NULL};
+    invar_full_masters collected = {.of = NULL};
     invar_status status = INVAR_OK;
 
-    if (invar_owners_divide(l->model))
-        status = bring_together(&collected, l, invar_probe_reads(probe));
+    if (invar_zero_partition_divide(l->model))
+        status = bring_together(&collected, l, invar_probe_needs_values(probe));
     if (status == INVAR_OK)
         status = list_points(l, probe, &collected);
-    invar_masters_release(&collected);
+    invar_full_masters_release(&collected);
     return status;
 }

@@ -154,18 +154,18 @@ invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sam
     INVAR_CHECK(unit == plan->units);
     a.samples[n.sequences] = a.units[plan->units] = at.rows;
     a.head_units[plan->units] = at.targets;
-    batch->rows = (invar_rows){.count = at.rows,
-                               .ids = a.ids,
-                               .positions = a.positions,
-                               .samples = {a.samples, n.sequences},
-                               .units = {a.units, plan->units},
-                               .routing_replay = a.replay,
-                               .routing = batch->routing};
-    batch->head = (invar_head_rows){.count = at.targets,
-                                    .row = a.row,
-                                    .targets = a.targets,
-                                    .units = {a.head_units, plan->units},
-                                    .temperature = plan->temperature};
+    batch->rows = (invar_packed_rows){.count = at.rows,
+                                      .ids = a.ids,
+                                      .positions = a.positions,
+                                      .samples = {a.samples, n.sequences},
+                                      .units = {a.units, plan->units},
+                                      .routing_replay = a.replay,
+                                      .routing = batch->routing};
+    batch->head = (invar_logit_rows){.count = at.targets,
+                                     .row = a.row,
+                                     .targets = a.targets,
+                                     .units = {a.head_units, plan->units},
+                                     .temperature = plan->temperature};
     return INVAR_OK;
 }
 

@@ -20,8 +20,8 @@ extern "C" {
 
 /* Zeroed at first; reused by every fill; release. */
 typedef struct invar_micro_batch {
-    invar_rows rows;
-    invar_head_rows head;
+    invar_packed_rows rows;
+    invar_logit_rows head;
     int32_t *routing; /* (T, route): room for what the routers choose; NULL without experts */
     void *memory;
     size_t bytes;

@@ -48,7 +48,7 @@ static invar_status set_up(invar_offload *o)
     INVAR_TRY(invar_pool_new(&o->pair, 2));
     o->slots = pieces_of(o) < SLOTS ? pieces_of(o) : SLOTS;
     INVAR_TRY(
-        invar_device_take(o->dev, &memory, room_bytes(o), "pieces of the optimizer's moments"));
+        invar_device_alloc(o->dev, &memory, room_bytes(o), "pieces of the optimizer's moments"));
     o->memory = memory;
     return INVAR_OK;
 }
@@ -75,7 +75,7 @@ void invar_offload_free(invar_offload *offload)
 {
     if (!offload)
         return;
-    invar_device_give(offload->dev, offload->memory);
+    invar_device_free(offload->dev, offload->memory);
     invar_pool_free(offload->pair);
     invar_device_close(&offload->back);
     invar_free(offload);
@@ -106,9 +106,9 @@ static invar_status bring(const journey *j, size_t piece)
     const invar_offload *o = j->offload;
 
     for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
-        INVAR_TRY(invar_device_put(o->dev, place_of(o, piece, i),
-                                   (const char *)j->arrays[i] + piece * o->piece,
-                                   bytes_of(o, piece)));
+        INVAR_TRY(invar_device_upload(o->dev, place_of(o, piece, i),
+                                      (const char *)j->arrays[i] + piece * o->piece,
+                                      bytes_of(o, piece)));
     return INVAR_OK;
 }
 
@@ -117,8 +117,8 @@ static invar_status bring_back(const journey *j, size_t piece)
     const invar_offload *o = j->offload;
 
     for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
-        INVAR_TRY(invar_device_get(&o->back, (char *)j->arrays[i] + piece * o->piece,
-                                   place_of(o, piece, i), bytes_of(o, piece)));
+        INVAR_TRY(invar_device_download(&o->back, (char *)j->arrays[i] + piece * o->piece,
+                                        place_of(o, piece, i), bytes_of(o, piece)));
     return INVAR_OK;
 }
 
@@ -131,7 +131,7 @@ static invar_status one_way(void *payload, int64_t task, int worker)
 }
 
 invar_status invar_offload_run(invar_offload *offload, void *const arrays[INVAR_OFFLOAD_ARRAYS],
-                               invar_offload_work work, void *payload)
+                               invar_offload_chunk_fn work, void *payload)
 {
     journey j = {offload, arrays, 0};
     size_t pieces = pieces_of(offload);
@@ -144,7 +144,7 @@ invar_status invar_offload_run(invar_offload *offload, void *const arrays[INVAR_
         for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
             there[i] = place_of(offload, j.at, i);
         INVAR_TRY(work(payload, j.at * offload->piece, bytes_of(offload, j.at), there));
-        INVAR_TRY(invar_device_wait(offload->dev));
+        INVAR_TRY(invar_device_synchronize(offload->dev));
         INVAR_TRY(invar_pool_run(offload->pair, j.at + 1 < pieces ? 2 : 1, one_way, &j));
     }
     return INVAR_OK;

@@ -30,12 +30,12 @@ invar_status invar_offload_new(invar_offload **out, const invar_device *dev, siz
 void invar_offload_free(invar_offload *offload);
 
 /* The bytes [first, first + bytes) of each array, which lie at `there` during the call. */
-typedef invar_status (*invar_offload_work)(void *payload, size_t first, size_t bytes,
-                                           void *const there[INVAR_OFFLOAD_ARRAYS]);
+typedef invar_status (*invar_offload_chunk_fn)(void *payload, size_t first, size_t bytes,
+                                               void *const there[INVAR_OFFLOAD_ARRAYS]);
 
 /* All pieces in order. A failure leaves some of them changed and some not. */
 invar_status invar_offload_run(invar_offload *offload, void *const arrays[INVAR_OFFLOAD_ARRAYS],
-                               invar_offload_work work, void *payload) INVAR_MUST_USE;
+                               invar_offload_chunk_fn work, void *payload) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -22,7 +22,7 @@ static size_t row_bytes(const invar_param *p)
 /* Of the rows of a parameter that are moved here. */
 static size_t own_bytes(const invar_model *model, int64_t param)
 {
-    return (size_t)invar_owners_here(model, param).count * row_bytes(&model->params[param]);
+    return (size_t)invar_zero_partition_here(model, param).count * row_bytes(&model->params[param]);
 }
 
 static invar_status take_memory(invar_optimizer *o, size_t piece)
@@ -31,12 +31,12 @@ static invar_status take_memory(invar_optimizer *o, size_t piece)
     void *memory = NULL;
 
     if (o->bytes == 0) { // many ranks leave some nothing of a small model
-        INVAR_TRY(invar_device_take(&o->dev, &memory, INVAR_ALIGN, what));
+        INVAR_TRY(invar_device_alloc(&o->dev, &memory, INVAR_ALIGN, what));
     } else if (piece == 0) {
-        INVAR_TRY(invar_device_take(&o->dev, &memory, 2 * o->bytes, what));
+        INVAR_TRY(invar_device_alloc(&o->dev, &memory, 2 * o->bytes, what));
     } else {
         INVAR_TRY(invar_offload_new(&o->offload, &o->dev, o->bytes, piece));
-        INVAR_TRY(invar_device_take_host(&o->dev, &memory, 2 * o->bytes, what));
+        INVAR_TRY(invar_device_alloc_host(&o->dev, &memory, 2 * o->bytes, what));
     }
     o->memory = memory;
     return INVAR_OK;
@@ -61,7 +61,7 @@ static void lay_out(invar_optimizer *o, const invar_model *model)
         o->m[i] = o->v[i] = invar_param_here(p, NULL);
         o->whole[i] = o->block;
         o->at[i] = o->bytes;
-        INVAR_CHECK(p->master.shape[0] == invar_owners_here(model, i).count);
+        INVAR_CHECK(p->master.shape[0] == invar_zero_partition_here(model, i).count);
         o->block += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
         o->bytes += invar_aligned(own_bytes(model, i));
     }
@@ -80,8 +80,8 @@ static invar_status allocate(invar_optimizer *o, const invar_model *model, size_
     INVAR_TRY(take_memory(o, piece));
     place_moments(o, o->divided ? NULL : o->memory);
     if (!o->offload && !o->divided && !invar_model_is_cut(model))
-        INVAR_TRY(invar_device_take(&o->dev, (void **)&o->digests, count * sizeof *o->digests,
-                                    "digests of masters"));
+        INVAR_TRY(invar_device_alloc(&o->dev, (void **)&o->digests, count * sizeof *o->digests,
+                                     "digests of masters"));
     return INVAR_OK;
 }
 
@@ -92,8 +92,9 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "an optimizer"));
-    *o = (invar_optimizer){
-        .params = model->n_params, .dev = model->dev, .divided = invar_owners_divide(model)};
+    *o = (invar_optimizer){.params = model->n_params,
+                           .dev = model->dev,
+                           .divided = invar_zero_partition_divide(model)};
     status = allocate(o, model, piece);
     if (status == INVAR_OK)
         status = invar_optimizer_reset(o);
@@ -119,11 +120,11 @@ void invar_optimizer_free(invar_optimizer *optimizer)
     invar_free(optimizer->at);
     invar_free(optimizer->ends);
     invar_free(optimizer->collected);
-    invar_device_give(&optimizer->dev, optimizer->digests);
+    invar_device_free(&optimizer->dev, optimizer->digests);
     if (optimizer->offload)
-        invar_device_give_host(&optimizer->dev, optimizer->memory);
+        invar_device_free_host(&optimizer->dev, optimizer->memory);
     else
-        invar_device_give(&optimizer->dev, optimizer->memory);
+        invar_device_free(&optimizer->dev, optimizer->memory);
     invar_offload_free(optimizer->offload);
     invar_free(optimizer);
 }
@@ -161,7 +162,7 @@ static const invar_device *own_place(const invar_optimizer *o)
     return o->offload ? NULL : &o->dev;
 }
 
-static invar_status collect(invar_optimizer *o, invar_slices *slices)
+static invar_status collect(invar_optimizer *o, invar_zero_comm *slices)
 {
     char *m = NULL, *v = NULL;
 
@@ -170,32 +171,32 @@ static invar_status collect(invar_optimizer *o, invar_slices *slices)
         m = o->collected;
         v = o->collected + o->block;
     }
-    INVAR_TRY(invar_slices_collect(slices, "first moments", m, o->memory, true));
-    INVAR_TRY(invar_slices_collect(slices, "second moments", v, o->memory + o->bytes, true));
+    INVAR_TRY(invar_zero_comm_collect(slices, "first moments", m, o->memory, true));
+    INVAR_TRY(invar_zero_comm_collect(slices, "second moments", v, o->memory + o->bytes, true));
     place_moments(o, m);
     return INVAR_OK;
 }
 
 invar_status invar_optimizer_collect(invar_optimizer *optimizer, const invar_model *model)
 {
-    invar_slices slices;
+    invar_zero_comm slices;
     invar_status status;
 
     if (!optimizer->divided)
         return INVAR_OK;
     drop(optimizer);
-    status = invar_masters_slices(&slices, model, own_place(optimizer));
+    status = invar_full_masters_slices(&slices, model, own_place(optimizer));
     if (status == INVAR_OK)
         status = collect(optimizer, &slices);
-    invar_slices_release(&slices);
+    invar_zero_comm_release(&slices);
     return status;
 }
 
-invar_status invar_optimizer_put(invar_optimizer *optimizer, const invar_model *model,
-                                 int64_t param, bool second, const float *values)
+invar_status invar_optimizer_load(invar_optimizer *optimizer, const invar_model *model,
+                                  int64_t param, bool second, const float *values)
 {
     const invar_optimizer *o = optimizer;
-    invar_layout_share rows = invar_owners_here(model, param);
+    invar_index_range rows = invar_zero_partition_here(model, param);
     size_t each = row_bytes(&model->params[param]), bytes = (size_t)rows.count * each;
     const char *source = (const char *)values + (size_t)rows.first * each;
     char *there = o->memory + (second ? o->bytes : 0) + o->at[param];
@@ -204,7 +205,7 @@ invar_status invar_optimizer_put(invar_optimizer *optimizer, const invar_model *
     if (bytes == 0)
         return INVAR_OK;
     if (own_place(o))
-        return invar_device_put(&o->dev, there, source, bytes);
+        return invar_device_upload(&o->dev, there, source, bytes);
     memcpy(there, source, bytes);
     return INVAR_OK;
 }
@@ -212,7 +213,7 @@ invar_status invar_optimizer_put(invar_optimizer *optimizer, const invar_model *
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 typedef struct step {
-    invar_caller caller;
+    invar_op_runner caller;
     const invar_optimizer *optimizer;
     const invar_model *model;
     const invar_grads *grads;
@@ -223,7 +224,7 @@ typedef struct step {
 
 /* Elements that are moved together: of a parameter, or of several that are neighbours. */
 typedef struct part {
-    invar_tensor weight; /* zeroed: the ops read the master or a quantisation of it */
+    invar_tensor weight; /* zeroed: the ops read the master or a quantization of it */
     invar_tensor master, m, v, grad;
     float decay;
     int64_t first, tensors; /* the parameters, by their places in the order of memory */
@@ -309,24 +310,24 @@ static invar_status update(step *s, const part *p)
 }
 
 /* What ops read, where that is no rounding of single elements: after the last of them. */
-static invar_status quantise(step *s, int64_t param)
+static invar_status quantize(step *s, int64_t param)
 {
     const invar_param *p = &s->model->params[param];
 
     if (rounds(p) || p->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK;
-    return invar_fill_weight(&s->caller, p, p->master_row, &p->master);
+    return invar_param_loader_weight(&s->caller, p, p->master_row, &p->master);
 }
 
 /* Those parameters whose last element has its moments among these bytes. */
-static invar_status quantise_range(step *s, size_t first, size_t bytes)
+static invar_status quantize_range(step *s, size_t first, size_t bytes)
 {
     for (int64_t k = 0; k < s->model->n_params; k++) {
         int64_t i = s->model->order[k];
         size_t begin = s->optimizer->at[i];
         size_t end = begin + own_bytes(s->model, i);
         if (begin < end && first < end && end <= first + bytes)
-            INVAR_TRY(quantise(s, i));
+            INVAR_TRY(quantize(s, i));
     }
     return INVAR_OK;
 }
@@ -358,7 +359,7 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
         }
     }
     INVAR_TRY(update(s, &run));
-    return quantise_range(s, first, bytes);
+    return quantize_range(s, first, bytes);
 }
 
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
@@ -376,14 +377,14 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
               .options = options};
     invar_status status;
 
-    invar_caller_init(&s.caller, dev);
+    invar_op_runner_init(&s.caller, dev);
     optimizer->beta1_power *= options->beta1;
     optimizer->beta2_power *= options->beta2;
     optimizer->steps++;
     drop(optimizer);
     status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
                                 : update_range(&s, 0, optimizer->bytes, moments);
-    invar_caller_release(&s.caller);
+    invar_op_runner_release(&s.caller);
     return status == INVAR_OK ? invar_weights_gather(model) : status; // of what others have moved
 }
 
@@ -400,8 +401,8 @@ invar_status invar_optimizer_digests(invar_digest *out, const invar_optimizer *o
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&ordered, count, sizeof *ordered, "digests of masters"));
-    status =
-        invar_device_get(&optimizer->dev, ordered, optimizer->digests, count * sizeof *ordered);
+    status = invar_device_download(&optimizer->dev, ordered, optimizer->digests,
+                                   count * sizeof *ordered);
     for (int64_t k = 0; k < model->n_params && status == INVAR_OK; k++)
         out[model->order[k]] = ordered[k];
     invar_free(ordered);

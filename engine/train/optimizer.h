@@ -72,8 +72,8 @@ invar_status invar_optimizer_collect(invar_optimizer *optimizer,
                                      const invar_model *model) INVAR_MUST_USE;
 
 /* Moments of a parameter, whole and the host's, as from a checkpoint: m or, `second`, v. */
-invar_status invar_optimizer_put(invar_optimizer *optimizer, const invar_model *model,
-                                 int64_t param, bool second, const float *values) INVAR_MUST_USE;
+invar_status invar_optimizer_load(invar_optimizer *optimizer, const invar_model *model,
+                                  int64_t param, bool second, const float *values) INVAR_MUST_USE;
 
 /*
  * `digests`: the gradients are hashed in the same read, into grads->digests. INVAR_E_STATE names a

@@ -16,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status norm_of(invar_caller *caller, float *norm_out, float *clip_out,
+static invar_status norm_of(invar_op_runner *caller, float *norm_out, float *clip_out,
                             const invar_tensor *grads, int64_t count, float clip_grad,
                             invar_digest *digests)
 {
@@ -39,7 +39,8 @@ static invar_status overflow(void)
 }
 
 /* The norm is no number: the first parameter whose own is none either, by name. */
-static invar_status blame(invar_caller *caller, const invar_model *model, const invar_grads *grads)
+static invar_status blame(invar_op_runner *caller, const invar_model *model,
+                          const invar_grads *grads)
 {
     float norm, clip;
 
@@ -59,7 +60,7 @@ static invar_status finish_norm(float *norm_out, float *clip_out, const invar_mo
     const float *next = squares;
 
     for (int64_t i = 0; i < model->n_params; i++)
-        for (int64_t k = 0; k < invar_pieces_of(&model->params[i]); k++)
+        for (int64_t k = 0; k < invar_logical_shards_of(&model->params[i]); k++)
             if (!isfinite(*next++))
                 return not_finite(&model->params[i]);
     *norm_out = invar_sqrtf(invar_reduce_f32(squares, count));
@@ -70,13 +71,13 @@ static invar_status finish_norm(float *norm_out, float *clip_out, const invar_mo
 }
 
 /* Parts of a parameter's pieces (pieces.h) among rows. */
-static int64_t parts_among(const invar_param *p, const invar_layout_share *rows)
+static int64_t parts_among(const invar_param *p, const invar_index_range *rows)
 {
-    invar_layout_share pieces = invar_pieces_among(p, rows);
+    invar_index_range pieces = invar_logical_shards_among(p, rows);
     int64_t parts = 0;
 
     for (int64_t k = pieces.first; k < pieces.first + pieces.count; k++)
-        parts += invar_piece_parts(NULL, p, NULL, k, rows);
+        parts += invar_logical_shard_parts(NULL, p, NULL, k, rows);
     return parts;
 }
 
@@ -85,12 +86,12 @@ static void count_parts(int64_t *counts, const invar_model *model, int64_t param
 {
     const invar_param *p = &model->params[param];
 
-    memset(counts, 0, (size_t)invar_pieces_here(p) * sizeof *counts);
+    memset(counts, 0, (size_t)invar_logical_shards_here(p) * sizeof *counts);
     for (int r = 0; r < model->layout->data.size; r++) {
-        invar_layout_share rows = invar_owners_rows(model, param, r);
-        invar_layout_share pieces = invar_pieces_among(p, &rows);
+        invar_index_range rows = invar_zero_partition_rows(model, param, r);
+        invar_index_range pieces = invar_logical_shards_among(p, &rows);
         for (int64_t k = pieces.first; k < pieces.first + pieces.count; k++)
-            counts[k] += invar_piece_parts(NULL, p, NULL, k, &rows);
+            counts[k] += invar_logical_shard_parts(NULL, p, NULL, k, &rows);
     }
 }
 
@@ -100,10 +101,10 @@ static void fold_parts(float *squares, int64_t *counts, const invar_model *model
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        if (!invar_pieces_given(model, p))
+        if (!invar_logical_shards_is_contributor(model, p))
             continue;
         count_parts(counts, model, i);
-        for (int64_t k = 0; k < invar_pieces_here(p); k++) {
+        for (int64_t k = 0; k < invar_logical_shards_here(p); k++) {
             *squares++ = invar_reduce_f32(parts, counts[k]);
             parts += counts[k];
         }
@@ -118,7 +119,7 @@ static invar_status gather_parts(float *squares, int64_t pieces, const invar_mod
     float *parts = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_owners_count(&counts, model, parts_among));
+    INVAR_TRY(invar_zero_partition_count(&counts, model, parts_among));
     for (int64_t i = 0; i < model->layout->data.size * model->n_params; i++)
         total += counts[i];
     status = invar_alloc((void **)&parts, (size_t)total + 1, sizeof *parts, "squares of gradients");
@@ -126,8 +127,8 @@ static invar_status gather_parts(float *squares, int64_t pieces, const invar_mod
         status = invar_alloc((void **)&of_pieces, (size_t)pieces + 1, sizeof *of_pieces,
                              "squares of gradients");
     if (status == INVAR_OK)
-        status =
-            invar_owners_gather(parts, model, "squares of gradients", own, sizeof *own, counts);
+        status = invar_zero_partition_gather(parts, model, "squares of gradients", own, sizeof *own,
+                                             counts);
     if (status == INVAR_OK)
         fold_parts(squares, of_pieces, model, parts);
     invar_free(of_pieces);
@@ -147,8 +148,9 @@ static invar_status make_room(sums *out, const invar_model *model, const invar_g
     *out = (sums){.n_own = grads->n_pieces};
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        out->n_all += invar_pieces_of(p);
-        out->n_given += invar_pieces_given(model, p) ? invar_pieces_here(p) : 0;
+        out->n_all += invar_logical_shards_of(p);
+        out->n_given +=
+            invar_logical_shards_is_contributor(model, p) ? invar_logical_shards_here(p) : 0;
     }
     INVAR_TRY(invar_alloc((void **)&out->all, (size_t)(out->n_all + out->n_given + out->n_own),
                           sizeof *out->all, "squares of gradients"));
@@ -157,7 +159,7 @@ static invar_status make_room(sums *out, const invar_model *model, const invar_g
     return INVAR_OK;
 }
 
-static invar_status square_all(sums *s, invar_caller *caller, const invar_model *model,
+static invar_status square_all(sums *s, invar_op_runner *caller, const invar_model *model,
                                const invar_grads *grads)
 {
     float norm, clip;
@@ -168,16 +170,16 @@ static invar_status square_all(sums *s, invar_caller *caller, const invar_model 
         invar_error_clear();
     else
         INVAR_TRY(status);
-    if (invar_owners_divide(model))
+    if (invar_zero_partition_divide(model))
         INVAR_TRY(gather_parts(s->given, s->n_given, model, s->own));
     else
         s->given = s->own;
-    return invar_pieces_gather(s->all, model, "squares of gradients", s->given, sizeof *s->given,
-                               NULL);
+    return invar_logical_shards_gather(s->all, model, "squares of gradients", s->given,
+                                       sizeof *s->given, NULL);
 }
 
 /* Of what ranks divide: each squares what it gives or owns, and all add it up. */
-static invar_status norm_of_all(invar_caller *caller, float *norm_out, float *clip_out,
+static invar_status norm_of_all(invar_op_runner *caller, float *norm_out, float *clip_out,
                                 const invar_model *model, const invar_grads *grads, float clip_grad)
 {
     sums s;
@@ -191,7 +193,7 @@ static invar_status norm_of_all(invar_caller *caller, float *norm_out, float *cl
     return status;
 }
 
-static invar_status norm_here(invar_caller *caller, float *norm_out, float *clip_out,
+static invar_status norm_here(invar_op_runner *caller, float *norm_out, float *clip_out,
                               const invar_model *model, const invar_grads *grads, float clip_grad,
                               invar_digest *digests)
 {
@@ -205,17 +207,17 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
                                   invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev)
 {
-    bool owned = invar_owners_divide(model);
+    bool owned = invar_zero_partition_divide(model);
     bool cut = owned || invar_model_is_cut(model); // a digest is of all pieces
-    invar_caller caller;
+    invar_op_runner caller;
     invar_status status;
 
-    invar_caller_init(&caller, dev);
+    invar_op_runner_init(&caller, dev);
     status = owned || invar_model_is_divided(model)
                  ? norm_of_all(&caller, norm_out, clip_out, model, grads, clip_grad)
                  : norm_here(&caller, norm_out, clip_out, model, grads, clip_grad,
                              digests && !cut ? grads->digests : NULL);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     if (status == INVAR_OK && digests && cut)
         status = invar_model_digests(grads->digests, model, grads->of, dev);
     return status;

@@ -12,7 +12,8 @@
 
 #include "base/invar_banned.h"
 
-static invar_status check(const int64_t *tokens, int64_t samples, const invar_plan_options *options)
+static invar_status check(const int64_t *tokens, int64_t samples,
+                          const invar_batch_plan_options *options)
 {
     int64_t sum = 0;
 
@@ -34,9 +35,10 @@ static invar_status check(const int64_t *tokens, int64_t samples, const invar_pl
 }
 
 /* A unit takes samples while it stays within its rows and its share of the samples. */
-static void make_units(invar_plan *plan, const int64_t *tokens, const invar_plan_options *options)
+static void make_units(invar_batch_plan *plan, const int64_t *tokens,
+                       const invar_batch_plan_options *options)
 {
-    int64_t share = invar_plan_unit_samples(options, plan->samples);
+    int64_t share = invar_batch_plan_unit_samples(options, plan->samples);
     int64_t rows = 0, held = 0; // of the open unit
 
     for (int64_t i = 0; i < plan->samples; i++) {
@@ -50,7 +52,7 @@ static void make_units(invar_plan *plan, const int64_t *tokens, const invar_plan
     plan->unit_sample[plan->units] = plan->samples;
 }
 
-static int64_t unit_tokens(const invar_plan *plan, const int64_t *tokens, int64_t unit)
+static int64_t unit_tokens(const invar_batch_plan *plan, const int64_t *tokens, int64_t unit)
 {
     int64_t sum = 0;
 
@@ -60,7 +62,8 @@ static int64_t unit_tokens(const invar_plan *plan, const int64_t *tokens, int64_
 }
 
 /* Greedy: a micro-batch takes units while the limits allow; its first one always. */
-static void cut(invar_plan *plan, const int64_t *tokens, const invar_plan_options *options)
+static void cut(invar_batch_plan *plan, const int64_t *tokens,
+                const invar_batch_plan_options *options)
 {
     int64_t used = 0, held = 0; // tokens and samples of the open micro-batch
 
@@ -83,17 +86,17 @@ static void cut(invar_plan *plan, const int64_t *tokens, const invar_plan_option
     plan->sample[plan->count] = plan->samples;
 }
 
-int64_t invar_plan_unit_samples(const invar_plan_options *options, int64_t samples)
+int64_t invar_batch_plan_unit_samples(const invar_batch_plan_options *options, int64_t samples)
 {
     int64_t share = samples / options->unit_count;
 
     return share > 1 ? share : 1;
 }
 
-invar_status invar_plan_make(invar_plan *out, const int64_t *tokens, int64_t samples,
-                             const invar_plan_options *options)
+invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens, int64_t samples,
+                                   const invar_batch_plan_options *options)
 {
-    invar_plan plan = {.samples = samples};
+    invar_batch_plan plan = {.samples = samples};
     int64_t *block;
 
     memset(out, 0, sizeof *out);
@@ -110,7 +113,7 @@ invar_status invar_plan_make(invar_plan *out, const int64_t *tokens, int64_t sam
     return INVAR_OK;
 }
 
-void invar_plan_release(invar_plan *plan)
+void invar_batch_plan_release(invar_batch_plan *plan)
 {
     invar_free(plan->memory);
     memset(plan, 0, sizeof *plan);

@@ -9,20 +9,20 @@
 
 #include "base/invar_banned.h"
 
-static invar_status add_sum(invar_rank_grads *to, int chunk, const invar_device *dev)
+static invar_status add_sum(invar_dp_grads *to, int chunk, const invar_device *dev)
 {
-    invar_rank_sum *sum = &to->sums[to->n_sums++];
-    invar_owned owned;
-    invar_status status = invar_owned_grads(&owned, to->model, chunk);
+    invar_dp_grad_sum *sum = &to->sums[to->n_sums++];
+    invar_zero_ranges owned;
+    invar_status status = invar_zero_ranges_grads(&owned, to->model, chunk);
 
-    *sum = (invar_rank_sum){.chunk = chunk};
+    *sum = (invar_dp_grad_sum){.chunk = chunk};
     if (status == INVAR_OK)
         status = invar_unit_sum_new(&sum->sum, dev, to->layout, &owned);
-    invar_owned_release(&owned);
+    invar_zero_ranges_release(&owned);
     return status;
 }
 
-static invar_status make_sums(invar_rank_grads *to, const invar_device *dev)
+static invar_status make_sums(invar_dp_grads *to, const invar_device *dev)
 {
     const invar_layout *layout = to->layout;
 
@@ -33,30 +33,29 @@ static invar_status make_sums(invar_rank_grads *to, const invar_device *dev)
     return INVAR_OK;
 }
 
-invar_status invar_rank_grads_init(invar_rank_grads *out, invar_grads *grads,
-                                   const invar_model *model, const invar_layout *layout,
-                                   const invar_device *dev)
+invar_status invar_dp_grads_init(invar_dp_grads *out, invar_grads *grads, const invar_model *model,
+                                 const invar_layout *layout, const invar_device *dev)
 {
-    *out = (invar_rank_grads){.grads = grads, .model = model, .layout = layout};
+    *out = (invar_dp_grads){.grads = grads, .model = model, .layout = layout};
     if (layout->chunks > 1)
         INVAR_TRY(invar_grads_clear(grads));
     if (!invar_layout_divides(layout))
         return INVAR_OK;
-    INVAR_CHECK(invar_owners_divide(model));
+    INVAR_CHECK(invar_zero_partition_divide(model));
     return make_sums(out, dev);
 }
 
-void invar_rank_grads_release(invar_rank_grads *ranks)
+void invar_dp_grads_release(invar_dp_grads *ranks)
 {
     for (int i = 0; i < ranks->n_sums; i++)
         invar_unit_sum_free(ranks->sums[i].sum);
     invar_free(ranks->sums);
-    *ranks = (invar_rank_grads){.grads = NULL};
+    *ranks = (invar_dp_grads){.grads = NULL};
 }
 
-static invar_status zero_chunk(invar_rank_grads *ranks, int chunk)
+static invar_status zero_chunk(invar_dp_grads *ranks, int chunk)
 {
-    invar_layout_slice ranges[INVAR_GRADS_RANGES];
+    invar_byte_range ranges[INVAR_GRADS_RANGES];
 
     invar_grads_ranges(ranges, ranks->model, chunk);
     for (int i = 0; i < INVAR_GRADS_RANGES; i++)
@@ -67,12 +66,12 @@ static invar_status zero_chunk(invar_rank_grads *ranks, int chunk)
     return INVAR_OK;
 }
 
-invar_status invar_rank_grads_begin(invar_rank_grads *ranks, int chunk)
+invar_status invar_dp_grads_begin(invar_dp_grads *ranks, int chunk)
 {
     return ranks->layout->chunks == 1 ? invar_grads_zero(ranks->grads) : zero_chunk(ranks, chunk);
 }
 
-invar_status invar_rank_grads_add(invar_rank_grads *ranks, int chunk, int givers)
+invar_status invar_dp_grads_add(invar_dp_grads *ranks, int chunk, int givers)
 {
     for (int i = 0; i < ranks->n_sums; i++)
         if (ranks->sums[i].chunk == chunk)
@@ -80,7 +79,7 @@ invar_status invar_rank_grads_add(invar_rank_grads *ranks, int chunk, int givers
     return INVAR_OK;
 }
 
-invar_status invar_rank_grads_end(invar_rank_grads *ranks)
+invar_status invar_dp_grads_end(invar_dp_grads *ranks)
 {
     for (int i = 0; i < ranks->n_sums; i++)
         INVAR_TRY(invar_unit_sum_end(ranks->sums[i].sum, ranks->grads->memory));

@@ -19,34 +19,34 @@ extern "C" {
 #endif
 
 /* What is a chunk's. */
-typedef struct invar_rank_sum {
+typedef struct invar_dp_grad_sum {
     invar_unit_sum *sum;
     int chunk;
-} invar_rank_sum;
+} invar_dp_grad_sum;
 
 /* Zeroed, nothing; release. */
-typedef struct invar_rank_grads {
+typedef struct invar_dp_grads {
     invar_grads *grads;         /* borrowed */
     const invar_model *model;   /* borrowed */
     const invar_layout *layout; /* borrowed */
-    invar_rank_sum *sums;       /* (n_sums) where ranks have other units */
+    invar_dp_grad_sum *sums;    /* (n_sums) where ranks have other units */
     int n_sums;
-} invar_rank_grads;
+} invar_dp_grads;
 
 /* Of a step in which nothing was computed yet. */
-invar_status invar_rank_grads_init(invar_rank_grads *out, invar_grads *grads,
-                                   const invar_model *model, const invar_layout *layout,
-                                   const invar_device *dev) INVAR_MUST_USE;
-void invar_rank_grads_release(invar_rank_grads *ranks);
+invar_status invar_dp_grads_init(invar_dp_grads *out, invar_grads *grads, const invar_model *model,
+                                 const invar_layout *layout,
+                                 const invar_device *dev) INVAR_MUST_USE;
+void invar_dp_grads_release(invar_dp_grads *ranks);
 
 /* Before the backward of a unit of this rank's own. */
-invar_status invar_rank_grads_begin(invar_rank_grads *ranks, int chunk) INVAR_MUST_USE;
+invar_status invar_dp_grads_begin(invar_dp_grads *ranks, int chunk) INVAR_MUST_USE;
 
 /* After it: the data-parallel ranks below `givers` have computed one each. A call of all. */
-invar_status invar_rank_grads_add(invar_rank_grads *ranks, int chunk, int givers) INVAR_MUST_USE;
+invar_status invar_dp_grads_add(invar_dp_grads *ranks, int chunk, int givers) INVAR_MUST_USE;
 
 /* After the last: the sums, of the rows that this rank owns. */
-invar_status invar_rank_grads_end(invar_rank_grads *ranks) INVAR_MUST_USE;
+invar_status invar_dp_grads_end(invar_dp_grads *ranks) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

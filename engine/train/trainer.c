@@ -26,17 +26,17 @@
 struct invar_trainer {
     invar_device dev;
     invar_trainer_options options;
-    const invar_plan *plan; /* of somebody else; NULL: one by the options */
-    invar_lanes learning;   /* keep activations */
-    invar_lanes scoring;
-    invar_ways ways;           /* between stages */
+    const invar_batch_plan *plan;          /* of somebody else; NULL: one by the options */
+    invar_inflight_micro_batches learning; /* keep activations */
+    invar_inflight_micro_batches scoring;
+    invar_pipeline_channels ways; /* between stages */
     size_t *bytes;             /* (ranks of an axis) of a gather; NULL: this rank computes alone */
-    invar_forward_probe probe; /* `take` NULL: nobody looks at activations */
+    invar_forward_hooks probe; /* `take` NULL: nobody looks at activations */
 };
 
 int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec *spec)
 {
-    int64_t bytes = invar_device_far(dev) ? LOGIT_BYTES_FAR : LOGIT_BYTES;
+    int64_t bytes = invar_device_is_local(dev) ? LOGIT_BYTES_FAR : LOGIT_BYTES;
 
     return bytes / (int64_t)sizeof(float) / spec->vocab + 1;
 }
@@ -54,8 +54,8 @@ static invar_status make_ways(invar_trainer *trainer)
 
     if (!has_others(layout))
         return INVAR_OK;
-    invar_pipeline_way_init(&trainer->ways.forth, layout, false);
-    invar_pipeline_way_init(&trainer->ways.back, layout, true);
+    invar_pipeline_channel_init(&trainer->ways.forth, layout, false);
+    invar_pipeline_channel_init(&trainer->ways.back, layout, true);
     ranks = layout->data.size > layout->pipeline.size ? layout->data.size : layout->pipeline.size;
     return invar_alloc((void **)&trainer->bytes, (size_t)ranks, sizeof *trainer->bytes,
                        "the bytes of a gather");
@@ -72,11 +72,11 @@ invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&trainer, 1, sizeof *trainer, "a trainer"));
     *trainer = (invar_trainer){.dev = *dev, .options = *options};
-    status = invar_lanes_new(&trainer->learning, dev, &pass, options->layout);
+    status = invar_inflight_micro_batches_new(&trainer->learning, dev, &pass, options->layout);
     pass.train = pass.recompute = false;
     if (status == INVAR_OK)
-        status = invar_lanes_new(&trainer->scoring, options->scoring ? options->scoring : dev,
-                                 &pass, options->layout);
+        status = invar_inflight_micro_batches_new(
+            &trainer->scoring, options->scoring ? options->scoring : dev, &pass, options->layout);
     if (status == INVAR_OK)
         status = make_ways(trainer);
     if (status != INVAR_OK) {
@@ -91,18 +91,18 @@ void invar_trainer_free(invar_trainer *trainer)
 {
     if (!trainer)
         return;
-    invar_lanes_free(&trainer->learning);
-    invar_lanes_free(&trainer->scoring);
-    invar_pipeline_way_release(&trainer->ways.forth);
-    invar_pipeline_way_release(&trainer->ways.back);
+    invar_inflight_micro_batches_free(&trainer->learning);
+    invar_inflight_micro_batches_free(&trainer->scoring);
+    invar_pipeline_channel_release(&trainer->ways.forth);
+    invar_pipeline_channel_release(&trainer->ways.back);
     invar_free(trainer->bytes);
     invar_free(trainer);
 }
 
-static invar_status settle(const invar_lanes *lanes)
+static invar_status settle(const invar_inflight_micro_batches *lanes)
 {
     for (int64_t i = 0; i < lanes->count; i++)
-        INVAR_TRY(invar_pass_settle(lanes->of[i].pass));
+        INVAR_TRY(invar_pass_alloc_scratch(lanes->of[i].pass));
     return INVAR_OK;
 }
 
@@ -112,14 +112,14 @@ invar_status invar_trainer_settle(invar_trainer *trainer)
     return settle(&trainer->learning);
 }
 
-void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan)
+void invar_trainer_plan(invar_trainer *trainer, const invar_batch_plan *plan)
 {
     trainer->plan = plan;
 }
 
-void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe)
+void invar_trainer_probe(invar_trainer *trainer, const invar_forward_hooks *probe)
 {
-    trainer->probe = probe ? *probe : (invar_forward_probe){0};
+    trainer->probe = probe ? *probe : (invar_forward_hooks){0};
     for (int64_t i = 0; i < trainer->learning.count; i++)
         invar_pass_probe(trainer->learning.of[i].pass, probe);
 }
@@ -187,23 +187,23 @@ static invar_status share(const invar_trainer *trainer, const char *phase, float
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-static invar_walk walk_of(invar_trainer *trainer, const invar_model *model,
-                          const invar_rl_sample *samples, bool learns, void *payload)
+static invar_pipeline_exec walk_of(invar_trainer *trainer, const invar_model *model,
+                                   const invar_rl_sample *samples, bool learns, void *payload)
 {
     const invar_trainer_options *o = &trainer->options;
 
-    return (invar_walk){.layout = o->layout,
-                        .tick = o->tick,
-                        .watcher = o->payload,
-                        .alone = trainer->plan != NULL,
-                        .ranks = 1,
-                        .lanes = learns ? &trainer->learning : &trainer->scoring,
-                        .ways = &trainer->ways,
-                        .model = model,
-                        .samples = samples,
-                        .temperature = o->temperature,
-                        .replay = o->replay == model,
-                        .payload = payload};
+    return (invar_pipeline_exec){.layout = o->layout,
+                                 .tick = o->tick,
+                                 .watcher = o->payload,
+                                 .alone = trainer->plan != NULL,
+                                 .ranks = 1,
+                                 .lanes = learns ? &trainer->learning : &trainer->scoring,
+                                 .ways = &trainer->ways,
+                                 .model = model,
+                                 .samples = samples,
+                                 .temperature = o->temperature,
+                                 .replay = o->replay == model,
+                                 .payload = payload};
 }
 
 /*
@@ -211,10 +211,10 @@ static invar_walk walk_of(invar_trainer *trainer, const invar_model *model,
  * several learns unit by unit, since each has a gradient of its own, or another place in the
  * pipeline.
  */
-static invar_status make_plan(invar_plan *out, const invar_trainer *trainer,
+static invar_status make_plan(invar_batch_plan *out, const invar_trainer *trainer,
                               const invar_rl_sample *samples, int64_t count, bool learns)
 {
-    invar_plan_options options = trainer->options.plan;
+    invar_batch_plan_options options = trainer->options.plan;
     int64_t *rows = NULL;
     invar_status status;
 
@@ -225,7 +225,7 @@ static invar_status make_plan(invar_plan *out, const invar_trainer *trainer,
     INVAR_TRY(invar_alloc((void **)&rows, (size_t)count, sizeof *rows, "rows of samples"));
     for (int64_t i = 0; i < count; i++)
         rows[i] = invar_micro_batch_rows(&samples[i]);
-    status = invar_plan_make(out, rows, count, &options);
+    status = invar_batch_plan_make(out, rows, count, &options);
     invar_free(rows);
     return status;
 }
@@ -239,9 +239,10 @@ typedef struct scores {
     int64_t before; /* tokens of other ranks before this one's */
 } scores;
 
-static invar_status score_samples(invar_walk *w, const invar_trainer *trainer, int64_t count)
+static invar_status score_samples(invar_pipeline_exec *w, const invar_trainer *trainer,
+                                  int64_t count)
 {
-    invar_plan own = {0};
+    invar_batch_plan own = {0};
     invar_status status;
 
     w->plan = trainer->plan;
@@ -249,21 +250,21 @@ static invar_status score_samples(invar_walk *w, const invar_trainer *trainer, i
         INVAR_TRY(make_plan(&own, trainer, w->samples, count, false));
         w->plan = &own;
     }
-    status = invar_walk_run(w);
-    invar_plan_release(&own);
+    status = invar_pipeline_exec_run(w);
+    invar_batch_plan_release(&own);
     return status;
 }
 
 /* This rank's samples; flat arrays are whole after it. */
-static invar_status score(invar_walk *w, scores *to, int64_t count)
+static invar_status score(invar_pipeline_exec *w, scores *to, int64_t count)
 {
     invar_trainer *trainer = to->trainer;
     int64_t all = invar_trainer_tokens(w->samples, count);
-    invar_layout_share own = {0, count};
+    invar_index_range own = {0, count};
 
     for (int r = 0; divides(trainer) && r < trainer->options.layout->data.size; r++) {
         const invar_layout_axis *data = &trainer->options.layout->data;
-        invar_layout_share s = invar_layout_share_of(count, data->size, r);
+        invar_index_range s = invar_layout_range_of(count, data->size, r);
         int64_t tokens = invar_trainer_tokens(w->samples + s.first, s.count);
 
         trainer->bytes[r] = (size_t)tokens * sizeof(float);
@@ -281,12 +282,13 @@ static invar_status score(invar_walk *w, scores *to, int64_t count)
     return share(trainer, "entropies", to->second, all);
 }
 
-static invar_status score_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
+static invar_status score_forth(invar_pipeline_exec *w, const invar_dp_round *r,
+                                invar_inflight_micro_batch *lane)
 {
     const scores *to = w->payload;
     int64_t token = to->before + r->token;
 
-    if (!invar_walk_ends(w, lane))
+    if (!invar_pipeline_exec_ends(w, lane))
         return INVAR_OK;
     return invar_pass_head(lane->pass, &lane->batch.head, to->first + token,
                            to->second ? to->second + token : NULL);
@@ -297,26 +299,29 @@ invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *mode
                                  float *entropy_out)
 {
     scores to = {trainer, logp_out, entropy_out, 0};
-    invar_walk w = walk_of(trainer, model, samples, false, &to);
+    invar_pipeline_exec w = walk_of(trainer, model, samples, false, &to);
 
     w.forth = score_forth;
-    return invar_near_advise(score(&w, &to, count), invar_device_far(&trainer->dev), ADVICE);
+    return invar_host_staging_advise_oom(score(&w, &to, count),
+                                         invar_device_is_local(&trainer->dev), ADVICE);
 }
 
-static invar_status read_values(float *out, const invar_device *dev, const invar_lane *lane)
+static invar_status read_values(float *out, const invar_device *dev,
+                                const invar_inflight_micro_batch *lane)
 {
-    const invar_head_rows *head = &lane->batch.head;
+    const invar_logit_rows *head = &lane->batch.head;
     invar_tensor values;
 
     INVAR_TRY(invar_pass_logits(&values, lane->pass, head->row, head->count));
-    return invar_device_get(dev, out, values.data, (size_t)head->count * sizeof *out);
+    return invar_device_download(dev, out, values.data, (size_t)head->count * sizeof *out);
 }
 
-static invar_status values_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
+static invar_status values_forth(invar_pipeline_exec *w, const invar_dp_round *r,
+                                 invar_inflight_micro_batch *lane)
 {
     const scores *to = w->payload;
 
-    if (!invar_walk_ends(w, lane))
+    if (!invar_pipeline_exec_ends(w, lane))
         return INVAR_OK;
     return read_values(to->first + to->before + r->token, &to->trainer->dev, lane);
 }
@@ -325,10 +330,11 @@ invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *cri
                                   const invar_rl_sample *samples, int64_t count, float *values_out)
 {
     scores to = {trainer, values_out, NULL, 0};
-    invar_walk w = walk_of(trainer, critic, samples, false, &to);
+    invar_pipeline_exec w = walk_of(trainer, critic, samples, false, &to);
 
     w.forth = values_forth;
-    return invar_near_advise(score(&w, &to, count), invar_device_far(&trainer->dev), ADVICE);
+    return invar_host_staging_advise_oom(score(&w, &to, count),
+                                         invar_device_is_local(&trainer->dev), ADVICE);
 }
 
 /* ---- learning: forward ----------------------------------------------------------------------- */
@@ -338,7 +344,7 @@ typedef struct lesson {
     const invar_trainer_loss *loss;
     invar_grads *grads;
     invar_trainer_result *result;
-    invar_rank_grads ranks;
+    invar_dp_grads ranks;
     /* (4, tokens) where the loss is asked ahead: gradients of rounds, and what it was asked for. */
     float *ahead;
 } lesson;
@@ -347,12 +353,12 @@ typedef struct lesson {
  * How often the routers of this forward chose otherwise than those of the rollout. Routing of
  * another shape than the model's was recorded by another model and is not compared.
  */
-static void compare_routing(const invar_walk *w, const invar_round *r, const invar_lane *lane,
-                            invar_trainer_result *result)
+static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *r,
+                            const invar_inflight_micro_batch *lane, invar_trainer_result *result)
 {
     const invar_model *model = w->model;
-    invar_layout_share layers =
-        invar_model_part_chunk(&model->part, model->spec.layers, lane->chunk);
+    invar_index_range layers =
+        invar_model_partition_chunk(&model->part, model->spec.layers, lane->chunk);
     int64_t slots = model->spec.experts_per_token;
     int64_t route = invar_model_sparse_layers(model) * slots;
     int64_t first = invar_model_sparse_before(model, layers.first) * slots;
@@ -372,13 +378,13 @@ static void compare_routing(const invar_walk *w, const invar_round *r, const inv
     }
 }
 
-static float *entropies(const lesson *l, const invar_walk *w, int64_t token)
+static float *entropies(const lesson *l, const invar_pipeline_exec *w, int64_t token)
 {
     return l->result->entropy && !w->model->spec.value_head ? l->result->entropy + token : NULL;
 }
 
-static invar_status run_head(const invar_walk *w, const lesson *l, const invar_round *r,
-                             invar_lane *lane)
+static invar_status run_head(const invar_pipeline_exec *w, const lesson *l, const invar_dp_round *r,
+                             invar_inflight_micro_batch *lane)
 {
     int64_t token = r->token + r->before;
     float *now = l->result->now + token;
@@ -389,7 +395,8 @@ static invar_status run_head(const invar_walk *w, const lesson *l, const invar_r
 }
 
 /* Each rank has computed those of its own micro-batch. */
-static invar_status gather_round(const invar_walk *w, const lesson *l, const invar_round *r)
+static invar_status gather_round(const invar_pipeline_exec *w, const lesson *l,
+                                 const invar_dp_round *r)
 {
     invar_trainer *trainer = l->trainer;
 
@@ -404,7 +411,8 @@ static invar_status gather_round(const invar_walk *w, const lesson *l, const inv
 }
 
 /* The loss of the round's samples; `gradient` (2, tokens of the round). */
-static invar_status ask(const invar_walk *w, const lesson *l, const invar_round *r, float *gradient)
+static invar_status ask(const invar_pipeline_exec *w, const lesson *l, const invar_dp_round *r,
+                        float *gradient)
 {
     bool entropy = l->loss->entropy && !w->model->spec.value_head;
     const int64_t *sample = w->plan->sample + r->first;
@@ -415,10 +423,10 @@ static invar_status ask(const invar_walk *w, const lesson *l, const invar_round 
 }
 
 /* The lane has the gradients of its round. */
-static invar_status fill_gradient(const invar_walk *w, const lesson *l, const invar_round *r,
-                                  invar_lane *lane)
+static invar_status fill_gradient(const invar_pipeline_exec *w, const lesson *l,
+                                  const invar_dp_round *r, invar_inflight_micro_batch *lane)
 {
-    INVAR_TRY(invar_lane_room(lane, r->tokens));
+    INVAR_TRY(invar_inflight_micro_batch_room(lane, r->tokens));
     if (!l->ahead)
         return ask(w, l, r, lane->gradient);
     memcpy(lane->gradient, l->ahead + 2 * r->token, 2 * (size_t)r->tokens * sizeof(float));
@@ -426,17 +434,18 @@ static invar_status fill_gradient(const invar_walk *w, const lesson *l, const in
 }
 
 /* What a stage has shown of its layers is that of the round. */
-static invar_status end_task(const lesson *l, const invar_round *r)
+static invar_status end_task(const lesson *l, const invar_dp_round *r)
 {
-    const invar_forward_probe *probe = &l->trainer->probe;
+    const invar_forward_hooks *probe = &l->trainer->probe;
 
     return pipes(l->trainer) && probe->task ? probe->task(probe->payload, r->number) : INVAR_OK;
 }
 
-static invar_status lesson_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
+static invar_status lesson_forth(invar_pipeline_exec *w, const invar_dp_round *r,
+                                 invar_inflight_micro_batch *lane)
 {
     const lesson *l = w->payload;
-    bool ends = invar_walk_ends(w, lane);
+    bool ends = invar_pipeline_exec_ends(w, lane);
 
     if (r->own >= 0) {
         if (ends)
@@ -454,8 +463,8 @@ static invar_status lesson_forth(invar_walk *w, const invar_round *r, invar_lane
 
 /* ---- learning: backward ---------------------------------------------------------------------- */
 
-static invar_status head_back(const invar_walk *w, const lesson *l, const invar_round *r,
-                              invar_lane *lane)
+static invar_status head_back(const invar_pipeline_exec *w, const lesson *l,
+                              const invar_dp_round *r, invar_inflight_micro_batch *lane)
 {
     const float *dnow = lane->gradient + r->before;
 
@@ -465,23 +474,24 @@ static invar_status head_back(const invar_walk *w, const lesson *l, const invar_
                                l->grads);
 }
 
-static invar_status lesson_back(invar_walk *w, const invar_round *r, invar_lane *lane)
+static invar_status lesson_back(invar_pipeline_exec *w, const invar_dp_round *r,
+                                invar_inflight_micro_batch *lane)
 {
     lesson *l = w->payload;
 
     if (r->own >= 0) {
         if (w->ranks > 1)
-            INVAR_TRY(invar_rank_grads_begin(&l->ranks, lane->chunk));
-        INVAR_TRY(invar_walk_ends(w, lane) ? head_back(w, l, r, lane)
-                                           : invar_walk_back(w, lane, l->grads));
-        INVAR_TRY(invar_walk_pass_back(w, lane));
+            INVAR_TRY(invar_dp_grads_begin(&l->ranks, lane->chunk));
+        INVAR_TRY(invar_pipeline_exec_ends(w, lane) ? head_back(w, l, r, lane)
+                                                    : invar_pipeline_exec_back(w, lane, l->grads));
+        INVAR_TRY(invar_pipeline_exec_pass_back(w, lane));
         INVAR_TRY(end_task(l, r));
     }
     if (w->ranks == 1)
         return INVAR_OK;
     if (l->trainer->probe.round)
         INVAR_TRY(l->trainer->probe.round(l->trainer->probe.payload));
-    return invar_rank_grads_add(&l->ranks, lane->chunk, (int)r->count);
+    return invar_dp_grads_add(&l->ranks, lane->chunk, (int)r->count);
 }
 
 /* ---- learning by several ranks --------------------------------------------------------------- */
@@ -514,7 +524,7 @@ static invar_status add_routes(const lesson *l, const invar_layout_axis *axis)
 }
 
 /* What was scored ahead are the log-probabilities that are learned from, and their entropies. */
-static invar_status compare_ahead(const invar_walk *w, const lesson *l, int64_t tokens)
+static invar_status compare_ahead(const invar_pipeline_exec *w, const lesson *l, int64_t tokens)
 {
     const float *scored = l->ahead + 2 * tokens, *entropy = entropies(l, w, 0);
     size_t bytes = (size_t)tokens * sizeof *scored;
@@ -532,7 +542,7 @@ static invar_status compare_ahead(const invar_walk *w, const lesson *l, int64_t 
  * A loss that one rank computes for all cannot be had while stages wait for each other's rows: a
  * forward before has the same bits, and all ranks ask together.
  */
-static invar_status ask_ahead(const invar_walk *w, lesson *l)
+static invar_status ask_ahead(const invar_pipeline_exec *w, lesson *l)
 {
     int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
     float *entropy = entropies(l, w, 0);
@@ -545,15 +555,15 @@ static invar_status ask_ahead(const invar_walk *w, lesson *l)
     memcpy(l->ahead + 2 * tokens, l->result->now, (size_t)tokens * sizeof *l->ahead);
     if (entropy)
         memcpy(l->ahead + 3 * tokens, entropy, (size_t)tokens * sizeof *l->ahead);
-    for (int64_t i = 0; i < invar_walk_rounds(w); i++) {
-        invar_round r = invar_walk_round(w, i);
+    for (int64_t i = 0; i < invar_pipeline_exec_rounds(w); i++) {
+        invar_dp_round r = invar_pipeline_exec_round(w, i);
         INVAR_TRY(ask(w, l, &r, l->ahead + 2 * r.token));
     }
     return INVAR_OK;
 }
 
 /* Stages without the head hear of the loss when all is done: they only count. */
-static invar_status follow_loss(const invar_walk *w, const lesson *l)
+static invar_status follow_loss(const invar_pipeline_exec *w, const lesson *l)
 {
     int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
 
@@ -561,8 +571,8 @@ static invar_status follow_loss(const invar_walk *w, const lesson *l)
     INVAR_TRY(share(l->trainer, "entropies", entropies(l, w, 0), tokens));
     if (l->ahead)
         return compare_ahead(w, l, tokens);
-    for (int64_t i = 0; !has_head(l->trainer) && i < invar_walk_rounds(w); i++) {
-        invar_round r = invar_walk_round(w, i);
+    for (int64_t i = 0; !has_head(l->trainer) && i < invar_pipeline_exec_rounds(w); i++) {
+        invar_dp_round r = invar_pipeline_exec_round(w, i);
         INVAR_TRY(fill_gradient(w, l, &r, &w->lanes->of[0]));
     }
     return INVAR_OK;
@@ -571,9 +581,9 @@ static invar_status follow_loss(const invar_walk *w, const lesson *l)
 /* ---- learning -------------------------------------------------------------------------------- */
 
 /* What several ranks do after the last backward. */
-static invar_status come_together(const invar_walk *w, lesson *l)
+static invar_status come_together(const invar_pipeline_exec *w, lesson *l)
 {
-    const invar_forward_probe *probe = &l->trainer->probe;
+    const invar_forward_hooks *probe = &l->trainer->probe;
     const invar_layout *layout = w->layout;
     bool routes = invar_model_sparse_layers(w->model) > 0;
 
@@ -581,7 +591,7 @@ static invar_status come_together(const invar_walk *w, lesson *l)
         INVAR_TRY(add_routes(l, &layout->data));
     if (routes && pipes(l->trainer))
         INVAR_TRY(add_routes(l, &layout->pipeline));
-    INVAR_TRY(invar_rank_grads_end(&l->ranks));
+    INVAR_TRY(invar_dp_grads_end(&l->ranks));
     if (!pipes(l->trainer))
         return INVAR_OK;
     if (probe->stages)
@@ -590,23 +600,23 @@ static invar_status come_together(const invar_walk *w, lesson *l)
 }
 
 /* Who only rehearses has the memory of sums, too. */
-static invar_status walk_lesson(invar_walk *w, lesson *l)
+static invar_status walk_lesson(invar_pipeline_exec *w, lesson *l)
 {
     const invar_layout *layout = w->layout;
 
-    l->result->micro_batches = invar_walk_rounds(w);
+    l->result->micro_batches = invar_pipeline_exec_rounds(w);
     if (l->loss->led && pipes(l->trainer))
         INVAR_TRY(ask_ahead(w, l));
     if (l->trainer->bytes)
-        INVAR_TRY(invar_rank_grads_init(&l->ranks, l->grads, w->model, layout, &l->trainer->dev));
-    INVAR_TRY(invar_walk_run(w));
+        INVAR_TRY(invar_dp_grads_init(&l->ranks, l->grads, w->model, layout, &l->trainer->dev));
+    INVAR_TRY(invar_pipeline_exec_run(w));
     return together(l->trainer) ? come_together(w, l) : INVAR_OK;
 }
 
-static invar_status learn(invar_walk *w, lesson *l, int64_t samples)
+static invar_status learn(invar_pipeline_exec *w, lesson *l, int64_t samples)
 {
     invar_trainer *trainer = l->trainer;
-    invar_plan own = {0};
+    invar_batch_plan own = {0};
     invar_status status;
 
     if (together(trainer) && !l->grads->fresh)
@@ -621,9 +631,9 @@ static invar_status learn(invar_walk *w, lesson *l, int64_t samples)
         w->plan = &own;
     }
     status = walk_lesson(w, l);
-    invar_rank_grads_release(&l->ranks);
+    invar_dp_grads_release(&l->ranks);
     invar_free(l->ahead);
-    invar_plan_release(&own);
+    invar_batch_plan_release(&own);
     return status;
 }
 
@@ -633,14 +643,15 @@ invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *mode
                                  invar_trainer_result *result)
 {
     lesson l = {.trainer = trainer, .loss = loss, .grads = grads, .result = result};
-    invar_walk w = walk_of(trainer, model, samples, true, &l);
+    invar_pipeline_exec w = walk_of(trainer, model, samples, true, &l);
 
     w.forth = lesson_forth;
     w.back = lesson_back;
     if (loss->entropy && !result->entropy)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
     result->routes = result->routes_differ = 0;
-    INVAR_TRY(invar_near_advise(learn(&w, &l, count), invar_device_far(&trainer->dev),
-                                trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
-    return invar_grads_join(grads, model, &trainer->dev);
+    INVAR_TRY(
+        invar_host_staging_advise_oom(learn(&w, &l, count), invar_device_is_local(&trainer->dev),
+                                      trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
+    return invar_grads_finalize(grads, model, &trainer->dev);
 }

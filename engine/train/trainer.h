@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 typedef struct invar_trainer_options {
-    invar_plan_options plan;
+    invar_batch_plan_options plan;
     bool recompute;
     int64_t head_rows;           /* rows of logits at a time; 0: no limit */
     float temperature;           /* 0, the best token, has log-probabilities at 1 */
@@ -43,17 +43,17 @@ invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
                                const invar_trainer_options *options) INVAR_MUST_USE;
 void invar_trainer_free(invar_trainer *trainer);
 
-/* invar_pass_settle of both passes. */
+/* invar_pass_alloc_scratch of both passes. */
 invar_status invar_trainer_settle(invar_trainer *trainer) INVAR_MUST_USE;
 
 /*
  * The plan of the coming runs, in place of one by the options; borrowed, NULL ends it. This rank
  * runs all of it: no other one takes part.
  */
-void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan);
+void invar_trainer_plan(invar_trainer *trainer, const invar_batch_plan *plan);
 
 /* Shows activations of the coming runs, of what this rank computes; NULL ends it. */
-void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe);
+void invar_trainer_probe(invar_trainer *trainer, const invar_forward_hooks *probe);
 
 /* Of all products and attention, of those that this rank computes; borrowed, NULL ends it. */
 void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit);

@@ -11,34 +11,35 @@
 #include "base/invar_banned.h"
 
 struct invar_unit_sum {
-    invar_caller caller;
-    invar_slices slices;
+    invar_op_runner caller;
+    invar_zero_comm slices;
     char *sum;   /* of the own slice, in the device's memory */
     void *there; /* a piece that came through the host, where the device is far */
 };
 
-static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout, invar_owned *owned)
+static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout,
+                             invar_zero_ranges *owned)
 {
     const invar_device *dev = &sum->caller.dev;
-    const invar_slices *s = &sum->slices;
+    const invar_zero_comm *s = &sum->slices;
     void *memory = NULL;
     size_t bytes;
 
-    INVAR_TRY(invar_slices_init(&sum->slices, dev, layout, owned));
-    bytes = invar_slices_own(s);
+    INVAR_TRY(invar_zero_comm_init(&sum->slices, dev, layout, owned));
+    bytes = invar_zero_comm_own(s);
     if (bytes == 0)
         return INVAR_OK;
-    if (invar_device_far(dev) && !s->straight)
-        INVAR_TRY(invar_device_take(dev, &sum->there,
-                                    invar_exchange_piece(&s->exchange, s->exchange.rank, 0).bytes,
-                                    "a piece of gradients"));
-    INVAR_TRY(invar_device_take(dev, &memory, bytes, "a slice of gradients"));
+    if (invar_device_is_local(dev) && !s->straight)
+        INVAR_TRY(invar_device_alloc(
+            dev, &sum->there, invar_bucket_plan_piece(&s->exchange, s->exchange.rank, 0).bytes,
+            "a piece of gradients"));
+    INVAR_TRY(invar_device_alloc(dev, &memory, bytes, "a slice of gradients"));
     sum->sum = memory;
     return invar_device_zero(dev, sum->sum, bytes);
 }
 
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
-                                const invar_layout *layout, invar_owned *owned)
+                                const invar_layout *layout, invar_zero_ranges *owned)
 {
     invar_unit_sum *sum = NULL;
     invar_status status;
@@ -46,7 +47,7 @@ invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&sum, 1, sizeof *sum, "a sum of gradients"));
     *sum = (invar_unit_sum){0};
-    invar_caller_init(&sum->caller, dev);
+    invar_op_runner_init(&sum->caller, dev);
     status = allocate(sum, layout, owned);
     if (status != INVAR_OK) {
         invar_unit_sum_free(sum);
@@ -60,10 +61,10 @@ void invar_unit_sum_free(invar_unit_sum *sum)
 {
     if (!sum)
         return;
-    invar_caller_release(&sum->caller);
-    invar_device_give(&sum->caller.dev, sum->sum);
-    invar_device_give(&sum->caller.dev, sum->there);
-    invar_slices_release(&sum->slices);
+    invar_op_runner_release(&sum->caller);
+    invar_device_free(&sum->caller.dev, sum->sum);
+    invar_device_free(&sum->caller.dev, sum->there);
+    invar_zero_comm_release(&sum->slices);
     invar_free(sum);
 }
 
@@ -74,24 +75,24 @@ static invar_tensor rows(void *data, size_t bytes)
                            (int64_t)(INVAR_ALIGN / sizeof(float)));
 }
 
-static invar_status add(invar_unit_sum *sum, const invar_layout_slice *piece, char *came)
+static invar_status add(invar_unit_sum *sum, const invar_byte_range *piece, char *came)
 {
     invar_tensor to = rows(sum->sum + piece->first, piece->bytes);
 
     if (sum->there)
-        INVAR_TRY(invar_device_put(&sum->caller.dev, sum->there, came, piece->bytes));
+        INVAR_TRY(invar_device_upload(&sum->caller.dev, sum->there, came, piece->bytes));
     return INVAR_CALL(&sum->caller, ADD, add, .out = to, .a = to,
                       .b = rows(sum->there ? sum->there : came, piece->bytes));
 }
 
 invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int givers)
 {
-    invar_slices *s = &sum->slices;
+    invar_zero_comm *s = &sum->slices;
 
     for (int64_t i = 0; i < s->exchange.pieces; i++) {
-        invar_layout_slice own = invar_exchange_piece(&s->exchange, s->exchange.rank, i);
+        invar_byte_range own = invar_bucket_plan_piece(&s->exchange, s->exchange.rank, i);
 
-        INVAR_TRY(invar_slices_scatter(s, "gradients of units", block, i, givers));
+        INVAR_TRY(invar_zero_comm_scatter(s, "gradients of units", block, i, givers));
         for (int g = 0; g < givers && own.bytes > 0; g++)
             INVAR_TRY(add(sum, &own, s->get + (size_t)g * own.bytes));
     }
@@ -100,5 +101,5 @@ invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int give
 
 invar_status invar_unit_sum_end(invar_unit_sum *sum, void *block)
 {
-    return invar_slices_place(&sum->slices, block, sum->sum);
+    return invar_zero_comm_place(&sum->slices, block, sum->sum);
 }

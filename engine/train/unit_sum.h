@@ -27,7 +27,8 @@ typedef struct invar_unit_sum invar_unit_sum;
  * borrowed; the calls are those of all ranks of its data axis.
  */
 invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
-                                const invar_layout *layout, invar_owned *owned) INVAR_MUST_USE;
+                                const invar_layout *layout,
+                                invar_zero_ranges *owned) INVAR_MUST_USE;
 void invar_unit_sum_free(invar_unit_sum *sum);
 
 /* A round: the ranks below `givers` have a unit's gradients in `block`; others' are not read. */

@@ -13,14 +13,14 @@
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-static invar_status add_lane(invar_lanes *to, const invar_device *dev,
+static invar_status add_lane(invar_inflight_micro_batches *to, const invar_device *dev,
                              const invar_pass_options *options, int chunk)
 {
     invar_pass_options own = *options;
-    invar_lane *lane = &to->of[to->count++];
+    invar_inflight_micro_batch *lane = &to->of[to->count++];
 
     own.chunk = chunk;
-    *lane = (invar_lane){.chunk = chunk, .round = -1};
+    *lane = (invar_inflight_micro_batch){.chunk = chunk, .round = -1};
     return invar_pass_new(&lane->pass, dev, &own);
 }
 
@@ -28,24 +28,24 @@ static invar_status add_lane(invar_lanes *to, const invar_device *dev,
 static invar_status count_lanes(int64_t *out, const invar_layout *layout, int turn, bool back)
 {
     int stages = layout->pipeline.size, stage = layout->pipeline.rank;
-    invar_pipeline_tasks tasks;
+    invar_pipeline_schedule tasks;
 
     *out = 1;
     if (!back)
         return INVAR_OK;
-    INVAR_TRY(invar_pipeline_tasks_make(&tasks, stages, layout->chunks, stage,
-                                        4 * (int64_t)stages * layout->chunks, true));
-    *out = invar_pipeline_most(&tasks, turn * stages + stage);
-    invar_pipeline_tasks_release(&tasks);
+    INVAR_TRY(invar_pipeline_schedule_make(&tasks, stages, layout->chunks, stage,
+                                           4 * (int64_t)stages * layout->chunks, true));
+    *out = invar_pipeline_max_in_flight(&tasks, turn * stages + stage);
+    invar_pipeline_schedule_release(&tasks);
     return INVAR_OK;
 }
 
-static invar_status make_lanes(invar_lanes *out, const invar_device *dev,
+static invar_status make_lanes(invar_inflight_micro_batches *out, const invar_device *dev,
                                const invar_pass_options *pass, const invar_layout *layout)
 {
     int stages = invar_layout_pipes(layout) ? layout->pipeline.size : 1;
     int chunks = stages > 1 ? layout->chunks : 1;
-    int64_t counts[INVAR_LAYOUT_MOST_CHUNKS] = {1}, all = 0;
+    int64_t counts[INVAR_LAYOUT_MAX_CHUNKS] = {1}, all = 0;
 
     for (int i = 0; i < chunks; i++) {
         if (stages > 1)
@@ -60,19 +60,21 @@ static invar_status make_lanes(invar_lanes *out, const invar_device *dev,
     return INVAR_OK;
 }
 
-invar_status invar_lanes_new(invar_lanes *out, const invar_device *dev,
-                             const invar_pass_options *pass, const invar_layout *layout)
+invar_status invar_inflight_micro_batches_new(invar_inflight_micro_batches *out,
+                                              const invar_device *dev,
+                                              const invar_pass_options *pass,
+                                              const invar_layout *layout)
 {
     invar_status status;
 
-    *out = (invar_lanes){NULL, 0};
+    *out = (invar_inflight_micro_batches){NULL, 0};
     status = make_lanes(out, dev, pass, layout);
     if (status != INVAR_OK)
-        invar_lanes_free(out);
+        invar_inflight_micro_batches_free(out);
     return status;
 }
 
-void invar_lanes_free(invar_lanes *lanes)
+void invar_inflight_micro_batches_free(invar_inflight_micro_batches *lanes)
 {
     for (int64_t i = 0; i < lanes->count; i++) {
         invar_pass_free(lanes->of[i].pass);
@@ -80,10 +82,10 @@ void invar_lanes_free(invar_lanes *lanes)
         invar_free(lanes->of[i].gradient);
     }
     invar_free(lanes->of);
-    *lanes = (invar_lanes){NULL, 0};
+    *lanes = (invar_inflight_micro_batches){NULL, 0};
 }
 
-invar_status invar_lane_room(invar_lane *lane, int64_t tokens)
+invar_status invar_inflight_micro_batch_room(invar_inflight_micro_batch *lane, int64_t tokens)
 {
     if (tokens <= lane->capacity)
         return INVAR_OK;
@@ -97,7 +99,8 @@ invar_status invar_lane_room(invar_lane *lane, int64_t tokens)
 }
 
 /* The lane of a chunk with this round; -1: one that is free. */
-static invar_lane *find_lane(const invar_lanes *lanes, int chunk, int64_t round)
+static invar_inflight_micro_batch *find_lane(const invar_inflight_micro_batches *lanes, int chunk,
+                                             int64_t round)
 {
     for (int64_t i = 0; i < lanes->count; i++)
         if (lanes->of[i].chunk == chunk && lanes->of[i].round == round)
@@ -107,12 +110,12 @@ static invar_lane *find_lane(const invar_lanes *lanes, int chunk, int64_t round)
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-int64_t invar_walk_rounds(const invar_walk *w)
+int64_t invar_pipeline_exec_rounds(const invar_pipeline_exec *w)
 {
     return (w->plan->count + w->ranks - 1) / w->ranks;
 }
 
-static int64_t responses(const invar_walk *w, int64_t first, int64_t end)
+static int64_t responses(const invar_pipeline_exec *w, int64_t first, int64_t end)
 {
     int64_t tokens = 0;
 
@@ -121,10 +124,10 @@ static int64_t responses(const invar_walk *w, int64_t first, int64_t end)
     return tokens;
 }
 
-invar_round invar_walk_round(const invar_walk *w, int64_t number)
+invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *w, int64_t number)
 {
     int64_t first = number * w->ranks, left = w->plan->count - first;
-    invar_round r = {.number = number, .first = first, .own = -1};
+    invar_dp_round r = {.number = number, .first = first, .own = -1};
 
     r.count = left < w->ranks ? left : w->ranks;
     if (w->rank < r.count)
@@ -137,19 +140,19 @@ invar_round invar_walk_round(const invar_walk *w, int64_t number)
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-static int last_chunk(const invar_walk *w)
+static int last_chunk(const invar_pipeline_exec *w)
 {
     return invar_layout_pipes(w->layout) ? w->layout->pipeline.size * w->layout->chunks - 1 : 0;
 }
 
-bool invar_walk_ends(const invar_walk *w, const invar_lane *lane)
+bool invar_pipeline_exec_ends(const invar_pipeline_exec *w, const invar_inflight_micro_batch *lane)
 {
     return lane->chunk == last_chunk(w);
 }
 
-static invar_status fill(invar_walk *w, invar_lane *lane, int64_t b)
+static invar_status fill(invar_pipeline_exec *w, invar_inflight_micro_batch *lane, int64_t b)
 {
-    const invar_plan *plan = w->plan;
+    const invar_batch_plan *plan = w->plan;
     invar_micro_batch_plan part = {.first = plan->sample[b],
                                    .count = plan->sample[b + 1] - plan->sample[b],
                                    .unit_start = plan->unit_sample + plan->unit[b],
@@ -162,26 +165,28 @@ static invar_status fill(invar_walk *w, invar_lane *lane, int64_t b)
     return invar_micro_batch_fill(&lane->batch, w->samples, &part);
 }
 
-static size_t stream_bytes(const invar_walk *w, const invar_lane *lane)
+static size_t stream_bytes(const invar_pipeline_exec *w, const invar_inflight_micro_batch *lane)
 {
     return invar_pass_stream_bytes(w->model, &lane->batch.rows);
 }
 
 /* From the stage before or behind; alone, room that nobody has filled. */
-static invar_status receive(void **out, const invar_walk *w, invar_pipeline_way *way, size_t bytes)
+static invar_status receive(void **out, const invar_pipeline_exec *w, invar_pipeline_channel *way,
+                            size_t bytes)
 {
     return w->alone ? invar_pipeline_room(out, way, bytes)
                     : invar_pipeline_receive(out, way, bytes);
 }
 
-static invar_status send_on(const invar_walk *w, invar_pipeline_way *way, size_t bytes)
+static invar_status send_on(const invar_pipeline_exec *w, invar_pipeline_channel *way, size_t bytes)
 {
-    return w->alone ? INVAR_OK : invar_pipeline_send_on(way, bytes);
+    return w->alone ? INVAR_OK : invar_pipeline_pending_send_on(way, bytes);
 }
 
-static invar_status run_layers(invar_walk *w, const invar_round *r, invar_lane *lane)
+static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
+                               invar_inflight_micro_batch *lane)
 {
-    invar_pipeline_way *way = &w->ways->forth;
+    invar_pipeline_channel *way = &w->ways->forth;
     void *stream = NULL;
     size_t bytes;
 
@@ -191,14 +196,15 @@ static invar_status run_layers(invar_walk *w, const invar_round *r, invar_lane *
         INVAR_TRY(receive(&stream, w, way, bytes));
     lane->batch.rows.stream = stream;
     INVAR_TRY(invar_pass_run(lane->pass, w->model, &lane->batch.rows));
-    if (invar_walk_ends(w, lane))
+    if (invar_pipeline_exec_ends(w, lane))
         return INVAR_OK;
     INVAR_TRY(invar_pipeline_room(&stream, way, bytes));
-    INVAR_TRY(invar_pass_stream(lane->pass, stream));
+    INVAR_TRY(invar_pass_get_residual(lane->pass, stream));
     return send_on(w, way, bytes);
 }
 
-invar_status invar_walk_back(invar_walk *w, invar_lane *lane, invar_grads *grads)
+invar_status invar_pipeline_exec_back(invar_pipeline_exec *w, invar_inflight_micro_batch *lane,
+                                      invar_grads *grads)
 {
     void *d_stream;
 
@@ -206,64 +212,67 @@ invar_status invar_walk_back(invar_walk *w, invar_lane *lane, invar_grads *grads
     return invar_pass_backward_stream(lane->pass, d_stream, grads);
 }
 
-invar_status invar_walk_pass_back(invar_walk *w, const invar_lane *lane)
+invar_status invar_pipeline_exec_pass_back(invar_pipeline_exec *w,
+                                           const invar_inflight_micro_batch *lane)
 {
-    invar_pipeline_way *way = &w->ways->back;
+    invar_pipeline_channel *way = &w->ways->back;
     size_t bytes = stream_bytes(w, lane);
     void *d_stream;
 
     if (lane->chunk == 0)
         return INVAR_OK;
     INVAR_TRY(invar_pipeline_room(&d_stream, way, bytes));
-    INVAR_TRY(invar_pass_d_stream(lane->pass, d_stream));
+    INVAR_TRY(invar_pass_get_residual_grad(lane->pass, d_stream));
     return send_on(w, way, bytes);
 }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-static invar_status go_forth(invar_walk *w, const invar_round *r, invar_lane *lane)
+static invar_status go_forth(invar_pipeline_exec *w, const invar_dp_round *r,
+                             invar_inflight_micro_batch *lane)
 {
     if (r->own >= 0)
         INVAR_TRY(run_layers(w, r, lane));
     return w->forth(w, r, lane);
 }
 
-static invar_status do_task(invar_walk *w, const invar_pipeline_task *task)
+static invar_status do_task(invar_pipeline_exec *w, const invar_pipeline_task *task)
 {
-    invar_round r = invar_walk_round(w, task->batch);
-    invar_lane *lane = find_lane(w->lanes, task->chunk, task->back ? task->batch : -1);
+    invar_dp_round r = invar_pipeline_exec_round(w, task->batch);
+    invar_inflight_micro_batch *lane =
+        find_lane(w->lanes, task->chunk, task->back ? task->batch : -1);
 
     INVAR_CHECK(lane);
     lane->round = task->back || !w->back ? -1 : task->batch;
     return task->back ? w->back(w, &r, lane) : go_forth(w, &r, lane);
 }
 
-static invar_status do_tasks(invar_walk *w)
+static invar_status do_tasks(invar_pipeline_exec *w)
 {
     const invar_layout *l = w->layout;
     bool pipes = invar_layout_pipes(l);
-    invar_pipeline_tasks tasks;
+    invar_pipeline_schedule tasks;
     invar_status status;
 
-    INVAR_TRY(invar_pipeline_tasks_make(&tasks, pipes ? l->pipeline.size : 1, pipes ? l->chunks : 1,
-                                        pipes ? l->pipeline.rank : 0, invar_walk_rounds(w),
-                                        w->back != NULL));
+    INVAR_TRY(invar_pipeline_schedule_make(&tasks, pipes ? l->pipeline.size : 1,
+                                           pipes ? l->chunks : 1, pipes ? l->pipeline.rank : 0,
+                                           invar_pipeline_exec_rounds(w), w->back != NULL));
     status = INVAR_OK;
     for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++) {
         status = do_task(w, &tasks.of[i]);
         if (status == INVAR_OK && w->tick)
             status = w->tick(w->watcher);
     }
-    invar_pipeline_tasks_release(&tasks);
+    invar_pipeline_schedule_release(&tasks);
     return status;
 }
 
 /* Every lane has all of it, as if the rest of the pipeline were there. */
-static invar_status do_alone(invar_walk *w)
+static invar_status do_alone(invar_pipeline_exec *w)
 {
     for (int64_t i = 0; i < w->lanes->count; i++)
-        for (int64_t b = 0; b < invar_walk_rounds(w); b++) {
-            invar_round r = invar_walk_round(w, b);
+        for (int64_t b = 0; b < invar_pipeline_exec_rounds(w); b++) {
+            invar_dp_round r = invar_pipeline_exec_round(w, b);
 
             INVAR_TRY(go_forth(w, &r, &w->lanes->of[i]));
             if (w->back)
@@ -273,19 +282,19 @@ static invar_status do_alone(invar_walk *w)
 }
 
 /* Whoever waits for this rank's rows, or has sent it some, is told that it is no use. */
-static void give_up(invar_walk *w)
+static void give_up(invar_pipeline_exec *w)
 {
     invar_error error;
 
     invar_comm_abort(w->layout->world, invar_error_last()->message);
     invar_error_take(&error);
-    if (invar_pipeline_settle(&w->ways->forth) != INVAR_OK ||
-        invar_pipeline_settle(&w->ways->back) != INVAR_OK)
+    if (invar_pipeline_channel_flush(&w->ways->forth) != INVAR_OK ||
+        invar_pipeline_channel_flush(&w->ways->back) != INVAR_OK)
         invar_error_clear();
     invar_error_put(&error);
 }
 
-invar_status invar_walk_run(invar_walk *w)
+invar_status invar_pipeline_exec_run(invar_pipeline_exec *w)
 {
     invar_status status;
 
@@ -297,9 +306,9 @@ invar_status invar_walk_run(invar_walk *w)
     if (!invar_layout_pipes(w->layout))
         return status;
     if (status == INVAR_OK)
-        status = invar_pipeline_settle(&w->ways->forth);
+        status = invar_pipeline_channel_flush(&w->ways->forth);
     if (status == INVAR_OK)
-        status = invar_pipeline_settle(&w->ways->back);
+        status = invar_pipeline_channel_flush(&w->ways->back);
     if (status != INVAR_OK)
         give_up(w);
     return status;

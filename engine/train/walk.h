@@ -21,58 +21,62 @@
 extern "C" {
 #endif
 
-typedef struct invar_lane {
+typedef struct invar_inflight_micro_batch {
     invar_pass *pass;
     invar_micro_batch batch;
     float *gradient; /* (2, capacity): dnow, dentropy */
     int64_t capacity;
     int chunk;
     int64_t round; /* that it is on its way with; -1: none */
-} invar_lane;
+} invar_inflight_micro_batch;
 
-typedef struct invar_lanes {
-    invar_lane *of; /* (count) by chunks */
+typedef struct invar_inflight_micro_batches {
+    invar_inflight_micro_batch *of; /* (count) by chunks */
     int64_t count;
-} invar_lanes;
+} invar_inflight_micro_batches;
 
 /* A lane for all that can be under way at a time; pass->chunk is set here. Free. */
-invar_status invar_lanes_new(invar_lanes *out, const invar_device *dev,
-                             const invar_pass_options *pass,
-                             const invar_layout *layout) INVAR_MUST_USE;
-void invar_lanes_free(invar_lanes *lanes);
+invar_status invar_inflight_micro_batches_new(invar_inflight_micro_batches *out,
+                                              const invar_device *dev,
+                                              const invar_pass_options *pass,
+                                              const invar_layout *layout) INVAR_MUST_USE;
+void invar_inflight_micro_batches_free(invar_inflight_micro_batches *lanes);
 
 /* Room for so many tokens' gradients. */
-invar_status invar_lane_room(invar_lane *lane, int64_t tokens) INVAR_MUST_USE;
+invar_status invar_inflight_micro_batch_room(invar_inflight_micro_batch *lane,
+                                             int64_t tokens) INVAR_MUST_USE;
 
 /* Both ways of a stage. */
-typedef struct invar_ways {
-    invar_pipeline_way forth, back;
-} invar_ways;
+typedef struct invar_pipeline_channels {
+    invar_pipeline_channel forth, back;
+} invar_pipeline_channels;
 
-typedef struct invar_round {
+typedef struct invar_dp_round {
     int64_t number;
     int64_t first, count;  /* micro-batches */
     int64_t own;           /* this rank's; -1: it has none */
     int64_t token, tokens; /* responses before them; of all of them, */
     int64_t before;        /* and of those before this rank's own */
-} invar_round;
+} invar_dp_round;
 
-typedef struct invar_walk invar_walk;
-struct invar_walk {
+typedef struct invar_pipeline_exec invar_pipeline_exec;
+struct invar_pipeline_exec {
     const invar_layout *layout; /* NULL: one rank */
     bool alone;                 /* no other rank takes part: what comes from one is missing */
     int ranks, rank;            /* that divide the plan's micro-batches, and this one */
-    invar_lanes *lanes;
-    invar_ways *ways;
+    invar_inflight_micro_batches *lanes;
+    invar_pipeline_channels *ways;
     const invar_model *model;
     const invar_rl_sample *samples;
-    const invar_plan *plan;
+    const invar_batch_plan *plan;
     float temperature;
     bool replay; /* the routing of the rollout */
     /* After the layers, by ranks without a micro-batch of this round, too. */
-    invar_status (*forth)(invar_walk *w, const invar_round *round, invar_lane *lane);
+    invar_status (*forth)(invar_pipeline_exec *w, const invar_dp_round *round,
+                          invar_inflight_micro_batch *lane);
     /* In place of the layers' backward; NULL: forwards alone. */
-    invar_status (*back)(invar_walk *w, const invar_round *round, invar_lane *lane);
+    invar_status (*back)(invar_pipeline_exec *w, const invar_dp_round *round,
+                         invar_inflight_micro_batch *lane);
     void *payload;
     /* Behind each task; NULL: nobody asks. */
     invar_status (*tick)(void *watcher);
@@ -80,19 +84,22 @@ struct invar_walk {
 };
 
 /* All of the plan. A failure is told to the other ranks of a pipeline at once. */
-invar_status invar_walk_run(invar_walk *walk) INVAR_MUST_USE;
+invar_status invar_pipeline_exec_run(invar_pipeline_exec *walk) INVAR_MUST_USE;
 
-int64_t invar_walk_rounds(const invar_walk *walk);
-invar_round invar_walk_round(const invar_walk *walk, int64_t number);
+int64_t invar_pipeline_exec_rounds(const invar_pipeline_exec *walk);
+invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *walk, int64_t number);
 
 /* Is it the chunk that the head is behind? */
-bool invar_walk_ends(const invar_walk *walk, const invar_lane *lane);
+bool invar_pipeline_exec_ends(const invar_pipeline_exec *walk,
+                              const invar_inflight_micro_batch *lane);
 
 /* The backward of a chunk that others follow, from the gradient that these send. */
-invar_status invar_walk_back(invar_walk *walk, invar_lane *lane, invar_grads *grads) INVAR_MUST_USE;
+invar_status invar_pipeline_exec_back(invar_pipeline_exec *walk, invar_inflight_micro_batch *lane,
+                                      invar_grads *grads) INVAR_MUST_USE;
 
 /* After the backward of a chunk: its gradient goes to the one before. */
-invar_status invar_walk_pass_back(invar_walk *walk, const invar_lane *lane) INVAR_MUST_USE;
+invar_status invar_pipeline_exec_pass_back(invar_pipeline_exec *walk,
+                                           const invar_inflight_micro_batch *lane) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

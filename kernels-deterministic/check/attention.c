@@ -61,7 +61,8 @@ static invar_status check_like(invar_op op, const char *arg, const invar_tensor 
 
 static invar_status check_packed(const invar_device *dev, invar_op op, const invar_tensor *q,
                                  const invar_tensor *k, const invar_tensor *v,
-                                 const invar_segments *samples, const invar_attention_shape *shape)
+                                 const invar_row_offsets *samples,
+                                 const invar_attention_shape *shape)
 {
     INVAR_TRY(invar_check_tensor(op, "q", q, INVAR_TYPES_STORAGE, 3,
                                  (const int64_t[]){INVAR_ANY, INVAR_ANY, INVAR_ANY}));
@@ -142,12 +143,12 @@ static invar_status check_pages(invar_op op, const invar_kv_pages *cache, int64_
 
 /* `window`: keys that the first new row of a sequence touches, itself included; 0: all. */
 static invar_status check_sequences(const invar_device *dev, invar_op op,
-                                    const invar_kv_pages *cache, const invar_segments *rows,
+                                    const invar_kv_pages *cache, const invar_row_offsets *rows,
                                     const int64_t *lengths, int64_t window)
 {
     if (!lengths && rows->count > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: lengths: missing", invar_op_name(op));
-    for (int64_t s = 0; s < rows->count && !invar_device_blind(dev); s++) {
+    for (int64_t s = 0; s < rows->count && !invar_device_unreadable(dev); s++) {
         int64_t n = rows->start[s + 1] - rows->start[s], before;
 
         if (lengths[s] < n)
@@ -241,7 +242,7 @@ invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_
                    a->k.shape[2]);
     // a window of 1: the new rows touch their own pages only
     INVAR_TRY(check_sequences(dev, op, &a->cache, &a->rows, a->lengths, 1));
-    if (!invar_device_blind(dev))
+    if (!invar_device_unreadable(dev))
         INVAR_TRY(check_filled(a));
     return INVAR_OK;
 }

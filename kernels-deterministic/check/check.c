@@ -16,7 +16,7 @@
 /* Larger tensors would overflow byte counts somewhere; no machine holds one. */
 #define MAX_ELEMENTS (INT64_C(1) << 48)
 
-static invar_status check_quantised(invar_op op, const char *arg, const invar_tensor *t)
+static invar_status check_quantized(invar_op op, const char *arg, const invar_tensor *t)
 {
     int64_t block = invar_dtype_scale_block(t->dtype);
 
@@ -94,7 +94,7 @@ invar_status invar_check_tensor(invar_op op, const char *arg, const invar_tensor
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: %s: extent %" PRId64 " of index %d; expected %" PRId64,
                               invar_op_name(op), arg, t->shape[i], i, shape[i]);
-    return invar_dtype_scale_block(t->dtype) ? check_quantised(op, arg, t) : INVAR_OK;
+    return invar_dtype_scale_block(t->dtype) ? check_quantized(op, arg, t) : INVAR_OK;
 }
 
 invar_status invar_check_optional(invar_op op, const char *arg, const invar_tensor *t,
@@ -121,14 +121,14 @@ invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *
 
 /* `some` of more: they lie within the rows. */
 static invar_status check_segments(const invar_device *dev, invar_op op, const char *arg,
-                                   const invar_segments *s, int64_t rows, bool some)
+                                   const invar_row_offsets *s, int64_t rows, bool some)
 {
     int64_t first, end;
 
     if (s->count < 0 || (s->count > 0 && !s->start) || (s->count == 0 && rows != 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: %" PRId64 " segments for %" PRId64 " rows",
                           invar_op_name(op), arg, s->count, rows);
-    if (s->count == 0 || invar_device_blind(dev))
+    if (s->count == 0 || invar_device_unreadable(dev))
         return INVAR_OK;
     for (int64_t i = 0; i < s->count; i++)
         if (s->start[i] < 0 || s->start[i + 1] < s->start[i])
@@ -144,13 +144,13 @@ static invar_status check_segments(const invar_device *dev, invar_op op, const c
 }
 
 invar_status invar_check_segments_within(const invar_device *dev, invar_op op, const char *arg,
-                                         const invar_segments *s, int64_t rows)
+                                         const invar_row_offsets *s, int64_t rows)
 {
     return check_segments(dev, op, arg, s, rows, true);
 }
 
 invar_status invar_check_segments(const invar_device *dev, invar_op op, const char *arg,
-                                  const invar_segments *s, int64_t rows)
+                                  const invar_row_offsets *s, int64_t rows)
 {
     return check_segments(dev, op, arg, s, rows, false);
 }
@@ -160,7 +160,7 @@ invar_status invar_check_indices(const invar_device *dev, invar_op op, const cha
 {
     int64_t per_row = invar_tensor_row_elements(t);
 
-    if (invar_device_blind(dev))
+    if (invar_device_unreadable(dev))
         return INVAR_OK;
     for (int64_t i = 0; i < t->shape[0] && per_row > 0; i++) {
         const int32_t *row = (const int32_t *)t->data + i * t->row_stride;

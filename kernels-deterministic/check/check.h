@@ -26,7 +26,7 @@ extern "C" {
 /* Sets of types, for the `types` parameter below. */
 #define INVAR_TYPE(dtype) (1u << INVAR_DTYPE_##dtype)
 #define INVAR_TYPES_STORAGE (INVAR_TYPE(F32) | INVAR_TYPE(BF16))
-#define INVAR_TYPES_QUANTISED (INVAR_TYPE(FP8) | INVAR_TYPE(MXFP8) | INVAR_TYPE(INT4))
+#define INVAR_TYPES_QUANTIZED (INVAR_TYPE(FP8) | INVAR_TYPE(MXFP8) | INVAR_TYPE(INT4))
 
 /* Any extent. */
 #define INVAR_ANY (-1)
@@ -34,7 +34,7 @@ extern "C" {
 /*
  * Refuses a tensor whose type is not in `types`, whose rank differs, whose shape differs from
  * `shape` where that is not INVAR_ANY, whose data is NULL while it has elements, or whose stride
- * makes rows overlap. Quantised types also need scales and whole scale blocks. With rank INVAR_ANY
+ * makes rows overlap. Quantized types also need scales and whole scale blocks. With rank INVAR_ANY
  * every rank and shape is accepted; `shape` is not looked at.
  */
 invar_status invar_check_tensor(invar_op op, const char *arg, const invar_tensor *t, unsigned types,
@@ -54,11 +54,11 @@ invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *
 
 /* Segments that ascend and end at `rows` or before. Far ones are only counted. */
 invar_status invar_check_segments_within(const invar_device *dev, invar_op op, const char *arg,
-                                         const invar_segments *s, int64_t rows) INVAR_MUST_USE;
+                                         const invar_row_offsets *s, int64_t rows) INVAR_MUST_USE;
 
 /* Segments that start at 0, ascend, and end at `rows`. Far ones are only counted. */
 invar_status invar_check_segments(const invar_device *dev, invar_op op, const char *arg,
-                                  const invar_segments *s, int64_t rows) INVAR_MUST_USE;
+                                  const invar_row_offsets *s, int64_t rows) INVAR_MUST_USE;
 
 /* Every value of an i32 tensor in [0, bound); a far one is not looked at. */
 invar_status invar_check_indices(const invar_device *dev, invar_op op, const char *arg,

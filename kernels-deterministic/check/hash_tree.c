@@ -11,10 +11,10 @@
 
 #define MAX_SHARDS 1024
 
-#define TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED | INVAR_TYPE(I32) | INVAR_TYPE(I64))
+#define TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTIZED | INVAR_TYPE(I32) | INVAR_TYPE(I64))
 
 /* Numbers of values, not bytes: what has scales is not cut so. */
-static invar_status check_cut(const invar_tensor *x, const invar_cut *cut)
+static invar_status check_cut(const invar_tensor *x, const invar_logical_split *cut)
 {
     invar_op op = INVAR_OP_HASH_TREE;
 
@@ -77,7 +77,7 @@ static size_t bytes_of(const invar_tensor *x)
            (size_t)invar_dtype_bits(x->dtype) / 8;
 }
 
-int64_t invar_hash_leaf_count(const invar_tensor *x, const invar_segments *samples)
+int64_t invar_hash_leaf_count(const invar_tensor *x, const invar_row_offsets *samples)
 {
     invar_tensor rows = *x;
     int64_t count = 0;
@@ -95,7 +95,7 @@ static invar_status check_leaves(const invar_device *dev, const invar_hash_leave
     int64_t least = leaves_of(bytes_of(&a->x) + invar_tensor_scale_bytes(&a->x));
     int64_t most = least + 2 * a->samples.count;
 
-    if (!invar_device_blind(dev))
+    if (!invar_device_unreadable(dev))
         least = most = invar_hash_leaf_count(&a->x, &a->samples);
     if (a->leaves < least || a->leaves > most)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

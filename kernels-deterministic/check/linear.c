@@ -10,7 +10,7 @@
 
 #include "base/invar_banned.h"
 
-#define OPERAND_TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED)
+#define OPERAND_TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTIZED)
 
 /* The pairs for which a product is defined: equal types, or bf16 activations with int4 weights. */
 static invar_status check_pair(invar_op op, const char *arg, const invar_tensor *x,
@@ -236,7 +236,7 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
 {
     invar_op op = INVAR_OP_MOE_LINEAR_DW;
     const int32_t *token = a->row_token.data;
-    int64_t tokens = !invar_device_blind(dev) && a->units.count > 0 && a->units.start
+    int64_t tokens = !invar_device_unreadable(dev) && a->units.count > 0 && a->units.start
                          ? a->units.start[a->units.count]
                          : 0;
 
@@ -250,7 +250,7 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
     INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, tokens));
     INVAR_TRY(invar_check_range(op, "fresh", (double)a->fresh, 0, 1));
     INVAR_TRY(invar_check_indices(dev, op, "row_token", &a->row_token, tokens));
-    for (int64_t e = 0; e < a->experts.count && !invar_device_blind(dev); e++)
+    for (int64_t e = 0; e < a->experts.count && !invar_device_unreadable(dev); e++)
         for (int64_t i = a->experts.start[e] + 1; i < a->experts.start[e + 1]; i++)
             if (token[i] <= token[i - 1])
                 return INVAR_FAIL(INVAR_E_INVALID, 0,

@@ -53,7 +53,7 @@ invar_status invar_check_logprob_sum(const invar_device *dev, const invar_logpro
 {
     invar_op op = INVAR_OP_LOGPROB_SUM;
     const int64_t any[2] = {INVAR_ANY, INVAR_ANY}, *tokens = a->logits.shape;
-    int64_t least = invar_logprob_sums_of(tokens[1], 1);
+    int64_t least = invar_logprob_sum_columns(tokens[1], 1);
 
     INVAR_TRY(invar_check_tensor(op, "logits", &a->logits, INVAR_TYPE(F32), 2, any));
     INVAR_TRY(invar_check_range(op, "vocabulary", (double)tokens[1], 0, INT32_MAX - 1));
@@ -78,7 +78,7 @@ invar_status invar_check_logprob_join(const invar_device *dev, const invar_logpr
     INVAR_TRY(invar_check_tensor(op, "targets", &a->targets, INVAR_TYPE(I32), 1, any));
     INVAR_TRY(invar_check_indices(dev, op, "targets", &a->targets, a->vocabulary));
     INVAR_CHECK_2D(op, a, sums, INVAR_TYPE(F32), a->parts * tokens[0],
-                   invar_logprob_sums_of(a->vocabulary, a->parts));
+                   invar_logprob_sum_columns(a->vocabulary, a->parts));
     INVAR_CHECK_1D(op, a, logp, INVAR_TYPE(F32), tokens[0]);
     INVAR_CHECK_1D(op, a, max, INVAR_TYPE(F32), tokens[0]);
     INVAR_CHECK_1D(op, a, logsum, INVAR_TYPE(F32), tokens[0]);

@@ -45,7 +45,7 @@ static invar_status check_choice(const invar_device *dev, invar_op op, const cha
                                  const invar_tensor *ids, int64_t experts)
 {
     INVAR_TRY(invar_check_indices(dev, op, arg, ids, experts));
-    for (int64_t t = 0; t < ids->shape[0] && !invar_device_blind(dev); t++) {
+    for (int64_t t = 0; t < ids->shape[0] && !invar_device_unreadable(dev); t++) {
         const int32_t *row = (const int32_t *)ids->data + t * ids->row_stride;
         for (int64_t s = 1; s < ids->shape[1]; s++)
             for (int64_t earlier = 0; earlier < s; earlier++)

@@ -26,7 +26,7 @@ static invar_status check_norm(invar_op op, const invar_tensor *x, const invar_t
 }
 
 /* All of a rotation is there, or nothing. */
-static invar_status check_rotation(const invar_device *dev, invar_op op, const invar_rotation *r,
+static invar_status check_rotation(const invar_device *dev, invar_op op, const invar_rope_args *r,
                                    const invar_tensor *x)
 {
     if (!invar_tensor_present(&r->positions)) {
@@ -47,7 +47,7 @@ static invar_status check_rotation(const invar_device *dev, invar_op op, const i
 invar_status invar_check_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_fwd_args *a)
 {
     invar_op op = INVAR_OP_RMSNORM_FWD;
-    const invar_rotation *r = &a->rotation;
+    const invar_rope_args *r = &a->rotation;
 
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
     INVAR_TRY(check_rotation(dev, op, r, &a->x));
@@ -57,7 +57,7 @@ invar_status invar_check_rmsnorm_fwd(const invar_device *dev, const invar_rmsnor
 invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
 {
     invar_op op = INVAR_OP_RMSNORM_BWD;
-    const invar_rotation *r = &a->rotation;
+    const invar_rope_args *r = &a->rotation;
 
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
     INVAR_TRY(check_rotation(dev, op, r, &a->x));
@@ -71,7 +71,7 @@ invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnor
     if (invar_tensor_present(&a->block_sums)) {
         INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, a->x.shape[0]));
         INVAR_CHECK_2D(op, a, block_sums, INVAR_TYPE(F32),
-                       invar_token_blocks_of(&a->units, a->x.shape[0]), a->x.shape[2]);
+                       invar_token_blocks_max(&a->units, a->x.shape[0]), a->x.shape[2]);
         if (invar_tensor_present(&a->dweight))
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: block_sums: not beside dweight",
                               invar_op_name(op));

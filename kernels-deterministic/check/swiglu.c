@@ -16,7 +16,7 @@ invar_status invar_check_swiglu_fwd(const invar_device *dev, const invar_swiglu_
     INVAR_TRY(invar_check_like(op, "gate", &a->gate, "y", &a->y));
     INVAR_TRY(invar_check_like(op, "up", &a->up, "y", &a->y));
     if (invar_tensor_present(&a->y_q))
-        INVAR_CHECK_2D(op, a, y_q, INVAR_TYPES_QUANTISED, a->y.shape[0], a->y.shape[1]);
+        INVAR_CHECK_2D(op, a, y_q, INVAR_TYPES_QUANTIZED, a->y.shape[0], a->y.shape[1]);
     return INVAR_OK;
 }
 
@@ -24,8 +24,8 @@ static invar_status check_codes(invar_op op, const invar_swiglu_bwd_args *a)
 {
     if (!invar_tensor_present(&a->dgate_q) && !invar_tensor_present(&a->dup_q))
         return INVAR_OK;
-    INVAR_CHECK_2D(op, a, dgate_q, INVAR_TYPES_QUANTISED, a->dy.shape[0], a->dy.shape[1]);
-    INVAR_CHECK_2D(op, a, dup_q, INVAR_TYPES_QUANTISED, a->dy.shape[0], a->dy.shape[1]);
+    INVAR_CHECK_2D(op, a, dgate_q, INVAR_TYPES_QUANTIZED, a->dy.shape[0], a->dy.shape[1]);
+    INVAR_CHECK_2D(op, a, dup_q, INVAR_TYPES_QUANTIZED, a->dy.shape[0], a->dy.shape[1]);
     if (a->dup_q.dtype != a->dgate_q.dtype || a->dup_q.scale_rows != a->dgate_q.scale_rows)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: dgate_q and dup_q differ in their format",
                           invar_op_name(op));

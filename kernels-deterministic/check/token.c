@@ -23,7 +23,7 @@ invar_status invar_check_token_fold(const invar_device *dev, const invar_token_f
     invar_op op = INVAR_OP_TOKEN_FOLD;
 
     INVAR_TRY(invar_check_range(op, "tokens", (double)a->tokens, 0, (double)INT64_MAX));
-    INVAR_CHECK_2D(op, a, sums, INVAR_TYPE(F32), invar_token_blocks_of(&a->units, a->tokens),
+    INVAR_CHECK_2D(op, a, sums, INVAR_TYPE(F32), invar_token_blocks_max(&a->units, a->tokens),
                    INVAR_ANY);
     INVAR_CHECK_1D(op, a, out, INVAR_TYPE(F32), a->sums.shape[1]);
     return invar_check_segments(dev, op, "units", &a->units, a->tokens);

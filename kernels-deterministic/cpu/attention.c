@@ -27,8 +27,8 @@ static int64_t limit_of(int64_t count)
     return invar_attention_min(count > 0 ? count : INT64_MAX, INVAR_ATTENTION_FAR);
 }
 
-void invar_attention_form_init(invar_attention_form *out, const invar_tensor *q, int64_t kv_heads,
-                               const invar_attention_shape *shape)
+void invar_attention_params_init(invar_attention_params *out, const invar_tensor *q,
+                                 int64_t kv_heads, const invar_attention_shape *shape)
 {
     int64_t dim = q->shape[2];
     float scale = shape->scale != 0.0f ? shape->scale : (float)(1.0 / sqrt((double)dim));

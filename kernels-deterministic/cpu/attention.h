@@ -24,7 +24,7 @@ extern "C" {
 #define INVAR_ATTENTION_SCORES_SIZE (INVAR_ATTENTION_ROWS * INVAR_ATTENTION_BLOCK)
 
 /* The constants of one call. */
-typedef struct invar_attention_form {
+typedef struct invar_attention_params {
     invar_dtype dtype; /* storage */
     int64_t dim;       /* of a head */
     int64_t kv_heads;
@@ -35,10 +35,11 @@ typedef struct invar_attention_form {
     int64_t q_span;
     float scale;
     float c; /* scale * log2(e): scores become exponents of two */
-} invar_attention_form;
+} invar_attention_params;
 
-void invar_attention_form_init(invar_attention_form *out, const invar_tensor *q /* (T, HQ, D) */,
-                               int64_t kv_heads, const invar_attention_shape *shape);
+void invar_attention_params_init(invar_attention_params *out,
+                                 const invar_tensor *q /* (T, HQ, D) */, int64_t kv_heads,
+                                 const invar_attention_shape *shape);
 
 /* ---- who sees whom --------------------------------------------------------------------------- */
 
@@ -66,21 +67,23 @@ static inline invar_attention_range invar_attention_clip(int64_t begin, int64_t 
 }
 
 /* The first key that the query at `position` sees. */
-static inline int64_t invar_attention_first_key(const invar_attention_form *form, int64_t position)
+static inline int64_t invar_attention_first_key(const invar_attention_params *form,
+                                                int64_t position)
 {
     return position >= form->window ? position - form->window + 1 : 0;
 }
 
 /* Which of the `count` keys from `key` on the query at `position` sees. */
-static inline invar_attention_range
-invar_attention_keys(const invar_attention_form *form, int64_t position, int64_t key, int64_t count)
+static inline invar_attention_range invar_attention_keys(const invar_attention_params *form,
+                                                         int64_t position, int64_t key,
+                                                         int64_t count)
 {
     return invar_attention_clip(invar_attention_first_key(form, position), position + 1, key,
                                 count);
 }
 
 /* Which of the `count` queries from `position` on see `key`. */
-static inline invar_attention_range invar_attention_queries(const invar_attention_form *form,
+static inline invar_attention_range invar_attention_queries(const invar_attention_params *form,
                                                             int64_t key, int64_t position,
                                                             int64_t count)
 {
@@ -123,7 +126,7 @@ invar_tensor invar_attention_head_view(const invar_tensor *t, int64_t head, int6
  * ends. There is a slot for every tile, and some slots are empty.
  */
 typedef struct invar_attention_tiling {
-    const invar_segments *segments;
+    const invar_row_offsets *segments;
     int64_t per_row;
     int64_t size;
 } invar_attention_tiling;

@@ -57,7 +57,7 @@ typedef float partial_sum[2][INVAR_ATTENTION_HEADS_SIZE];
 typedef struct backward_job {
     const invar_device *dev;
     const invar_attention_bwd_args *args;
-    invar_attention_form form;
+    invar_attention_params form;
     invar_attention_tiling tiling;
     scratch *scratch;
     int32_t shards;       /* of query heads */
@@ -103,9 +103,9 @@ static void load_rows(const backward_tile *t)
         int64_t row = t->rows.row0 + invar_attention_position(&t->rows, r);
         int64_t head = invar_attention_head(&t->rows, r);
 
-        invar_row_load(&t->w->lse2[r], &a->lse2, row, head, 1);
-        invar_row_load(d_o, &a->d_o, row, head * dim, dim);
-        invar_row_load(o, &a->o, row, head * dim, dim);
+        invar_tensor_row_load(&t->w->lse2[r], &a->lse2, row, head, 1);
+        invar_tensor_row_load(d_o, &a->d_o, row, head * dim, dim);
+        invar_tensor_row_load(o, &a->o, row, head * dim, dim);
         for (int64_t d = 0; d < dim; d++)
             products[d] = d_o[d] * o[d];
         t->w->delta[r] = invar_reduce_f32(products, dim);
@@ -123,7 +123,7 @@ static void load_keys(backward_tile *t, int64_t key0, int64_t keys)
 }
 
 /* s becomes p. */
-static void weigh(float *s, int64_t count, const invar_attention_form *form,
+static void weigh(float *s, int64_t count, const invar_attention_params *form,
                   invar_numerics numerics, float lse2)
 {
     if (form->dtype == INVAR_DTYPE_BF16 && numerics == INVAR_NUMERICS_SM90) {
@@ -141,7 +141,7 @@ static void weigh(float *s, int64_t count, const invar_attention_form *form,
 /* p and ds of the tile, rounded to storage; +0 where a row does not see a key. Sets ranges. */
 static void differentiate(const backward_tile *t)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     scratch *w = t->w;
     int64_t rows = t->rows.count, keys = t->keys;
     invar_tensor q = invar_tensor_2d(w->q, form->dtype, rows, form->dim);
@@ -165,8 +165,8 @@ static void differentiate(const backward_tile *t)
             y[j] = x[j] * (y[j] - delta);
         clear(x + seen.end, keys - seen.end);
         clear(y + seen.end, keys - seen.end);
-        invar_row_store(&p, r, 0, keys, x);
-        invar_row_store(&ds, r, 0, keys, y);
+        invar_tensor_row_store(&p, r, 0, keys, x);
+        invar_tensor_row_store(&ds, r, 0, keys, y);
     }
 }
 
@@ -175,7 +175,7 @@ static void differentiate(const backward_tile *t)
 /* part = the chain of one block of keys. */
 static void query_block(backward_tile *t, int64_t key0, int64_t keys)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     scratch *w = t->w;
     int64_t rows = t->rows.count, count = rows * form->dim;
     invar_tensor ds = invar_tensor_2d(w->ds, form->dtype, rows, INVAR_ATTENTION_BLOCK);
@@ -190,7 +190,7 @@ static void query_block(backward_tile *t, int64_t key0, int64_t keys)
 
 static void query_tile(backward_tile *t)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     scratch *w = t->w;
     int64_t count = t->rows.count * form->dim;
     int64_t end = invar_attention_position(&t->rows, t->rows.count - 1) + 1;
@@ -215,8 +215,9 @@ static void query_tile(backward_tile *t)
         float *dq = w->total[0] + r * form->dim;
         for (int64_t d = 0; d < form->dim; d++)
             dq[d] *= form->scale;
-        invar_row_store(&t->job->args->dq, t->rows.row0 + invar_attention_position(&t->rows, r),
-                        invar_attention_head(&t->rows, r) * form->dim, form->dim, dq);
+        invar_tensor_row_store(&t->job->args->dq,
+                               t->rows.row0 + invar_attention_position(&t->rows, r),
+                               invar_attention_head(&t->rows, r) * form->dim, form->dim, dq);
     }
 }
 
@@ -245,7 +246,7 @@ static invar_status query_task(void *payload, int64_t task, int worker)
 /* The chains of the tile's keys continue over one tile of queries of one head. */
 static void key_queries(const backward_tile *t)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     scratch *w = t->w;
     int64_t rows = t->rows.count;
     invar_tensor q = invar_tensor_2d(w->q, form->dtype, rows, form->dim);
@@ -266,7 +267,7 @@ static void key_queries(const backward_tile *t)
 /* part = the chains of the tile's keys over the queries [begin, end) of these heads. */
 static void key_heads(backward_tile *t, int64_t begin, int64_t end, int64_t head, int64_t head_end)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     int64_t count = t->keys * form->dim;
 
     clear(t->w->part[0], count);
@@ -311,7 +312,7 @@ static void key_span(backward_tile *t, int64_t begin, int64_t end)
 
 static void key_block(backward_tile *t, int64_t length)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     int64_t dim = form->dim, count = t->keys * dim;
     // queries past `end` see none of these keys
     int64_t end = invar_attention_min(length, t->key0 + t->keys - 1 + form->window);
@@ -327,8 +328,8 @@ static void key_block(backward_tile *t, int64_t length)
 
         for (int64_t d = 0; d < dim; d++)
             dk[d] *= form->scale;
-        invar_row_store(&t->job->args->dk, row, first, dim, dk);
-        invar_row_store(&t->job->args->dv, row, first, dim, dv);
+        invar_tensor_row_store(&t->job->args->dk, row, first, dim, dk);
+        invar_tensor_row_store(&t->job->args->dv, row, first, dim, dv);
     }
 }
 
@@ -374,7 +375,7 @@ invar_status invar_cpu_attention_bwd(const invar_device *dev, const invar_attent
     backward_job job = {.dev = dev, .args = a, .scratch = workspace, .shards = shards_of(a)};
 
     job.partial = (partial_sum *)(job.scratch + invar_pool_threads(dev->pool));
-    invar_attention_form_init(&job.form, &a->q, a->k.shape[1], &a->shape);
+    invar_attention_params_init(&job.form, &a->q, a->k.shape[1], &a->shape);
     job.tiling = (invar_attention_tiling){&a->samples, job.form.group, INVAR_ATTENTION_ROWS};
     INVAR_TRY(invar_pool_run(dev->pool, invar_attention_slots(&job.tiling) * job.form.kv_heads,
                              query_task, &job));

@@ -63,15 +63,15 @@ typedef struct scratch {
 
 typedef struct forward_job {
     const invar_device *dev;
-    invar_attention_form form;
+    invar_attention_params form;
     const invar_tensor *o;
     const invar_tensor *lse2; /* NULL: not wanted */
     const invar_tensor *q;
     const invar_tensor *k; /* (T, HKV, D), or pages */
     const invar_tensor *v;
-    const invar_tensor *pages;     /* NULL: k and v are packed like q */
-    const invar_segments *samples; /* query rows of each sequence */
-    const int64_t *lengths;        /* keys of each sequence; NULL: as many as query rows */
+    const invar_tensor *pages;        /* NULL: k and v are packed like q */
+    const invar_row_offsets *samples; /* query rows of each sequence */
+    const int64_t *lengths;           /* keys of each sequence; NULL: as many as query rows */
     invar_attention_tiling tiling;
     scratch *scratch;
 } forward_job;
@@ -160,7 +160,7 @@ static float largest(const float *s, int64_t count)
 }
 
 /* s becomes p. */
-static void weigh(float *s, int64_t count, const invar_attention_form *form,
+static void weigh(float *s, int64_t count, const invar_attention_params *form,
                   invar_numerics numerics, float m)
 {
     if (form->dtype == INVAR_DTYPE_BF16 && numerics == INVAR_NUMERICS_SM90) {
@@ -177,7 +177,7 @@ static void weigh(float *s, int64_t count, const invar_attention_form *form,
 
 /* Takes `count` scores, whole LANES, into the softmax of a row: s becomes p, o is rescaled. */
 static void take_scores(running *state, float *s, float *o, int64_t count,
-                        const invar_attention_form *form, invar_numerics numerics)
+                        const invar_attention_params *form, invar_numerics numerics)
 {
     float m = invar_softmax_reference(state->m, largest(s, count) * form->c);
     float alpha = invar_exp2s(state->m - m);
@@ -196,7 +196,7 @@ static void take_scores(running *state, float *s, float *o, int64_t count,
 /* One block of keys for all rows of the tile. */
 static void take_block(const forward_tile *t, int64_t key0, int64_t count)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     const invar_device *dev = t->job->dev;
     scratch *w = t->w;
     int64_t rows = t->rows.count, padded = (count + LANES - 1) / LANES * LANES;
@@ -219,7 +219,7 @@ static void take_block(const forward_tile *t, int64_t key0, int64_t count)
             mask(s, range, padded);
             take_scores(&w->running[r], s, w->o + r * form->dim, padded, form, dev->numerics);
         }
-        invar_row_store(&p, r, 0, count, s);
+        invar_tensor_row_store(&p, r, 0, count, s);
     }
     invar_attention_sum_run(w->o, dev, &sum, w->spare, w->chain);
 }
@@ -255,7 +255,7 @@ static void merge_row(merged *total, float *total_o, running *state, const float
 /* Ends the span that starts at key0: rows that see one of its keys merge it, all begin anew. */
 static void close_span(const forward_tile *t, int64_t key0)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     scratch *w = t->w;
 
     for (int64_t r = 0; r < t->rows.count; r++) {
@@ -283,17 +283,17 @@ static void store(const forward_tile *t)
 
         for (int64_t d = 0; d < dim; d++)
             o[d] = o[d] / total->l + 0.0f; // -0 becomes +0
-        invar_row_store(job->o, row, head * dim, dim, o);
+        invar_tensor_row_store(job->o, row, head * dim, dim, o);
         if (job->lse2) {
             float lse2 = fmaf(invar_log(total->l), LOG2E, total->m);
-            invar_row_store(job->lse2, row, head, 1, &lse2);
+            invar_tensor_row_store(job->lse2, row, head, 1, &lse2);
         }
     }
 }
 
 static void run_tile(const forward_tile *t)
 {
-    const invar_attention_form *form = &t->job->form;
+    const invar_attention_params *form = &t->job->form;
     int64_t end = invar_attention_position(&t->rows, t->rows.count - 1) + 1;
     int64_t first = invar_attention_first_key(form, invar_attention_position(&t->rows, 0));
 
@@ -365,7 +365,7 @@ invar_status invar_cpu_attention_fwd(const invar_device *dev, const invar_attent
                        .v = &a->v,
                        .samples = &a->samples};
 
-    invar_attention_form_init(&job.form, &a->q, a->k.shape[1], &a->shape);
+    invar_attention_params_init(&job.form, &a->q, a->k.shape[1], &a->shape);
     return run_forward(&job, workspace);
 }
 
@@ -388,7 +388,7 @@ invar_status invar_cpu_attention_paged(const invar_device *dev, const invar_atte
                        .samples = &a->rows,
                        .lengths = a->lengths};
 
-    invar_attention_form_init(&job.form, &a->q, a->cache.k.shape[2], &a->shape);
+    invar_attention_params_init(&job.form, &a->q, a->cache.k.shape[2], &a->shape);
     return run_forward(&job, workspace);
 }
 

@@ -14,7 +14,7 @@
 
 #define INVAR_CHUNK 256
 
-static inline int64_t invar_chunks_of(int64_t vocabulary)
+static inline int64_t invar_softmax_chunk_count(int64_t vocabulary)
 {
     return (vocabulary + INVAR_CHUNK - 1) / INVAR_CHUNK;
 }
@@ -23,7 +23,7 @@ static inline int64_t invar_chunks_of(int64_t vocabulary)
  * The maximum of the first `count` values, at least one; others may be overwritten. It is the same
  * in every order; folding by halves lets the compiler use vectors.
  */
-static inline float invar_chunk_largest(float *z /* (INVAR_CHUNK) */, int64_t count)
+static inline float invar_softmax_chunk_max(float *z /* (INVAR_CHUNK) */, int64_t count)
 {
     float lane[INVAR_CHUNK / 2];
 

@@ -3,7 +3,7 @@
  *
  * Contract (rev 1), base/hash.h and docs/arithmetic.md: canonical bytes are the rows of index 0
  * without what lies between them. Row i of n is in logical shard floor(i V / n); with cuts a shard
- * is a piece, of some rows or of some columns. A quantised tensor gives the tree two shards for
+ * is a piece, of some rows or of some columns. A quantized tensor gives the tree two shards for
  * each logical one: its data, then its scales.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -24,14 +24,14 @@ static int64_t tree_shards(const invar_tensor *x, int64_t shards)
 }
 
 /* How tensor i is cut: its own way, or into the shards of all. What is not is one, also a stack. */
-static invar_cut cut_of(const invar_hash_tree_args *a, int64_t i)
+static invar_logical_split cut_of(const invar_hash_tree_args *a, int64_t i)
 {
     if (a->cuts && a->cuts[i].pieces > 1)
         return a->cuts[i];
-    return (invar_cut){.pieces = a->shards, .atom = 1, .stack = 1};
+    return (invar_logical_split){.pieces = a->shards, .atom = 1, .stack = 1};
 }
 
-static int64_t logical_shards(const invar_cut *cut)
+static int64_t logical_shards(const invar_logical_split *cut)
 {
     return cut->pieces * cut->stack;
 }
@@ -75,7 +75,7 @@ static void add_columns(invar_tree_input *in, invar_tree_shard *shards, const in
 }
 
 /* The shards of the tree, into room for tree_shards of them. */
-static invar_tree_input tree_input(const invar_tensor *x, const invar_cut *cut,
+static invar_tree_input tree_input(const invar_tensor *x, const invar_logical_split *cut,
                                    invar_tree_shard *shards)
 {
     invar_tree_input in = {shards, 0};
@@ -109,7 +109,7 @@ size_t invar_cpu_hash_tree_workspace(const invar_device *dev, const invar_hash_t
 
     (void)dev;
     for (int64_t i = 0; i < a->count; i++) {
-        invar_cut cut = cut_of(a, i);
+        invar_logical_split cut = cut_of(a, i);
         size_t shards = (size_t)tree_shards(&a->x[i], logical_shards(&cut));
         size_t bytes = shards * (sizeof(invar_tree_shard) + sizeof(int64_t)) +
                        most_leaves(&a->x[i], logical_shards(&cut)) * sizeof(invar_digest);
@@ -122,7 +122,7 @@ invar_status invar_cpu_hash_tree(const invar_device *dev, const invar_hash_tree_
                                  void *workspace)
 {
     for (int64_t i = 0; i < a->count; i++) {
-        invar_cut cut = cut_of(a, i);
+        invar_logical_split cut = cut_of(a, i);
         invar_tree_input in = tree_input(&a->x[i], &cut, workspace);
         INVAR_TRY(invar_tree_hash_with(&a->digest[i], dev->pool, &in,
                                        (invar_tree_shard *)workspace + in.n_shards));

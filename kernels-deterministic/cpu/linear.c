@@ -42,7 +42,7 @@ static void add_bias(float *acc, const invar_chain_range *r, const invar_tensor 
 {
     float values[INVAR_CHAIN_TILE_N];
 
-    invar_row_load(values, bias, 0, r->col0, r->cols);
+    invar_tensor_row_load(values, bias, 0, r->col0, r->cols);
     for (int64_t i = 0; i < r->rows; i++)
         for (int64_t j = 0; j < r->cols; j++)
             acc[i * r->cols + j] += values[j];
@@ -52,7 +52,7 @@ static void store_tile(const invar_tensor *t, int64_t row0, const invar_chain_ra
                        const float *acc)
 {
     for (int64_t i = 0; i < r->rows; i++)
-        invar_row_store(t, row0 + r->row0 + i, r->col0, r->cols, acc + i * r->cols);
+        invar_tensor_row_store(t, row0 + r->row0 + i, r->col0, r->cols, acc + i * r->cols);
 }
 
 /* To what store_tile has stored, as `add` would do it. */
@@ -63,11 +63,11 @@ static void add_residual(const invar_tensor *t, const invar_tensor *residual, in
 
     for (int64_t i = 0; i < r->rows; i++) {
         int64_t row = row0 + r->row0 + i;
-        invar_row_load(sum, residual, row, r->col0, r->cols);
-        invar_row_load(y, t, row, r->col0, r->cols);
+        invar_tensor_row_load(sum, residual, row, r->col0, r->cols);
+        invar_tensor_row_load(y, t, row, r->col0, r->cols);
         for (int64_t j = 0; j < r->cols; j++)
             sum[j] += y[j];
-        invar_row_store(t, row, r->col0, r->cols, sum);
+        invar_tensor_row_store(t, row, r->col0, r->cols, sum);
     }
 }
 
@@ -87,12 +87,12 @@ static void gate_tile(const invar_tensor *act, int64_t row0, const invar_chain_r
             memcpy(to[side], from[side], (size_t)r->cols * sizeof **to);
             if (!bf16)
                 continue;
-            invar_row_store(&line, 0, 0, r->cols, from[side]);
-            invar_row_load(to[side], &line, 0, 0, r->cols);
+            invar_tensor_row_store(&line, 0, 0, r->cols, from[side]);
+            invar_tensor_row_load(to[side], &line, 0, 0, r->cols);
         }
         for (int64_t j = 0; j < r->cols; j++)
             u[j] = invar_silu(g[j]) * u[j];
-        invar_row_store(act, row0 + r->row0 + i, r->col0, r->cols, u);
+        invar_tensor_row_store(act, row0 + r->row0 + i, r->col0, r->cols, u);
     }
 }
 
@@ -330,7 +330,7 @@ static invar_status weight_grad(const invar_device *dev, const weight_grad_job *
     return invar_chain_grid_run(dev, &grid, workspace);
 }
 
-static int64_t unit_after(const invar_segments *units, int64_t token)
+static int64_t unit_after(const invar_row_offsets *units, int64_t token)
 {
     int64_t low = 0, high = units->count - 1;
 
@@ -367,7 +367,7 @@ invar_status invar_cpu_linear_dw(const invar_device *dev, const invar_linear_dw_
 
 /* A unit of an expert ends where the tokens of its rows leave the unit. */
 typedef struct expert_rule {
-    const invar_segments *units;
+    const invar_row_offsets *units;
     const int32_t *row_token;
     int64_t end;
 } expert_rule;

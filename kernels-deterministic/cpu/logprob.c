@@ -64,7 +64,7 @@ static chunk_sums sums_in(void *scratch, int64_t chunks)
 
 static size_t sums_bytes(int64_t vocabulary)
 {
-    return 3 * (size_t)invar_chunks_of(vocabulary) * sizeof(float);
+    return 3 * (size_t)invar_softmax_chunk_count(vocabulary) * sizeof(float);
 }
 
 static void set_sum(const chunk_sums *sums, int64_t chunk, const chunk_sum *sum)
@@ -83,7 +83,7 @@ static chunk_sum sum_chunk(const float *row, int64_t c, int64_t vocabulary, floa
 
     for (int64_t i = 0; i < count; i++)
         z[i] = logits[i] * inverse;
-    largest = invar_chunk_largest(z, count);
+    largest = invar_softmax_chunk_max(z, count);
     for (int64_t i = 0; i < count; i++) {
         z[i] -= largest;
         e[i] = invar_exp(z[i]);
@@ -128,7 +128,7 @@ static void logprob_token(const void *payload, int64_t token, void *scratch)
     int64_t vocabulary = a->logits.shape[1];
     int32_t target = ((const int32_t *)a->targets.data)[token];
     float inverse = 1.0f / a->temperature;
-    chunk_sums sums = sums_in(scratch, invar_chunks_of(vocabulary));
+    chunk_sums sums = sums_in(scratch, invar_softmax_chunk_count(vocabulary));
 
     for (int64_t c = 0; c < sums.count; c++) {
         chunk_sum sum = sum_chunk(logits, c, vocabulary, inverse);
@@ -139,15 +139,16 @@ static void logprob_token(const void *payload, int64_t token, void *scratch)
 
 size_t invar_cpu_logprob_fwd_workspace(const invar_device *dev, const invar_logprob_fwd_args *a)
 {
-    return invar_rows_workspace(dev, sums_bytes(a->logits.shape[1]));
+    return invar_row_parallel_workspace(dev, sums_bytes(a->logits.shape[1]));
 }
 
 invar_status invar_cpu_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a,
                                    void *workspace)
 {
-    invar_row_job job = {a->logits.shape[0], 1, sums_bytes(a->logits.shape[1]), logprob_token, a};
+    invar_row_parallel_job job = {a->logits.shape[0], 1, sums_bytes(a->logits.shape[1]),
+                                  logprob_token, a};
 
-    return invar_rows_run(dev, &job, workspace);
+    return invar_row_parallel_run(dev, &job, workspace);
 }
 
 /* ---- forward, by parts of the vocabulary ----------------------------------------------------- */
@@ -164,7 +165,7 @@ static void sum_token(const void *payload, int64_t token, void *scratch)
     (void)scratch;
     for (int64_t c = 0; c < last / 3; c++) {
         chunk_sum sum = {0};
-        if (c < invar_chunks_of(vocabulary))
+        if (c < invar_softmax_chunk_count(vocabulary))
             sum = sum_chunk(logits, c, vocabulary, inverse);
         memcpy(row + 3 * c, &sum, sizeof sum);
     }
@@ -180,9 +181,9 @@ size_t invar_cpu_logprob_sum_workspace(const invar_device *dev, const invar_logp
 invar_status invar_cpu_logprob_sum(const invar_device *dev, const invar_logprob_sum_args *a,
                                    void *workspace)
 {
-    invar_row_job job = {a->logits.shape[0], 1, 0, sum_token, a};
+    invar_row_parallel_job job = {a->logits.shape[0], 1, 0, sum_token, a};
 
-    return invar_rows_run(dev, &job, workspace);
+    return invar_row_parallel_run(dev, &job, workspace);
 }
 
 /* The token's row in a part. */
@@ -195,7 +196,7 @@ static void join_token(const void *payload, int64_t token, void *scratch)
 {
     const invar_logprob_join_args *a = payload;
     const results out = {&a->logp, &a->entropy, &a->max, &a->logsum};
-    chunk_sums sums = sums_in(scratch, invar_chunks_of(a->vocabulary));
+    chunk_sums sums = sums_in(scratch, invar_softmax_chunk_count(a->vocabulary));
     int64_t target = ((const int32_t *)a->targets.data)[token] / CHUNK;
     float logit = 0.0f;
 
@@ -216,15 +217,15 @@ static void join_token(const void *payload, int64_t token, void *scratch)
 
 size_t invar_cpu_logprob_join_workspace(const invar_device *dev, const invar_logprob_join_args *a)
 {
-    return invar_rows_workspace(dev, sums_bytes(a->vocabulary));
+    return invar_row_parallel_workspace(dev, sums_bytes(a->vocabulary));
 }
 
 invar_status invar_cpu_logprob_join(const invar_device *dev, const invar_logprob_join_args *a,
                                     void *workspace)
 {
-    invar_row_job job = {a->targets.shape[0], 1, sums_bytes(a->vocabulary), join_token, a};
+    invar_row_parallel_job job = {a->targets.shape[0], 1, sums_bytes(a->vocabulary), join_token, a};
 
-    return invar_rows_run(dev, &job, workspace);
+    return invar_row_parallel_run(dev, &job, workspace);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -252,7 +253,7 @@ static void logprob_piece_back(const void *payload, int64_t token, int64_t first
     }
     for (int64_t i = 0; i < count; i++)
         g[i] *= inverse;
-    invar_row_store(&a->dlogits, token, first, count, g);
+    invar_tensor_row_store(&a->dlogits, token, first, count, g);
 }
 
 size_t invar_cpu_logprob_bwd_workspace(const invar_device *dev, const invar_logprob_bwd_args *a)
@@ -265,5 +266,6 @@ invar_status invar_cpu_logprob_bwd(const invar_device *dev, const invar_logprob_
                                    void *workspace)
 {
     (void)workspace;
-    return invar_pieces_run(dev, a->logits.shape[0], a->logits.shape[1], logprob_piece_back, a);
+    return invar_elementwise_run(dev, a->logits.shape[0], a->logits.shape[1], logprob_piece_back,
+                                 a);
 }

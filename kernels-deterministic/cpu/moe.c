@@ -152,15 +152,16 @@ static size_t route_scratch(const invar_moe_route_fwd_args *a)
 
 size_t invar_cpu_moe_route_fwd_workspace(const invar_device *dev, const invar_moe_route_fwd_args *a)
 {
-    return invar_rows_workspace(dev, route_scratch(a));
+    return invar_row_parallel_workspace(dev, route_scratch(a));
 }
 
 invar_status invar_cpu_moe_route_fwd(const invar_device *dev, const invar_moe_route_fwd_args *a,
                                      void *workspace)
 {
-    invar_row_job job = {a->logits.shape[0], TOKENS_PER_TASK, route_scratch(a), route_token, a};
+    invar_row_parallel_job job = {a->logits.shape[0], TOKENS_PER_TASK, route_scratch(a),
+                                  route_token, a};
 
-    return invar_rows_run(dev, &job, workspace);
+    return invar_row_parallel_run(dev, &job, workspace);
 }
 
 /* dscores[s] = the gradient of the score of slot s. */
@@ -205,7 +206,7 @@ static void route_token_back(const void *payload, int64_t token, void *scratch)
         for (int64_t s = 0; s < slots; s++)
             dlogits[ids[s]] = scores[ids[s]] * (dscores[s] - mean);
     }
-    invar_row_store(&a->dlogits, token, 0, experts, dlogits);
+    invar_tensor_row_store(&a->dlogits, token, 0, experts, dlogits);
 }
 
 static size_t route_back_scratch(const invar_moe_route_bwd_args *a)
@@ -215,16 +216,16 @@ static size_t route_back_scratch(const invar_moe_route_bwd_args *a)
 
 size_t invar_cpu_moe_route_bwd_workspace(const invar_device *dev, const invar_moe_route_bwd_args *a)
 {
-    return invar_rows_workspace(dev, route_back_scratch(a));
+    return invar_row_parallel_workspace(dev, route_back_scratch(a));
 }
 
 invar_status invar_cpu_moe_route_bwd(const invar_device *dev, const invar_moe_route_bwd_args *a,
                                      void *workspace)
 {
-    invar_row_job job = {a->scores.shape[0], TOKENS_PER_TASK, route_back_scratch(a),
-                         route_token_back, a};
+    invar_row_parallel_job job = {a->scores.shape[0], TOKENS_PER_TASK, route_back_scratch(a),
+                                  route_token_back, a};
 
-    return invar_rows_run(dev, &job, workspace);
+    return invar_row_parallel_run(dev, &job, workspace);
 }
 
 /* ---- plan ------------------------------------------------------------------------------------ */
@@ -286,7 +287,7 @@ invar_status invar_cpu_moe_gather_fwd(const invar_device *dev, const invar_moe_g
                                       void *workspace)
 {
     (void)workspace;
-    return invar_pieces_run(dev, a->out.shape[0], a->out.shape[1], gather_piece, a);
+    return invar_elementwise_run(dev, a->out.shape[0], a->out.shape[1], gather_piece, a);
 }
 
 /* ---- combine, and the backward of gather ----------------------------------------------------- */
@@ -307,21 +308,21 @@ static void combine_piece(const void *payload, int64_t token, int64_t first, int
 
     for (int64_t s = 0; s < a->slot_row.shape[1]; s++) {
         float weight = weights ? weights[s] : 1.0f;
-        invar_row_load(line, &a->y, rows[s], first, count);
+        invar_tensor_row_load(line, &a->y, rows[s], first, count);
         for (int64_t i = 0; i < count; i++)
             acc[i] = fmaf(weight, line[i], acc[i]);
     }
     if (invar_tensor_present(&a->shared)) {
-        invar_row_load(line, &a->shared, token, first, count);
+        invar_tensor_row_load(line, &a->shared, token, first, count);
         for (int64_t i = 0; i < count; i++)
             acc[i] += line[i];
     }
-    invar_row_store(&a->out, token, first, count, acc);
+    invar_tensor_row_store(&a->out, token, first, count, acc);
 }
 
 static invar_status combine(const invar_device *dev, const invar_moe_combine_fwd_args *a)
 {
-    return invar_pieces_run(dev, a->out.shape[0], a->out.shape[1], combine_piece, a);
+    return invar_elementwise_run(dev, a->out.shape[0], a->out.shape[1], combine_piece, a);
 }
 
 size_t invar_cpu_moe_combine_fwd_workspace(const invar_device *dev,
@@ -364,15 +365,15 @@ static void combine_token_back(const void *payload, int64_t token, void *scratch
     const int32_t *rows = i32_row(&a->slot_row, token);
     float *dweights = f32_row(&a->dweights, token), *dout = scratch, *line = dout + columns;
 
-    invar_row_load(dout, &a->dout, token, 0, columns);
+    invar_tensor_row_load(dout, &a->dout, token, 0, columns);
     for (int64_t s = 0; s < slots; s++) {
-        invar_row_load(line, &a->y, rows[s], 0, columns);
+        invar_tensor_row_load(line, &a->y, rows[s], 0, columns);
         for (int64_t i = 0; i < columns; i++)
             line[i] *= dout[i];
         dweights[s] = invar_reduce_f32(line, columns);
         for (int64_t i = 0; i < columns; i++)
             line[i] = weights[s] * dout[i];
-        invar_row_store(&a->dy, rows[s], 0, columns, line);
+        invar_tensor_row_store(&a->dy, rows[s], 0, columns, line);
     }
 }
 
@@ -384,17 +385,18 @@ static size_t combine_back_scratch(const invar_moe_combine_bwd_args *a)
 size_t invar_cpu_moe_combine_bwd_workspace(const invar_device *dev,
                                            const invar_moe_combine_bwd_args *a)
 {
-    return invar_rows_workspace(dev, combine_back_scratch(a)) + seen_bytes(&a->slot_row);
+    return invar_row_parallel_workspace(dev, combine_back_scratch(a)) + seen_bytes(&a->slot_row);
 }
 
 invar_status invar_cpu_moe_combine_bwd(const invar_device *dev, const invar_moe_combine_bwd_args *a,
                                        void *workspace)
 {
-    invar_row_job job = {a->dout.shape[0], TOKENS_PER_TASK, combine_back_scratch(a),
-                         combine_token_back, a};
-    uint8_t *seen = (uint8_t *)workspace + invar_rows_workspace(dev, combine_back_scratch(a));
+    invar_row_parallel_job job = {a->dout.shape[0], TOKENS_PER_TASK, combine_back_scratch(a),
+                                  combine_token_back, a};
+    uint8_t *seen =
+        (uint8_t *)workspace + invar_row_parallel_workspace(dev, combine_back_scratch(a));
 
     INVAR_TRY(
         invar_check_permutation(dev, INVAR_OP_MOE_COMBINE_BWD, "slot_row", &a->slot_row, seen));
-    return invar_rows_run(dev, &job, workspace);
+    return invar_row_parallel_run(dev, &job, workspace);
 }

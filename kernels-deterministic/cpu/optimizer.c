@@ -95,9 +95,9 @@ static invar_status sum_all(const invar_device *dev, const invar_grad_norm_args 
 {
     for (int64_t i = 0; i < a->count; i++) {
         norm_job job = {&a->grads[i], sums + a->count};
-        invar_row_job rows = {chunks(job.grad), CHUNKS_PER_TASK, 0, sum_squares, &job};
+        invar_row_parallel_job rows = {chunks(job.grad), CHUNKS_PER_TASK, 0, sum_squares, &job};
 
-        INVAR_TRY(invar_rows_run(dev, &rows, NULL));
+        INVAR_TRY(invar_row_parallel_run(dev, &rows, NULL));
         // for one chunk as well: REDUCE of a single value is that value
         sums[i] = invar_reduce_f32(job.sums, rows.rows);
     }
@@ -149,7 +149,7 @@ static void adamw_piece(const void *payload, int64_t row, int64_t first, int64_t
         master[i] = invar_fmaf(-lr, invar_fmaf(decay, master[i], update), master[i]);
     }
     if (invar_tensor_present(&a->weight))
-        invar_row_store(&a->weight, row, first, count, master);
+        invar_tensor_row_store(&a->weight, row, first, count, master);
 }
 
 /* One of the tensors whose digests are wanted. */
@@ -176,7 +176,7 @@ size_t invar_cpu_adamw_workspace(const invar_device *dev, const invar_adamw_args
 
 invar_status invar_cpu_adamw(const invar_device *dev, const invar_adamw_args *a, void *workspace)
 {
-    INVAR_TRY(invar_pieces_run(dev, 1, a->master.shape[0], adamw_piece, a));
+    INVAR_TRY(invar_elementwise_run(dev, 1, a->master.shape[0], adamw_piece, a));
     for (int64_t i = 0; i < a->tensors; i++) {
         invar_tensor x = tensor_of(a, i);
         INVAR_TRY(invar_cpu_hash_tree(

@@ -14,7 +14,7 @@
 typedef struct piece_job {
     int64_t cols;
     int64_t across; /* pieces of a row */
-    invar_piece run;
+    invar_elementwise_fn run;
     const void *payload;
 } piece_job;
 
@@ -27,11 +27,11 @@ static void run_piece(const void *payload, int64_t piece, void *scratch)
     job->run(job->payload, piece / job->across, first, left < INVAR_PIECE ? left : INVAR_PIECE);
 }
 
-invar_status invar_pieces_run(const invar_device *dev, int64_t rows, int64_t cols, invar_piece run,
-                              const void *payload)
+invar_status invar_elementwise_run(const invar_device *dev, int64_t rows, int64_t cols,
+                                   invar_elementwise_fn run, const void *payload)
 {
     piece_job job = {cols, (cols + INVAR_PIECE - 1) / INVAR_PIECE, run, payload};
-    invar_row_job pieces = {rows * job.across, PIECES_PER_TASK, 0, run_piece, &job};
+    invar_row_parallel_job pieces = {rows * job.across, PIECES_PER_TASK, 0, run_piece, &job};
 
-    return invar_rows_run(dev, &pieces, NULL);
+    return invar_row_parallel_run(dev, &pieces, NULL);
 }

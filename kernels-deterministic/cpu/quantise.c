@@ -44,67 +44,67 @@ typedef struct block {
     int64_t at;
 } block;
 
-static void quantise_fp8(const invar_quantise_args *a, const block *b)
+static void quantize_fp8(const invar_quantize_args *a, const block *b)
 {
     float x[INVAR_FP8_BLOCK], amax = 0.0f, s;
 
     for (int64_t r = b->rows.first; r < b->rows.first + b->rows.rows; r++) {
-        invar_row_load(x, &a->x, r, b->first, b->cols);
+        invar_tensor_row_load(x, &a->x, r, b->first, b->cols);
         amax = block_amax(x, b->cols, amax);
     }
     s = ((float *)a->q.scale)[b->at] = invar_fp8_block_scale(amax);
     for (int64_t r = b->rows.first; r < b->rows.first + b->rows.rows; r++) {
         uint8_t *q = (uint8_t *)a->q.data + r * a->q.row_stride + b->first;
-        invar_row_load(x, &a->x, r, b->first, b->cols);
+        invar_tensor_row_load(x, &a->x, r, b->first, b->cols);
         for (int64_t i = 0; i < b->cols; i++)
-            q[i] = invar_fp8_block_quantise(x[i], s);
+            q[i] = invar_fp8_block_quantize(x[i], s);
     }
 }
 
-static void quantise_mxfp8(const invar_quantise_args *a, const block *b)
+static void quantize_mxfp8(const invar_quantize_args *a, const block *b)
 {
     uint8_t *q = (uint8_t *)a->q.data + b->rows.first * a->q.row_stride + b->first, s;
     float x[INVAR_MX_BLOCK];
 
-    invar_row_load(x, &a->x, b->rows.first, b->first, b->cols);
+    invar_tensor_row_load(x, &a->x, b->rows.first, b->first, b->cols);
     s = ((uint8_t *)a->q.scale)[b->at] = invar_e8m0_from_amax(block_amax(x, b->cols, 0.0f));
     for (int64_t i = 0; i < b->cols; i++)
-        q[i] = invar_mx_quantise(x[i], s);
+        q[i] = invar_mx_quantize(x[i], s);
 }
 
-static void quantise_int4(const invar_quantise_args *a, const block *b)
+static void quantize_int4(const invar_quantize_args *a, const block *b)
 {
     uint8_t *packed = (uint8_t *)a->q.data + (b->rows.first * a->q.row_stride + b->first) / 2;
     float x[INVAR_INT4_BLOCK];
     uint16_t s;
 
-    invar_row_load(x, &a->x, b->rows.first, b->first, b->cols);
+    invar_tensor_row_load(x, &a->x, b->rows.first, b->first, b->cols);
     s = ((uint16_t *)a->q.scale)[b->at] = invar_int4_scale(block_amax(x, b->cols, 0.0f));
     for (int64_t i = 0; i < b->cols; i += 2)
         packed[i / 2] =
-            invar_int4_pack(invar_int4_quantise(x[i], s), invar_int4_quantise(x[i + 1], s));
+            invar_int4_pack(invar_int4_quantize(x[i], s), invar_int4_quantize(x[i + 1], s));
 }
 
-typedef void (*block_fn)(const invar_quantise_args *a, const block *b);
+typedef void (*block_fn)(const invar_quantize_args *a, const block *b);
 
 static const block_fn formats[INVAR_DTYPE_COUNT] = {
-    [INVAR_DTYPE_FP8] = quantise_fp8,
-    [INVAR_DTYPE_MXFP8] = quantise_mxfp8,
-    [INVAR_DTYPE_INT4] = quantise_int4,
+    [INVAR_DTYPE_FP8] = quantize_fp8,
+    [INVAR_DTYPE_MXFP8] = quantize_mxfp8,
+    [INVAR_DTYPE_INT4] = quantize_int4,
 };
 
 static void round_piece(const void *payload, int64_t row, int64_t first, int64_t count)
 {
-    const invar_quantise_args *a = payload;
+    const invar_quantize_args *a = payload;
 
-    invar_row_store(&a->q, row, first, count,
-                    (const float *)a->x.data + row * a->x.row_stride + first);
+    invar_tensor_row_store(&a->q, row, first, count,
+                           (const float *)a->x.data + row * a->x.row_stride + first);
 }
 
 /* The rows that share scales. */
-static void quantise_band(const void *payload, int64_t band, void *scratch)
+static void quantize_band(const void *payload, int64_t band, void *scratch)
 {
-    const invar_quantise_args *a = payload;
+    const invar_quantize_args *a = payload;
     int64_t width = invar_dtype_scale_block(a->q.dtype), cols = a->q.shape[1];
     block b = {.rows = invar_tensor_band(&a->q, band),
                .at = band * invar_tensor_scale_blocks(&a->q)};
@@ -116,50 +116,50 @@ static void quantise_band(const void *payload, int64_t band, void *scratch)
     }
 }
 
-size_t invar_cpu_quantise_workspace(const invar_device *dev, const invar_quantise_args *a)
+size_t invar_cpu_quantize_workspace(const invar_device *dev, const invar_quantize_args *a)
 {
     (void)dev, (void)a;
     return 0;
 }
 
-invar_status invar_cpu_quantise(const invar_device *dev, const invar_quantise_args *a,
+invar_status invar_cpu_quantize(const invar_device *dev, const invar_quantize_args *a,
                                 void *workspace)
 {
-    invar_row_job bands = {0, 1, 0, quantise_band, a};
+    invar_row_parallel_job bands = {0, 1, 0, quantize_band, a};
 
     if (a->q.dtype == INVAR_DTYPE_BF16)
-        return invar_pieces_run(dev, a->q.shape[0], a->q.shape[1], round_piece, a);
+        return invar_elementwise_run(dev, a->q.shape[0], a->q.shape[1], round_piece, a);
     bands.rows = invar_tensor_bands(&a->q);
-    return invar_rows_run(dev, &bands, workspace);
+    return invar_row_parallel_run(dev, &bands, workspace);
 }
 
 /* ---- back ------------------------------------------------------------------------------------ */
 
-static void dequantise_piece(const void *payload, int64_t row, int64_t first, int64_t count)
+static void dequantize_piece(const void *payload, int64_t row, int64_t first, int64_t count)
 {
-    const invar_dequantise_args *a = payload;
+    const invar_dequantize_args *a = payload;
     float x[INVAR_PIECE];
 
-    invar_row_load(x, &a->q, row, first, count);
+    invar_tensor_row_load(x, &a->q, row, first, count);
     if (a->q.dtype == INVAR_DTYPE_FP8) {
         for (int64_t at = 0; at < count; at += INVAR_FP8_BLOCK) {
-            float scale = invar_row_fp8_scale(&a->q, row, first + at);
+            float scale = invar_tensor_row_fp8_scale(&a->q, row, first + at);
             for (int64_t i = at; i < at + INVAR_FP8_BLOCK && i < count; i++)
                 x[i] *= scale;
         }
     }
-    invar_row_store(&a->x, row, first, count, x);
+    invar_tensor_row_store(&a->x, row, first, count, x);
 }
 
-size_t invar_cpu_dequantise_workspace(const invar_device *dev, const invar_dequantise_args *a)
+size_t invar_cpu_dequantize_workspace(const invar_device *dev, const invar_dequantize_args *a)
 {
     (void)dev, (void)a;
     return 0;
 }
 
-invar_status invar_cpu_dequantise(const invar_device *dev, const invar_dequantise_args *a,
+invar_status invar_cpu_dequantize(const invar_device *dev, const invar_dequantize_args *a,
                                   void *workspace)
 {
     (void)workspace;
-    return invar_pieces_run(dev, a->x.shape[0], a->x.shape[1], dequantise_piece, a);
+    return invar_elementwise_run(dev, a->x.shape[0], a->x.shape[1], dequantize_piece, a);
 }

@@ -51,28 +51,28 @@ static void forward_head(const void *payload, int64_t head, void *scratch)
     int64_t token = head / heads, first = head % heads * n;
     float *x = scratch, *y = x + n, *weight = y + n, rstd;
 
-    invar_row_load(x, &a->x, token, first, n);
-    invar_row_load(weight, &a->weight, 0, 0, n);
+    invar_tensor_row_load(x, &a->x, token, first, n);
+    invar_tensor_row_load(weight, &a->weight, 0, 0, n);
     rstd = inverse_rms(y, x, n, a->eps);
     for (int64_t i = 0; i < n; i++)
         y[i] = x[i] * rstd * weight[i];
-    invar_row_store(&a->y, token, first, n, y);
+    invar_tensor_row_store(&a->y, token, first, n, y);
 }
 
 size_t invar_cpu_rmsnorm_fwd_workspace(const invar_device *dev, const invar_rmsnorm_fwd_args *a)
 {
-    return invar_rows_workspace(dev, scratch_bytes(a->x.shape[2], FORWARD_BUFFERS));
+    return invar_row_parallel_workspace(dev, scratch_bytes(a->x.shape[2], FORWARD_BUFFERS));
 }
 
 invar_status invar_cpu_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_fwd_args *a,
                                    void *workspace)
 {
-    const invar_rotation *r = &a->rotation;
+    const invar_rope_args *r = &a->rotation;
     invar_rope_fwd_args rope = {a->y, a->y, r->positions, r->cosine, r->sine};
-    invar_row_job job = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
-                         scratch_bytes(a->x.shape[2], FORWARD_BUFFERS), forward_head, a};
+    invar_row_parallel_job job = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
+                                  scratch_bytes(a->x.shape[2], FORWARD_BUFFERS), forward_head, a};
 
-    INVAR_TRY(invar_rows_run(dev, &job, workspace));
+    INVAR_TRY(invar_row_parallel_run(dev, &job, workspace));
     return invar_tensor_present(&r->positions) ? invar_cpu_rope_fwd(dev, &rope, NULL) : INVAR_OK;
 }
 
@@ -89,9 +89,9 @@ typedef struct backward_job {
 static void add_residual(float *g, const invar_rmsnorm_bwd_args *a, int64_t token, int64_t first,
                          int64_t n, float *buffer)
 {
-    invar_row_load(buffer, &a->residual, token, first, n);
-    invar_row_store(&a->dx, token, first, n, g);
-    invar_row_load(g, &a->dx, token, first, n);
+    invar_tensor_row_load(buffer, &a->residual, token, first, n);
+    invar_tensor_row_store(&a->dx, token, first, n, g);
+    invar_tensor_row_load(g, &a->dx, token, first, n);
     for (int64_t i = 0; i < n; i++)
         g[i] = buffer[i] + g[i];
 }
@@ -104,9 +104,9 @@ static void backward_head(const void *payload, int64_t head, void *scratch)
     int64_t token = head / heads, first = head % heads * n;
     float *xhat = scratch, *g = xhat + n, *weight = g + n, *buffer = weight + n, rstd, mean;
 
-    invar_row_load(xhat, &a->x, token, first, n);
-    invar_row_load(g, &a->dy, token, first, n);
-    invar_row_load(weight, &a->weight, 0, 0, n);
+    invar_tensor_row_load(xhat, &a->x, token, first, n);
+    invar_tensor_row_load(g, &a->dy, token, first, n);
+    invar_tensor_row_load(weight, &a->weight, 0, 0, n);
     rstd = inverse_rms(buffer, xhat, n, a->eps);
     for (int64_t i = 0; i < n; i++) {
         xhat[i] *= rstd;
@@ -118,7 +118,7 @@ static void backward_head(const void *payload, int64_t head, void *scratch)
         g[i] = rstd * invar_fmaf(-xhat[i], mean, g[i]);
     if (invar_tensor_present(&a->residual))
         add_residual(g, a, token, first, n, buffer);
-    invar_row_store(&a->dx, token, first, n, g);
+    invar_tensor_row_store(&a->dx, token, first, n, g);
     job->rstd[head] = rstd;
 }
 
@@ -138,8 +138,8 @@ static void weight_term(float *sum, const void *payload, int32_t shard, int64_t 
 
     for (int64_t h = invar_shard_start(heads, a->head_atom, shards_of(a), shard); h < end; h++) {
         float rstd = job->rstd[token * heads + h];
-        invar_row_load(x, &a->x, token, h * n + first, count);
-        invar_row_load(dy, &a->dy, token, h * n + first, count);
+        invar_tensor_row_load(x, &a->x, token, h * n + first, count);
+        invar_tensor_row_load(dy, &a->dy, token, h * n + first, count);
         for (int64_t i = 0; i < count; i++)
             sum[i] = invar_fmaf(dy[i], x[i] * rstd, sum[i]);
     }
@@ -168,14 +168,14 @@ static size_t rotated_bytes(const invar_rmsnorm_bwd_args *a)
 size_t invar_cpu_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
 {
     return rstd_bytes(a) + rotated_bytes(a) +
-           invar_rows_workspace(dev, scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS));
+           invar_row_parallel_workspace(dev, scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS));
 }
 
 /* *dy_out = rope.bwd of dy, in `memory`. */
 static invar_status rotate_back(invar_tensor *dy_out, const invar_device *dev,
                                 const invar_rmsnorm_bwd_args *a, void *memory)
 {
-    const invar_rotation *r = &a->rotation;
+    const invar_rope_args *r = &a->rotation;
     invar_rope_bwd_args rope = {
         .x = a->dy, .positions = r->positions, .cosine = r->cosine, .sine = r->sine};
 
@@ -190,12 +190,13 @@ invar_status invar_cpu_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_
     invar_rmsnorm_bwd_args args = *given, *a = &args;
     backward_job job = {a, workspace};
     char *rotated = (char *)workspace + rstd_bytes(a);
-    invar_row_job rows = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
-                          scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS), backward_head, &job};
+    invar_row_parallel_job rows = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
+                                   scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS), backward_head,
+                                   &job};
 
     if (invar_tensor_present(&a->rotation.positions))
         INVAR_TRY(rotate_back(&args.dy, dev, given, rotated));
-    INVAR_TRY(invar_rows_run(dev, &rows, rotated + rotated_bytes(a)));
+    INVAR_TRY(invar_row_parallel_run(dev, &rows, rotated + rotated_bytes(a)));
     if (invar_tensor_present(&a->block_sums))
         return invar_token_block_sums(dev, &a->block_sums, &a->units, shards_of(a), weight_term,
                                       &job);

@@ -70,14 +70,15 @@ invar_status invar_cpu_rope_table(const invar_device *dev, const invar_rope_tabl
     double *frequencies = workspace;
     table_job job = {a, frequencies};
     int64_t half = a->cosine.shape[1];
-    invar_row_job rows = {half > 0 ? a->cosine.shape[0] : 0, TOKENS_PER_TASK, 0, table_row, &job};
+    invar_row_parallel_job rows = {half > 0 ? a->cosine.shape[0] : 0, TOKENS_PER_TASK, 0, table_row,
+                                   &job};
 
     for (int64_t i = 0; i < half; i++) {
         frequencies[i] = invar_pow_f64(a->theta, -(double)i / (double)half);
         if (a->scaling == INVAR_ROPE_LLAMA3)
             frequencies[i] = scale_llama3(a, frequencies[i]);
     }
-    return invar_rows_run(dev, &rows, NULL);
+    return invar_row_parallel_run(dev, &rows, NULL);
 }
 
 /* ---- rotation -------------------------------------------------------------------------------- */
@@ -96,8 +97,8 @@ static void rotate_pairs(const rotation *r, int64_t token, int64_t column, const
     int64_t half = a->cosine.shape[1];
     float x1[COLUMNS], x2[COLUMNS];
 
-    invar_row_load(x1, &a->x, token, column, count);
-    invar_row_load(x2, &a->x, token, column + half, count);
+    invar_tensor_row_load(x1, &a->x, token, column, count);
+    invar_tensor_row_load(x2, &a->x, token, column + half, count);
     for (int64_t i = 0; i < count; i++) {
         float s = r->sign * sine[i]; // exact
         float y1 = invar_fmaf(x1[i], cosine[i], -(x2[i] * s));
@@ -105,8 +106,8 @@ static void rotate_pairs(const rotation *r, int64_t token, int64_t column, const
         x1[i] = y1;
         x2[i] = y2;
     }
-    invar_row_store(&a->y, token, column, count, x1);
-    invar_row_store(&a->y, token, column + half, count, x2);
+    invar_tensor_row_store(&a->y, token, column, count, x1);
+    invar_tensor_row_store(&a->y, token, column + half, count, x2);
 }
 
 static void rotate_token(const void *payload, int64_t token, void *scratch)
@@ -128,9 +129,9 @@ static invar_status rotate(const invar_device *dev, const invar_rope_fwd_args *a
 {
     rotation r = {a, sign};
     int64_t tokens = a->x.shape[2] > 0 ? a->x.shape[0] : 0; // rows of nothing have no address
-    invar_row_job job = {tokens, TOKENS_PER_TASK, 0, rotate_token, &r};
+    invar_row_parallel_job job = {tokens, TOKENS_PER_TASK, 0, rotate_token, &r};
 
-    return invar_rows_run(dev, &job, NULL);
+    return invar_row_parallel_run(dev, &job, NULL);
 }
 
 size_t invar_cpu_rope_fwd_workspace(const invar_device *dev, const invar_rope_fwd_args *a)

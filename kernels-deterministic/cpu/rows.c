@@ -10,7 +10,7 @@
 #define CACHE_LINE ((size_t)64) // threads do not share one
 
 typedef struct rows_task {
-    const invar_row_job *job;
+    const invar_row_parallel_job *job;
     char *workspace;
 } rows_task;
 
@@ -19,7 +19,7 @@ static size_t scratch_each(size_t scratch)
     return (scratch + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 }
 
-size_t invar_rows_workspace(const invar_device *dev, size_t scratch)
+size_t invar_row_parallel_workspace(const invar_device *dev, size_t scratch)
 {
     return scratch_each(scratch) * (size_t)invar_pool_threads(dev->pool);
 }
@@ -27,7 +27,7 @@ size_t invar_rows_workspace(const invar_device *dev, size_t scratch)
 static invar_status run_task(void *payload, int64_t task, int worker)
 {
     const rows_task *t = payload;
-    const invar_row_job *job = t->job;
+    const invar_row_parallel_job *job = t->job;
     int64_t first = task * job->rows_per_task, end = first + job->rows_per_task;
     void *scratch = NULL;
 
@@ -38,7 +38,8 @@ static invar_status run_task(void *payload, int64_t task, int worker)
     return INVAR_OK;
 }
 
-invar_status invar_rows_run(const invar_device *dev, const invar_row_job *job, void *workspace)
+invar_status invar_row_parallel_run(const invar_device *dev, const invar_row_parallel_job *job,
+                                    void *workspace)
 {
     rows_task task = {job, workspace};
     int64_t tasks = (job->rows + job->rows_per_task - 1) / job->rows_per_task;

@@ -15,19 +15,19 @@
 extern "C" {
 #endif
 
-typedef struct invar_row_job {
+typedef struct invar_row_parallel_job {
     int64_t rows;
     int64_t rows_per_task; /* >= 1: more for cheap rows */
     size_t scratch;        /* bytes that `run` needs; undefined at first, aligned to 64 bytes */
     void (*run)(const void *payload, int64_t row, void *scratch);
     const void *payload;
-} invar_row_job;
+} invar_row_parallel_job;
 
-/* What invar_rows_run needs for rows with `scratch` bytes each; 0 for 0. */
-size_t invar_rows_workspace(const invar_device *dev, size_t scratch);
+/* What invar_row_parallel_run needs for rows with `scratch` bytes each; 0 for 0. */
+size_t invar_row_parallel_workspace(const invar_device *dev, size_t scratch);
 
-invar_status invar_rows_run(const invar_device *dev, const invar_row_job *job,
-                            void *workspace) INVAR_MUST_USE;
+invar_status invar_row_parallel_run(const invar_device *dev, const invar_row_parallel_job *job,
+                                    void *workspace) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -99,19 +99,19 @@ static bool load_chunk(float *z, int64_t *count_out, const row *r, int64_t chunk
 
 static void find_largest(row *r)
 {
-    for (int64_t c = 0; c < invar_chunks_of(r->vocabulary); c++) {
+    for (int64_t c = 0; c < invar_softmax_chunk_count(r->vocabulary); c++) {
         float z[CHUNK];
         int64_t count;
 
         load_chunk(z, &count, r, c, INVAR_ORDER_LAST);
-        r->largest[c] = invar_chunk_largest(z, count);
+        r->largest[c] = invar_softmax_chunk_max(z, count);
     }
 }
 
 /* As many chunks as top-k keeps tokens have one that is not behind this key: so has the row. */
 static uint64_t bound_of_top_k(const row *r, int32_t top_k, candidate *list)
 {
-    int64_t chunks = invar_chunks_of(r->vocabulary);
+    int64_t chunks = invar_softmax_chunk_count(r->vocabulary);
 
     for (int64_t c = 0; c < chunks; c++)
         list[c] = (candidate){invar_order_key(r->largest[c], UINT32_MAX), 1};
@@ -123,7 +123,7 @@ static uint64_t last_of_top_k(const row *r, int32_t top_k, candidate *list)
     uint64_t bound = bound_of_top_k(r, top_k, list);
     int64_t listed = 0, count;
 
-    for (int64_t c = 0; c < invar_chunks_of(r->vocabulary); c++) {
+    for (int64_t c = 0; c < invar_softmax_chunk_count(r->vocabulary); c++) {
         float z[CHUNK];
 
         if (!load_chunk(z, &count, r, c, bound))
@@ -154,7 +154,7 @@ typedef struct softmax {
 
 static void sum_left(softmax *s, const row *r, uint64_t last)
 {
-    int64_t chunks = invar_chunks_of(r->vocabulary);
+    int64_t chunks = invar_softmax_chunk_count(r->vocabulary);
 
     s->most = -INFINITY;
     for (int64_t c = 0; c < chunks; c++) {
@@ -165,7 +165,7 @@ static void sum_left(softmax *s, const row *r, uint64_t last)
         s->sums[c] = 0.0f;
         if (!load_chunk(z, &count, r, c, last))
             continue;
-        s->largest[c] = invar_chunk_largest(z, count);
+        s->largest[c] = invar_softmax_chunk_max(z, count);
         for (int64_t i = 0; i < count; i++)
             e[i] = invar_exp(z[i] - s->largest[c]);
         s->sums[c] = invar_reduce_f32(e, count);
@@ -178,7 +178,7 @@ static void sum_left(softmax *s, const row *r, uint64_t last)
 
 static uint64_t last_of_top_p(const row *r, float top_p, uint64_t last, candidate *list)
 {
-    int64_t chunks = invar_chunks_of(r->vocabulary), listed = 0;
+    int64_t chunks = invar_softmax_chunk_count(r->vocabulary), listed = 0;
     float *memory = (float *)(list + r->vocabulary);
     softmax s = {.largest = memory, .sums = memory + chunks};
     uint64_t found;
@@ -235,7 +235,7 @@ static int64_t best_chunk(const row *r)
 {
     int64_t best = 0;
 
-    for (int64_t c = 1; c < invar_chunks_of(r->vocabulary); c++)
+    for (int64_t c = 1; c < invar_softmax_chunk_count(r->vocabulary); c++)
         best = r->largest[c] > r->largest[best] ? c : best;
     return best;
 }
@@ -244,7 +244,7 @@ static float largest_of(const row *r)
 {
     float largest = -INFINITY;
 
-    for (int64_t c = 0; c < invar_chunks_of(r->vocabulary); c++)
+    for (int64_t c = 0; c < invar_softmax_chunk_count(r->vocabulary); c++)
         largest = invar_max_f32(largest, r->largest[c]);
     return largest;
 }
@@ -300,7 +300,7 @@ static uint64_t draw_chunk(uint64_t best, const invar_sample_args *a, int64_t in
     float z[CHUNK], bound[CHUNK];
     int64_t count, first = chunk * CHUNK;
 
-    if (r->largest[chunk] + INVAR_GUMBEL_MOST < invar_order_value(best) ||
+    if (r->largest[chunk] + INVAR_GUMBEL_MAX < invar_order_value(best) ||
         !load_chunk(z, &count, r, chunk, f->last))
         return best;
     words_of_chunk(words, a, index, first, count);
@@ -322,7 +322,7 @@ static uint64_t best_of_kept(const invar_sample_args *a, int64_t index, row *r, 
     find_largest(r);
     f = make_filter(a, r, scratch);
     best = draw_chunk(INVAR_ORDER_LAST, a, index, r, best_chunk(r), &f);
-    for (int64_t c = 0; c < invar_chunks_of(r->vocabulary); c++)
+    for (int64_t c = 0; c < invar_softmax_chunk_count(r->vocabulary); c++)
         best = draw_chunk(best, a, index, r, c, &f);
     return best;
 }
@@ -335,7 +335,7 @@ typedef struct scratch_parts {
 static scratch_parts parts_of(const invar_sample_args *a)
 {
     size_t vocabulary = (size_t)a->logits.shape[1];
-    size_t chunk = (size_t)invar_chunks_of(a->logits.shape[1]) * sizeof(float);
+    size_t chunk = (size_t)invar_softmax_chunk_count(a->logits.shape[1]) * sizeof(float);
     bool filters = has_top_k(a) || has_top_p(a);
 
     return (scratch_parts){filters ? vocabulary * sizeof(candidate) + 2 * chunk : 0, chunk,
@@ -378,12 +378,12 @@ static size_t sample_scratch(const invar_sample_args *a)
 
 size_t invar_cpu_sample_workspace(const invar_device *dev, const invar_sample_args *a)
 {
-    return invar_rows_workspace(dev, sample_scratch(a));
+    return invar_row_parallel_workspace(dev, sample_scratch(a));
 }
 
 invar_status invar_cpu_sample(const invar_device *dev, const invar_sample_args *a, void *workspace)
 {
-    invar_row_job job = {a->logits.shape[0], 1, sample_scratch(a), sample_row, a};
+    invar_row_parallel_job job = {a->logits.shape[0], 1, sample_scratch(a), sample_row, a};
 
-    return invar_rows_run(dev, &job, workspace);
+    return invar_row_parallel_run(dev, &job, workspace);
 }

@@ -5,7 +5,7 @@
  *   y     = silu(gate) * up
  *   dup   = dy * silu(gate)
  *   dgate = (dy * up) * silu'(gate)
- * What is quantised, too, is what was stored.
+ * What is quantized, too, is what was stored.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,11 +17,11 @@
 #include "base/invar_banned.h"
 
 /* Of x, unless q is absent. */
-static invar_status quantise(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)
+static invar_status quantize(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)
 {
     if (!invar_tensor_present(q))
         return INVAR_OK;
-    return invar_cpu_quantise(dev, &(invar_quantise_args){*q, *x}, NULL); // takes no workspace
+    return invar_cpu_quantize(dev, &(invar_quantize_args){*q, *x}, NULL); // takes no workspace
 }
 
 static void forward_piece(const void *payload, int64_t row, int64_t first, int64_t count)
@@ -29,11 +29,11 @@ static void forward_piece(const void *payload, int64_t row, int64_t first, int64
     const invar_swiglu_fwd_args *a = payload;
     float gate[INVAR_PIECE], up[INVAR_PIECE];
 
-    invar_row_load(gate, &a->gate, row, first, count);
-    invar_row_load(up, &a->up, row, first, count);
+    invar_tensor_row_load(gate, &a->gate, row, first, count);
+    invar_tensor_row_load(up, &a->up, row, first, count);
     for (int64_t i = 0; i < count; i++)
         up[i] = invar_silu(gate[i]) * up[i];
-    invar_row_store(&a->y, row, first, count, up);
+    invar_tensor_row_store(&a->y, row, first, count, up);
 }
 
 size_t invar_cpu_swiglu_fwd_workspace(const invar_device *dev, const invar_swiglu_fwd_args *a)
@@ -46,8 +46,8 @@ invar_status invar_cpu_swiglu_fwd(const invar_device *dev, const invar_swiglu_fw
                                   void *workspace)
 {
     (void)workspace;
-    INVAR_TRY(invar_pieces_run(dev, a->y.shape[0], a->y.shape[1], forward_piece, a));
-    return quantise(dev, &a->y_q, &a->y);
+    INVAR_TRY(invar_elementwise_run(dev, a->y.shape[0], a->y.shape[1], forward_piece, a));
+    return quantize(dev, &a->y_q, &a->y);
 }
 
 static void backward_piece(const void *payload, int64_t row, int64_t first, int64_t count)
@@ -56,9 +56,9 @@ static void backward_piece(const void *payload, int64_t row, int64_t first, int6
     float dy[INVAR_PIECE], gate[INVAR_PIECE], up[INVAR_PIECE];
     float silu[INVAR_PIECE], slope[INVAR_PIECE];
 
-    invar_row_load(dy, &a->dy, row, first, count);
-    invar_row_load(gate, &a->gate, row, first, count);
-    invar_row_load(up, &a->up, row, first, count);
+    invar_tensor_row_load(dy, &a->dy, row, first, count);
+    invar_tensor_row_load(gate, &a->gate, row, first, count);
+    invar_tensor_row_load(up, &a->up, row, first, count);
     // one function a loop: gcc 13 for x86-64 does not vectorise both together
     for (int64_t i = 0; i < count; i++)
         slope[i] = invar_silu_grad(gate[i]);
@@ -68,8 +68,8 @@ static void backward_piece(const void *payload, int64_t row, int64_t first, int6
         gate[i] = dy[i] * up[i] * slope[i];
         up[i] = dy[i] * silu[i];
     }
-    invar_row_store(&a->dgate, row, first, count, gate);
-    invar_row_store(&a->dup, row, first, count, up);
+    invar_tensor_row_store(&a->dgate, row, first, count, gate);
+    invar_tensor_row_store(&a->dup, row, first, count, up);
 }
 
 size_t invar_cpu_swiglu_bwd_workspace(const invar_device *dev, const invar_swiglu_bwd_args *a)
@@ -82,7 +82,7 @@ invar_status invar_cpu_swiglu_bwd(const invar_device *dev, const invar_swiglu_bw
                                   void *workspace)
 {
     (void)workspace;
-    INVAR_TRY(invar_pieces_run(dev, a->dy.shape[0], a->dy.shape[1], backward_piece, a));
-    INVAR_TRY(quantise(dev, &a->dgate_q, &a->dgate));
-    return quantise(dev, &a->dup_q, &a->dup);
+    INVAR_TRY(invar_elementwise_run(dev, a->dy.shape[0], a->dy.shape[1], backward_piece, a));
+    INVAR_TRY(quantize(dev, &a->dgate_q, &a->dgate));
+    return quantize(dev, &a->dup_q, &a->dup);
 }

@@ -29,9 +29,9 @@
 
 typedef struct token_job {
     const invar_tensor *out;
-    const invar_segments *units;
+    const invar_row_offsets *units;
     int32_t shards;
-    invar_token_term term;
+    invar_token_term_fn term;
     const void *payload;
 } token_job;
 
@@ -48,9 +48,9 @@ static invar_status run_groups(const invar_device *dev, int64_t cols,
                                const void *payload)
 {
     int64_t groups = (cols + INVAR_TOKEN_COLUMNS - 1) / INVAR_TOKEN_COLUMNS;
-    invar_row_job job = {groups, 1, 0, run, payload};
+    invar_row_parallel_job job = {groups, 1, 0, run, payload};
 
-    return invar_rows_run(dev, &job, NULL);
+    return invar_row_parallel_run(dev, &job, NULL);
 }
 
 #define SHARD_LEVELS 4 // 2^3 shards, INVAR_LINEAR_MAX_SHARDS
@@ -76,7 +76,7 @@ static int sum_block(float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], const tok
 
 /* Blocks of 128 tokens, one after the other: of a unit, then of the next. */
 typedef struct block_walk {
-    const invar_segments *units;
+    const invar_row_offsets *units;
     int64_t unit, token, end; /* of the block */
     int64_t number;           /* blocks before it */
     bool last;                /* of its unit */
@@ -144,15 +144,15 @@ static void sum_blocks_of_group(const void *payload, int64_t group, void *scratc
     (void)scratch;
     for (block_walk w = {.units = job->units}; next_block(&w); row = w.number + 1) {
         int level = sum_block(partial, job, w.token, w.end, first, count);
-        invar_row_store(job->out, w.number, first, count, partial[level]);
+        invar_tensor_row_store(job->out, w.number, first, count, partial[level]);
     }
     for (; row < job->out->shape[0]; row++)
-        invar_row_store(job->out, row, first, count, none);
+        invar_tensor_row_store(job->out, row, first, count, none);
 }
 
 invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor *out,
-                                    const invar_segments *units, int32_t shards,
-                                    invar_token_term term, const void *payload)
+                                    const invar_row_offsets *units, int32_t shards,
+                                    invar_token_term_fn term, const void *payload)
 {
     token_job job = {out, units, shards, term, payload};
 
@@ -160,8 +160,8 @@ invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor 
 }
 
 invar_status invar_token_block_sums(const invar_device *dev, const invar_tensor *out,
-                                    const invar_segments *units, int32_t shards,
-                                    invar_token_term term, const void *payload)
+                                    const invar_row_offsets *units, int32_t shards,
+                                    invar_token_term_fn term, const void *payload)
 {
     token_job job = {out, units, shards, term, payload};
 
@@ -178,7 +178,7 @@ static void fold_group(const void *payload, int64_t group, void *scratch)
 
     (void)scratch;
     for (block_walk w = {.units = &a->units}; next_block(&w);) {
-        invar_row_load(sum, &a->sums, w.number, first, sums.count);
+        invar_tensor_row_load(sum, &a->sums, w.number, first, sums.count);
         add_block(&sums, sum, w.last);
     }
 }
@@ -202,7 +202,7 @@ static void add_row(float *sum, const void *payload, int32_t shard, int64_t toke
     float x[INVAR_TOKEN_COLUMNS];
 
     (void)shard; // there is one
-    invar_row_load(x, payload, token, first, count);
+    invar_tensor_row_load(x, payload, token, first, count);
     for (int64_t i = 0; i < count; i++)
         sum[i] += x[i];
 }
@@ -246,9 +246,9 @@ invar_status invar_cpu_embedding_fwd(const invar_device *dev, const invar_embedd
                                      void *workspace)
 {
     int64_t tokens = a->out.shape[1] > 0 ? a->out.shape[0] : 0; // rows of nothing have no address
-    invar_row_job job = {tokens, TOKENS_PER_TASK, 0, copy_row, a};
+    invar_row_parallel_job job = {tokens, TOKENS_PER_TASK, 0, copy_row, a};
 
-    return invar_rows_run(dev, &job, workspace);
+    return invar_row_parallel_run(dev, &job, workspace);
 }
 
 /* Tokens of a unit with one id, as chains: what follows each of them, and which are not first. */
@@ -301,7 +301,7 @@ static void scatter_group(const void *payload, int64_t group, void *scratch)
         if (job->follows[t])
             continue;
         for (int64_t at = t; at >= 0; at = job->next[at]) {
-            invar_row_load(dout, &a->dout, at, first, count);
+            invar_tensor_row_load(dout, &a->dout, at, first, count);
             for (int64_t i = 0; i < count; i++)
                 sum[i] += dout[i];
         }
@@ -333,11 +333,11 @@ static void add_piece(const void *payload, int64_t row, int64_t first, int64_t c
     const invar_add_args *args = payload;
     float a[INVAR_PIECE], b[INVAR_PIECE];
 
-    invar_row_load(a, &args->a, row, first, count);
-    invar_row_load(b, &args->b, row, first, count);
+    invar_tensor_row_load(a, &args->a, row, first, count);
+    invar_tensor_row_load(b, &args->b, row, first, count);
     for (int64_t i = 0; i < count; i++)
         a[i] += b[i];
-    invar_row_store(&args->out, row, first, count, a);
+    invar_tensor_row_store(&args->out, row, first, count, a);
 }
 
 size_t invar_cpu_add_workspace(const invar_device *dev, const invar_add_args *a)
@@ -349,7 +349,7 @@ size_t invar_cpu_add_workspace(const invar_device *dev, const invar_add_args *a)
 invar_status invar_cpu_add(const invar_device *dev, const invar_add_args *a, void *workspace)
 {
     (void)workspace;
-    return invar_pieces_run(dev, a->out.shape[0], a->out.shape[1], add_piece, a);
+    return invar_elementwise_run(dev, a->out.shape[0], a->out.shape[1], add_piece, a);
 }
 
 /* ---- a factor -------------------------------------------------------------------------------- */
@@ -359,10 +359,10 @@ static void scale_piece(const void *payload, int64_t row, int64_t first, int64_t
     const invar_scale_args *a = payload;
     float x[INVAR_PIECE];
 
-    invar_row_load(x, &a->x, row, first, count);
+    invar_tensor_row_load(x, &a->x, row, first, count);
     for (int64_t i = 0; i < count; i++)
         x[i] = a->factor * x[i];
-    invar_row_store(&a->y, row, first, count, x);
+    invar_tensor_row_store(&a->y, row, first, count, x);
 }
 
 size_t invar_cpu_scale_workspace(const invar_device *dev, const invar_scale_args *a)
@@ -374,7 +374,7 @@ size_t invar_cpu_scale_workspace(const invar_device *dev, const invar_scale_args
 invar_status invar_cpu_scale(const invar_device *dev, const invar_scale_args *a, void *workspace)
 {
     (void)workspace;
-    return invar_pieces_run(dev, a->y.shape[0], a->y.shape[1], scale_piece, a);
+    return invar_elementwise_run(dev, a->y.shape[0], a->y.shape[1], scale_piece, a);
 }
 
 /* ---- shards of ranks ------------------------------------------------------------------------- */
@@ -387,7 +387,7 @@ static void fold_shards(float *sum, const invar_shards_fold_args *a, int64_t row
 
     for (int32_t shard = 0; shard < a->shards; shard++) {
         int level = 0;
-        invar_row_load(sum, &a->x, shard * a->y.shape[0] + row, first, count);
+        invar_tensor_row_load(sum, &a->x, shard * a->y.shape[0] + row, first, count);
         for (; shard >> level & 1; level++)
             for (int64_t i = 0; i < count; i++)
                 sum[i] = partial[level][i] + sum[i];
@@ -404,15 +404,15 @@ static void fold_piece(const void *payload, int64_t row, int64_t first, int64_t 
 
     fold_shards(sum, a, row, first, count);
     if (!invar_tensor_present(&a->residual)) {
-        invar_row_store(&a->y, row, first, count, sum);
+        invar_tensor_row_store(&a->y, row, first, count, sum);
         return;
     }
-    invar_row_load(residual, &a->residual, row, first, count);
-    invar_row_store(&a->y, row, first, count, sum); // rounded
-    invar_row_load(sum, &a->y, row, first, count);
+    invar_tensor_row_load(residual, &a->residual, row, first, count);
+    invar_tensor_row_store(&a->y, row, first, count, sum); // rounded
+    invar_tensor_row_load(sum, &a->y, row, first, count);
     for (int64_t i = 0; i < count; i++)
         sum[i] = residual[i] + sum[i];
-    invar_row_store(&a->y, row, first, count, sum);
+    invar_tensor_row_store(&a->y, row, first, count, sum);
 }
 
 size_t invar_cpu_shards_fold_workspace(const invar_device *dev, const invar_shards_fold_args *a)
@@ -425,5 +425,5 @@ invar_status invar_cpu_shards_fold(const invar_device *dev, const invar_shards_f
                                    void *workspace)
 {
     (void)workspace;
-    return invar_pieces_run(dev, a->y.shape[0], a->y.shape[1], fold_piece, a);
+    return invar_elementwise_run(dev, a->y.shape[0], a->y.shape[1], fold_piece, a);
 }

@@ -21,21 +21,21 @@ extern "C" {
 #define INVAR_TOKEN_COLUMNS 512
 
 /* Adds what `token` has in a shard to sum[0..count), the columns [first, first + count). */
-typedef void (*invar_token_term)(float *sum, const void *payload, int32_t shard, int64_t token,
-                                 int64_t first, int64_t count);
+typedef void (*invar_token_term_fn)(float *sum, const void *payload, int32_t shard, int64_t token,
+                                    int64_t first, int64_t count);
 
 /*
  * out (N) f32 += the terms of all tokens. A token's terms are in `shards` shards: a block has a sum
  * of each, which the tree of shards adds. Columns are divided among threads.
  */
 invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor *out,
-                                    const invar_segments *units, int32_t shards,
-                                    invar_token_term term, const void *payload) INVAR_MUST_USE;
+                                    const invar_row_offsets *units, int32_t shards,
+                                    invar_token_term_fn term, const void *payload) INVAR_MUST_USE;
 
 /* The same, but for the last addition: out (blocks, N) is the sum of each block, +0 behind them. */
 invar_status invar_token_block_sums(const invar_device *dev, const invar_tensor *out,
-                                    const invar_segments *units, int32_t shards,
-                                    invar_token_term term, const void *payload) INVAR_MUST_USE;
+                                    const invar_row_offsets *units, int32_t shards,
+                                    invar_token_term_fn term, const void *payload) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -420,7 +420,7 @@ static invar_status look(const invar_device *dev)
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-struct invar_graph {
+struct invar_device_graph {
     cudaGraphExec_t exec;
 };
 
@@ -431,7 +431,7 @@ static invar_status graph_begin(const invar_device *dev)
     return INVAR_OK;
 }
 
-static invar_status graph_end(invar_graph **out, const invar_device *dev)
+static invar_status graph_end(invar_device_graph **out, const invar_device *dev)
 {
     cudaGraph_t noted = NULL;
     cudaGraphExec_t exec = NULL;
@@ -455,13 +455,13 @@ static invar_status graph_end(invar_graph **out, const invar_device *dev)
     return status;
 }
 
-static invar_status graph_run(const invar_device *dev, invar_graph *graph)
+static invar_status graph_run(const invar_device *dev, invar_device_graph *graph)
 {
     INVAR_CUDA_TRY("graph", cudaGraphLaunch(graph->exec, enter(dev)->stream));
     return INVAR_OK;
 }
 
-static void graph_free(const invar_device *dev, invar_graph *graph)
+static void graph_free(const invar_device *dev, invar_device_graph *graph)
 {
     if (!graph)
         return;
@@ -475,13 +475,13 @@ static void graph_free(const invar_device *dev, invar_graph *graph)
 static invar_status mark_set(const invar_device *dev, int64_t at)
 {
     (void)enter(dev);
-    return invar_cuda_mark_set(dev, at);
+    return invar_cuda_timer_set(dev, at);
 }
 
 static invar_status mark_read(const invar_device *dev, int64_t *ns_out, int64_t count)
 {
     (void)enter(dev);
-    return invar_cuda_mark_read(dev, ns_out, count);
+    return invar_cuda_timer_read(dev, ns_out, count);
 }
 
 /* ---- context --------------------------------------------------------------------------------- */
@@ -501,7 +501,7 @@ static void close_context(invar_device *dev)
     for (cudaEvent_t event : cuda->ring.read)
         if (event)
             (void)cudaEventDestroy(event);
-    invar_cuda_marks_free(cuda);
+    invar_cuda_timers_free(cuda);
     (void)cudaFree(cuda->fault);
     (void)cudaFreeHost(cuda->landed);
     (void)cudaFreeHost(cuda->landing);
@@ -587,9 +587,9 @@ static invar_status check_numerics(const invar_device *dev)
 
     if (dev->numerics != INVAR_NUMERICS_SM90)
         return INVAR_OK;
-    INVAR_TRY(invar_probe_step(&results, &differ, dev, TILES));
+    INVAR_TRY(invar_hardware_check_step(&results, &differ, dev, TILES));
     INVAR_TRY(check_results(dev, "the tensor core", differ, results));
-    INVAR_TRY(invar_probe_unit(&results, &differ, dev, false));
+    INVAR_TRY(invar_hardware_check_unit(&results, &differ, dev, false));
     return check_results(dev, "the special function unit", differ, results);
 }
 
@@ -636,14 +636,14 @@ static const invar_backend cuda_backend = {
     "cuda",
     open_context,
     close_context,
-    invar_probe_facts,
+    invar_hardware_check_facts,
     model,
     follow,
     look,
     {true, take, give, take_host, give_host, room, used, put, get, copy, copy_each, zero, wait,
      identify, false, false},
     {graph_begin, graph_end, graph_run, graph_free},
-    {mark_set, mark_read, invar_cuda_mark_range},
+    {mark_set, mark_read, invar_cuda_timer_range},
     {
 #define INVAR_OP(ID, fn, name, revision, numerics) {workspace_##fn, run_##fn},
 #include "kernels-deterministic/ops.def"

@@ -12,9 +12,9 @@
 static invar_status have_mark(invar_cuda *cuda, int64_t at)
 {
     if (!cuda->marks) {
-        INVAR_TRY(invar_alloc((void **)&cuda->marks, INVAR_MARKS_MOST, sizeof *cuda->marks,
+        INVAR_TRY(invar_alloc((void **)&cuda->marks, INVAR_DEVICE_TIMERS_MAX, sizeof *cuda->marks,
                               "marks of the profile"));
-        for (int64_t i = 0; i < INVAR_MARKS_MOST; i++)
+        for (int64_t i = 0; i < INVAR_DEVICE_TIMERS_MAX; i++)
             cuda->marks[i] = NULL;
     }
     if (!cuda->marks[at])
@@ -22,7 +22,7 @@ static invar_status have_mark(invar_cuda *cuda, int64_t at)
     return INVAR_OK;
 }
 
-invar_status invar_cuda_mark_set(const invar_device *dev, int64_t at)
+invar_status invar_cuda_timer_set(const invar_device *dev, int64_t at)
 {
     invar_cuda *cuda = invar_cuda_of(dev);
 
@@ -31,7 +31,7 @@ invar_status invar_cuda_mark_set(const invar_device *dev, int64_t at)
     return INVAR_OK;
 }
 
-invar_status invar_cuda_mark_read(const invar_device *dev, int64_t *ns_out, int64_t count)
+invar_status invar_cuda_timer_read(const invar_device *dev, int64_t *ns_out, int64_t count)
 {
     const invar_cuda *cuda = invar_cuda_of(dev);
     float milliseconds;
@@ -46,7 +46,7 @@ invar_status invar_cuda_mark_read(const invar_device *dev, int64_t *ns_out, int6
     return INVAR_OK;
 }
 
-void invar_cuda_mark_range(const char *name)
+void invar_cuda_timer_range(const char *name)
 {
     if (name)
         (void)nvtxRangePushA(name);
@@ -54,9 +54,9 @@ void invar_cuda_mark_range(const char *name)
         (void)nvtxRangePop();
 }
 
-void invar_cuda_marks_free(invar_cuda *cuda)
+void invar_cuda_timers_free(invar_cuda *cuda)
 {
-    for (int64_t i = 0; cuda->marks && i < INVAR_MARKS_MOST; i++)
+    for (int64_t i = 0; cuda->marks && i < INVAR_DEVICE_TIMERS_MAX; i++)
         if (cuda->marks[i])
             (void)cudaEventDestroy(cuda->marks[i]);
     invar_free(cuda->marks);

@@ -84,7 +84,7 @@ INVAR_FN float invar_fp8_block_scale(float amax)
     return invar_canonical_f32(invar_max_f32(amax, 0x1p-96f) / INVAR_E4M3_MAX);
 }
 
-INVAR_FN uint8_t invar_fp8_block_quantise(float x, float scale)
+INVAR_FN uint8_t invar_fp8_block_quantize(float x, float scale)
 {
     return invar_e4m3_from_f32(x / scale);
 }

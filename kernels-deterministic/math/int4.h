@@ -24,7 +24,7 @@ INVAR_FN uint16_t invar_int4_scale(float amax)
 }
 
 /* -7 .. 7. */
-INVAR_FN int32_t invar_int4_quantise(float w, uint16_t scale)
+INVAR_FN int32_t invar_int4_quantize(float w, uint16_t scale)
 {
     const float rounder = 0x1.8p23f; // rounds by addition, ties to even
     float t = w / invar_f32_from_bf16(scale);
@@ -35,7 +35,7 @@ INVAR_FN int32_t invar_int4_quantise(float w, uint16_t scale)
 }
 
 /* The weight as bf16. */
-INVAR_FN uint16_t invar_int4_dequantise(int32_t q, uint16_t scale)
+INVAR_FN uint16_t invar_int4_dequantize(int32_t q, uint16_t scale)
 {
     return invar_bf16_from_f32((float)q * invar_f32_from_bf16(scale));
 }

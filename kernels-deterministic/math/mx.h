@@ -37,14 +37,14 @@ INVAR_FN float invar_f32_from_e8m0(uint8_t x)
 }
 
 /* `scale` comes from invar_e8m0_from_amax. A NaN scale makes the element NaN. */
-INVAR_FN uint8_t invar_mx_quantise(float x, uint8_t scale)
+INVAR_FN uint8_t invar_mx_quantize(float x, uint8_t scale)
 {
     // 254 - scale is the byte of the reciprocal, and 254 - 0xFF wraps round to NaN again.
     return invar_e4m3_from_f32(x * invar_f32_from_e8m0((uint8_t)(254u - scale)));
 }
 
 /* The element as bf16. `scale` comes from invar_e8m0_from_amax. */
-INVAR_FN uint16_t invar_mx_dequantise(uint8_t q, uint8_t scale)
+INVAR_FN uint16_t invar_mx_dequantize(uint8_t q, uint8_t scale)
 {
     // Exact, so the low half is zero; a NaN has come from a canonical one and is 0x7FFF here.
     return (uint16_t)(invar_f32_bits(invar_f32_from_e4m3(q) * invar_f32_from_e8m0(scale)) >> 16);

@@ -14,7 +14,7 @@
 #include "kernels-deterministic/math/philox.h"
 
 /* x, but not below `low`; NaN stays NaN. */
-INVAR_FN float invar_at_least(float x, float low)
+INVAR_FN float invar_max_nan_f32(float x, float low)
 {
 #if defined(__CUDA_ARCH__)
     float y;
@@ -27,11 +27,11 @@ INVAR_FN float invar_at_least(float x, float low)
 }
 
 /* exp(y) = mantissa * 2^n for y <= 0; n lies in the low bits of `rounded`. */
-typedef struct invar_exp_below {
+typedef struct invar_exp_nonpositive_parts {
     float mantissa, rounded;
-} invar_exp_below;
+} invar_exp_nonpositive_parts;
 
-INVAR_FN invar_exp_below invar_exp_split_below(float y)
+INVAR_FN invar_exp_nonpositive_parts invar_exp_split_below(float y)
 {
     float t = invar_fmaf(y, 0x1.715476p0f, INVAR_ROUNDER);
     float n = t - INVAR_ROUNDER;
@@ -45,7 +45,7 @@ INVAR_FN invar_exp_below invar_exp_split_below(float y)
     q = invar_fmaf(q, r, 0x1.fffffap-2f);
     float sum = 1.0f + r0;
     float lost = r0 - (sum - 1.0f);
-    invar_exp_below e;
+    invar_exp_nonpositive_parts e;
     e.mantissa = sum + invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
     e.rounded = t;
     return e;
@@ -55,9 +55,9 @@ INVAR_FN invar_exp_below invar_exp_split_below(float y)
  * invar_exp(x) for x <= 0 and NaN. There 2^n needs no two factors that depend on n: 2^(n + 64) is
  * in range, its product with the mantissa exact and normal, and only the product with 2^-64 rounds.
  */
-INVAR_FN float invar_exp_not_above_0(float x)
+INVAR_FN float invar_exp_nonpositive(float x)
 {
-    invar_exp_below e = invar_exp_split_below(invar_at_least(x, -104.0f));
+    invar_exp_nonpositive_parts e = invar_exp_split_below(invar_max_nan_f32(x, -104.0f));
     float scale = invar_bits_f32((invar_f32_bits(e.rounded) << 23) + UINT32_C(0x5F800000));
 
     return invar_canonical_f32(e.mantissa * scale * 0x1p-64f);
@@ -71,9 +71,9 @@ INVAR_FN float invar_exp_not_above_0(float x)
 #define INVAR_EXP_NEAR (-87.0f)
 #define INVAR_EXP_NEAR_BITS UINT32_C(0xC2AE0000)
 
-INVAR_FN float invar_exp_near(float x)
+INVAR_FN float invar_exp_nonpositive_normal(float x)
 {
-    invar_exp_below e = invar_exp_split_below(x);
+    invar_exp_nonpositive_parts e = invar_exp_split_below(x);
     float scale = invar_bits_f32((invar_f32_bits(e.rounded) << 23) + UINT32_C(0x3F800000));
 
     return invar_canonical_f32(e.mantissa * scale);
@@ -94,12 +94,13 @@ INVAR_FN float invar_inverse_of_1_to_2(float d)
 }
 
 /*
- * invar_sigmoid_split(x) for abs(x) <= INVAR_NEAR, with scale = 1: nothing leaves the range of
+ * invar_sigmoid_split(x) for abs(x) <= INVAR_SIGMOID_MODERATE_MAX, with scale = 1: nothing leaves
+ * the range of
  * normal numbers there, so the power of two need not stay outside.
  */
-#define INVAR_NEAR 40.0f
+#define INVAR_SIGMOID_MODERATE_MAX 40.0f
 
-INVAR_FN invar_sigmoid_parts invar_sigmoid_near(float x)
+INVAR_FN invar_sigmoid_parts invar_sigmoid_moderate(float x)
 {
     float a = invar_abs_f32(x);
     float t = invar_fmaf(-a, 0x1.715476p0f, INVAR_ROUNDER);
@@ -170,7 +171,7 @@ INVAR_FN float invar_gumbel_normal(uint32_t word)
 }
 
 /* Above every invar_gumbel_f32. */
-#define INVAR_GUMBEL_MOST 16.7f
+#define INVAR_GUMBEL_MAX 16.7f
 
 /*
  * A bound from above on invar_gumbel_f32(word), of a few instructions and at most 0.07 too high

@@ -30,7 +30,7 @@ INVAR_FN int64_t invar_shard_start(int64_t k, int64_t atom, int32_t shards, int3
  * Whether each of some ranks, which have equally many shards, has them where they would be if its
  * values were all that there are.
  */
-INVAR_FN bool invar_shards_even(int64_t k, int64_t atom, int32_t shards, int32_t ranks)
+INVAR_FN bool invar_shards_divide_evenly(int64_t k, int64_t atom, int32_t shards, int32_t ranks)
 {
     int32_t own = shards / ranks;
 

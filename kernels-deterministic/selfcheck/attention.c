@@ -187,7 +187,7 @@ invar_status invar_selfcheck_long_attention(invar_selfcheck *r)
     enum { LENGTH = 300, WIDE = 144 };
     static const int64_t start[] = {0, LENGTH};
     invar_tensor q, k, v, o, lse2, d_o, dq, dk, dv;
-    invar_segments whole;
+    invar_row_offsets whole;
     invar_attention_shape shape = {.window = 200, .kv_span = 128, .q_span = 128};
     invar_attention_fwd_args fwd;
 

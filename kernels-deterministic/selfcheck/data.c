@@ -28,16 +28,16 @@ invar_status invar_selfcheck_make_copy(void **out, invar_selfcheck *r, const voi
                                        size_t bytes)
 {
     INVAR_TRY(invar_arena_push(out, r->dev->scratch, bytes, "selfcheck"));
-    return invar_device_put(r->dev, *out, from, bytes);
+    return invar_device_upload(r->dev, *out, from, bytes);
 }
 
-invar_status invar_selfcheck_make_segments(invar_segments *out, invar_selfcheck *r,
+invar_status invar_selfcheck_make_segments(invar_row_offsets *out, invar_selfcheck *r,
                                            const int64_t *start, int64_t count)
 {
     void *data;
 
     INVAR_TRY(invar_selfcheck_make_copy(&data, r, start, (size_t)(count + 1) * sizeof *start));
-    *out = (invar_segments){data, count};
+    *out = (invar_row_offsets){data, count};
     return INVAR_OK;
 }
 
@@ -77,7 +77,7 @@ static void fill_random(const invar_tensor *out, uint32_t stream, float range)
             float value;
             invar_philox4x32(word, counter, key);
             value = ((float)(word[0] >> 8) * 0x1p-23f - 1.0f) * range;
-            invar_row_store(out, i, j, 1, &value);
+            invar_tensor_row_store(out, i, j, 1, &value);
         }
 }
 
@@ -107,27 +107,27 @@ invar_tensor invar_selfcheck_as_1d(const invar_tensor *t)
     return invar_tensor_1d(t->data, t->dtype, t->shape[0] * t->shape[1]);
 }
 
-invar_status invar_selfcheck_make_quantised(invar_tensor *out, invar_selfcheck *r,
+invar_status invar_selfcheck_make_quantized(invar_tensor *out, invar_selfcheck *r,
                                             const invar_tensor *x, invar_dtype dtype,
                                             int32_t scale_rows)
 {
     INVAR_TRY(invar_selfcheck_make(out, r, dtype, x->shape[0], x->shape[1]));
     out->scale_rows = scale_rows;
     INVAR_TRY(invar_selfcheck_make_raw(&out->scale, r, invar_tensor_scale_bytes(out)));
-    return invar_quantise(r->dev, &(invar_quantise_args){.q = *out, .x = *x});
+    return invar_quantize(r->dev, &(invar_quantize_args){.q = *out, .x = *x});
 }
 
-invar_status invar_selfcheck_quantise_operands(invar_selfcheck_operands *out, invar_selfcheck *r,
+invar_status invar_selfcheck_quantize_operands(invar_selfcheck_operands *out, invar_selfcheck *r,
                                                const invar_selfcheck_operands *plain,
                                                invar_dtype format)
 {
     *out = *plain;
-    INVAR_TRY(invar_selfcheck_make_quantised(&out->w, r, &plain->w, format,
+    INVAR_TRY(invar_selfcheck_make_quantized(&out->w, r, &plain->w, format,
                                              format == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1));
     if (format == INVAR_DTYPE_INT4)
         return INVAR_OK;
-    INVAR_TRY(invar_selfcheck_make_quantised(&out->x, r, &plain->x, format, 1));
-    return invar_selfcheck_make_quantised(&out->dy, r, &plain->dy, format, 1);
+    INVAR_TRY(invar_selfcheck_make_quantized(&out->x, r, &plain->x, format, 1));
+    return invar_selfcheck_make_quantized(&out->dy, r, &plain->dy, format, 1);
 }
 
 bool invar_selfcheck_has_product(const invar_selfcheck *r, invar_dtype format)
@@ -142,7 +142,7 @@ invar_status invar_selfcheck_emit_tensor(invar_selfcheck *r, invar_op op, const 
     invar_hash_tree_args args = {.digest = r->digest, .x = t, .count = 1, .shards = 1};
 
     INVAR_TRY(invar_hash_tree(r->dev, &args));
-    INVAR_TRY(invar_device_get(r->dev, &digest, r->digest, sizeof digest));
+    INVAR_TRY(invar_device_download(r->dev, &digest, r->digest, sizeof digest));
     return r->emit(r->payload, op, what, &digest);
 }
 

@@ -18,11 +18,11 @@ static invar_status low_precision(invar_selfcheck *r, const invar_selfcheck_oper
     invar_tensor y, dx, back;
     char what[32];
 
-    INVAR_TRY(invar_selfcheck_quantise_operands(&q, r, plain, format));
-    INVAR_TRY(invar_selfcheck_emit_tensor(r, INVAR_OP_QUANTISE, invar_dtype_name(format), &q.w));
+    INVAR_TRY(invar_selfcheck_quantize_operands(&q, r, plain, format));
+    INVAR_TRY(invar_selfcheck_emit_tensor(r, INVAR_OP_QUANTIZE, invar_dtype_name(format), &q.w));
     INVAR_TRY(invar_selfcheck_make(&back, r, r->storage, q.w.shape[0], q.w.shape[1]));
-    INVAR_TRY(invar_dequantise(r->dev, &(invar_dequantise_args){.x = back, .q = q.w}));
-    INVAR_TRY(invar_selfcheck_emit_tensor(r, INVAR_OP_DEQUANTISE, invar_dtype_name(format), &back));
+    INVAR_TRY(invar_dequantize(r->dev, &(invar_dequantize_args){.x = back, .q = q.w}));
+    INVAR_TRY(invar_selfcheck_emit_tensor(r, INVAR_OP_DEQUANTIZE, invar_dtype_name(format), &back));
     if (!invar_selfcheck_has_product(r, format))
         return INVAR_OK;
     INVAR_TRY(invar_selfcheck_linear(r, &y, &q.x, &q.w, NULL, 1, r->storage));

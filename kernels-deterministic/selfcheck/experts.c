@@ -13,7 +13,7 @@ enum { EXPERTS = 4, SLOTS = 2, EXPERT_ROWS = TOKENS * SLOTS };
 
 /* The experts' products in one low-precision format. */
 static invar_status low_precision_experts(invar_selfcheck *r, const invar_selfcheck_operands *plain,
-                                          invar_segments experts, invar_dtype format)
+                                          invar_row_offsets experts, invar_dtype format)
 {
     invar_selfcheck_operands q;
     invar_tensor y, dx;
@@ -21,7 +21,7 @@ static invar_status low_precision_experts(invar_selfcheck *r, const invar_selfch
 
     if (!invar_selfcheck_has_product(r, format))
         return INVAR_OK;
-    INVAR_TRY(invar_selfcheck_quantise_operands(&q, r, plain, format));
+    INVAR_TRY(invar_selfcheck_quantize_operands(&q, r, plain, format));
     INVAR_TRY(invar_selfcheck_make(&y, r, r->storage, EXPERT_ROWS, WIDTH));
     INVAR_TRY(invar_selfcheck_make(&dx, r, r->storage, EXPERT_ROWS, WIDTH));
     INVAR_TRY(invar_moe_linear_fwd(
@@ -117,7 +117,7 @@ invar_status invar_selfcheck_experts(invar_selfcheck *r, const invar_tensor *h)
     INVAR_TRY(invar_selfcheck_emit_tensor(r, INVAR_OP_MOE_LINEAR_DW, "dw", &dw));
     for (invar_dtype format = INVAR_DTYPE_FP8; format <= INVAR_DTYPE_INT4; format++)
         INVAR_TRY(low_precision_experts(r, &(invar_selfcheck_operands){x, w, dy},
-                                        (invar_segments){expert_start, EXPERTS}, format));
+                                        (invar_row_offsets){expert_start, EXPERTS}, format));
     INVAR_TRY(invar_selfcheck_make(&dh, r, r->storage, TOKENS, WIDTH));
     INVAR_TRY(invar_moe_gather_bwd(
         r->dev, &(invar_moe_gather_bwd_args){.dx = dh, .dout = dx, .slot_row = slot_row}));

@@ -34,9 +34,9 @@ typedef struct invar_selfcheck {
     invar_dtype storage;
     invar_selfcheck_emit emit;
     void *payload;
-    uint32_t tensors;       /* made so far: each one's data is its own Philox stream */
-    invar_segments samples; /* sample_start, where the device sees it */
-    invar_digest *digest;   /* (1) on the device: of the value at hand */
+    uint32_t tensors;          /* made so far: each one's data is its own Philox stream */
+    invar_row_offsets samples; /* sample_start, where the device sees it */
+    invar_digest *digest;      /* (1) on the device: of the value at hand */
 } invar_selfcheck;
 
 /* ---- data.c: tensors on the device, and digests of results ----------------------------------- */
@@ -47,7 +47,7 @@ invar_status invar_selfcheck_make_raw(void **out, invar_selfcheck *r, size_t byt
 /* The host's bytes on the device. */
 invar_status invar_selfcheck_make_copy(void **out, invar_selfcheck *r, const void *from,
                                        size_t bytes) INVAR_MUST_USE;
-invar_status invar_selfcheck_make_segments(invar_segments *out, invar_selfcheck *r,
+invar_status invar_selfcheck_make_segments(invar_row_offsets *out, invar_selfcheck *r,
                                            const int64_t *start, int64_t count) INVAR_MUST_USE;
 
 /* A zeroed tensor. */
@@ -61,7 +61,7 @@ invar_status invar_selfcheck_make_indices(invar_tensor *out, invar_selfcheck *r,
 /* A tensor of `dtype` with values in (-range, range). */
 invar_status invar_selfcheck_make_random(invar_tensor *out, invar_selfcheck *r, invar_dtype dtype,
                                          int64_t rows, int64_t cols, float range) INVAR_MUST_USE;
-invar_status invar_selfcheck_make_quantised(invar_tensor *out, invar_selfcheck *r,
+invar_status invar_selfcheck_make_quantized(invar_tensor *out, invar_selfcheck *r,
                                             const invar_tensor *x, invar_dtype dtype,
                                             int32_t scale_rows) INVAR_MUST_USE;
 
@@ -76,7 +76,7 @@ typedef struct invar_selfcheck_operands {
 } invar_selfcheck_operands;
 
 /* int4 is a format of weights; its activations stay as they are. */
-invar_status invar_selfcheck_quantise_operands(invar_selfcheck_operands *out, invar_selfcheck *r,
+invar_status invar_selfcheck_quantize_operands(invar_selfcheck_operands *out, invar_selfcheck *r,
                                                const invar_selfcheck_operands *plain,
                                                invar_dtype format) INVAR_MUST_USE;
 

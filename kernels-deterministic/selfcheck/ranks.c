@@ -36,7 +36,7 @@ invar_status invar_selfcheck_norm_of_ranks(invar_selfcheck *r)
     INVAR_TRY(invar_selfcheck_make_random(&weight, r, r->storage, 1, HEAD_DIM, 1.0f));
     INVAR_TRY(invar_selfcheck_make(&dx, r, r->storage, TOKENS, Q_WIDTH));
     INVAR_TRY(invar_selfcheck_make(&sums, r, INVAR_DTYPE_F32,
-                                   invar_token_blocks_of(&r->samples, TOKENS), HEAD_DIM));
+                                   invar_token_blocks_max(&r->samples, TOKENS), HEAD_DIM));
     INVAR_TRY(invar_selfcheck_make(&dweight, r, INVAR_DTYPE_F32, 1, HEAD_DIM));
     INVAR_TRY(invar_rmsnorm_bwd(
         r->dev, &(invar_rmsnorm_bwd_args){.dx = invar_selfcheck_as_3d(&dx, HEADS, HEAD_DIM),
@@ -84,8 +84,8 @@ invar_status invar_selfcheck_logprobs_of_ranks(invar_selfcheck *r)
     for (int32_t t = 0; t < TOKENS; t++)
         ids[t] = t * 97 % IDS;
     INVAR_TRY(invar_selfcheck_make_random(&logits, r, INVAR_DTYPE_F32, TOKENS, IDS, 4.0f));
-    INVAR_TRY(
-        invar_selfcheck_make(&sums, r, INVAR_DTYPE_F32, 2 * TOKENS, invar_logprob_sums_of(IDS, 2)));
+    INVAR_TRY(invar_selfcheck_make(&sums, r, INVAR_DTYPE_F32, 2 * TOKENS,
+                                   invar_logprob_sum_columns(IDS, 2)));
     for (int p = 0; p < 2; p++)
         INVAR_TRY(sum_part(r, &sums, &logits, ids, p));
     INVAR_TRY(invar_selfcheck_emit_tensor(r, INVAR_OP_LOGPROB_SUM, "sums", &sums));

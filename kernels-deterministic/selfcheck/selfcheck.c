@@ -17,9 +17,9 @@
 static invar_status emit_leaves(invar_selfcheck *r, const char *what, const invar_tensor *x)
 {
     static const int64_t start[] = {0, 100, 100, VOCABULARY};
-    const invar_segments here = {start, 3};
+    const invar_row_offsets here = {start, 3};
     int64_t leaves = invar_hash_leaf_count(x, &here);
-    invar_segments samples;
+    invar_row_offsets samples;
     invar_tensor words;
     void *digest;
 
@@ -35,11 +35,11 @@ static invar_status emit_leaves(invar_selfcheck *r, const char *what, const inva
 
 static invar_status leaves(invar_selfcheck *r, const invar_tensor *table)
 {
-    invar_tensor quantised;
+    invar_tensor quantized;
 
-    INVAR_TRY(invar_selfcheck_make_quantised(&quantised, r, table, INVAR_DTYPE_FP8, 1));
+    INVAR_TRY(invar_selfcheck_make_quantized(&quantized, r, table, INVAR_DTYPE_FP8, 1));
     INVAR_TRY(emit_leaves(r, "digest", table));
-    return emit_leaves(r, "digest of fp8", &quantised);
+    return emit_leaves(r, "digest of fp8", &quantized);
 }
 
 static invar_status factor(invar_selfcheck *r)

@@ -65,7 +65,7 @@ static invar_kernel_rows find_rows(float *lines, const invar_tensor *t, int64_t 
     if (t->dtype == INVAR_DTYPE_BF16)
         return (invar_kernel_rows){(const uint16_t *)t->data + at, t->row_stride, 1};
     for (int64_t r = 0; r < count; r++)
-        invar_row_load(lines + r * LINE, t, row + r, first, k);
+        invar_tensor_row_load(lines + r * LINE, t, row + r, first, k);
     return (invar_kernel_rows){lines, LINE, 0};
 }
 
@@ -105,7 +105,7 @@ static void pack_rows(float *panel, float *lines, const invar_chain_operand *op,
             p = transpose(dst, width, &src, k);
         }
         for (int64_t r = 0; p < k && r < count; r++) {
-            invar_row_load(lines, op->tensor, op->row0 + i + r, first + p, k - p);
+            invar_tensor_row_load(lines, op->tensor, op->row0 + i + r, first + p, k - p);
             for (int64_t q = p; q < k; q++)
                 dst[q * width + r] = lines[q - p];
         }
@@ -135,7 +135,7 @@ static void pack_columns(float *panel, float *line, const invar_chain_operand *o
         if (t->dtype == INVAR_DTYPE_F32)
             src = (const float *)t->data + row * t->row_stride + op->row0;
         else
-            invar_row_load(line, t, row, op->row0, rows);
+            invar_tensor_row_load(line, t, row, op->row0, rows);
         for (int64_t i = 0; i < rows; i += width)
             copy_place(panel + i * kp + p * width, src + i, rows - i < width ? rows - i : width,
                        width);
@@ -167,7 +167,7 @@ static void pack_exponents(int8_t *exps, bool *large, const float *panels, int64
             most = exp > most ? exp : most;
             exps[i] = (int8_t)exp;
         }
-        large[n] = most > INVAR_KERNEL_EXP_MOST;
+        large[n] = most > INVAR_KERNEL_EXP_MAX;
     }
 }
 
@@ -249,8 +249,8 @@ static void run_block(const invar_kernel *kernel, float *acc, int64_t ld,
 static float scale_at(const invar_chain_operand *op, int64_t row, int64_t k)
 {
     if (op->layout == INVAR_CHAIN_ROWS)
-        return invar_row_fp8_scale(op->tensor, op->row0 + row, op->k0 + k);
-    return invar_row_fp8_scale(op->tensor, op->k0 + k, op->row0 + row);
+        return invar_tensor_row_fp8_scale(op->tensor, op->row0 + row, op->k0 + k);
+    return invar_tensor_row_fp8_scale(op->tensor, op->k0 + k, op->row0 + row);
 }
 
 /* The scales of a block of 128 multiply its partial chain, which joins acc by one fmaf. */
@@ -286,7 +286,7 @@ static void run_direct_rows(float *acc, int64_t ld, const invar_chain_tile *tile
     int64_t rows = tile->m - i < INVAR_KERNEL_DIRECT_ROWS ? tile->m - i : INVAR_KERNEL_DIRECT_ROWS;
 
     for (int64_t r = 0; r < rows; r++)
-        invar_row_load(w->lines + r * LINE, a->tensor, a->row0 + i + r, a->k0 + k_first, k);
+        invar_tensor_row_load(w->lines + r * LINE, a->tensor, a->row0 + i + r, a->k0 + k_first, k);
     for (int64_t j = 0; j + INVAR_KERNEL_DIRECT_COLS <= tile->n; j += INVAR_KERNEL_DIRECT_COLS) {
         invar_kernel_rows rows_b = find_rows(NULL, b->tensor, b->row0 + j, 0, b->k0 + k_first, k);
         invar_kernel_ieee_direct(acc + i * ld + j, ld, (int)rows, w->lines, LINE, &rows_b, k);

@@ -24,8 +24,8 @@ typedef void (*invar_kernel_fn)(float *acc, int64_t ld, const float *a, const in
                                 const float *b, const int8_t *b_exp, int64_t k);
 
 /* One chain, one group further, by the reference step. */
-typedef void (*invar_kernel_one)(float *acc, const float *a, int64_t a_stride, const float *b,
-                                 int64_t b_stride);
+typedef void (*invar_kernel_reference_fn)(float *acc, const float *a, int64_t a_stride,
+                                          const float *b, int64_t b_stride);
 
 typedef struct invar_kernel {
     int rows;
@@ -34,7 +34,8 @@ typedef struct invar_kernel {
     int min_exp;     /* of the operand type; INVAR_KERNEL_NO_EXPONENTS: panels without exponents */
     int toward_zero; /* runs with the rounding mode set toward zero */
     invar_kernel_fn run;
-    invar_kernel_one one; /* of sm90: the same step, for operands beyond the range of exponents */
+    invar_kernel_reference_fn
+        one; /* of sm90: the same step, for operands beyond the range of exponents */
 } invar_kernel;
 
 #define INVAR_KERNEL_NO_EXPONENTS 0
@@ -51,7 +52,7 @@ typedef struct invar_kernel {
  * infinity and NaN are) have no exponents: they go to the reference.
  */
 #define INVAR_KERNEL_EXP_ZERO (-128)
-#define INVAR_KERNEL_EXP_MOST 27
+#define INVAR_KERNEL_EXP_MAX 27
 
 static inline int32_t invar_kernel_exponent(float value, int min_exp)
 {

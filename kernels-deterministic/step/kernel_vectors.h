@@ -224,7 +224,7 @@ static inline __attribute__((always_inline)) void run_sm90(float *acc, int64_t l
                                                            const int8_t *a_exp, const float *b,
                                                            const int8_t *b_exp, int64_t k,
                                                            int group, int fraction, int32_t keep,
-                                                           invar_kernel_one one)
+                                                           invar_kernel_reference_fn one)
 {
     for (int64_t p0 = 0; p0 < k; p0 += group) {
         const float *ag = a + p0 * SM90_ROWS, *bg = b + p0 * SM90_COLS;

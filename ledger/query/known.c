@@ -48,7 +48,7 @@ typedef struct finding {
     bool fits;
     bool numbers; /* only the smallest and the largest are asked for */
     bool pattern; /* what was given may have a % */
-    invar_near near;
+    invar_spelling near;
     char list[LISTED];
     size_t used;
     int64_t more; /* that the list has no room for */
@@ -70,7 +70,7 @@ static void list_text(finding *f, const char *text)
 static invar_status take_value(void *payload, const char *const *columns,
                                const invar_ledger_value *values, int count)
 {
-    char quote[INVAR_NEAR_SIZE];
+    char quote[INVAR_SPELLING_SIZE];
     finding *f = payload;
 
     (void)columns, (void)count;
@@ -78,7 +78,7 @@ static invar_status take_value(void *payload, const char *const *columns,
         return INVAR_OK;
     f->fits = f->fits || values[1].integer != 0;
     invar_text_quote(quote, sizeof quote, values[0].data, values[0].bytes); // it may be hostile
-    invar_near_offer(&f->near, quote);
+    invar_spelling_offer(&f->near, quote);
     list_text(f, quote);
     return INVAR_OK;
 }
@@ -115,14 +115,14 @@ static invar_status look_up(finding *out, invar_ledger *ledger, const struct kno
     INVAR_CHECK(bytes > 0 && (size_t)bytes < sizeof sql);
     return invar_ledger_select(
         ledger,
-        &(invar_ledger_request){
+        &(invar_ledger_select_request){
             .sql = sql, .arguments = given, .n_arguments = 3, .row = take_value, .payload = out});
 }
 
 static invar_status refuse(finding *f, const char *option, const struct known *kind,
                            const invar_ledger_value *given)
 {
-    char quote[INVAR_NEAR_SIZE], more[128] = "";
+    char quote[INVAR_SPELLING_SIZE], more[128] = "";
 
     if (given->type == INVAR_LEDGER_TYPE_INT)
         (void)snprintf(quote, sizeof quote, "%" PRId64, given->integer);
@@ -133,7 +133,7 @@ static invar_status refuse(finding *f, const char *option, const struct known *k
                        kind->all ? "; 'invar ledger " : "", kind->all ? kind->all : "",
                        kind->all ? "' shows them" : "");
     return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: there is no %s '%s'%s; there %s %s%s", option,
-                      kind->param, quote, invar_near_hint(&f->near), f->numbers ? "is" : "are",
+                      kind->param, quote, invar_spelling_hint(&f->near), f->numbers ? "is" : "are",
                       f->used ? f->list : "none", more);
 }
 
@@ -159,7 +159,7 @@ static invar_status check_param(invar_ledger *ledger, const char *option,
             is_fallback(&query->params[i], given))
             continue;
         if (!f.numbers)
-            invar_near_init(&f.near, given->data, given->bytes);
+            invar_spelling_init(&f.near, given->data, given->bytes);
         INVAR_TRY(look_up(&f, ledger, &known[k], query, arguments));
         if (!f.fits)
             return refuse(&f, option, &known[k], given);

@@ -63,11 +63,11 @@ invar_status invar_ledger_query_has_data(bool *out, char why_out[INVAR_LEDGER_QU
         at = invar_ledger_query_line(why_out, at, "or");
         INVAR_CHECK(at);
         INVAR_TRY(invar_ledger_select(
-            ledger, &(invar_ledger_request){.sql = sql,
-                                            .arguments = arguments,
-                                            .n_arguments = (size_t)query->n_params,
-                                            .row = take_truth,
-                                            .payload = out}));
+            ledger, &(invar_ledger_select_request){.sql = sql,
+                                                   .arguments = arguments,
+                                                   .n_arguments = (size_t)query->n_params,
+                                                   .row = take_truth,
+                                                   .payload = out}));
     }
     return INVAR_OK;
 }

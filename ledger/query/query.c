@@ -97,7 +97,7 @@ invar_status invar_ledger_query_at(invar_ledger_query *out, int index)
 invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
-    invar_near near;
+    invar_spelling near;
 
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         INVAR_TRY(invar_ledger_query_at(out, i));
@@ -105,19 +105,19 @@ invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name)
             return INVAR_OK;
     }
     invar_text_quote(quote, sizeof quote, name, strlen(name));
-    invar_near_init(&near, name, strlen(name));
+    invar_spelling_init(&near, name, strlen(name));
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         INVAR_TRY(invar_ledger_query_at(out, i));
-        invar_near_offer(&near, out->name);
+        invar_spelling_offer(&near, out->name);
     }
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "there is no named query \"%s\"%s; invar ledger query lists them", quote,
-                      invar_near_hint(&near));
+                      invar_spelling_hint(&near));
 }
 
 /* ---- any text that only reads ---------------------------------------------------------------- */
 
-static invar_status bind_arguments(invar_sql_stmt *stmt, const invar_ledger_request *request)
+static invar_status bind_arguments(invar_sql_stmt *stmt, const invar_ledger_select_request *request)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
@@ -131,12 +131,12 @@ static invar_status bind_arguments(invar_sql_stmt *stmt, const invar_ledger_requ
             invar_text_quote(quote, sizeof quote, name, strlen(name));
             return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: the parameter %s has no value", quote);
         }
-        INVAR_TRY(invar_value_bind(stmt, index, &argument->value));
+        INVAR_TRY(invar_ledger_value_bind(stmt, index, &argument->value));
     }
     return INVAR_OK;
 }
 
-static invar_status give_rows(invar_sql_stmt *stmt, const invar_ledger_request *request)
+static invar_status give_rows(invar_sql_stmt *stmt, const invar_ledger_select_request *request)
 {
     const char *names[COLUMNS];
     invar_ledger_value values[COLUMNS];
@@ -152,7 +152,7 @@ static invar_status give_rows(invar_sql_stmt *stmt, const invar_ledger_request *
     INVAR_TRY(request->row(request->payload, names, NULL, columns));
     while (row) {
         for (int i = 0; i < columns; i++)
-            values[i] = invar_value_column(stmt, i);
+            values[i] = invar_ledger_value_column(stmt, i);
         INVAR_TRY(invar_sql_row(stmt));
         INVAR_TRY(request->row(request->payload, names, values, columns));
         INVAR_TRY(invar_sql_step(&row, stmt));
@@ -160,12 +160,12 @@ static invar_status give_rows(invar_sql_stmt *stmt, const invar_ledger_request *
     return INVAR_OK;
 }
 
-invar_status invar_ledger_select(invar_ledger *ledger, const invar_ledger_request *request)
+invar_status invar_ledger_select(invar_ledger *ledger, const invar_ledger_select_request *request)
 {
     invar_sql_stmt *stmt = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_sql_guard(ledger->sql, request->limit_ms));
+    INVAR_TRY(invar_sql_restrict_to_reads(ledger->sql, request->limit_ms));
     status = invar_sql_prepare(&stmt, ledger->sql, request->sql);
     if (status == INVAR_OK)
         status = bind_arguments(stmt, request);

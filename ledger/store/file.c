@@ -27,7 +27,7 @@
 
 #include "base/invar_banned.h"
 
-enum { PATH_BYTES = INVAR_FILE_PATH_SIZE + 16 };
+enum { PATH_BYTES = INVAR_LEDGER_FILE_PATH_SIZE + 16 };
 
 static invar_status io_error(const char *path, const char *what)
 {
@@ -36,11 +36,11 @@ static invar_status io_error(const char *path, const char *what)
 
 /* ---- where it lies --------------------------------------------------------------------------- */
 
-invar_status invar_file_resolve(char out[INVAR_FILE_PATH_SIZE], const char *path)
+invar_status invar_ledger_file_resolve(char out[INVAR_LEDGER_FILE_PATH_SIZE], const char *path)
 {
     struct stat info;
 
-    if (strlen(path) >= INVAR_FILE_PATH_SIZE)
+    if (strlen(path) >= INVAR_LEDGER_FILE_PATH_SIZE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is too long: %.1000s", path);
     if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode))
         memcpy(out, path, strlen(path) + 1);
@@ -49,11 +49,11 @@ invar_status invar_file_resolve(char out[INVAR_FILE_PATH_SIZE], const char *path
     return INVAR_OK;
 }
 
-invar_status invar_file_look(invar_file_kind *out, const char *path)
+invar_status invar_ledger_file_look(invar_ledger_file_kind *out, const char *path)
 {
     struct stat info;
 
-    *out = INVAR_FILE_KIND_MISSING;
+    *out = INVAR_LEDGER_FILE_KIND_MISSING;
     if (stat(path, &info) != 0)
         return errno == ENOENT ? INVAR_OK : io_error(path, "cannot be looked at");
     if (!S_ISREG(info.st_mode))
@@ -61,11 +61,11 @@ invar_status invar_file_look(invar_file_kind *out, const char *path)
                           S_ISDIR(info.st_mode) ? "a folder" : "a device");
     if (info.st_size == 1) // SQLite takes it for empty, and would write over it
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: a file of one byte, not a ledger", path);
-    *out = info.st_size == 0 ? INVAR_FILE_KIND_EMPTY : INVAR_FILE_KIND_DATA;
+    *out = info.st_size == 0 ? INVAR_LEDGER_FILE_KIND_EMPTY : INVAR_LEDGER_FILE_KIND_DATA;
     return INVAR_OK;
 }
 
-bool invar_file_has_other_names(const char *path)
+bool invar_ledger_file_has_other_names(const char *path)
 {
     struct stat info;
 
@@ -99,27 +99,27 @@ static int64_t size_beside(const char *path, const char *suffix)
     return stat(name, &info) == 0 ? (int64_t)info.st_size : -1;
 }
 
-bool invar_file_has_wal(const char *path)
+bool invar_ledger_file_has_wal(const char *path)
 {
     return size_beside(path, "-wal") > 0;
 }
 
-bool invar_file_has_empty_wal(const char *path)
+bool invar_ledger_file_has_empty_wal(const char *path)
 {
     return size_beside(path, "-wal") == 0;
 }
 
-bool invar_file_has_journal(const char *path)
+bool invar_ledger_file_has_journal(const char *path)
 {
     return size_beside(path, "-journal") >= 0;
 }
 
-bool invar_file_had_writer(const char *path)
+bool invar_ledger_file_has_been_written(const char *path)
 {
     return size_beside(path, "-lock") >= 0;
 }
 
-bool invar_file_writable(const char *path)
+bool invar_ledger_file_writable(const char *path)
 {
     char folder[PATH_BYTES];
 
@@ -127,7 +127,7 @@ bool invar_file_writable(const char *path)
     return access(folder, W_OK) == 0 && access(path, W_OK) == 0;
 }
 
-const char *invar_file_network_name(long type)
+const char *invar_ledger_file_network_name(long type)
 {
     static const struct {
         unsigned long type;
@@ -147,7 +147,7 @@ const char *invar_file_network_name(long type)
     return NULL;
 }
 
-bool invar_file_fuse_local(const char *mounts, unsigned major_number, unsigned minor_number)
+bool invar_ledger_file_fuse_local(const char *mounts, unsigned major_number, unsigned minor_number)
 {
     static const char *const local[] = {" - fuse.fuse-overlayfs ", " - fuseblk "};
     char device[32], line[1024];
@@ -186,10 +186,10 @@ static bool on_local_fuse(const char *path)
         used += (size_t)bytes;
     close(fd);
     mounts[used] = '\0';
-    return invar_file_fuse_local(mounts, major(info.st_dev), minor(info.st_dev));
+    return invar_ledger_file_fuse_local(mounts, major(info.st_dev), minor(info.st_dev));
 }
 
-const char *invar_file_network(const char *path)
+const char *invar_ledger_file_network(const char *path)
 {
     char folder[PATH_BYTES];
     struct statfs info;
@@ -198,11 +198,11 @@ const char *invar_file_network(const char *path)
     folder_of(folder, path);
     if (statfs(path, &info) != 0 && statfs(folder, &info) != 0)
         return NULL; // whatever is wrong shows itself when the file is opened
-    name = invar_file_network_name((long)info.f_type);
+    name = invar_ledger_file_network_name((long)info.f_type);
     return name && strcmp(name, "FUSE") == 0 && on_local_fuse(folder) ? NULL : name;
 }
 
-invar_status invar_file_sync_folder(const char *path)
+invar_status invar_ledger_file_sync_folder(const char *path)
 {
     char folder[PATH_BYTES];
     int fd, rc;
@@ -271,7 +271,7 @@ static struct flock whole_file(void)
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
 }
 
-invar_status invar_file_lock(int *fd_out, const char *path, const char *writer)
+invar_status invar_ledger_file_lock(int *fd_out, const char *path, const char *writer)
 {
     char name[PATH_BYTES], holder[INVAR_LEDGER_WRITER_SIZE];
     struct flock lock = whole_file();
@@ -306,12 +306,12 @@ invar_status invar_file_lock(int *fd_out, const char *path, const char *writer)
     return INVAR_OK;
 }
 
-bool invar_file_has_lock(const char *path)
+bool invar_ledger_file_has_lock(const char *path)
 {
     return size_beside(path, "-lock") >= 0;
 }
 
-void invar_file_remove_lock(const char *path)
+void invar_ledger_file_remove_lock(const char *path)
 {
     char name[PATH_BYTES];
 
@@ -319,7 +319,7 @@ void invar_file_remove_lock(const char *path)
     unlink(name);
 }
 
-bool invar_file_is_gone(int fd)
+bool invar_ledger_file_removed(int fd)
 {
     char link[64], name[PATH_BYTES];
     struct stat info;
@@ -330,13 +330,13 @@ bool invar_file_is_gone(int fd)
     if (bytes <= 0 || bytes >= (ssize_t)sizeof name - 1)
         return false;
     name[bytes] = '\0';
-    if (!invar_text_ends(name, "-lock"))
+    if (!invar_text_has_suffix(name, "-lock"))
         return false;
     name[bytes - (ssize_t)strlen("-lock")] = '\0';
     return stat(name, &info) != 0 && errno == ENOENT;
 }
 
-bool invar_file_lock_stands(int fd)
+bool invar_ledger_file_lock_valid(int fd)
 {
     struct stat info;
 
@@ -346,9 +346,9 @@ bool invar_file_lock_stands(int fd)
 /* Opens the lock of a ledger; -1: there is none. */
 static invar_status find_lock(int *out, const char *path)
 {
-    char name[PATH_BYTES], target[INVAR_FILE_PATH_SIZE];
+    char name[PATH_BYTES], target[INVAR_LEDGER_FILE_PATH_SIZE];
 
-    INVAR_TRY(invar_file_resolve(target, path));
+    INVAR_TRY(invar_ledger_file_resolve(target, path));
     with_suffix(name, target, "-lock");
     *out = open_lock(name, O_RDWR);
     if (*out < 0 && (errno == EACCES || errno == EROFS))

@@ -24,7 +24,7 @@
 #define BLOB INVAR_LEDGER_TYPE_BLOB
 #define K INVAR_COLUMN_KEY
 #define C INVAR_COLUMN_CONTENT
-#define TWIN (INVAR_COLUMN_TWIN | INVAR_COLUMN_CONTENT)
+#define TWIN (INVAR_COLUMN_HAS_READABLE_COPY | INVAR_COLUMN_CONTENT)
 #define ENTRY                                                                                      \
     {                                                                                              \
         "entry", INT, INVAR_COLUMN_ENTRY                                                           \
@@ -42,213 +42,219 @@
         "series", TEXT, K | C | INVAR_COLUMN_SERIES                                                \
     }
 
-static const invar_table_spec specs[INVAR_TABLE_COUNT] = {
-    [INVAR_TABLE_RUN] = {"run",
-                         7,
-                         {ENTRY,
-                          {"uuid", TEXT, K},
-                          {"name", TEXT, 0},
-                          {"kind", TEXT, 0},
-                          {"identity", BLOB, 0},
-                          {"parent", TEXT, 0},
-                          {"fork_step", INT, 0}},
-                         false,
-                         false},
-    [INVAR_TABLE_IDENTITY] =
+static const invar_ledger_table_def specs[INVAR_LEDGER_TABLE_COUNT] = {
+    [INVAR_LEDGER_TABLE_RUN] = {"run",
+                                7,
+                                {ENTRY,
+                                 {"uuid", TEXT, K},
+                                 {"name", TEXT, 0},
+                                 {"kind", TEXT, 0},
+                                 {"identity", BLOB, 0},
+                                 {"parent", TEXT, 0},
+                                 {"fork_step", INT, 0}},
+                                false,
+                                false},
+    [INVAR_LEDGER_TABLE_IDENTITY] =
         {"identity", 3, {{"key", TEXT, K}, ENTRY, {"value", TEXT, 0}}, false, false},
-    [INVAR_TABLE_SEGMENT] =
+    [INVAR_LEDGER_TABLE_SEGMENT] =
         {"segment", 4, {SEG, ENTRY, {"after_step", INT, 0}, {"chain", BLOB, 0}}, false, false},
-    [INVAR_TABLE_FINISH] =
+    [INVAR_LEDGER_TABLE_FINISH] =
         {"finish", 4, {SEG, ENTRY, {"exit_code", INT, 0}, {"reason", TEXT, 0}}, false, false},
-    [INVAR_TABLE_FACT] = {"fact",
-                          5,
-                          {SEG, {"scope", TEXT, K}, {"key", TEXT, K}, ENTRY, {"value", TEXT, 0}},
-                          false,
-                          false},
-    [INVAR_TABLE_OBJECT] = {"object",
-                            4,
-                            {{"hash", BLOB, K}, ENTRY, {"kind", TEXT, 0}, {"data", BLOB, 0}},
-                            false,
-                            false},
-    [INVAR_TABLE_STEP] = {"step",
-                          9,
-                          {STEP,
-                           SEG,
-                           ENTRY,
-                           {"weights", INT, C},
-                           {"batch", BLOB, C},
-                           {"rng", BLOB, C},
-                           {"root", BLOB, C},
-                           {"chain", BLOB, C},
-                           {"content", BLOB, 0}},
-                          false,
-                          false},
-    [INVAR_TABLE_METRIC] =
+    [INVAR_LEDGER_TABLE_FACT] =
+        {"fact",
+         5,
+         {SEG, {"scope", TEXT, K}, {"key", TEXT, K}, ENTRY, {"value", TEXT, 0}},
+         false,
+         false},
+    [INVAR_LEDGER_TABLE_OBJECT] = {"object",
+                                   4,
+                                   {{"hash", BLOB, K}, ENTRY, {"kind", TEXT, 0}, {"data", BLOB, 0}},
+                                   false,
+                                   false},
+    [INVAR_LEDGER_TABLE_STEP] = {"step",
+                                 9,
+                                 {STEP,
+                                  SEG,
+                                  ENTRY,
+                                  {"weights", INT, C},
+                                  {"batch", BLOB, C},
+                                  {"rng", BLOB, C},
+                                  {"root", BLOB, C},
+                                  {"chain", BLOB, C},
+                                  {"content", BLOB, 0}},
+                                 false,
+                                 false},
+    [INVAR_LEDGER_TABLE_METRIC] =
         {"metric", 4, {STEP, SEG, SERIES, {"value_bits", INT, TWIN}}, true, false},
-    [INVAR_TABLE_DIGEST] = {"digest",
-                            5,
-                            {STEP,
-                             SEG,
-                             {"rank", INT, K},
-                             {"manifest", BLOB, INVAR_COLUMN_MANIFEST},
-                             {"data", BLOB, 0}},
-                            true,
-                            true},
-    [INVAR_TABLE_STAT] = {"stat",
-                          8,
-                          {STEP,
-                           SEG,
-                           {"rank", INT, K},
-                           {"ord", INT, K},
-                           {"nans", INT, 0},
-                           {"infs", INT, 0},
-                           {"absmax_bits", INT, INVAR_COLUMN_TWIN},
-                           {"l2_bits", INT, INVAR_COLUMN_TWIN}},
-                          true,
-                          true},
-    [INVAR_TABLE_SAMPLE] = {"sample",
-                            20,
-                            {STEP,
-                             SEG,
-                             {"idx", INT, K | C},
-                             {"prompt", INT, C},
-                             {"prompt_hash", BLOB, C},
-                             {"rng", TEXT, C},
-                             {"weights_first", INT, C},
-                             {"weights_last", INT, C},
-                             {"weights_hash", BLOB, C},
-                             {"prompt_tokens", INT, C},
-                             {"tokens", INT, C},
-                             {"token_hash", BLOB, C},
-                             {"rollout_logp", BLOB, C},
-                             {"train_logp", BLOB, C},
-                             {"reward_bits", INT, TWIN},
-                             {"advantage_bits", INT, TWIN},
-                             {"diff_bits", INT, TWIN},
-                             {"diff_at", INT, C},
-                             {"finish", TEXT, C},
-                             {"arrival", INT, 0}},
-                            true,
-                            true},
-    [INVAR_TABLE_REPLY] = {"reply",
-                           6,
-                           {STEP,
-                            SEG,
-                            {"plugin", TEXT, K | C},
-                            {"call", INT, K | C},
-                            {"request", BLOB, C},
-                            {"data", BLOB, C}},
-                           true,
-                           true},
-    [INVAR_TABLE_EVALUATION] =
+    [INVAR_LEDGER_TABLE_DIGEST] = {"digest",
+                                   5,
+                                   {STEP,
+                                    SEG,
+                                    {"rank", INT, K},
+                                    {"manifest", BLOB, INVAR_COLUMN_MANIFEST},
+                                    {"data", BLOB, 0}},
+                                   true,
+                                   true},
+    [INVAR_LEDGER_TABLE_STAT] = {"stat",
+                                 8,
+                                 {STEP,
+                                  SEG,
+                                  {"rank", INT, K},
+                                  {"ord", INT, K},
+                                  {"nans", INT, 0},
+                                  {"infs", INT, 0},
+                                  {"absmax_bits", INT, INVAR_COLUMN_HAS_READABLE_COPY},
+                                  {"l2_bits", INT, INVAR_COLUMN_HAS_READABLE_COPY}},
+                                 true,
+                                 true},
+    [INVAR_LEDGER_TABLE_SAMPLE] = {"sample",
+                                   20,
+                                   {STEP,
+                                    SEG,
+                                    {"idx", INT, K | C},
+                                    {"prompt", INT, C},
+                                    {"prompt_hash", BLOB, C},
+                                    {"rng", TEXT, C},
+                                    {"weights_first", INT, C},
+                                    {"weights_last", INT, C},
+                                    {"weights_hash", BLOB, C},
+                                    {"prompt_tokens", INT, C},
+                                    {"tokens", INT, C},
+                                    {"token_hash", BLOB, C},
+                                    {"rollout_logp", BLOB, C},
+                                    {"train_logp", BLOB, C},
+                                    {"reward_bits", INT, TWIN},
+                                    {"advantage_bits", INT, TWIN},
+                                    {"diff_bits", INT, TWIN},
+                                    {"diff_at", INT, C},
+                                    {"finish", TEXT, C},
+                                    {"arrival", INT, 0}},
+                                   true,
+                                   true},
+    [INVAR_LEDGER_TABLE_REPLY] = {"reply",
+                                  6,
+                                  {STEP,
+                                   SEG,
+                                   {"plugin", TEXT, K | C},
+                                   {"call", INT, K | C},
+                                   {"request", BLOB, C},
+                                   {"data", BLOB, C}},
+                                  true,
+                                  true},
+    [INVAR_LEDGER_TABLE_EVALUATION] =
         {"evaluation",
          6,
          {STEP, SEG, {"dataset", TEXT, K | C}, SERIES, ENTRY, {"value_bits", INT, TWIN}},
          false,
          false},
-    [INVAR_TABLE_CHECKPOINT] = {"checkpoint",
-                                8,
-                                {STEP,
-                                 SEG,
-                                 {"entry", INT, K | INVAR_COLUMN_ENTRY},
-                                 {"state", TEXT, 0},
-                                 {"path", TEXT, 0},
-                                 {"bytes", INT, 0},
-                                 {"hash", BLOB, 0},
-                                 {"chain", BLOB, 0}},
-                                false,
-                                false},
-    [INVAR_TABLE_SEAL] = {"seal",
-                          4,
-                          {{"entry", INT, K | INVAR_COLUMN_ENTRY},
-                           {"content", BLOB, 0},
-                           {"integrity", BLOB, 0},
-                           {"sha256", BLOB, 0}},
-                          false,
-                          false},
-    [INVAR_TABLE_TIMING] =
+    [INVAR_LEDGER_TABLE_CHECKPOINT] = {"checkpoint",
+                                       8,
+                                       {STEP,
+                                        SEG,
+                                        {"entry", INT, K | INVAR_COLUMN_ENTRY},
+                                        {"state", TEXT, 0},
+                                        {"path", TEXT, 0},
+                                        {"bytes", INT, 0},
+                                        {"hash", BLOB, 0},
+                                        {"chain", BLOB, 0}},
+                                       false,
+                                       false},
+    [INVAR_LEDGER_TABLE_SEAL] = {"seal",
+                                 4,
+                                 {{"entry", INT, K | INVAR_COLUMN_ENTRY},
+                                  {"content", BLOB, 0},
+                                  {"integrity", BLOB, 0},
+                                  {"sha256", BLOB, 0}},
+                                 false,
+                                 false},
+    [INVAR_LEDGER_TABLE_TIMING] =
         {"timing",
          5,
          {STEP, SEG, {"phase", TEXT, K}, {"start_ns", INT, 0}, {"duration_ns", INT, 0}},
          true,
          true},
-    [INVAR_TABLE_GAUGE] =
-        {"gauge", 4, {STEP, SEG, SERIES, {"value_bits", INT, INVAR_COLUMN_TWIN}}, true, true},
-    [INVAR_TABLE_EVENT] = {"event",
-                           8,
-                           {{"entry", INT, K | INVAR_COLUMN_ENTRY},
-                            {"i", INT, K},
-                            {"seg", INT, 0},
-                            {"step", INT, 0},
-                            {"level", TEXT, 0},
-                            {"kind", TEXT, 0},
-                            {"message", TEXT, 0},
-                            {"data", TEXT, 0}},
-                           false,
-                           false},
-    [INVAR_TABLE_WORK] = {"work",
-                          10,
-                          {STEP,
-                           SEG,
-                           {"rank", INT, K},
-                           {"phase", TEXT, K},
-                           {"move", TEXT, K},
-                           {"host", TEXT, 0},
-                           {"calls", INT, 0},
-                           {"duration_ns", INT, 0},
-                           {"sent", INT, 0},
-                           {"received", INT, 0}},
-                          true,
-                          true},
-    [INVAR_TABLE_REWARD_PART] =
+    [INVAR_LEDGER_TABLE_GAUGE] =
+        {"gauge",
+         4,
+         {STEP, SEG, SERIES, {"value_bits", INT, INVAR_COLUMN_HAS_READABLE_COPY}},
+         true,
+         true},
+    [INVAR_LEDGER_TABLE_EVENT] = {"event",
+                                  8,
+                                  {{"entry", INT, K | INVAR_COLUMN_ENTRY},
+                                   {"i", INT, K},
+                                   {"seg", INT, 0},
+                                   {"step", INT, 0},
+                                   {"level", TEXT, 0},
+                                   {"kind", TEXT, 0},
+                                   {"message", TEXT, 0},
+                                   {"data", TEXT, 0}},
+                                  false,
+                                  false},
+    [INVAR_LEDGER_TABLE_WORK] = {"work",
+                                 10,
+                                 {STEP,
+                                  SEG,
+                                  {"rank", INT, K},
+                                  {"phase", TEXT, K},
+                                  {"move", TEXT, K},
+                                  {"host", TEXT, 0},
+                                  {"calls", INT, 0},
+                                  {"duration_ns", INT, 0},
+                                  {"sent", INT, 0},
+                                  {"received", INT, 0}},
+                                 true,
+                                 true},
+    [INVAR_LEDGER_TABLE_REWARD_PART] =
         {"reward_part",
          5,
          {STEP, SEG, {"idx", INT, K | C}, SERIES, {"value_bits", INT, TWIN}},
          true,
          true},
-    [INVAR_TABLE_LED_SAMPLE] =
+    [INVAR_LEDGER_TABLE_LED_SAMPLE] =
         {"led_sample",
          5,
          {STEP, SEG, {"idx", INT, K}, {"turns", INT, 0}, {"inserted", INT, 0}},
          true,
          true},
-    [INVAR_TABLE_OP_TIME] = {"op_time",
-                             8,
-                             {STEP,
-                              SEG,
-                              {"rank", INT, K},
-                              {"phase", TEXT, K},
-                              {"op", TEXT, K},
-                              {"calls", INT, 0},
-                              {"duration_ns", INT, 0},
-                              {"longest_ns", INT, 0}},
-                             true,
-                             true},
-    [INVAR_TABLE_KEPT_SAMPLE] =
+    [INVAR_LEDGER_TABLE_OP_TIME] = {"op_time",
+                                    8,
+                                    {STEP,
+                                     SEG,
+                                     {"rank", INT, K},
+                                     {"phase", TEXT, K},
+                                     {"op", TEXT, K},
+                                     {"calls", INT, 0},
+                                     {"duration_ns", INT, 0},
+                                     {"longest_ns", INT, 0}},
+                                    true,
+                                    true},
+    [INVAR_LEDGER_TABLE_KEPT_SAMPLE] =
         {"kept_sample", 4, {STEP, SEG, {"idx", INT, K}, {"data", BLOB, 0}}, true, true},
 };
 
-const invar_table invar_content_tables[INVAR_CONTENT_TABLES] = {
-    INVAR_TABLE_METRIC, INVAR_TABLE_SAMPLE, INVAR_TABLE_REPLY, INVAR_TABLE_REWARD_PART};
+const invar_ledger_table invar_content_tables[INVAR_CONTENT_TABLES] = {
+    INVAR_LEDGER_TABLE_METRIC, INVAR_LEDGER_TABLE_SAMPLE, INVAR_LEDGER_TABLE_REPLY,
+    INVAR_LEDGER_TABLE_REWARD_PART};
 
-const invar_table_spec *invar_table_get(invar_table table)
+const invar_ledger_table_def *invar_ledger_table_get(invar_ledger_table table)
 {
     return &specs[table];
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-invar_ledger_value invar_value_null(void)
+invar_ledger_value invar_ledger_value_null(void)
 {
     return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_NULL};
 }
 
-invar_ledger_value invar_value_int(int64_t value)
+invar_ledger_value invar_ledger_value_int(int64_t value)
 {
     return (invar_ledger_value){.type = INT, .integer = value};
 }
 
-invar_ledger_value invar_value_bits(double value)
+invar_ledger_value invar_ledger_value_bits(double value)
 {
     invar_ledger_value bits = {.type = INT};
 
@@ -256,25 +262,25 @@ invar_ledger_value invar_value_bits(double value)
     return bits;
 }
 
-invar_ledger_value invar_value_text(const char *text)
+invar_ledger_value invar_ledger_value_text(const char *text)
 {
     return text ? (invar_ledger_value){.type = TEXT, .data = text, .bytes = strlen(text)}
-                : invar_value_null();
+                : invar_ledger_value_null();
 }
 
-invar_ledger_value invar_value_blob(const void *data, size_t bytes)
+invar_ledger_value invar_ledger_value_blob(const void *data, size_t bytes)
 {
     return (invar_ledger_value){.type = BLOB, .data = data, .bytes = bytes};
 }
 
-invar_ledger_value invar_value_digest(const invar_digest *digest)
+invar_ledger_value invar_ledger_value_digest(const invar_digest *digest)
 {
-    return invar_value_blob(digest->bytes, sizeof digest->bytes);
+    return invar_ledger_value_blob(digest->bytes, sizeof digest->bytes);
 }
 
 /* ---- canonical bytes ------------------------------------------------------------------------- */
 
-static void feed_tagged(invar_feed feed, void *payload, uint8_t tag, uint64_t number)
+static void feed_tagged(invar_ledger_bytes_fn feed, void *payload, uint8_t tag, uint64_t number)
 {
     uint8_t head[9] = {tag};
 
@@ -283,7 +289,8 @@ static void feed_tagged(invar_feed feed, void *payload, uint8_t tag, uint64_t nu
     feed(payload, head, sizeof head);
 }
 
-void invar_value_feed(invar_feed feed, void *payload, const invar_ledger_value *value)
+void invar_ledger_value_feed(invar_ledger_bytes_fn feed, void *payload,
+                             const invar_ledger_value *value)
 {
     invar_ledger_value bits;
 
@@ -295,23 +302,23 @@ void invar_value_feed(invar_feed feed, void *payload, const invar_ledger_value *
         feed(payload, value->data, value->bytes);
         return;
     case INVAR_LEDGER_TYPE_REAL: // in no column of ours; but a forged one must not pass as NULL
-        bits = invar_value_bits(value->real);
+        bits = invar_ledger_value_bits(value->real);
         feed_tagged(feed, payload, 4, (uint64_t)bits.integer);
         return;
     default: feed(payload, "", 1); return; // NULL
     }
 }
 
-static void feed_columns(invar_feed feed, void *payload, invar_table table,
+static void feed_columns(invar_ledger_bytes_fn feed, void *payload, invar_ledger_table table,
                          const invar_ledger_value *row, int flags)
 {
-    const invar_table_spec *spec = &specs[table];
-    invar_ledger_value name = invar_value_text(spec->name);
+    const invar_ledger_table_def *spec = &specs[table];
+    invar_ledger_value name = invar_ledger_value_text(spec->name);
 
-    invar_value_feed(feed, payload, &name);
+    invar_ledger_value_feed(feed, payload, &name);
     for (int i = 0; i < spec->columns; i++)
         if ((spec->column[i].flags & flags) == flags)
-            invar_value_feed(feed, payload, &row[i]);
+            invar_ledger_value_feed(feed, payload, &row[i]);
 }
 
 static void feed_hasher(void *hasher, const void *data, size_t bytes)
@@ -319,12 +326,12 @@ static void feed_hasher(void *hasher, const void *data, size_t bytes)
     invar_hasher_update(hasher, data, bytes);
 }
 
-void invar_value_hash(invar_hasher *hasher, const invar_ledger_value *value)
+void invar_ledger_value_hash(invar_hasher *hasher, const invar_ledger_value *value)
 {
-    invar_value_feed(feed_hasher, hasher, value);
+    invar_ledger_value_feed(feed_hasher, hasher, value);
 }
 
-int64_t invar_row_sum(invar_table table, const invar_ledger_value *row)
+int64_t invar_ledger_row_sum(invar_ledger_table table, const invar_ledger_value *row)
 {
     invar_hasher hasher;
     invar_digest digest;
@@ -338,13 +345,14 @@ int64_t invar_row_sum(invar_table table, const invar_ledger_value *row)
     return (int64_t)sum;
 }
 
-void invar_row_content(invar_hasher *hasher, invar_table table, const invar_ledger_value *row)
+void invar_ledger_row_content(invar_hasher *hasher, invar_ledger_table table,
+                              const invar_ledger_value *row)
 {
     feed_columns(feed_hasher, hasher, table, row, INVAR_COLUMN_CONTENT);
 }
 
-void invar_row_canonical(invar_table table, const invar_ledger_value *row, invar_feed feed,
-                         void *payload)
+void invar_ledger_row_canonical(invar_ledger_table table, const invar_ledger_value *row,
+                                invar_ledger_bytes_fn feed, void *payload)
 {
     feed_columns(feed, payload, table, row, 0);
 }
@@ -377,9 +385,9 @@ static int twin_length(const invar_column *column)
     return (int)(strlen(column->name) - strlen("_bits"));
 }
 
-invar_status invar_row_insert(invar_sql_stmt **out, invar_sql *sql, invar_table table)
+invar_status invar_ledger_row_insert(invar_sql_stmt **out, invar_sql *sql, invar_ledger_table table)
 {
-    const invar_table_spec *spec = &specs[table];
+    const invar_ledger_table_def *spec = &specs[table];
     text names = {.used = 0}, values = {.used = 0}, all = {.used = 0};
 
     add(&names, "run");
@@ -393,7 +401,7 @@ invar_status invar_row_insert(invar_sql_stmt **out, invar_sql *sql, invar_table 
             add(&values, ", (SELECT manifest FROM manifest WHERE hash = ?)");
         else
             add(&values, ", ?");
-        if (column->flags & INVAR_COLUMN_TWIN) {
+        if (column->flags & INVAR_COLUMN_HAS_READABLE_COPY) {
             add(&names, ", %.*s", twin_length(column), column->name);
             add(&values, ", ?");
         }
@@ -402,7 +410,8 @@ invar_status invar_row_insert(invar_sql_stmt **out, invar_sql *sql, invar_table 
     return invar_sql_prepare(out, sql, all.data);
 }
 
-invar_status invar_value_bind(invar_sql_stmt *stmt, int index, const invar_ledger_value *value)
+invar_status invar_ledger_value_bind(invar_sql_stmt *stmt, int index,
+                                     const invar_ledger_value *value)
 {
     switch (value->type) {
     case INVAR_LEDGER_TYPE_INT: return invar_sql_bind_int(stmt, index, value->integer);
@@ -421,17 +430,17 @@ static double twin_of(int64_t bits)
     return value;
 }
 
-invar_status invar_row_write(invar_sql_stmt *insert, invar_table table, int64_t run,
-                             const invar_ledger_value *row, int64_t sum)
+invar_status invar_ledger_row_write(invar_sql_stmt *insert, invar_ledger_table table, int64_t run,
+                                    const invar_ledger_value *row, int64_t sum)
 {
-    const invar_table_spec *spec = &specs[table];
+    const invar_ledger_table_def *spec = &specs[table];
     invar_status status = invar_sql_bind_int(insert, 1, run);
     int at = 2;
     bool found;
 
     for (int i = 0; i < spec->columns && status == INVAR_OK; i++) {
-        status = invar_value_bind(insert, at++, &row[i]);
-        if (status == INVAR_OK && spec->column[i].flags & INVAR_COLUMN_TWIN)
+        status = invar_ledger_value_bind(insert, at++, &row[i]);
+        if (status == INVAR_OK && spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
             status = invar_sql_bind_real(insert, at++, twin_of(row[i].integer)); // NaN binds NULL
     }
     if (status == INVAR_OK)
@@ -442,9 +451,10 @@ invar_status invar_row_write(invar_sql_stmt *insert, invar_table table, int64_t 
     return status;
 }
 
-invar_status invar_row_select(invar_sql_stmt **out, invar_sql *sql, invar_table table, bool of_step)
+invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar_ledger_table table,
+                                     bool of_step)
 {
-    const invar_table_spec *spec = &specs[table];
+    const invar_ledger_table_def *spec = &specs[table];
     text t = {.used = 0};
     int position = 0, keys = 0;
 
@@ -457,7 +467,7 @@ invar_status invar_row_select(invar_sql_stmt **out, invar_sql *sql, invar_table 
             add(&t, "(SELECT hash FROM manifest m WHERE m.manifest = t.manifest), ");
         else
             add(&t, "%s, ", column->name);
-        if (column->flags & INVAR_COLUMN_TWIN)
+        if (column->flags & INVAR_COLUMN_HAS_READABLE_COPY)
             add(&t, "%.*s, ", twin_length(column), column->name);
     }
     add(&t, "sum, %s FROM %s t WHERE run = ?1",
@@ -471,13 +481,13 @@ invar_status invar_row_select(invar_sql_stmt **out, invar_sql *sql, invar_table 
         position++;
         if (spec->column[i].flags & INVAR_COLUMN_KEY)
             add(&t, "%s%d", keys++ == 0 ? " ORDER BY " : ", ", position);
-        if (spec->column[i].flags & INVAR_COLUMN_TWIN)
+        if (spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
             position++;
     }
     return invar_sql_prepare(out, sql, t.data);
 }
 
-invar_ledger_value invar_value_column(invar_sql_stmt *stmt, int column)
+invar_ledger_value invar_ledger_value_column(invar_sql_stmt *stmt, int column)
 {
     invar_ledger_value value = {.type = invar_sql_type(stmt, column)};
 
@@ -502,16 +512,17 @@ static bool twin_agrees(int64_t bits, invar_sql_stmt *stmt, int column)
            invar_sql_real(stmt, column) == value;
 }
 
-void invar_row_read(invar_row_found *out, invar_sql_stmt *select, invar_table table)
+void invar_ledger_row_read(invar_ledger_stored_row *out, invar_sql_stmt *select,
+                           invar_ledger_table table)
 {
-    const invar_table_spec *spec = &specs[table];
+    const invar_ledger_table_def *spec = &specs[table];
     int at = 0;
 
     out->table = table;
     out->twins = true;
     for (int i = 0; i < spec->columns; i++) {
-        out->values[i] = invar_value_column(select, at++);
-        if (spec->column[i].flags & INVAR_COLUMN_TWIN)
+        out->values[i] = invar_ledger_value_column(select, at++);
+        if (spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
             out->twins = twin_agrees(out->values[i].integer, select, at++) && out->twins;
     }
     out->sum = invar_sql_int(select, at++);
@@ -533,9 +544,10 @@ static void describe_text(char *out, size_t size, const invar_ledger_value *valu
     out[used] = '\0';
 }
 
-void invar_row_describe(char *out, size_t size, invar_table table, const invar_ledger_value *row)
+void invar_ledger_row_describe(char *out, size_t size, invar_ledger_table table,
+                               const invar_ledger_value *row)
 {
-    const invar_table_spec *spec = &specs[table];
+    const invar_ledger_table_def *spec = &specs[table];
     char word[64];
     int used = snprintf(out, size, "%s (", spec->name);
     const char *comma = "";
@@ -557,13 +569,13 @@ void invar_row_describe(char *out, size_t size, invar_table table, const invar_l
         snprintf(out + used, size - (size_t)used, ")");
 }
 
-invar_status invar_row_check(const invar_row_found *row, const char *path)
+invar_status invar_ledger_row_check(const invar_ledger_stored_row *row, const char *path)
 {
     char name[INVAR_LEDGER_NAME_BYTES + 200];
 
-    if (invar_row_sum(row->table, row->values) == row->sum)
+    if (invar_ledger_row_sum(row->table, row->values) == row->sum)
         return INVAR_OK;
-    invar_row_describe(name, sizeof name, row->table, row->values);
+    invar_ledger_row_describe(name, sizeof name, row->table, row->values);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "ledger %.1000s: the values of %s do not give its sum: the file is damaged; "
                       "restore it from a copy (invar ledger verify lists the damage)",

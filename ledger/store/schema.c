@@ -25,12 +25,12 @@ static invar_status run_script(invar_sql *sql, const invar_embedded *script, int
     INVAR_TRY(invar_sql_exec(sql, "BEGIN IMMEDIATE"));
     INVAR_TRY(invar_sql_exec(sql, script->text));
     snprintf(text, sizeof text, "PRAGMA application_id = %d; PRAGMA user_version = %d",
-             INVAR_SCHEMA_APPLICATION, version);
+             INVAR_LEDGER_SCHEMA_APPLICATION, version);
     INVAR_TRY(invar_sql_exec(sql, text));
     return invar_sql_exec(sql, "COMMIT");
 }
 
-invar_status invar_schema_migrate(invar_sql *sql, int version)
+invar_status invar_ledger_schema_migrate(invar_sql *sql, int version)
 {
     int64_t now;
 
@@ -49,7 +49,7 @@ static invar_status make_fresh(invar_sql **out, int version)
     invar_status status;
 
     INVAR_TRY(invar_sql_open(out, "", INVAR_SQL_MODE_CREATE));
-    status = invar_schema_migrate(*out, version);
+    status = invar_ledger_schema_migrate(*out, version);
     if (status != INVAR_OK) {
         invar_sql_close(*out);
         *out = NULL;
@@ -65,7 +65,7 @@ static invar_status check_version(int *out, invar_sql *sql)
 
     INVAR_TRY(invar_sql_query_int(&application, sql, "PRAGMA application_id", 0));
     INVAR_TRY(invar_sql_query_int(&version, sql, "PRAGMA user_version", 0));
-    if (application != INVAR_SCHEMA_APPLICATION)
+    if (application != INVAR_LEDGER_SCHEMA_APPLICATION)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%.1000s: an SQLite file of another program, not a ledger",
                           invar_sql_path(sql));
@@ -90,8 +90,8 @@ static const char objects[] =
 static void hash_object(invar_hasher *hasher, invar_sql_stmt *stmt)
 {
     for (int i = 0; i < invar_sql_columns(stmt); i++) {
-        invar_ledger_value value = invar_value_column(stmt, i);
-        invar_value_hash(hasher, &value);
+        invar_ledger_value value = invar_ledger_value_column(stmt, i);
+        invar_ledger_value_hash(hasher, &value);
     }
 }
 
@@ -134,7 +134,7 @@ static invar_status compare_objects(invar_sql *sql, invar_sql_stmt *ours, invar_
     }
 }
 
-invar_status invar_schema_check(invar_sql *sql)
+invar_status invar_ledger_schema_check(invar_sql *sql)
 {
     invar_sql *fresh = NULL;
     invar_sql_stmt *ours = NULL, *theirs = NULL;
@@ -171,19 +171,19 @@ static invar_status add_later(invar_sql *sql, invar_sql *fresh)
 
     INVAR_TRY(
         invar_sql_query_int(&objects_before, fresh, "SELECT max(rowid) FROM sqlite_schema", 0));
-    INVAR_TRY(invar_schema_migrate(fresh, INVAR_LEDGER_VERSION));
+    INVAR_TRY(invar_ledger_schema_migrate(fresh, INVAR_LEDGER_VERSION));
     INVAR_TRY(invar_sql_prepare(&stmt, fresh, later));
     status = invar_sql_bind_int(stmt, 1, objects_before);
     while (status == INVAR_OK && row) {
         status = invar_sql_step(&row, stmt);
         if (status == INVAR_OK && row)
-            status = invar_sql_stand_in(sql, invar_sql_text(stmt, 0, &bytes));
+            status = invar_sql_create_temp(sql, invar_sql_text(stmt, 0, &bytes));
     }
     invar_sql_free(stmt);
     return status;
 }
 
-invar_status invar_schema_complete(invar_sql *sql)
+invar_status invar_ledger_schema_complete(invar_sql *sql)
 {
     invar_sql *fresh = NULL;
     invar_status status;

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define INVAR_SCHEMA_APPLICATION 0x496E7672 /* "Invr": PRAGMA application_id */
+#define INVAR_LEDGER_SCHEMA_APPLICATION 0x496E7672 /* "Invr": PRAGMA application_id */
 
 /* One script a version, "1.sql" first. */
 extern const invar_embedded invar_ledger_schemas[];
@@ -25,19 +25,19 @@ extern const invar_embedded invar_ledger_schemas[];
  * Runs the scripts that take a database from the version it has to `version`, each in one
  * transaction. An empty database has version 0.
  */
-invar_status invar_schema_migrate(invar_sql *sql, int version) INVAR_MUST_USE;
+invar_status invar_ledger_schema_migrate(invar_sql *sql, int version) INVAR_MUST_USE;
 
 /*
  * Fails unless the database is a ledger with exactly the tables, views and triggers of its version,
  * which is this one or an older one.
  */
-invar_status invar_schema_check(invar_sql *sql) INVAR_MUST_USE;
+invar_status invar_ledger_schema_check(invar_sql *sql) INVAR_MUST_USE;
 
 /*
  * For a reader of a file that was checked: tables and views that its version does not have are
  * there for this connection, and empty.
  */
-invar_status invar_schema_complete(invar_sql *sql) INVAR_MUST_USE;
+invar_status invar_ledger_schema_complete(invar_sql *sql) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -217,7 +217,7 @@ invar_status invar_sql_exec(invar_sql *sql, const char *text)
     return check(sql, sqlite3_exec(sql->db, text, NULL, NULL, NULL));
 }
 
-invar_status invar_sql_stand_in(invar_sql *sql, const char *text)
+invar_status invar_sql_create_temp(invar_sql *sql, const char *text)
 {
     int64_t query_only;
     invar_status status;
@@ -581,7 +581,7 @@ static invar_status sort_in_memory(invar_sql *sql)
     return INVAR_OK;
 }
 
-invar_status invar_sql_guard(invar_sql *sql, int64_t limit_ms)
+invar_status invar_sql_restrict_to_reads(invar_sql *sql, int64_t limit_ms)
 {
     INVAR_TRY(sort_in_memory(sql));
     // their first use declares a table, which the authorizer could not tell from making one

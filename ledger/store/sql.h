@@ -51,7 +51,7 @@ invar_status invar_sql_exec(invar_sql *sql, const char *text) INVAR_MUST_USE;
  * Makes a temporary table or view, which only this connection sees, a reader's too. From then on
  * what SQLite keeps for a while is in memory, since that is where the table is.
  */
-invar_status invar_sql_stand_in(invar_sql *sql, const char *text) INVAR_MUST_USE;
+invar_status invar_sql_create_temp(invar_sql *sql, const char *text) INVAR_MUST_USE;
 
 /*
  * Computes the value of a function of SQL. *out is NULL or text; the text is borrowed until the
@@ -119,7 +119,7 @@ invar_status invar_sql_query_int(int64_t *out, invar_sql *sql, const char *text,
                                  int64_t argument) INVAR_MUST_USE;
 
 /* From now on every statement may only read, and no run of one takes longer than limit_ms. */
-invar_status invar_sql_guard(invar_sql *sql, int64_t limit_ms) INVAR_MUST_USE;
+invar_status invar_sql_restrict_to_reads(invar_sql *sql, int64_t limit_ms) INVAR_MUST_USE;
 void invar_sql_unguard(invar_sql *sql);
 
 /* Copies the whole database, as of now, into a new or empty file. */

@@ -49,7 +49,7 @@ static invar_status take_row(void *payload, const char *const *columns,
 }
 
 /* Where nothing is found, `idle` says whether there was something to look at. */
-static invar_status ask(invar_triage_finding *out, bool *data_out, invar_triage_idle *idle,
+static invar_status ask(invar_triage_finding *out, bool *data_out, invar_triage_skipped_rule *idle,
                         invar_ledger *ledger, int64_t run)
 {
     invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
@@ -58,12 +58,12 @@ static invar_status ask(invar_triage_finding *out, bool *data_out, invar_triage_
     for (int i = 0; i < rule->n_params; i++)
         arguments[i] =
             (invar_ledger_argument){rule->params[i].name, value_of(&rule->params[i], run)};
-    INVAR_TRY(
-        invar_ledger_select(ledger, &(invar_ledger_request){.sql = rule->sql,
-                                                            .arguments = arguments,
-                                                            .n_arguments = (size_t)rule->n_params,
-                                                            .row = take_row,
-                                                            .payload = out}));
+    INVAR_TRY(invar_ledger_select(
+        ledger, &(invar_ledger_select_request){.sql = rule->sql,
+                                               .arguments = arguments,
+                                               .n_arguments = (size_t)rule->n_params,
+                                               .row = take_row,
+                                               .payload = out}));
     idle->rule = *rule;
     return invar_ledger_query_has_data(data_out, idle->why, ledger, rule, arguments);
 }
@@ -121,7 +121,7 @@ static bool is_asked(const invar_ledger_query *query, bool written)
            !(written && invar_ledger_query_line(of, query->sql, "of"));
 }
 
-invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run, bool written)
+invar_status invar_triage_run(invar_triage *out, invar_ledger *ledger, int64_t run, bool written)
 {
     *out = (invar_triage){.count = 0};
     for (int i = 0; i < invar_ledger_query_count(); i++) {

@@ -36,16 +36,17 @@ typedef struct invar_triage_finding {
     char evidence[256]; /* of that first one */
 } invar_triage_finding;
 
-typedef struct invar_triage_idle {
+typedef struct invar_triage_skipped_rule {
     invar_ledger_query rule;
     char why[INVAR_LEDGER_QUERY_LINE]; /* what it needs */
-} invar_triage_idle;
+} invar_triage_skipped_rule;
 
 typedef struct invar_triage {
     invar_triage_finding found[INVAR_TRIAGE_RULES]; /* (count) by step */
     int count;
-    int rules;                                  /* that were asked */
-    invar_triage_idle idle[INVAR_TRIAGE_RULES]; /* (n_idle) of them without data to look at */
+    int rules; /* that were asked */
+    invar_triage_skipped_rule
+        idle[INVAR_TRIAGE_RULES]; /* (n_idle) of them without data to look at */
     int n_idle;
 } invar_triage;
 
@@ -57,8 +58,8 @@ const char *invar_triage_cause(char cause_out[INVAR_LEDGER_QUERY_LINE],
                                char check_out[INVAR_LEDGER_QUERY_LINE], const char *from);
 
 /* All rules. `run`: its number in the ledger; `written`: by a process, which may go on. */
-invar_status invar_triage_look(invar_triage *out, invar_ledger *ledger, int64_t run,
-                               bool written) INVAR_MUST_USE;
+invar_status invar_triage_run(invar_triage *out, invar_ledger *ledger, int64_t run,
+                              bool written) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -81,7 +81,7 @@ class Value(ctypes.Structure):
 
 
 class Verified(ctypes.Structure):
-    """invar_api_verdict."""
+    """invar_api_verify_result."""
     _fields_ = [("runs", c_int64), ("entries", c_int64), ("rows", c_int64), ("steps", c_int64),
                 ("bad", c_int64), ("first", c_char * 512)]
 

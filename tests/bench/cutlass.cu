@@ -168,10 +168,10 @@ template <class FORM> invar_status linear_dw(const invar_device *dev, const void
 
 } // namespace
 
-extern "C" __attribute__((visibility("default"))) const invar_race_peer *
+extern "C" __attribute__((visibility("default"))) const invar_gpu_compare_peer *
 invar_race_peers(const invar_backend *backend)
 {
-    static const invar_race_peer list[] = {
+    static const invar_gpu_compare_peer list[] = {
         {"CUTLASS, cooperative", INVAR_OP_LINEAR_FWD, "bf16", linear_fwd<cooperative, bf16>},
         {"CUTLASS, pingpong", INVAR_OP_LINEAR_FWD, "bf16", linear_fwd<pingpong, bf16>},
         {"CUTLASS, cooperative", INVAR_OP_LINEAR_DX, "bf16", linear_dx<cooperative>},

@@ -107,10 +107,10 @@ invar_status moe_linear_fwd(const invar_device *dev, const void *args, void *)
 
 } // namespace
 
-extern "C" __attribute__((visibility("default"))) const invar_race_peer *
+extern "C" __attribute__((visibility("default"))) const invar_gpu_compare_peer *
 invar_race_peers(const invar_backend *backend)
 {
-    static const invar_race_peer list[] = {
+    static const invar_gpu_compare_peer list[] = {
         {"DeepGEMM", INVAR_OP_LINEAR_FWD, "fp8", linear_fwd},
         {"DeepGEMM", INVAR_OP_MOE_LINEAR_FWD, "fp8", moe_linear_fwd},
         {},

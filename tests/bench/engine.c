@@ -117,9 +117,9 @@ static void bench_train(bench *b, int repeats)
 
 static void bench_generate(bench *b, int repeats)
 {
-    invar_sampling sampling = {
+    invar_sampling_params sampling = {
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = RESPONSE};
-    invar_rollout_limits limits = {.concurrency = SAMPLES};
+    invar_rollout_exec_options limits = {.concurrency = SAMPLES};
     invar_rollout *rollout;
 
     DO(invar_rollout_new(&rollout, b->model, NULL, &b->dev, &limits));

@@ -47,11 +47,11 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 }
 
 invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told told_of,
-                                      void *payload)
+                                      int64_t count, const invar_sampling_params *sampling,
+                                      told told_of, void *payload)
 {
     const char *text = getenv("BENCH_LENGTHS");
-    invar_sampling endless = *sampling;
+    invar_sampling_params endless = *sampling;
     listed run = {.samples = samples, .count = count, .tick = told_of, .payload = payload};
 
     if (!text || sscanf(text, "%ld %ld", &run.shortest, &run.longest) != 2 || run.shortest < 1)

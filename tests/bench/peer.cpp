@@ -408,7 +408,7 @@ at::Tensor heads(const invar_tensor &t, int64_t samples)
                          at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA));
 }
 
-bool foreign(const invar_attention_shape &s, const invar_segments &samples, const invar_tensor &q)
+bool foreign(const invar_attention_shape &s, const invar_row_offsets &samples, const invar_tensor &q)
 {
     return !is_bf16(q) || s.scale != 0.0f || s.window != 0 || samples.count == 0 ||
            q.shape[0] % samples.count != 0;
@@ -505,9 +505,9 @@ EXPORT const invar_backend *invar_bench_peer(const invar_backend *backend)
     return &table;
 }
 
-EXPORT const invar_race_peer *invar_race_peers(const invar_backend *backend)
+EXPORT const invar_gpu_compare_peer *invar_race_peers(const invar_backend *backend)
 {
-    static const invar_race_peer list[] = {
+    static const invar_gpu_compare_peer list[] = {
         {"cuBLAS", INVAR_OP_LINEAR_FWD, "bf16", linear_fwd},
         {"cuBLAS", INVAR_OP_LINEAR_DX, "bf16", linear_dx},
         {"cuBLAS", INVAR_OP_LINEAR_DW, "bf16", linear_dw},

@@ -9,8 +9,8 @@
 #include "tests/device/wrapped_rollout.h"
 
 invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told tick,
-                                      void *payload)
+                                      int64_t count, const invar_sampling_params *sampling,
+                                      told tick, void *payload)
 {
     const char *index = getenv("INVAR_BENT");
     invar_status status =

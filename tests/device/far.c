@@ -42,16 +42,16 @@ typedef struct noted {
     void *args; /* of this op alone */
 } noted;
 
-struct invar_graph {
+struct invar_device_graph {
     noted *first, **last;
 };
 
 /* A device that was opened. */
 typedef struct opened {
     bool open;
-    invar_graph *graph;              /* that ops go into; NULL: they run */
-    int64_t last_call;               /* when, in milliseconds */
-    int64_t marks[INVAR_MARKS_MOST]; /* when, in nanoseconds */
+    invar_device_graph *graph;              /* that ops go into; NULL: they run */
+    int64_t last_call;                      /* when, in milliseconds */
+    int64_t marks[INVAR_DEVICE_TIMERS_MAX]; /* when, in nanoseconds */
 } opened;
 
 /* While the memory is open; blocks; calls. */
@@ -494,7 +494,7 @@ static invar_status run_now(const invar_device *dev, invar_op op, const void *ar
     return status;
 }
 
-static invar_status note(invar_graph *graph, invar_op op, const void *args, size_t bytes,
+static invar_status note(invar_device_graph *graph, invar_op op, const void *args, size_t bytes,
                          void *scratch)
 {
     noted *n;
@@ -514,7 +514,7 @@ static invar_status note(invar_graph *graph, invar_op op, const void *args, size
 static invar_status run(const invar_device *dev, invar_op op, const void *args, const void *clean,
                         size_t bytes, void *scratch)
 {
-    invar_graph *graph;
+    invar_device_graph *graph;
 
     INVAR_TRY(check_device(dev));
     INVAR_TRY(check_args(op, args, clean, bytes));
@@ -542,7 +542,7 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-static void drop(invar_graph *graph)
+static void drop(invar_device_graph *graph)
 {
     noted *next;
 
@@ -556,7 +556,7 @@ static void drop(invar_graph *graph)
 
 static invar_status graph_begin(const invar_device *dev)
 {
-    invar_graph *graph;
+    invar_device_graph *graph;
 
     INVAR_TRY(check_direct(dev));
     INVAR_TRY(invar_alloc((void **)&graph, 1, sizeof *graph, "a graph"));
@@ -566,9 +566,9 @@ static invar_status graph_begin(const invar_device *dev)
     return INVAR_OK;
 }
 
-static invar_status graph_end(invar_graph **out, const invar_device *dev)
+static invar_status graph_end(invar_device_graph **out, const invar_device *dev)
 {
-    invar_graph *graph;
+    invar_device_graph *graph;
 
     INVAR_TRY(check_device(dev));
     graph = opened_of(dev)->graph;
@@ -586,7 +586,7 @@ static invar_status graph_end(invar_graph **out, const invar_device *dev)
     return INVAR_OK;
 }
 
-static invar_status graph_run(const invar_device *dev, invar_graph *graph)
+static invar_status graph_run(const invar_device *dev, invar_device_graph *graph)
 {
     INVAR_TRY(check_direct(dev));
     pthread_mutex_lock(&lock);
@@ -597,7 +597,7 @@ static invar_status graph_run(const invar_device *dev, invar_graph *graph)
     return INVAR_OK;
 }
 
-static void graph_free(const invar_device *dev, invar_graph *graph)
+static void graph_free(const invar_device *dev, invar_device_graph *graph)
 {
     if (!graph)
         return;
@@ -622,7 +622,7 @@ static invar_status mark_set(const invar_device *dev, int64_t at)
     struct timespec now;
 
     INVAR_TRY(check_mark(dev));
-    INVAR_CHECK(at >= 0 && at < INVAR_MARKS_MOST);
+    INVAR_CHECK(at >= 0 && at < INVAR_DEVICE_TIMERS_MAX);
     clock_gettime(CLOCK_MONOTONIC, &now);
     opened_of(dev)->marks[at] = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     return INVAR_OK;

@@ -122,7 +122,8 @@ static void find_pieces(crossing *c, void *args)
         switch (f->kind) {
         case INVAR_FIELD_TENSOR: add_tensor(c, field); break;
         case INVAR_FIELD_SEGMENTS: // the boundaries are its first field
-            add_piece(c, field, (size_t)(((invar_segments *)field)->count + 1) * sizeof(int64_t));
+            add_piece(c, field,
+                      (size_t)(((invar_row_offsets *)field)->count + 1) * sizeof(int64_t));
             break;
         case INVAR_FIELD_ARRAY:
             if (!f->host)
@@ -162,9 +163,9 @@ static invar_status grow(char **block, size_t *has, size_t needs)
 {
     if (needs <= *has)
         return INVAR_OK;
-    invar_device_give(&ferry.over, *block);
+    invar_device_free(&ferry.over, *block);
     *has = 0;
-    INVAR_TRY(invar_device_take(&ferry.over, (void **)block, 2 * needs, "ferry"));
+    INVAR_TRY(invar_device_alloc(&ferry.over, (void **)block, 2 * needs, "ferry"));
     *has = 2 * needs;
     return INVAR_OK;
 }
@@ -198,8 +199,8 @@ static invar_status poison_scratch(size_t bytes)
         memset(poison, 0xFF, sizeof poison);
     INVAR_TRY(grow(&ferry.scratch, &ferry.scratch_bytes, bytes));
     for (size_t at = 0; at < bytes; at += sizeof poison)
-        INVAR_TRY(invar_device_put(&ferry.over, ferry.scratch + at, poison,
-                                   bytes - at < sizeof poison ? bytes - at : sizeof poison));
+        INVAR_TRY(invar_device_upload(&ferry.over, ferry.scratch + at, poison,
+                                      bytes - at < sizeof poison ? bytes - at : sizeof poison));
     return INVAR_OK;
 }
 
@@ -212,7 +213,7 @@ static invar_status send(crossing *c)
         const span *s = &c->spans[c->pieces[i].span];
         *c->pieces[i].pointer = ferry.block + s->at + (c->pieces[i].here - s->here);
     }
-    return invar_device_put(&ferry.over, ferry.block, ferry.image, c->bytes);
+    return invar_device_upload(&ferry.over, ferry.block, ferry.image, c->bytes);
 }
 
 /* What was not changed may be the host's to read only. */
@@ -220,7 +221,7 @@ static invar_status fetch(const crossing *c)
 {
     size_t end = 0;
 
-    INVAR_TRY(invar_device_get(&ferry.over, ferry.image, ferry.block, c->bytes));
+    INVAR_TRY(invar_device_download(&ferry.over, ferry.image, ferry.block, c->bytes));
     for (int i = 0; i <= c->n_spans; i++) {
         size_t next = i < c->n_spans ? c->spans[i].at : c->bytes;
         for (; end < next; end++)

@@ -69,13 +69,16 @@ void __wrap_invar_layout_init(invar_layout *layout, invar_comm *world, double se
     __real_invar_layout_init(layout, world, patience_ms() ? (double)patience_ms() / 1000 : seconds);
 }
 
-invar_status __real_invar_loop_look_ahead(void *loop, const invar_rl_sample *samples, int64_t count,
-                                          const invar_ahead_tick *tick);
-invar_status __wrap_invar_loop_look_ahead(void *loop, const invar_rl_sample *samples, int64_t count,
-                                          const invar_ahead_tick *tick);
+invar_status __real_invar_train_loop_verify_async(void *loop, const invar_rl_sample *samples,
+                                                  int64_t count,
+                                                  const invar_progress_callback *tick);
+invar_status __wrap_invar_train_loop_verify_async(void *loop, const invar_rl_sample *samples,
+                                                  int64_t count,
+                                                  const invar_progress_callback *tick);
 
-invar_status __wrap_invar_loop_look_ahead(void *loop, const invar_rl_sample *samples, int64_t count,
-                                          const invar_ahead_tick *tick)
+invar_status __wrap_invar_train_loop_verify_async(void *loop, const invar_rl_sample *samples,
+                                                  int64_t count,
+                                                  const invar_progress_callback *tick)
 {
     static _Atomic(void *) first;
     void *nobody = NULL;
@@ -83,7 +86,7 @@ invar_status __wrap_invar_loop_look_ahead(void *loop, const invar_rl_sample *sam
 
     (void)atomic_compare_exchange_strong(&first, &nobody, loop);
     checks_slowly = patience_ms() && loop == atomic_load(&first);
-    status = __real_invar_loop_look_ahead(loop, samples, count, tick);
+    status = __real_invar_train_loop_verify_async(loop, samples, count, tick);
     checks_slowly = false;
     return status;
 }
@@ -91,12 +94,12 @@ invar_status __wrap_invar_loop_look_ahead(void *loop, const invar_rl_sample *sam
 /* ---- passes, moves, steps -------------------------------------------------------------------- */
 
 invar_status __real_invar_pass_run(invar_pass *pass, const invar_model *model,
-                                   const invar_rows *rows);
+                                   const invar_packed_rows *rows);
 invar_status __wrap_invar_pass_run(invar_pass *pass, const invar_model *model,
-                                   const invar_rows *rows);
+                                   const invar_packed_rows *rows);
 
 invar_status __wrap_invar_pass_run(invar_pass *pass, const invar_model *model,
-                                   const invar_rows *rows)
+                                   const invar_packed_rows *rows)
 {
     be_late();
     if (checks_slowly)
@@ -104,22 +107,22 @@ invar_status __wrap_invar_pass_run(invar_pass *pass, const invar_model *model,
     return __real_invar_pass_run(pass, model, rows);
 }
 
-invar_status __real_invar_comm_run(invar_comm *comm, const invar_comm_move *move);
-invar_status __wrap_invar_comm_run(invar_comm *comm, const invar_comm_move *move);
+invar_status __real_invar_comm_run(invar_comm *comm, const invar_comm_transfer *move);
+invar_status __wrap_invar_comm_run(invar_comm *comm, const invar_comm_transfer *move);
 
-invar_status __wrap_invar_comm_run(invar_comm *comm, const invar_comm_move *move)
+invar_status __wrap_invar_comm_run(invar_comm *comm, const invar_comm_transfer *move)
 {
     be_late();
     return __real_invar_comm_run(comm, move);
 }
 
-invar_status __real_invar_learner_move(invar_learner *learner, int64_t step, bool rest);
-invar_status __wrap_invar_learner_move(invar_learner *learner, int64_t step, bool rest);
+invar_status __real_invar_learner_step(invar_learner *learner, int64_t step, bool rest);
+invar_status __wrap_invar_learner_step(invar_learner *learner, int64_t step, bool rest);
 
-invar_status __wrap_invar_learner_move(invar_learner *learner, int64_t step, bool rest)
+invar_status __wrap_invar_learner_step(invar_learner *learner, int64_t step, bool rest)
 {
     be_late();
-    return __real_invar_learner_move(learner, step, rest);
+    return __real_invar_learner_step(learner, step, rest);
 }
 
 invar_status __real_invar_model_copy(invar_model *to, const invar_model *from);
@@ -138,8 +141,8 @@ invar_status __wrap_invar_model_copy(invar_model *to, const invar_model *from)
 /* ---- rollouts -------------------------------------------------------------------------------- */
 
 invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told tick,
-                                      void *payload)
+                                      int64_t count, const invar_sampling_params *sampling,
+                                      told tick, void *payload)
 {
     static atomic_int left;
     const char *fails = getenv("INVAR_TEST_FAILURE");
@@ -153,15 +156,15 @@ invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *s
 
 /* ---- journals -------------------------------------------------------------------------------- */
 
-invar_status __real_invar_journal_begin(invar_journal **out, const char *path, const char *lines,
-                                        size_t bytes);
-invar_status __wrap_invar_journal_begin(invar_journal **out, const char *path, const char *lines,
-                                        size_t bytes);
+invar_status __real_invar_journal_create(invar_journal **out, const char *path, const char *lines,
+                                         size_t bytes);
+invar_status __wrap_invar_journal_create(invar_journal **out, const char *path, const char *lines,
+                                         size_t bytes);
 
-invar_status __wrap_invar_journal_begin(invar_journal **out, const char *path, const char *lines,
-                                        size_t bytes)
+invar_status __wrap_invar_journal_create(invar_journal **out, const char *path, const char *lines,
+                                         size_t bytes)
 {
-    invar_status status = __real_invar_journal_begin(out, path, lines, bytes);
+    invar_status status = __real_invar_journal_create(out, path, lines, bytes);
 
     if (getenv("INVAR_TEST_KILL"))
         (void)raise(SIGKILL);

@@ -16,11 +16,11 @@ extern "C" {
 typedef invar_status (*told)(void *payload, int64_t samples_done, int64_t tokens_done);
 
 invar_status __real_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told tick,
-                                      void *payload);
+                                      int64_t count, const invar_sampling_params *sampling,
+                                      told tick, void *payload);
 invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
-                                      int64_t count, const invar_sampling *sampling, told tick,
-                                      void *payload);
+                                      int64_t count, const invar_sampling_params *sampling,
+                                      told tick, void *payload);
 
 #ifdef __cplusplus
 }

@@ -35,18 +35,18 @@ static void name_params(const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        invar_calls_name(&p->weight, "w", p->name);
+        invar_op_call_log_name(&p->weight, "w", p->name);
     }
-    invar_calls_name(&model->cosine, "w", "cosine");
-    invar_calls_name(&model->sine, "w", "sine");
+    invar_op_call_log_name(&model->cosine, "w", "cosine");
+    invar_op_call_log_name(&model->sine, "w", "sine");
 }
 
 static void name_grads(const invar_model *model, const invar_grads *grads)
 {
     for (int64_t i = 0; i < model->n_params; i++)
-        invar_calls_name(&grads->of[i], "g", model->params[i].name);
+        invar_op_call_log_name(&grads->of[i], "g", model->params[i].name);
     if (invar_tensor_present(&grads->tied_head))
-        invar_calls_name(&grads->tied_head, "g", "head");
+        invar_op_call_log_name(&grads->tied_head, "g", "head");
 }
 
 /* Routing as a rollout would have recorded it: of each token the first experts. */
@@ -113,7 +113,7 @@ static void run_packed(const invar_model *model, const invar_device *dev, way ho
             assert_ok(invar_pass_backward(pass, d, part ? d : NULL, grads));
     }
     if (grads)
-        assert_ok(invar_grads_join(grads, model, dev));
+        assert_ok(invar_grads_finalize(grads, model, dev));
     invar_micro_batch_release(&batch);
     invar_rl_samples_reset(&samples);
     invar_grads_free(grads);
@@ -123,39 +123,39 @@ static void run_packed(const invar_model *model, const invar_device *dev, way ho
 /* Prompts of 5 and 3 tokens, then a token of each. */
 static void run_paged(const invar_model *model, const invar_device *dev)
 {
-    const invar_cache_shape shape = {
+    const invar_kv_cache_shape shape = {
         model->spec.layers, model->spec.kv_heads, model->spec.head_dim, model->storage, 4, 8};
     static const int64_t prompts[] = {0, 5, 8}, tokens[] = {0, 1, 2}, last[] = {4, 7};
     static const int64_t before[] = {5, 3}, after[] = {6, 4}, both[] = {0, 1};
     static const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8}, at[] = {0, 1, 2, 3, 4, 0, 1, 2};
     static const int32_t next[] = {5, 3};
     int32_t pages[4] = {0, 1, 2, 3};
-    invar_cache *cache = NULL;
+    invar_kv_cache *cache = NULL;
     invar_pass *pass = NULL;
     invar_tensor logits;
 
-    assert_ok(invar_cache_new(&cache, &shape, dev));
+    assert_ok(invar_kv_cache_new(&cache, &shape, dev));
     assert_ok(invar_pass_new(&pass, dev, &(invar_pass_options){0}));
     for (int64_t i = 0; i < model->spec.layers; i++)
         cache->layers[i].pages = invar_tensor_2d(pages, INVAR_DTYPE_I32, 2, 2);
     assert_ok(invar_pass_run(pass, model,
-                             &(invar_rows){.count = 8,
-                                           .ids = ids,
-                                           .positions = at,
-                                           .samples = {prompts, 2},
-                                           .cache = cache->layers,
-                                           .lengths = before}));
+                             &(invar_packed_rows){.count = 8,
+                                                  .ids = ids,
+                                                  .positions = at,
+                                                  .samples = {prompts, 2},
+                                                  .cache = cache->layers,
+                                                  .lengths = before}));
     assert_ok(invar_pass_logits(&logits, pass, last, 2));
     assert_ok(invar_pass_run(pass, model,
-                             &(invar_rows){.count = 2,
-                                           .ids = ids,
-                                           .positions = next,
-                                           .samples = {tokens, 2},
-                                           .cache = cache->layers,
-                                           .lengths = after}));
+                             &(invar_packed_rows){.count = 2,
+                                                  .ids = ids,
+                                                  .positions = next,
+                                                  .samples = {tokens, 2},
+                                                  .cache = cache->layers,
+                                                  .lengths = after}));
     assert_ok(invar_pass_logits(&logits, pass, both, 2));
     invar_pass_free(pass);
-    invar_cache_free(cache);
+    invar_kv_cache_free(cache);
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
@@ -169,17 +169,17 @@ static char *log_of(invar_test_model kind, invar_format format, way how, bool sw
     invar_model *model;
 
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    dev.backend = invar_calls_backend();
+    dev.backend = invar_op_call_log_backend();
     spec.value_head = how == CRITIC;
     spec.tied = spec.tied && how != CRITIC;
     if (how == CUT) {
         spec.logical_tp = 8;
         spec.logical_etp = 4;
     }
-    invar_calls_begin();
+    invar_op_call_log_begin();
     assert_ok(invar_model_new(&model, &spec, format, NULL, &dev));
     assert_ok(invar_model_init(model, 11, &dev));
-    invar_calls_begin();
+    invar_op_call_log_begin();
     name_params(model);
     if (swapped) { // what a slip of the hand would do
         invar_param *up = invar_model_find(model, "model.layers.1.mlp.up_proj.weight");
@@ -194,7 +194,7 @@ static char *log_of(invar_test_model kind, invar_format format, way how, bool sw
         run_packed(model, &dev, how);
     invar_model_free(model);
     invar_test_device_release(&dev);
-    return invar_calls_text();
+    return invar_op_call_log_text();
 }
 
 static void line_of(char line[160], const char *log, invar_test_model kind, invar_format format,
@@ -206,7 +206,8 @@ static void line_of(char line[160], const char *log, invar_test_model kind, inva
     invar_hash_bytes(&digest, log, strlen(log));
     invar_digest_format(hex, &digest);
     snprintf(line, 160, "%s %s %s %d calls %s %zu bytes\n", invar_test_model_name(kind),
-             invar_format_name(format), names[how], invar_calls_count(), hex, invar_calls_bytes());
+             invar_format_name(format), names[how], invar_op_call_log_count(), hex,
+             invar_op_call_log_bytes());
 }
 
 static void keep(const char *log, const char *line)

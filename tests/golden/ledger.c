@@ -69,7 +69,7 @@ static invar_status describe_run(void *payload, const invar_ledger_summary *run)
     invar_digest content;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_content(&content, to->ledger, run->run));
+    INVAR_TRY(invar_ledger_content_hash(&content, to->ledger, run->run));
     add_hash(&to->page, "identity", run->uuid, &run->identity);
     add_hash(&to->page, "content", run->uuid, &content);
     add_hash(&to->page, "integrity", run->uuid, &run->integrity);
@@ -108,7 +108,7 @@ static void describe_query(description *to, const char *name)
 
     assert_ok(invar_ledger_query_find(&query, name));
     add(&to->page, "query %s\n", name);
-    assert_ok(invar_ledger_select(to->ledger, &(invar_ledger_request){
+    assert_ok(invar_ledger_select(to->ledger, &(invar_ledger_select_request){
                                                   .sql = query.sql,
                                                   .arguments = &run,
                                                   .n_arguments = (size_t)query.n_params,
@@ -191,7 +191,8 @@ static const char *later_of(page *to, const char *path)
     to->used = 0;
     for (int i = 0; i < 2; i++)
         assert_ok(invar_ledger_select(
-            ledger, &(invar_ledger_request){.sql = text, .row = describe_row, .payload = to}));
+            ledger,
+            &(invar_ledger_select_request){.sql = text, .row = describe_row, .payload = to}));
     invar_ledger_close(ledger);
     return to->text;
 }
@@ -238,7 +239,7 @@ static void test_ledger_golden__goes_on(void **state)
         assert_ok(invar_ledger_find(&run, ledger, "whole"));
         assert_ok(invar_ledger_seal(line, ledger, run.run));
         assert_ok(invar_ledger_resume(ledger, run.uuid, run.last_step, &run.chain,
-                                      &(invar_ledger_circumstances){.bare = true}));
+                                      &(invar_ledger_provenance){.bare = true}));
         assert_ok(invar_ledger_define(ledger, &point, 1));
         assert_ok(invar_ledger_append(
             ledger, &(invar_ledger_step){.step = run.last_step + 1, .digests = &digest}));

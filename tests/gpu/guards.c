@@ -28,8 +28,9 @@ static void *there(const void *from, size_t bytes)
 {
     void *block;
 
-    must(invar_device_take(&dev, &block, bytes, "guards"));
-    must(from ? invar_device_put(&dev, block, from, bytes) : invar_device_zero(&dev, block, bytes));
+    must(invar_device_alloc(&dev, &block, bytes, "guards"));
+    must(from ? invar_device_upload(&dev, block, from, bytes)
+              : invar_device_zero(&dev, block, bytes));
     return block;
 }
 
@@ -47,7 +48,7 @@ static void expect(const char *what, invar_op op, const void *args, const char *
     must(invar_arena_reserve(own.scratch));
     status = invar_op_run(&own, op, args);
     if (status == INVAR_OK)
-        status = invar_device_wait(&dev);
+        status = invar_device_synchronize(&dev);
     good = text ? status == INVAR_E_INVALID &&
                       strncmp(invar_error_last()->message, text, strlen(text)) == 0
                 : status == INVAR_OK;

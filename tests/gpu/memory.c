@@ -61,14 +61,14 @@ static int there_and_back(const invar_device *dev, const invar_device *other, si
     must(invar_alloc((void **)&expected, bytes, 1, "what is expected"));
     fill(expected, bytes, (unsigned)bytes);
     memcpy(from, expected, bytes);
-    must(invar_device_take(dev, &there, bytes, "an array"));
-    must(invar_device_put(dev, there, from, bytes));
+    must(invar_device_alloc(dev, &there, bytes, "an array"));
+    must(invar_device_upload(dev, there, from, bytes));
     memset(from, 0x5A, bytes);
-    must(invar_device_wait(dev));
+    must(invar_device_synchronize(dev));
     memset(to, 0xA5, bytes);
-    must(invar_device_get(other, to, there, bytes));
+    must(invar_device_download(other, to, there, bytes));
     wrong = compare("there and back", to, expected, bytes);
-    invar_device_give(dev, there);
+    invar_device_free(dev, there);
     invar_free(expected);
     return wrong;
 }
@@ -84,7 +84,7 @@ static int check_copies(const invar_device *dev, const invar_device *other)
 
         for (int j = 0; j < 2; j++) {
             must(invar_alloc(&heap[j], sizes[i], 1, "an array"));
-            must(invar_device_take_host(dev, &host[j], sizes[i], "an array"));
+            must(invar_device_alloc_host(dev, &host[j], sizes[i], "an array"));
         }
         wrong += there_and_back(dev, other, sizes[i], heap[0], heap[1]);
         wrong += there_and_back(dev, other, sizes[i], host[0], heap[1]);
@@ -92,7 +92,7 @@ static int check_copies(const invar_device *dev, const invar_device *other)
         wrong += there_and_back(dev, other, sizes[i], host[0], host[1]);
         for (int j = 0; j < 2; j++) {
             invar_free(heap[j]);
-            invar_device_give_host(dev, host[j]);
+            invar_device_free_host(dev, host[j]);
         }
     }
     return wrong;
@@ -112,7 +112,7 @@ static invar_status add_up(void *payload, size_t first, size_t bytes,
     return INVAR_CALL(payload, ADD, add, .out = a, .a = a, .b = b);
 }
 
-static int check_visits(invar_caller *caller, size_t bytes, size_t piece)
+static int check_visits(invar_op_runner *caller, size_t bytes, size_t piece)
 {
     const invar_device *dev = &caller->dev;
     void *arrays[INVAR_OFFLOAD_ARRAYS];
@@ -122,7 +122,7 @@ static int check_visits(invar_caller *caller, size_t bytes, size_t piece)
     int wrong = 0;
 
     for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
-        must(invar_device_take_host(dev, &arrays[i], bytes, "an array that visits"));
+        must(invar_device_alloc_host(dev, &arrays[i], bytes, "an array that visits"));
     a = arrays[0];
     b = arrays[1];
     for (size_t i = 0; i < n; i++) {
@@ -139,7 +139,7 @@ static int check_visits(invar_caller *caller, size_t bytes, size_t piece)
     }
     invar_offload_free(offload);
     for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
-        invar_device_give_host(dev, arrays[i]);
+        invar_device_free_host(dev, arrays[i]);
     return wrong;
 }
 
@@ -163,10 +163,10 @@ static void *copy_beside(void *payload)
     for (int i = 0; i < TIMES; i++) {
         void *host;
 
-        must(invar_device_take_host(c->dev, &host, c->bytes, "a copy"));
-        must(invar_device_get(c->dev, host, c->there, c->bytes));
+        must(invar_device_alloc_host(c->dev, &host, c->bytes, "a copy"));
+        must(invar_device_download(c->dev, host, c->there, c->bytes));
         c->wrong += compare("beside ops", host, c->expected, c->bytes);
-        invar_device_give_host(c->dev, host);
+        invar_device_free_host(c->dev, host);
     }
     atomic_store(&c->done, true);
     return NULL;
@@ -175,8 +175,8 @@ static void *copy_beside(void *payload)
 /* x += 1 in a graph that is made for it, where the backend has graphs. */
 static void count_up(const invar_device *dev, const invar_add_args *up)
 {
-    const invar_graphs *graphs = &dev->backend->graphs;
-    invar_graph *graph;
+    const invar_device_graphs *graphs = &dev->backend->graphs;
+    invar_device_graph *graph;
 
     if (!graphs->begin) {
         must(invar_add(dev, up));
@@ -186,7 +186,7 @@ static void count_up(const invar_device *dev, const invar_add_args *up)
     must(invar_add(dev, up));
     must(graphs->end(&graph, dev));
     must(graphs->run(dev, graph));
-    must(invar_device_wait(dev));
+    must(invar_device_synchronize(dev));
     graphs->free(dev, graph);
 }
 
@@ -201,11 +201,11 @@ static int check_beside(const invar_device *dev, const invar_device *other)
 
     must(invar_alloc((void **)&expected, c.bytes, 1, "what is expected"));
     fill(expected, c.bytes, 7);
-    must(invar_device_take(dev, &there, c.bytes, "an array"));
-    must(invar_device_take(dev, &counter, sizeof start, "a counter"));
-    must(invar_device_put(dev, there, expected, c.bytes));
-    must(invar_device_put(dev, counter, start, sizeof start));
-    must(invar_device_wait(dev));
+    must(invar_device_alloc(dev, &there, c.bytes, "an array"));
+    must(invar_device_alloc(dev, &counter, sizeof start, "a counter"));
+    must(invar_device_upload(dev, there, expected, c.bytes));
+    must(invar_device_upload(dev, counter, start, sizeof start));
+    must(invar_device_synchronize(dev));
     c.there = there;
     c.expected = expected;
     if (pthread_create(&thread, NULL, copy_beside, &c) != 0)
@@ -216,12 +216,12 @@ static int check_beside(const invar_device *dev, const invar_device *other)
         count_up(dev, &(invar_add_args){.out = x, .a = x, .b = one});
     }
     pthread_join(thread, NULL);
-    must(invar_device_get(dev, &counted, counter, sizeof counted));
+    must(invar_device_download(dev, &counted, counter, sizeof counted));
     if (counted != times)
         printf("beside copies: %g ops, counted %g\n", (double)times, (double)counted);
     c.wrong += counted != times;
-    invar_device_give(dev, there);
-    invar_device_give(dev, counter);
+    invar_device_free(dev, there);
+    invar_device_free(dev, counter);
     invar_free(expected);
     return c.wrong;
 }
@@ -231,7 +231,7 @@ int main(int argc, char **argv)
     bool cuda = argc == 2 && strcmp(argv[1], "cuda") == 0;
     const invar_backend *backend = cuda ? invar_backend_cuda() : invar_backend_cpu();
     invar_device dev = {.backend = backend}, other = {.backend = backend};
-    invar_caller caller;
+    invar_op_runner caller;
     int wrong;
 
     if (!backend || argc != 2 || (!cuda && strcmp(argv[1], "cpu") != 0)) {
@@ -241,13 +241,13 @@ int main(int argc, char **argv)
     must(invar_pool_new(&dev.pool, 4));
     must(invar_device_open(&dev));
     must(invar_device_open(&other));
-    invar_caller_init(&caller, &dev);
+    invar_op_runner_init(&caller, &dev);
     wrong = check_copies(&dev, &other);
     wrong += check_visits(&caller, 40 * MIB + 256, 8 * MIB);
     wrong += check_visits(&caller, 3 * MIB, 256 * 100);
     wrong += check_visits(&caller, 5 * MIB, 64 * MIB);
     wrong += check_beside(&dev, &other);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     invar_device_close(&other);
     invar_device_close(&dev);
     invar_pool_free(dev.pool);

@@ -60,7 +60,7 @@ static invar_status check_tile(void *payload, int64_t n, int worker)
     outputs expected;
 
     (void)worker;
-    invar_probe_expected(expected, &r->tiles[n], r->form);
+    invar_hardware_check_expected(expected, &r->tiles[n], r->form);
     r->wrong[n] = 0;
     for (int i = 0; i < INVAR_TILE_OUTPUTS; i++)
         r->wrong[n] += r->wgmma[n][i] != expected[i];
@@ -138,9 +138,11 @@ static uint64_t run_family(family_run *r, const invar_device *gpu, invar_pool *p
     uint64_t wrong = 0, differ = 0;
 
     must(invar_pool_run(pool, (int64_t)count, make_tile, r));
-    must(invar_probe_tiles(r->wgmma, gpu, r->form, INVAR_PROBE_WARPGROUP, r->tiles, count));
+    must(invar_hardware_check_tiles(r->wgmma, gpu, r->form, INVAR_HARDWARE_CHECK_WARPGROUP,
+                                    r->tiles, count));
     if (r->form == INVAR_TILE_BF16) {
-        must(invar_probe_tiles(r->mma, gpu, r->form, INVAR_PROBE_WARP, r->tiles, count));
+        must(invar_hardware_check_tiles(r->mma, gpu, r->form, INVAR_HARDWARE_CHECK_WARP, r->tiles,
+                                        count));
         for (size_t n = 0; n < count; n++)
             for (int i = 0; i < INVAR_TILE_OUTPUTS; i++)
                 differ += r->wgmma[n][i] != r->mma[n][i];

@@ -120,8 +120,8 @@ static invar_status copy_over(twin *t, invar_case *c)
         *m = (mirror){.block = b};
         INVAR_TRY(invar_alloc((void **)&m->back, b->bytes + 1, 1, "a block"));
         memcpy(m->back, b->data, b->bytes);
-        INVAR_TRY(invar_device_take(&t->gpu, (void **)&m->far, b->bytes + 1, "a block"));
-        INVAR_TRY(invar_device_put(&t->gpu, m->far, b->data, b->bytes));
+        INVAR_TRY(invar_device_alloc(&t->gpu, (void **)&m->far, b->bytes + 1, "a block"));
+        INVAR_TRY(invar_device_upload(&t->gpu, m->far, b->data, b->bytes));
     }
     return INVAR_OK;
 }
@@ -129,7 +129,7 @@ static invar_status copy_over(twin *t, invar_case *c)
 static void put_away(twin *t)
 {
     for (int i = 0; i < t->count; i++) {
-        invar_device_give(&t->gpu, t->at[i].far);
+        invar_device_free(&t->gpu, t->at[i].far);
         invar_free(t->at[i].back);
     }
     t->count = 0;
@@ -161,7 +161,7 @@ static invar_status compare(twin *t, invar_case *c, uint64_t seed)
         if (invar_case_is_list(c, m->block))
             continue;
         if (!m->result)
-            INVAR_TRY(invar_device_get(&t->gpu, m->back, m->far, m->block->bytes));
+            INVAR_TRY(invar_device_download(&t->gpu, m->back, m->far, m->block->bytes));
         if (memcmp(m->back, m->block->data, m->block->bytes) != 0) {
             report(c, seed, i, m);
             t->differences++;
@@ -174,7 +174,7 @@ static invar_status compare(twin *t, invar_case *c, uint64_t seed)
 /* The case on the GPU, after its parts. */
 static invar_status run_with_parts(twin *t, const invar_case *far, uint64_t seed)
 {
-    const invar_part_output *differs = NULL;
+    const invar_fused_part_output *differs = NULL;
     invar_case_parts parts;
     invar_status status = invar_case_parts_run(&parts, &t->gpu, far);
 

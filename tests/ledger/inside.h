@@ -45,7 +45,7 @@ invar_status invar_test_points_define(invar_ledger *ledger,
 #define INVAR_TEST_KEPT 2
 
 typedef struct invar_test_kept {
-    invar_ledger_kept items[INVAR_TEST_KEPT];
+    invar_ledger_kept_sample items[INVAR_TEST_KEPT];
 } invar_test_kept;
 
 invar_status invar_test_kept_make(invar_test_kept *out, int64_t step) INVAR_MUST_USE;

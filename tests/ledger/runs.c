@@ -41,7 +41,7 @@ static const invar_ledger_fact usual_facts[] = {
 typedef struct life { // of a process: its circumstances, and what they point to
     invar_ledger_fact facts[MOST_FACTS];
     invar_ledger_object diff;
-    invar_ledger_circumstances circumstances;
+    invar_ledger_provenance circumstances;
 } life;
 
 static bool same_key(const invar_ledger_fact *a, const invar_ledger_fact *b)
@@ -65,7 +65,7 @@ static void life_init(life *out, const invar_test_ledger *spec, int64_t seg)
     static const char diff[] = "--- a/linear.c\n+++ b/linear.c\n@@ -1 +1 @@\n-tiles 4\n+tiles 8\n";
 
     *out = (life){.diff = {"build", "diff", "text/x-diff", diff, sizeof diff - 1}};
-    out->circumstances = (invar_ledger_circumstances){.facts = out->facts, .bare = true};
+    out->circumstances = (invar_ledger_provenance){.facts = out->facts, .bare = true};
     for (size_t i = 0; i < COUNT(usual_facts); i++)
         add_fact(out, &usual_facts[i]);
     if (invar_test_fault_of(spec, INVAR_TEST_DIRTY)) {
@@ -100,7 +100,7 @@ invar_status invar_test_ledger_begin(invar_ledger *ledger, const invar_test_ledg
     life_init(&now, spec, 0);
     run.circumstances = now.circumstances;
     INVAR_TRY(invar_ledger_begin(ledger, &run));
-    INVAR_TRY(invar_ledger_note(
+    INVAR_TRY(invar_ledger_log_event(
         ledger,
         &(invar_ledger_event){.step = -1, .level = "info", .kind = "run", .message = "began"}));
     return invar_test_points_define(ledger, spec);

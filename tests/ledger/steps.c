@@ -294,39 +294,39 @@ static void timings(invar_ledger_timing out[PHASES], metric_list *gauges, const 
 #define PART_NAMES 2
 
 /* Two of every reward; they do not depend on faults. */
-static void reward_parts(invar_ledger_part out[SAMPLES * PART_NAMES], const place *at)
+static void reward_parts(invar_ledger_reward_part out[SAMPLES * PART_NAMES], const place *at)
 {
     static const char *const names[PART_NAMES] = {"answer", "format"};
 
     for (int64_t i = 0; i < SAMPLES * PART_NAMES; i++)
-        out[i] = (invar_ledger_part){i / PART_NAMES, names[i % PART_NAMES],
-                                     (double)((at->step + i) % 4) / 4};
+        out[i] = (invar_ledger_reward_part){i / PART_NAMES, names[i % PART_NAMES],
+                                            (double)((at->step + i) % 4) / 4};
 }
 
 /* Every second sample was led. */
-static void led_samples(invar_ledger_led out[SAMPLES / 2], const place *at)
+static void led_samples(invar_ledger_multi_turn out[SAMPLES / 2], const place *at)
 {
     for (int64_t i = 0; i < SAMPLES / 2; i++)
-        out[i] = (invar_ledger_led){2 * i, 1 + (at->step + i) % 3, at->step + i};
+        out[i] = (invar_ledger_multi_turn){2 * i, 1 + (at->step + i) % 3, at->step + i};
 }
 
 #define WORK_PHASES 2
 #define WORK_ROWS (2 * WORK_PHASES * (INVAR_TEST_RANKS + 1))
 
 /* Every second step was profiled. */
-static size_t op_times(invar_ledger_op out[2], const place *at)
+static size_t op_times(invar_ledger_op_time out[2], const place *at)
 {
     bool slow = invar_test_fault_at(at->spec, INVAR_TEST_SLOW, at->step) != NULL;
     int64_t get_ns = slow ? 10000000000 : 500000;
 
-    out[0] = (invar_ledger_op){0, "train", "linear.fwd", 4, 4000000, 2500000};
-    out[1] = (invar_ledger_op){1, "rollout", "get", 1, get_ns, get_ns};
+    out[0] = (invar_ledger_op_time){0, "train", "linear.fwd", 4, 4000000, 2500000};
+    out[1] = (invar_ledger_op_time){1, "rollout", "get", 1, get_ns, get_ns};
     return at->step % 2 == 0 ? 2 : 0;
 }
 
 /* The others wait as much longer as a straggler computes. */
 
-static void work(invar_ledger_work out[WORK_ROWS], const place *at)
+static void work(invar_ledger_rank_time out[WORK_ROWS], const place *at)
 {
     static const char *const phases[WORK_PHASES][2] = {{"rollout", "samples"},
                                                        {"train", "gradients"}};
@@ -336,14 +336,14 @@ static void work(invar_ledger_work out[WORK_ROWS], const place *at)
     for (int64_t i = 0; i < WORK_ROWS; i += 2) {
         int64_t rank = i / 2 / WORK_PHASES;
         bool other = slow && slow->other != rank;
-        invar_ledger_work *row = &out[i];
+        invar_ledger_rank_time *row = &out[i];
 
-        row[0] = (invar_ledger_work){.rank = rank,
-                                     .host = rank < INVAR_TEST_RANKS ? "node1" : "node2",
-                                     .phase = phases[i / 2 % WORK_PHASES][0],
-                                     .move = "",
-                                     .calls = 1,
-                                     .duration_ns = 400 * ms};
+        row[0] = (invar_ledger_rank_time){.rank = rank,
+                                          .host = rank < INVAR_TEST_RANKS ? "node1" : "node2",
+                                          .phase = phases[i / 2 % WORK_PHASES][0],
+                                          .move = "",
+                                          .calls = 1,
+                                          .duration_ns = 400 * ms};
         row[1] = row[0];
         row[1].move = phases[i / 2 % WORK_PHASES][1];
         row[1].calls = 8;
@@ -444,15 +444,15 @@ static invar_status append(invar_ledger *ledger, const place *at)
 {
     invar_digest logical[INVAR_TEST_POINTS], ranks[INVAR_TEST_RANKS][INVAR_TEST_POINTS];
     invar_ledger_sample samples[SAMPLES];
-    invar_ledger_part parts[SAMPLES * PART_NAMES];
-    invar_ledger_led led[SAMPLES / 2];
+    invar_ledger_reward_part parts[SAMPLES * PART_NAMES];
+    invar_ledger_multi_turn led[SAMPLES / 2];
     invar_ledger_stat odd[INVAR_TEST_POINTS];
     invar_ledger_timing phases[PHASES];
-    invar_ledger_work did[WORK_ROWS];
-    invar_ledger_op ops[2];
+    invar_ledger_rank_time did[WORK_ROWS];
+    invar_ledger_op_time ops[2];
     invar_ledger_event happened[2];
-    invar_ledger_replica replicas[INVAR_TEST_RANKS] = {{1, ranks[0]}, {2, ranks[1]}};
-    invar_ledger_reply reply = {"reward", 0, {{0}}, "{\"rewards\": 8}", 14};
+    invar_ledger_replica_digests replicas[INVAR_TEST_RANKS] = {{1, ranks[0]}, {2, ranks[1]}};
+    invar_ledger_plugin_reply reply = {"reward", 0, {{0}}, "{\"rewards\": 8}", 14};
     metric_list metrics = {0}, gauges = {0};
     char rng[SAMPLES][64], text[64];
     invar_test_kept kept;
@@ -520,7 +520,7 @@ static invar_status evaluate(invar_ledger *ledger, const place *at)
     double reward = 0.25 + 0.5 * (double)at->step / (double)(at->step + 50) - (drop ? 0.25 : 0);
     const invar_ledger_metric results[] = {{"reward", reward}, {"truncated_ratio", 0.03125}};
 
-    return invar_ledger_evaluate(ledger, "gsm8k", results, COUNT(results));
+    return invar_ledger_add_evaluation(ledger, "gsm8k", results, COUNT(results));
 }
 
 static invar_status checkpoint(invar_ledger *ledger, const place *at)

@@ -9,12 +9,12 @@
 #include "kernels-deterministic/cuda/module.h"
 
 /* The driver is what the environment says. */
-static invar_status examine(const invar_device *dev, invar_device_facts *out)
+static invar_status examine(const invar_device *dev, invar_device_info *out)
 {
     const char *driver = getenv("FAKE_DRIVER");
 
     (void)dev;
-    *out = (invar_device_facts){.name = "Fake GPU", .step_outputs = 8, .step_differences = 1};
+    *out = (invar_device_info){.name = "Fake GPU", .step_outputs = 8, .step_differences = 1};
     (void)snprintf(out->driver, sizeof out->driver, "%s", driver ? driver : "1.0");
     return INVAR_OK;
 }

@@ -27,7 +27,7 @@
 typedef struct rank {
     struct world *world;
     int number;
-    invar_nccl_piece pieces[MOST_PIECES];
+    invar_nccl_p2p pieces[MOST_PIECES];
     bool done[MOST_PIECES];
     int count;
 } rank;
@@ -90,7 +90,7 @@ static int open_rank(invar_nccl_group *out, const char id[INVAR_NCCL_ID_BYTES], 
     return 0;
 }
 
-static int exchange(invar_nccl_group *group, const invar_nccl_piece *pieces, int count)
+static int exchange(invar_nccl_group *group, const invar_nccl_p2p *pieces, int count)
 {
     rank *me = group->comm;
 
@@ -107,7 +107,7 @@ static int exchange(invar_nccl_group *group, const invar_nccl_piece *pieces, int
 static int gather(invar_nccl_group *group, const void *in, void *out, size_t bytes)
 {
     rank *me = group->comm;
-    invar_nccl_piece pieces[MOST_PIECES];
+    invar_nccl_p2p pieces[MOST_PIECES];
     int count = 0;
 
     for (int r = 0; r < me->world->size; r++) {
@@ -115,8 +115,8 @@ static int gather(invar_nccl_group *group, const void *in, void *out, size_t byt
 
         if (r == me->number && to == in)
             continue;
-        pieces[count++] = (invar_nccl_piece){.peer = r, .from = in, .bytes = bytes};
-        pieces[count++] = (invar_nccl_piece){.peer = r, .to = to, .bytes = bytes};
+        pieces[count++] = (invar_nccl_p2p){.peer = r, .from = in, .bytes = bytes};
+        pieces[count++] = (invar_nccl_p2p){.peer = r, .to = to, .bytes = bytes};
     }
     return exchange(group, pieces, count);
 }
@@ -124,14 +124,14 @@ static int gather(invar_nccl_group *group, const void *in, void *out, size_t byt
 static int broadcast(invar_nccl_group *group, const void *in, void *out, size_t bytes, int root)
 {
     rank *me = group->comm;
-    invar_nccl_piece pieces[MOST_PIECES];
+    invar_nccl_p2p pieces[MOST_PIECES];
     int count = 0;
 
     for (int r = 0; r < me->world->size && root == me->number; r++)
         if (r != root || in != out)
-            pieces[count++] = (invar_nccl_piece){.peer = r, .from = in, .bytes = bytes};
+            pieces[count++] = (invar_nccl_p2p){.peer = r, .from = in, .bytes = bytes};
     if (root != me->number || in != out)
-        pieces[count++] = (invar_nccl_piece){.peer = root, .to = out, .bytes = bytes};
+        pieces[count++] = (invar_nccl_p2p){.peer = root, .to = out, .bytes = bytes};
     return exchange(group, pieces, count);
 }
 
@@ -147,11 +147,11 @@ static int copy(void *to, const void *from, size_t bytes)
 /* The piece that `peer` gives and this rank gets: the first that is not taken. */
 static int take(rank *me, int i)
 {
-    const invar_nccl_piece *p = &me->pieces[i];
+    const invar_nccl_p2p *p = &me->pieces[i];
     rank *peer = me->world->ranks[p->peer];
 
     for (int k = 0; peer && k < peer->count; k++) {
-        const invar_nccl_piece *q = &peer->pieces[k];
+        const invar_nccl_p2p *q = &peer->pieces[k];
 
         if (!q->from || q->peer != me->number || peer->done[k])
             continue;

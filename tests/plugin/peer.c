@@ -8,7 +8,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT const invar_backend *invar_bench_peer(const invar_backend *own);
-EXPORT const invar_race_peer *invar_race_peers(const invar_backend *own);
+EXPORT const invar_gpu_compare_peer *invar_race_peers(const invar_backend *own);
 
 const invar_backend *invar_bench_peer(const invar_backend *own)
 {
@@ -21,9 +21,9 @@ static invar_status add_twice(const invar_device *dev, const void *args, void *w
     return dev->backend->ops[INVAR_OP_ADD].run(dev, args, workspace);
 }
 
-const invar_race_peer *invar_race_peers(const invar_backend *own)
+const invar_gpu_compare_peer *invar_race_peers(const invar_backend *own)
 {
-    static const invar_race_peer list[] = {{"twice", INVAR_OP_ADD, "bf16", add_twice}, {0}};
+    static const invar_gpu_compare_peer list[] = {{"twice", INVAR_OP_ADD, "bf16", add_twice}, {0}};
 
     return own->memory.far ? list : NULL;
 }

@@ -28,10 +28,11 @@ invar_tensor invar_toy_block(invar_builder *b, const invar_model_spec *s, invar_
     side[0].w = matrix(b, "side.gate_proj.weight", n, d);
     side[1].w = matrix(b, "side.up_proj.weight", n, d);
     down_b = matrix(b, "side.down_proj.weight", d, n);
-    act = invar_verb_gated(b, "act", invar_verb_norm(b, "norm_mid", x, &norm), mlp, NULL);
-    act = invar_verb_norm(b, "act.norm", act, &inner);
-    y = invar_verb_add_linear(b, "half", x, act, &down);
+    act = invar_graph_swiglu(b, "act", invar_graph_norm(b, "norm_mid", x, &norm), mlp, NULL);
+    act = invar_graph_norm(b, "act.norm", act, &inner);
+    y = invar_graph_add_linear(b, "half", x, act, &down);
     // reads x, not y: the gradient of x has three readers
-    act = invar_verb_gated(b, "side.act", invar_verb_norm(b, "side.norm", x, &norm_b), side, NULL);
-    return invar_verb_add_linear(b, "mlp", y, act, &down_b);
+    act =
+        invar_graph_swiglu(b, "side.act", invar_graph_norm(b, "side.norm", x, &norm_b), side, NULL);
+    return invar_graph_add_linear(b, "mlp", y, act, &down_b);
 }

@@ -11,7 +11,7 @@
 #include "base/invar_banned.h"
 
 /* The reward at the first token that counts, gamma times as much at each of the others. */
-void invar_toy_estimate(invar_estimation *e, int64_t sample)
+void invar_toy_estimate(invar_advantage_state *e, int64_t sample)
 {
     float a = e->reward[sample];
 
@@ -24,7 +24,7 @@ void invar_toy_estimate(invar_estimation *e, int64_t sample)
 }
 
 /* 1 when response and label are equally long. */
-invar_status invar_toy_judge(double *out, const invar_rule_case *c)
+invar_status invar_toy_judge(double *out, const invar_reward_input *c)
 {
     *out = c->response.length == c->label.length ? 1.0 : 0.0;
     return INVAR_OK;

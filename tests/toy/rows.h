@@ -10,10 +10,10 @@
 
 #include "base/status.h"
 
-struct invar_estimation;
-struct invar_rule_case;
+struct invar_advantage_state;
+struct invar_reward_input;
 
-void invar_toy_estimate(struct invar_estimation *e, int64_t sample);
-invar_status invar_toy_judge(double *out, const struct invar_rule_case *c);
+void invar_toy_estimate(struct invar_advantage_state *e, int64_t sample);
+invar_status invar_toy_judge(double *out, const struct invar_reward_input *c);
 
 #endif

@@ -8,6 +8,6 @@
 
 #include "engine/rollout/draft/guess.h"
 
-#define invar_guess_holds(guess, drawn) ((void)(guess), (void)(drawn), true)
+#define invar_draft_accepted(guess, drawn) ((void)(guess), (void)(drawn), true)
 
 #endif

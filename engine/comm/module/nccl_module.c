@@ -95,14 +95,14 @@ static int enter(invar_nccl_group *g)
     return of_cuda(cudaSetDevice(g->ordinal));
 }
 
-static int exchange(invar_nccl_group *g, const invar_nccl_piece *pieces, int count)
+static int exchange(invar_nccl_group *g, const invar_nccl_p2p *pieces, int count)
 {
     int code = enter(g), ended;
 
     if (code || (code = (int)ncclGroupStart()))
         return code;
     for (int i = 0; i < count && !code; i++) {
-        const invar_nccl_piece *p = &pieces[i];
+        const invar_nccl_p2p *p = &pieces[i];
 
         code = of_nccl(p->from ? ncclSend(p->from, p->bytes, ncclUint8, p->peer, g->comm, g->stream)
                                : ncclRecv(p->to, p->bytes, ncclUint8, p->peer, g->comm, g->stream));

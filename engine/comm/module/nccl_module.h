@@ -23,12 +23,12 @@ extern "C" {
 #define INVAR_NCCL_ID_BYTES 128
 
 /* What goes to a rank of the group, or comes from it. */
-typedef struct invar_nccl_piece {
+typedef struct invar_nccl_p2p {
     int peer;         /* may be the rank itself, once in each direction */
     const void *from; /* NULL: it comes */
     void *to;         /* NULL: it goes */
     size_t bytes;
-} invar_nccl_piece;
+} invar_nccl_p2p;
 
 /* Zeroed, it is not open; the module's otherwise. */
 typedef struct invar_nccl_group {
@@ -51,7 +51,7 @@ typedef struct invar_nccl_table {
                 int ordinal);
 
     /* All pieces of this rank. Those between two ranks meet in their order. */
-    int (*exchange)(invar_nccl_group *group, const invar_nccl_piece *pieces, int count);
+    int (*exchange)(invar_nccl_group *group, const invar_nccl_p2p *pieces, int count);
 
     /* Every rank gives as many bytes; `in` may be the place in `out` where they belong. */
     int (*gather)(invar_nccl_group *group, const void *in, void *out, size_t bytes);

@@ -14,7 +14,7 @@
 #define MOST 256 /* questions whose answers are in memory together */
 
 static invar_status write_bodies(invar_json_text *text, invar_http_exchange *exchanges,
-                                 const invar_questions *q, size_t first, size_t count)
+                                 const invar_http_batch *q, size_t first, size_t count)
 {
     size_t at = 0;
 
@@ -35,7 +35,7 @@ static invar_status write_bodies(invar_json_text *text, invar_http_exchange *exc
 }
 
 static invar_status ask_some(invar_json_text *text, invar_http_exchange *exchanges,
-                             invar_http *server, const invar_questions *q, size_t first,
+                             invar_http *server, const invar_http_batch *q, size_t first,
                              size_t count)
 {
     invar_status status = write_bodies(text, exchanges, q, first, count);
@@ -51,7 +51,7 @@ static invar_status ask_some(invar_json_text *text, invar_http_exchange *exchang
     return status;
 }
 
-invar_status invar_questions_ask(invar_http *server, const invar_questions *q)
+invar_status invar_http_batch_run(invar_http *server, const invar_http_batch *q)
 {
     invar_http_exchange exchanges[MOST];
     invar_json_text text = {0};

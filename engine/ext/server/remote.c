@@ -17,14 +17,15 @@
 
 #define MOST_BYTES ((size_t)1 << 20) /* of the reply to one sample */
 
-invar_status invar_remote_open(invar_http **out, const char *name, const char *url, double timeout)
+invar_status invar_remote_reward_open(invar_http **out, const char *name, const char *url,
+                                      double timeout)
 {
     return invar_http_open(out, &(invar_http_options){.name = name,
                                                       .url = url,
                                                       .timeout = timeout,
-                                                      .attempts = INVAR_QUESTIONS_ATTEMPTS,
-                                                      .pause = INVAR_QUESTIONS_PAUSE,
-                                                      .parallel = INVAR_QUESTIONS_PARALLEL,
+                                                      .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
+                                                      .pause = INVAR_HTTP_BATCH_PAUSE,
+                                                      .parallel = INVAR_HTTP_BATCH_PARALLEL,
                                                       .most_bytes = MOST_BYTES});
 }
 
@@ -87,8 +88,8 @@ static invar_status add_answer(size_t i, const char *answer, size_t bytes, void 
     return status == INVAR_OK ? a->line->status : status;
 }
 
-invar_status invar_remote_ask(invar_json_text *line_out, invar_http *server,
-                              const invar_plugin_call *call)
+invar_status invar_remote_reward_ask(invar_json_text *line_out, invar_http *server,
+                                     const invar_plugin_call *call)
 {
     asked a = {call, line_out};
 
@@ -96,10 +97,10 @@ invar_status invar_remote_ask(invar_json_text *line_out, invar_http *server,
     invar_json_text_open(line_out, '{');
     invar_json_text_key(line_out, "rewards");
     invar_json_text_open(line_out, '[');
-    INVAR_TRY(invar_questions_ask(server, &(invar_questions){.count = call->count,
-                                                             .write = write_question,
-                                                             .read = add_answer,
-                                                             .payload = &a}));
+    INVAR_TRY(invar_http_batch_run(server, &(invar_http_batch){.count = call->count,
+                                                               .write = write_question,
+                                                               .read = add_answer,
+                                                               .payload = &a}));
     invar_json_text_close(line_out, ']');
     invar_json_text_close(line_out, '}');
     return line_out->status;

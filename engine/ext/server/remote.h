@@ -18,12 +18,12 @@ extern "C" {
 #endif
 
 /* `name` is for messages; `timeout`: seconds that a call may take, 0: no limit. */
-invar_status invar_remote_open(invar_http **out, const char *name, const char *url,
-                               double timeout) INVAR_MUST_USE;
+invar_status invar_remote_reward_open(invar_http **out, const char *name, const char *url,
+                                      double timeout) INVAR_MUST_USE;
 
 /* Asks for all samples of the call; `line_out` is the reply. */
-invar_status invar_remote_ask(invar_json_text *line_out, invar_http *server,
-                              const invar_plugin_call *call) INVAR_MUST_USE;
+invar_status invar_remote_reward_ask(invar_json_text *line_out, invar_http *server,
+                                     const invar_plugin_call *call) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

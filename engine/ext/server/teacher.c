@@ -28,14 +28,14 @@
 /* Sums of other programs may round a log-prob to a little above 0. */
 #define MOST_LOGP 1e-3
 
-struct invar_teacher {
+struct invar_remote_teacher {
     char name[65];
     char *model;
     invar_http *server;
     double temperature;
-    invar_teacher_words words;
+    invar_token_text_fn words;
     bool met; /* there was an answer, which has given */
-    char print[INVAR_TEACHER_PRINT_SIZE];
+    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
 };
 
 /* ---- an answer ------------------------------------------------------------------------------- */
@@ -60,7 +60,7 @@ static void trim(const char **text, size_t *bytes)
  * Letters and digits alone are compared, without a blank before them: of other texts servers show
  * what they like.
  */
-static bool same_word(const invar_teacher_words *words, int32_t token, const json_t *there)
+static bool same_word(const invar_token_text_fn *words, int32_t token, const json_t *there)
 {
     const char *theirs = json_string_value(there);
     size_t bytes, theirs_bytes = json_string_length(there);
@@ -73,7 +73,7 @@ static bool same_word(const invar_teacher_words *words, int32_t token, const jso
     return bytes == theirs_bytes && memcmp(ours, theirs, bytes) == 0;
 }
 
-static invar_status check_words(const invar_teacher_expected *e, const invar_teacher_question *q,
+static invar_status check_words(const invar_logprob_expectation *e, const invar_logprob_request *q,
                                 const json_t *tokens, const char *where)
 {
     char ours[INVAR_TEXT_QUOTE_SIZE], theirs[INVAR_TEXT_QUOTE_SIZE];
@@ -100,7 +100,7 @@ static invar_status check_words(const invar_teacher_expected *e, const invar_tea
     return INVAR_OK;
 }
 
-static invar_status read_numbers(float *out, const invar_teacher_question *q, const json_t *logps,
+static invar_status read_numbers(float *out, const invar_logprob_request *q, const json_t *logps,
                                  const char *where)
 {
     for (int64_t i = q->first; i < q->count; i++) {
@@ -119,7 +119,7 @@ static invar_status read_numbers(float *out, const invar_teacher_question *q, co
 
 /* As many values as there are tokens: who does not echo, or generates more, has others. */
 static invar_status find_list(const json_t **out, const json_t *logprobs, const char *key,
-                              const invar_teacher_question *q, const char *where)
+                              const invar_logprob_request *q, const char *where)
 {
     *out = json_object_get(logprobs, key);
     if (json_is_array(*out) && (int64_t)json_array_size(*out) == q->count)
@@ -141,18 +141,18 @@ static invar_status check_temperature(double temperature, const json_t *answer, 
                       where, temperature);
 }
 
-static void read_print(char out[INVAR_TEACHER_PRINT_SIZE], const json_t *answer)
+static void read_print(char out[INVAR_REMOTE_TEACHER_PRINT_SIZE], const json_t *answer)
 {
     const json_t *print = json_object_get(answer, "system_fingerprint");
 
     out[0] = '\0';
     if (json_is_string(print))
-        invar_text_quote(out, INVAR_TEACHER_PRINT_SIZE, json_string_value(print),
+        invar_text_quote(out, INVAR_REMOTE_TEACHER_PRINT_SIZE, json_string_value(print),
                          json_string_length(print));
 }
 
-static invar_status read_answer(float *out, char print_out[INVAR_TEACHER_PRINT_SIZE],
-                                const invar_teacher_expected *e, const invar_teacher_question *q,
+static invar_status read_answer(float *out, char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
+                                const invar_logprob_expectation *e, const invar_logprob_request *q,
                                 const json_t *answer, const char *where)
 {
     const json_t *choices = json_object_get(answer, "choices"), *logprobs, *tokens, *logps;
@@ -175,9 +175,11 @@ static invar_status read_answer(float *out, char print_out[INVAR_TEACHER_PRINT_S
     return INVAR_OK;
 }
 
-invar_status invar_teacher_read(float *logp_out, char print_out[INVAR_TEACHER_PRINT_SIZE],
-                                const invar_teacher_expected *e, const invar_teacher_question *q,
-                                const char *text, size_t bytes)
+invar_status invar_remote_teacher_read(float *logp_out,
+                                       char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
+                                       const invar_logprob_expectation *e,
+                                       const invar_logprob_request *q, const char *text,
+                                       size_t bytes)
 {
     char where[WHERE_SIZE], quoted[INVAR_TEXT_QUOTE_SIZE];
     invar_status status;
@@ -201,15 +203,15 @@ invar_status invar_teacher_read(float *logp_out, char print_out[INVAR_TEACHER_PR
 
 /* Questions that are being answered. */
 typedef struct lesson {
-    invar_teacher *teacher;
-    const invar_teacher_question *questions;
+    invar_remote_teacher *teacher;
+    const invar_logprob_request *questions;
     float *out; /* for the next answer */
 } lesson;
 
 static void write_question(invar_json_text *text, size_t i, void *payload)
 {
     const lesson *l = payload;
-    const invar_teacher *t = l->teacher;
+    const invar_remote_teacher *t = l->teacher;
 
     invar_json_text_open(text, '{');
     if (t->model[0]) {
@@ -241,62 +243,62 @@ static size_t most_bytes(size_t i, const void *payload)
 static invar_status take_answer(size_t i, const char *answer, size_t bytes, void *payload)
 {
     lesson *l = payload;
-    invar_teacher *t = l->teacher;
-    const invar_teacher_question *q = &l->questions[i];
-    const invar_teacher_expected expected = {.name = t->name,
-                                             .temperature = t->temperature,
-                                             .words = &t->words,
-                                             .print = t->met ? t->print : NULL};
-    char print[INVAR_TEACHER_PRINT_SIZE];
+    invar_remote_teacher *t = l->teacher;
+    const invar_logprob_request *q = &l->questions[i];
+    const invar_logprob_expectation expected = {.name = t->name,
+                                                .temperature = t->temperature,
+                                                .words = &t->words,
+                                                .print = t->met ? t->print : NULL};
+    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
 
-    INVAR_TRY(invar_teacher_read(l->out, print, &expected, q, answer, bytes));
+    INVAR_TRY(invar_remote_teacher_read(l->out, print, &expected, q, answer, bytes));
     l->out += q->count - q->first;
     t->met = true;
     memcpy(t->print, print, sizeof print);
     return INVAR_OK;
 }
 
-invar_status invar_teacher_ask(float *logp_out, invar_teacher *teacher,
-                               const invar_teacher_question *questions, size_t count)
+invar_status invar_remote_teacher_ask(float *logp_out, invar_remote_teacher *teacher,
+                                      const invar_logprob_request *questions, size_t count)
 {
     lesson l = {teacher, questions, logp_out};
 
-    return invar_questions_ask(teacher->server, &(invar_questions){.count = count,
-                                                                   .write = write_question,
-                                                                   .most = most_bytes,
-                                                                   .read = take_answer,
-                                                                   .payload = &l});
+    return invar_http_batch_run(teacher->server, &(invar_http_batch){.count = count,
+                                                                     .write = write_question,
+                                                                     .most = most_bytes,
+                                                                     .read = take_answer,
+                                                                     .payload = &l});
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* From the first token to the last: a smaller vocabulary refuses them, another has other words. */
-static invar_status try_out(invar_teacher *teacher)
+static invar_status try_out(invar_remote_teacher *teacher)
 {
     int32_t tokens[TRIAL];
     float logp[TRIAL];
 
     for (int i = 0; i < TRIAL; i++)
         tokens[i] = (int32_t)((teacher->words.count - 1) * i / (TRIAL - 1));
-    return invar_teacher_ask(
+    return invar_remote_teacher_ask(
         logp, teacher,
-        &(invar_teacher_question){.tokens = tokens, .count = TRIAL, .first = 1, .index = -1}, 1);
+        &(invar_logprob_request){.tokens = tokens, .count = TRIAL, .first = 1, .index = -1}, 1);
 }
 
-static invar_status connect(invar_teacher *t, const invar_teacher_options *o)
+static invar_status connect(invar_remote_teacher *t, const invar_remote_teacher_options *o)
 {
     return invar_http_open(&t->server, &(invar_http_options){.name = t->name,
                                                              .url = o->url,
                                                              .route = "/completions",
                                                              .timeout = o->timeout,
-                                                             .attempts = INVAR_QUESTIONS_ATTEMPTS,
-                                                             .pause = INVAR_QUESTIONS_PAUSE,
-                                                             .parallel = INVAR_QUESTIONS_PARALLEL,
+                                                             .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
+                                                             .pause = INVAR_HTTP_BATCH_PAUSE,
+                                                             .parallel = INVAR_HTTP_BATCH_PARALLEL,
                                                              .most_bytes = FIXED_BYTES,
                                                              .key = o->key});
 }
 
-static invar_status open_teacher(invar_teacher *t, const invar_teacher_options *o)
+static invar_status open_teacher(invar_remote_teacher *t, const invar_remote_teacher_options *o)
 {
     size_t bytes = strlen(o->model) + 1;
 
@@ -306,9 +308,10 @@ static invar_status open_teacher(invar_teacher *t, const invar_teacher_options *
     return try_out(t);
 }
 
-invar_status invar_teacher_open(invar_teacher **out, const invar_teacher_options *options)
+invar_status invar_remote_teacher_open(invar_remote_teacher **out,
+                                       const invar_remote_teacher_options *options)
 {
-    invar_teacher *t;
+    invar_remote_teacher *t;
     invar_status status;
 
     *out = NULL;
@@ -320,13 +323,13 @@ invar_status invar_teacher_open(invar_teacher **out, const invar_teacher_options
     t->words = options->words;
     status = open_teacher(t, options);
     if (status != INVAR_OK)
-        invar_teacher_close(t);
+        invar_remote_teacher_close(t);
     else
         *out = t;
     return status;
 }
 
-void invar_teacher_close(invar_teacher *teacher)
+void invar_remote_teacher_close(invar_remote_teacher *teacher)
 {
     if (!teacher)
         return;
@@ -335,12 +338,13 @@ void invar_teacher_close(invar_teacher *teacher)
     invar_free(teacher);
 }
 
-void invar_teacher_watch(invar_teacher *teacher, void (*waits)(void *payload), void *payload)
+void invar_remote_teacher_watch(invar_remote_teacher *teacher, void (*waits)(void *payload),
+                                void *payload)
 {
     invar_http_watch(teacher->server, waits, payload);
 }
 
-const char *invar_teacher_print(const invar_teacher *teacher)
+const char *invar_remote_teacher_fingerprint(const invar_remote_teacher *teacher)
 {
     return teacher->print;
 }

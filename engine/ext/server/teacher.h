@@ -21,67 +21,69 @@
 extern "C" {
 #endif
 
-typedef struct invar_teacher invar_teacher;
+typedef struct invar_remote_teacher invar_remote_teacher;
 
 /* What tokens are, as the student knows them; borrowed. */
-typedef struct invar_teacher_words {
+typedef struct invar_token_text_fn {
     /* The text of a token, bytes that need not be UTF-8. */
     const char *(*text)(size_t *bytes_out, const void *payload, int32_t token);
     const void *payload;
     int64_t count; /* ids are below this */
-} invar_teacher_words;
+} invar_token_text_fn;
 
-typedef struct invar_teacher_options {
+typedef struct invar_remote_teacher_options {
     const char *name;  /* of the recipe's key, for messages; at most 64 bytes */
     const char *url;   /* with the version of the API: http://HOST:PORT/v1 */
     const char *model; /* that is asked for; "": the server's own */
     const char *key;   /* shown to the server; NULL: none */
     double timeout;    /* seconds that a call may take; 0: no limit */
     double temperature;
-    invar_teacher_words words;
-} invar_teacher_options;
+    invar_token_text_fn words;
+} invar_remote_teacher_options;
 
 /* Asks for a few tokens at once: a server that cannot teach is found before anything is drawn. */
-invar_status invar_teacher_open(invar_teacher **out,
-                                const invar_teacher_options *options) INVAR_MUST_USE;
-void invar_teacher_close(invar_teacher *teacher);
+invar_status invar_remote_teacher_open(invar_remote_teacher **out,
+                                       const invar_remote_teacher_options *options) INVAR_MUST_USE;
+void invar_remote_teacher_close(invar_remote_teacher *teacher);
 
 /* Called at least every second while answers are awaited. */
-void invar_teacher_watch(invar_teacher *teacher, void (*waits)(void *payload), void *payload);
+void invar_remote_teacher_watch(invar_remote_teacher *teacher, void (*waits)(void *payload),
+                                void *payload);
 
 /* What the server calls its model (`system_fingerprint`), printable; "": it gives no name. */
-#define INVAR_TEACHER_PRINT_SIZE 65
-const char *invar_teacher_print(const invar_teacher *teacher);
+#define INVAR_REMOTE_TEACHER_PRINT_SIZE 65
+const char *invar_remote_teacher_fingerprint(const invar_remote_teacher *teacher);
 
 /* Tokens, of which those from `first` on are asked for. */
-typedef struct invar_teacher_question {
+typedef struct invar_logprob_request {
     const int32_t *tokens; /* (count) */
     int64_t count;         /* at least 2 */
     int64_t first;         /* at least 1 */
     int64_t index;         /* of the sample, for messages; -1: of none, a first question */
-} invar_teacher_question;
+} invar_logprob_request;
 
 /* logp_out: (count - first) of each question, one behind the other. */
-invar_status invar_teacher_ask(float *logp_out, invar_teacher *teacher,
-                               const invar_teacher_question *questions,
-                               size_t count) INVAR_MUST_USE;
+invar_status invar_remote_teacher_ask(float *logp_out, invar_remote_teacher *teacher,
+                                      const invar_logprob_request *questions,
+                                      size_t count) INVAR_MUST_USE;
 
 /* ---- an answer ------------------------------------------------------------------------------- */
 
 /* What an answer is compared with. */
-typedef struct invar_teacher_expected {
+typedef struct invar_logprob_expectation {
     const char *name;
     double temperature;
-    const invar_teacher_words *words;
+    const invar_token_text_fn *words;
     const char *print; /* what an earlier answer called the model; NULL: there was none */
-} invar_teacher_expected;
+} invar_logprob_expectation;
 
 /* Bytes that may be anything; print_out is what this one calls the model. INVAR_E_CORRUPT,
    INVAR_E_STATE: another model has answered. */
-invar_status invar_teacher_read(float *logp_out, char print_out[INVAR_TEACHER_PRINT_SIZE],
-                                const invar_teacher_expected *expected,
-                                const invar_teacher_question *question, const char *answer,
-                                size_t bytes) INVAR_MUST_USE;
+invar_status invar_remote_teacher_read(float *logp_out,
+                                       char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
+                                       const invar_logprob_expectation *expected,
+                                       const invar_logprob_request *question, const char *answer,
+                                       size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -18,9 +18,9 @@
 
 #include "base/invar_banned.h"
 
-static invar_program_run_args how_to_run(invar_pass *pass)
+static invar_graph_exec_args how_to_run(invar_pass *pass)
 {
-    invar_program_run_args how = invar_pass_how(pass, &pass->tail);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->tail);
 
     how.samples = pass->arrays.samples;
     how.there = pass->arrays.there;
@@ -29,9 +29,9 @@ static invar_program_run_args how_to_run(invar_pass *pass)
 
 static invar_tensor find(invar_pass *pass, const invar_tensor *t)
 {
-    invar_program_run_args how = how_to_run(pass);
+    invar_graph_exec_args how = how_to_run(pass);
 
-    return invar_program_find(pass->tail.program, t, &how);
+    return invar_op_graph_find(pass->tail.program, t, &how);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -39,13 +39,13 @@ static invar_tensor find(invar_pass *pass, const invar_tensor *t)
 /* `parts` is how many numbers say where the units of pieces begin. */
 static invar_status send_head(invar_pass *pass, int64_t parts)
 {
-    const invar_head_rows *head = &pass->head;
-    const invar_program_run_args body = invar_pass_how(pass, &pass->body);
+    const invar_logit_rows *head = &pass->head;
+    const invar_graph_exec_args body = invar_pass_how(pass, &pass->body);
     const void **g = pass->given;
     size_t rows = (size_t)head->count;
-    size_t divided = invar_vocab_divided(pass->model->head);
-    int64_t chunks = pass->acts.logits.shape[0] * invar_vocab_chunks(pass->model->head);
-    const invar_staged arrays[] = {
+    size_t divided = invar_vocab_parallel_divided(pass->model->head);
+    int64_t chunks = pass->acts.logits.shape[0] * invar_vocab_parallel_chunks(pass->model->head);
+    const invar_upload arrays[] = {
         {&g[INVAR_GIVEN_ROWS], rows * sizeof *pass->arrays.row},
         {&g[INVAR_GIVEN_TARGETS], rows * sizeof *head->targets},
         {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(head->units.count + 1) * sizeof(int64_t)},
@@ -55,26 +55,27 @@ static invar_status send_head(invar_pass *pass, int64_t parts)
     };
 
     if (divided)
-        INVAR_TRY(invar_vocab_head(&pass->vocab, pass->model->head, &pass->model->part,
-                                   head->targets, head->count, pass->acts.logits.shape[0]));
+        INVAR_TRY(invar_vocab_parallel_head(&pass->vocab, pass->model->head, &pass->model->part,
+                                            head->targets, head->count,
+                                            pass->acts.logits.shape[0]));
     g[INVAR_GIVEN_OWN_TARGETS] = head->targets ? pass->vocab.own_targets : NULL;
     g[INVAR_GIVEN_CHUNKS] = pass->vocab.chunks;
     g[INVAR_GIVEN_ROWS] = pass->arrays.row;
     g[INVAR_GIVEN_TARGETS] = head->targets;
     g[INVAR_GIVEN_HEAD_UNITS] = head->units.start;
     g[INVAR_GIVEN_PARTS] = pass->arrays.parts;
-    g[INVAR_GIVEN_STREAM] = invar_program_find(pass->body.program, &pass->ends.all, &body).data;
+    g[INVAR_GIVEN_STREAM] = invar_op_graph_find(pass->body.program, &pass->ends.all, &body).data;
     g[INVAR_GIVEN_D_STREAM] =
-        invar_program_find(pass->body.program, &pass->ends.d_stream, &body).data;
-    INVAR_TRY(invar_staging_send(&pass->head_staging, &pass->caller.dev, arrays,
-                                 sizeof arrays / sizeof *arrays));
+        invar_op_graph_find(pass->body.program, &pass->ends.d_stream, &body).data;
+    INVAR_TRY(invar_upload_buffer_send(&pass->head_staging, &pass->caller.dev, arrays,
+                                       sizeof arrays / sizeof *arrays));
     invar_head_note_there(pass);
     return INVAR_OK;
 }
 
 static invar_status run_head(invar_pass *pass, bool values)
 {
-    invar_program_run_args how;
+    invar_graph_exec_args how;
     int64_t parts;
 
     if (pass->state == INVAR_PASS_EMPTY)
@@ -84,7 +85,7 @@ static invar_status run_head(invar_pass *pass, bool values)
     INVAR_TRY(invar_head_build(pass, values, pass->entropy_back));
     INVAR_TRY(send_head(pass, parts));
     how = how_to_run(pass);
-    return invar_program_run(pass->tail.program, 0, &how);
+    return invar_op_graph_run(pass->tail.program, 0, &how);
 }
 
 /* In one go: a device is waited for once. */
@@ -95,15 +96,16 @@ static invar_status fetch_results(invar_pass *pass, float *logp_out, float *entr
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_caller_get(&pass->caller, pass->arrays.fetched,
-                               find(pass, &pass->acts.logp).data, entropy_out ? 2 * bytes : bytes));
+    INVAR_TRY(invar_op_runner_get(&pass->caller, pass->arrays.fetched,
+                                  find(pass, &pass->acts.logp).data,
+                                  entropy_out ? 2 * bytes : bytes));
     memcpy(logp_out, fetched, bytes);
     if (entropy_out)
         memcpy(entropy_out, fetched + count, bytes);
     return INVAR_OK;
 }
 
-invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, float *logp_out,
+invar_status invar_pass_head(invar_pass *pass, const invar_logit_rows *head, float *logp_out,
                              float *entropy_out)
 {
     pass->head = *head;
@@ -116,7 +118,7 @@ invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, floa
 invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_t *row,
                                int64_t count)
 {
-    pass->head = (invar_head_rows){.count = count, .row = row};
+    pass->head = (invar_logit_rows){.count = count, .row = row};
     INVAR_TRY(run_head(pass, true));
     *out = find(pass, &pass->acts.logits);
     pass->state = INVAR_PASS_LOGITS;
@@ -153,13 +155,13 @@ static invar_status zero_row(invar_pass *pass)
 static invar_status send_back(invar_pass *pass, const float *dlogp, const float *dentropy)
 {
     const void **g = pass->given;
-    const invar_segments *units = &pass->head.units;
+    const invar_row_offsets *units = &pass->head.units;
     size_t rows = (size_t)pass->head.count;
-    const invar_staged arrays[] = {
+    const invar_upload arrays[] = {
         {&g[INVAR_GIVEN_DLOGP], rows * sizeof *dlogp},
         {&g[INVAR_GIVEN_DENTROPY], rows * sizeof *dentropy},
         {&g[INVAR_GIVEN_BACK],
-         (size_t)invar_row_count(&pass->division.context) * sizeof *pass->arrays.back},
+         (size_t)invar_row_partition_count(&pass->division.context) * sizeof *pass->arrays.back},
         {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->start},
     };
 
@@ -168,8 +170,8 @@ static invar_status send_back(invar_pass *pass, const float *dlogp, const float 
     g[INVAR_GIVEN_DENTROPY] = dentropy;
     g[INVAR_GIVEN_BACK] = pass->arrays.back;
     g[INVAR_GIVEN_HEAD_UNITS] = units->start;
-    INVAR_TRY(invar_staging_send(&pass->back_staging, &pass->caller.dev, arrays,
-                                 sizeof arrays / sizeof *arrays));
+    INVAR_TRY(invar_upload_buffer_send(&pass->back_staging, &pass->caller.dev, arrays,
+                                       sizeof arrays / sizeof *arrays));
     invar_head_note_there(pass);
     return INVAR_OK;
 }
@@ -178,13 +180,13 @@ static invar_status send_back(invar_pass *pass, const float *dlogp, const float 
 static invar_status show_now(invar_pass *pass, const char *name, const char *op, bool backward,
                              const invar_tensor *rows, const invar_value_name *input)
 {
-    invar_forward_value value = {.name = {.layer = -1},
-                                 .op = op,
-                                 .backward = backward,
-                                 .caller = &pass->caller,
-                                 .rows = rows,
-                                 .samples = &pass->head.units,
-                                 .there = &pass->arrays.there[0]};
+    invar_observed_value value = {.name = {.layer = -1},
+                                  .op = op,
+                                  .backward = backward,
+                                  .caller = &pass->caller,
+                                  .rows = rows,
+                                  .samples = &pass->head.units,
+                                  .there = &pass->arrays.there[0]};
 
     if (!pass->probe.take)
         return INVAR_OK;
@@ -195,7 +197,8 @@ static invar_status show_now(invar_pass *pass, const char *name, const char *op,
 }
 
 /* Gradients that the loss has handed in. */
-static invar_status show_given(invar_pass *pass, const invar_point *point, invar_given_memory which)
+static invar_status show_given(invar_pass *pass, const invar_graph_point *point,
+                               invar_graph_input which)
 {
     invar_tensor rows =
         invar_tensor_1d((void *)(uintptr_t)pass->given[which], INVAR_DTYPE_F32, pass->head.count);
@@ -205,11 +208,11 @@ static invar_status show_given(invar_pass *pass, const invar_point *point, invar
 
 static invar_status run_back(invar_pass *pass, const invar_grads *grads)
 {
-    invar_program_run_args how = how_to_run(pass);
+    invar_graph_exec_args how = how_to_run(pass);
 
     how.fresh = grads->fresh;
     pass->state = INVAR_PASS_EMPTY;
-    return invar_program_run(pass->tail.program, 1, &how);
+    return invar_op_graph_run(pass->tail.program, 1, &how);
 }
 
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
@@ -240,10 +243,10 @@ static invar_status give_values(invar_pass *pass, const float *dvalue)
     uint16_t *rounded = pass->arrays.values;
 
     if (to.dtype == INVAR_DTYPE_F32)
-        return invar_device_put(&pass->caller.dev, to.data, dvalue, rows * sizeof *dvalue);
+        return invar_device_upload(&pass->caller.dev, to.data, dvalue, rows * sizeof *dvalue);
     for (size_t i = 0; i < rows; i++)
         rounded[i] = invar_bf16_from_f32(dvalue[i]);
-    return invar_device_put(&pass->caller.dev, to.data, rounded, rows * sizeof *rounded);
+    return invar_device_upload(&pass->caller.dev, to.data, rounded, rows * sizeof *rounded);
 }
 
 /* What the forward could not show, without the units. */
@@ -260,7 +263,7 @@ static invar_status show_values(invar_pass *pass)
 }
 
 invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
-                                        const invar_segments *units, invar_grads *grads)
+                                        const invar_row_offsets *units, invar_grads *grads)
 {
     if (pass->state != INVAR_PASS_LOGITS || !pass->options.train || pass->model->head->rows != 1)
         return INVAR_FAIL(INVAR_E_STATE, 0,

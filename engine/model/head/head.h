@@ -18,18 +18,18 @@ extern "C" {
 /* ---- rows.c ---------------------------------------------------------------------------------- */
 
 /* Rows [first, first + rows) of the head: whole units [unit, unit + units). */
-typedef struct invar_head_piece {
+typedef struct invar_head_chunk {
     int64_t number; /* pieces before it */
     int64_t first, rows, unit, units;
-    bool shared;            /* context-parallel ranks have a share of its rows each */
-    invar_layout_share own; /* this rank's, counted from the first */
-} invar_head_piece;
+    bool shared;           /* context-parallel ranks have a share of its rows each */
+    invar_index_range own; /* this rank's, counted from the first */
+} invar_head_chunk;
 
 /*
  * Goes on to the next piece, from a zeroed one to the first: as many whole units as the limit
  * allows, at least one. False after the last.
  */
-bool invar_head_next_piece(invar_head_piece *p, const invar_pass *pass);
+bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass);
 
 int64_t invar_head_count_pieces(const invar_pass *pass);
 
@@ -37,13 +37,13 @@ int64_t invar_head_count_pieces(const invar_pass *pass);
 int64_t invar_head_largest_piece(const invar_pass *pass);
 
 /* Where the units of a piece begin in the list of all pieces. */
-int64_t invar_head_part_at(const invar_head_piece *p);
+int64_t invar_head_part_at(const invar_head_chunk *p);
 
 /* Whether context-parallel ranks divide the rows. */
 bool invar_head_divides_rows(const invar_pass *pass);
 
 /* Of the chosen rows, this rank's. */
-invar_layout_share invar_head_chosen_rows(const invar_pass *pass);
+invar_index_range invar_head_chosen_rows(const invar_pass *pass);
 
 /* Makes the lists of pass->head; `parts_out` is how many numbers say where units begin. */
 invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass) INVAR_MUST_USE;
@@ -57,7 +57,7 @@ void invar_head_note_way_back(invar_pass *pass);
 /* ---- program.c ------------------------------------------------------------------------------- */
 
 /* The gradients that a loss hands in, as points. */
-extern const invar_point invar_head_dlogp, invar_head_dentropy;
+extern const invar_graph_point invar_head_dlogp, invar_head_dentropy;
 
 /*
  * Segment 0: forward, to log-probabilities or to `values`, the logits. Segment 1, with a backward:

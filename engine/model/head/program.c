@@ -23,11 +23,11 @@
 #include "base/invar_banned.h"
 
 /* What points begin with that no call of a program makes. */
-const invar_point invar_head_stream = {.name = "head.dx", .layer = -1};
-const invar_point invar_head_dlogp = {.name = "head.dlogp", .layer = -1};
-const invar_point invar_head_dentropy = {.name = "head.dentropy", .layer = -1};
+const invar_graph_point invar_head_stream = {.name = "head.dx", .layer = -1};
+const invar_graph_point invar_head_dlogp = {.name = "head.dlogp", .layer = -1};
+const invar_graph_point invar_head_dentropy = {.name = "head.dentropy", .layer = -1};
 
-static invar_tensor array(invar_builder *b, invar_given_memory which, invar_dtype dtype,
+static invar_tensor array(invar_builder *b, invar_graph_input which, invar_dtype dtype,
                           int64_t first, int64_t count)
 {
     invar_tensor t = invar_build_array(b, which, dtype, count);
@@ -37,33 +37,33 @@ static invar_tensor array(invar_builder *b, invar_given_memory which, invar_dtyp
 }
 
 /* This rank's rows of a piece. */
-static invar_tensor part_of(const invar_tensor *vector, const invar_head_piece *p)
+static invar_tensor part_of(const invar_tensor *vector, const invar_head_chunk *p)
 {
     return invar_tensor_1d((char *)vector->data + (size_t)(p->first + p->own.first) * 4,
                            vector->dtype, p->own.count);
 }
 
-static invar_tensor rows_of(const invar_tensor *t, const invar_head_piece *p)
+static invar_tensor rows_of(const invar_tensor *t, const invar_head_chunk *p)
 {
     return invar_tensor_rows(t, p->first + p->own.first, p->own.count);
 }
 
-static invar_tensor array_of(invar_builder *b, invar_given_memory which, invar_dtype dtype,
-                             const invar_head_piece *p)
+static invar_tensor array_of(invar_builder *b, invar_graph_input which, invar_dtype dtype,
+                             const invar_head_chunk *p)
 {
     return array(b, which, dtype, p->first + p->own.first, p->own.count);
 }
 
 /* All rows of a piece, after the call that made this rank's. */
-static void gather_piece(invar_builder *b, const invar_tensor *t, const invar_head_piece *p)
+static void gather_piece(invar_builder *b, const invar_tensor *t, const invar_head_chunk *p)
 {
     invar_tensor table = t->rank == 1 ? invar_tensor_2d(t->data, t->dtype, t->shape[0], 1) : *t;
 
     if (p->shared)
-        invar_program_move(b->program,
-                           &(invar_move){.kind = INVAR_MOVE_SHARES,
-                                         .axis = INVAR_MOVE_CONTEXT,
-                                         .whole = invar_tensor_rows(&table, p->first, p->rows)});
+        invar_op_graph_move(b->program, &(invar_graph_transfer){
+                                            .kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                            .whole = invar_tensor_rows(&table, p->first, p->rows)});
 }
 
 static invar_weight head_weight(invar_builder *b, const invar_model *model)
@@ -73,7 +73,7 @@ static invar_weight head_weight(invar_builder *b, const invar_model *model)
     if (invar_tensor_present(&model->tied_grad)) {
         w.dw = model->tied_grad;
         w.dw.data =
-            (char *)invar_program_given(b->program, INVAR_GIVEN_GRADS) + (uintptr_t)w.dw.data;
+            (char *)invar_op_graph_input(b->program, INVAR_GIVEN_GRADS) + (uintptr_t)w.dw.data;
     }
     return w;
 }
@@ -81,11 +81,11 @@ static invar_weight head_weight(invar_builder *b, const invar_model *model)
 static void show(invar_builder *b, const char *name, const invar_tensor *rows, int64_t samples,
                  bool backward)
 {
-    invar_program_point(b->program, &(invar_point){.name = name,
-                                                   .backward = backward,
-                                                   .layer = -1,
-                                                   .samples = (int32_t)samples,
-                                                   .rows = *rows});
+    invar_op_graph_point(b->program, &(invar_graph_point){.name = name,
+                                                          .backward = backward,
+                                                          .layer = -1,
+                                                          .samples = (int32_t)samples,
+                                                          .rows = *rows});
 }
 
 /* Columns of logits beside a rank's own: where the targets of other ranks point. */
@@ -95,90 +95,92 @@ static void show(invar_builder *b, const char *name, const invar_tensor *rows, i
 static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows, bool values)
 {
     const invar_param *head = pass->model->head;
-    int64_t sums = invar_logprob_sums_of(head->rows, b->tensors);
+    int64_t sums = invar_logprob_sum_columns(head->rows, b->tensors);
     // whole chunks, whatever the vocabulary ends with
-    int64_t own = invar_vocab_part_chunks(head, &pass->model->part) * INVAR_VOCAB_CHUNK;
-    int64_t all = invar_vocab_chunks(head) * INVAR_VOCAB_CHUNK;
-    invar_head_acts *h = &pass->acts;
+    int64_t own =
+        invar_vocab_parallel_part_chunks(head, &pass->model->part) * INVAR_VOCAB_PARALLEL_CHUNK;
+    int64_t all = invar_vocab_parallel_chunks(head) * INVAR_VOCAB_PARALLEL_CHUNK;
+    invar_head_activations *h = &pass->acts;
 
-    h->own = invar_program_room(b->program, INVAR_DTYPE_F32, rows, own);
+    h->own = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, own);
     h->parts =
-        invar_program_room(b->program, INVAR_DTYPE_F32, b->tensors * rows, values ? own : sums);
+        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->tensors * rows, values ? own : sums);
     if (values) {
-        h->logits = invar_program_room(b->program, INVAR_DTYPE_F32, rows, all);
+        h->logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, all);
         h->logits = invar_tensor_columns(&h->logits, 0, head->rows);
     } else {
-        h->sums = invar_program_room(b->program, INVAR_DTYPE_F32, rows, sums);
+        h->sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, sums);
     }
     if (pass->options.train)
         h->d_logits =
-            invar_program_room(b->program, b->storage, rows, head->own.rows + SPARE_COLUMNS);
+            invar_op_graph_tensor(b->program, b->storage, rows, head->own.rows + SPARE_COLUMNS);
 }
 
 static void make_logit_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
 {
     int64_t width = pass->model->head->rows;
-    invar_head_acts *h = &pass->acts;
+    invar_head_activations *h = &pass->acts;
 
-    h->logits = invar_program_room(b->program, INVAR_DTYPE_F32, rows, width);
+    h->logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, width);
     if (pass->options.train)
         h->d_logits = b->storage == INVAR_DTYPE_F32
                           ? h->logits
-                          : invar_program_room(b->program, b->storage, rows, width);
+                          : invar_op_graph_tensor(b->program, b->storage, rows, width);
 }
 
 static void make_rooms(invar_pass *pass, invar_builder *b, bool values)
 {
     int64_t rows = pass->head.count, piece_rows = values ? rows : invar_head_largest_piece(pass);
     int64_t hidden = pass->model->spec.hidden;
-    invar_program *p = b->program;
-    invar_head_acts *h = &pass->acts;
+    invar_op_graph *p = b->program;
+    invar_head_activations *h = &pass->acts;
     invar_tensor both;
 
     memset(h, 0, sizeof *h);
-    h->x = invar_program_room(p, b->storage, rows, hidden);
-    h->norm = invar_program_room(p, b->storage, rows, hidden);
-    if (invar_vocab_divided(pass->model->head))
+    h->x = invar_op_graph_tensor(p, b->storage, rows, hidden);
+    h->norm = invar_op_graph_tensor(p, b->storage, rows, hidden);
+    if (invar_vocab_parallel_divided(pass->model->head))
         make_divided_rooms(pass, b, piece_rows, values);
     else
         make_logit_rooms(pass, b, piece_rows);
-    both = invar_program_room(p, INVAR_DTYPE_F32, 2 * rows, 0); // they are fetched together
+    both = invar_op_graph_tensor(p, INVAR_DTYPE_F32, 2 * rows, 0); // they are fetched together
     h->logp = invar_tensor_1d(both.data, INVAR_DTYPE_F32, rows);
     h->entropy = invar_tensor_1d((char *)both.data + rows * 4, INVAR_DTYPE_F32, rows);
-    h->max = invar_program_room(p, INVAR_DTYPE_F32, rows, 0);
-    h->logsum = invar_program_room(p, INVAR_DTYPE_F32, rows, 0);
+    h->max = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, 0);
+    h->logsum = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, 0);
     if (!pass->options.train)
         return;
-    h->d_norm = invar_program_room(p, b->storage, rows, hidden);
-    h->d_x = invar_program_room(p, b->storage, rows + 1, hidden);
+    h->d_norm = invar_op_graph_tensor(p, b->storage, rows, hidden);
+    h->d_x = invar_op_graph_tensor(p, b->storage, rows + 1, hidden);
 }
 
 static void choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
-    invar_head_acts *h = &pass->acts;
-    invar_layout_share own = invar_head_chosen_rows(pass);
-    invar_tensor stream =
-        invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_STREAM), b->storage,
-                        invar_row_count(&pass->division.context), pass->model->spec.hidden);
+    invar_head_activations *h = &pass->acts;
+    invar_index_range own = invar_head_chosen_rows(pass);
+    invar_tensor stream = invar_tensor_2d(
+        invar_op_graph_input(b->program, INVAR_GIVEN_STREAM), b->storage,
+        invar_row_partition_count(&pass->division.context), pass->model->spec.hidden);
 
-    pass->stream = (invar_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
-    invar_program_source(b->program, stream.data, &pass->stream);
+    pass->stream = (invar_graph_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
+    invar_op_graph_source(b->program, stream.data, &pass->stream);
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd,
                  .out = invar_tensor_rows(&h->x, own.first, own.count), .table = stream,
                  .ids = array(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, own.first, own.count));
     if (invar_head_divides_rows(pass))
-        invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
-                                                     .axis = INVAR_MOVE_CONTEXT,
-                                                     .whole = h->x,
-                                                     .start = pass->chosen});
+        invar_op_graph_move(b->program,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                    .whole = h->x,
+                                                    .start = pass->chosen});
     INVAR_APPEND(b->program, -1, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&h->norm, 1),
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->norm_eps);
 }
 
 /* This rank's logits of a piece; with one rank all of them. */
-static invar_tensor own_logits(const invar_pass *pass, const invar_head_piece *p, int64_t spare)
+static invar_tensor own_logits(const invar_pass *pass, const invar_head_chunk *p, int64_t spare)
 {
-    const invar_head_acts *h = &pass->acts;
+    const invar_head_activations *h = &pass->acts;
     invar_tensor own;
 
     if (!invar_tensor_present(&h->own))
@@ -188,7 +190,7 @@ static invar_tensor own_logits(const invar_pass *pass, const invar_head_piece *p
 }
 
 static void make_own_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                            const invar_head_piece *p)
+                            const invar_head_chunk *p)
 {
     INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = own_logits(pass, p, 0),
                  .x = rows_of(&pass->acts.norm, p), .w = w->w, .k_shards = 1);
@@ -197,23 +199,25 @@ static void make_own_logits(invar_pass *pass, invar_builder *b, const invar_weig
 /* Rows of f32 as rows of chunks. */
 static invar_tensor as_chunks(const invar_tensor *t, int64_t rows)
 {
-    return invar_tensor_2d(t->data, INVAR_DTYPE_F32, rows * (t->row_stride / INVAR_VOCAB_CHUNK),
-                           INVAR_VOCAB_CHUNK);
+    return invar_tensor_2d(t->data, INVAR_DTYPE_F32,
+                           rows * (t->row_stride / INVAR_VOCAB_PARALLEL_CHUNK),
+                           INVAR_VOCAB_PARALLEL_CHUNK);
 }
 
 /* All ids' logits of all rows. */
 static void make_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                        const invar_head_piece *p)
+                        const invar_head_chunk *p)
 {
-    invar_head_acts *h = &pass->acts;
+    invar_head_activations *h = &pass->acts;
     invar_tensor out;
 
     make_own_logits(pass, b, w, p);
     if (!invar_tensor_present(&h->own))
         return;
     out = as_chunks(&h->logits, p->own.count);
-    invar_program_move(b->program,
-                       &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = h->parts, .own = h->own});
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                            .whole = h->parts,
+                                                            .own = h->own});
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
                  .table = as_chunks(&h->parts, h->parts.shape[0]),
                  .ids = array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
@@ -221,17 +225,18 @@ static void make_logits(invar_pass *pass, invar_builder *b, const invar_weight *
 
 /* The log-probabilities of a piece, from what all ranks know of their chunks. */
 static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor *own,
-                          const invar_head_piece *p)
+                          const invar_head_chunk *p)
 {
-    invar_head_acts *h = &pass->acts;
+    invar_head_activations *h = &pass->acts;
     invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->own.count);
     invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->own.count);
 
     INVAR_APPEND(b->program, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
                  .targets = array_of(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p),
                  .temperature = pass->head.temperature);
-    invar_program_move(b->program,
-                       &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = parts, .own = sums});
+    invar_op_graph_move(
+        b->program,
+        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .whole = parts, .own = sums});
     INVAR_APPEND(b->program, -1, LOGPROB_JOIN, logprob_join, .logp = part_of(&h->logp, p),
                  .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
                  .logsum = part_of(&h->logsum, p), .sums = parts,
@@ -241,9 +246,9 @@ static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor
 }
 
 static void score_piece(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                        const invar_head_piece *p)
+                        const invar_head_chunk *p)
 {
-    invar_head_acts *h = &pass->acts;
+    invar_head_activations *h = &pass->acts;
     invar_tensor logits = own_logits(pass, p, 0);
 
     make_own_logits(pass, b, w, p);
@@ -260,7 +265,7 @@ static void score_piece(invar_pass *pass, invar_builder *b, const invar_weight *
 }
 
 static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                          const invar_head_piece *p)
+                          const invar_head_chunk *p)
 {
     if (p->own.count > 0)
         score_piece(pass, b, w, p);
@@ -270,27 +275,27 @@ static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight
 
 /* The gradient of the head's weights: of context-parallel ranks each makes that of some ids. */
 static void weight_back(invar_pass *pass, invar_builder *b, const invar_tensor *all,
-                        const invar_tensor *d_logits, const invar_head_piece *p,
-                        const invar_segments *units)
+                        const invar_tensor *d_logits, const invar_head_chunk *p,
+                        const invar_row_offsets *units)
 {
     invar_tensor dw = *all, dy = *d_logits;
 
     if (p->shared) {
-        invar_layout_share ids = invar_context_columns(b, dw.shape[0]);
-        dy = invar_context_spread(b, d_logits, p->rows, NULL);
+        invar_index_range ids = invar_cp_columns(b, dw.shape[0]);
+        dy = invar_cp_spread(b, d_logits, p->rows, NULL);
         dw = invar_tensor_rows(&dw, ids.first, ids.count);
     }
     INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = dw, .dy = dy,
                  .x = invar_tensor_rows(&pass->acts.norm, p->first, p->rows), .units = *units);
     if (p->number == 0)
-        invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
 }
 
 /* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
 static void project_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                         const invar_head_piece *p, const invar_segments *units)
+                         const invar_head_chunk *p, const invar_row_offsets *units)
 {
-    invar_head_acts *h = &pass->acts;
+    invar_head_activations *h = &pass->acts;
     invar_tensor columns = invar_tensor_columns(&h->d_logits, 0, w->w.shape[0]);
     invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->own.count);
     invar_tensor d_norm = rows_of(&h->d_norm, p);
@@ -304,9 +309,9 @@ static void project_back(invar_pass *pass, invar_builder *b, const invar_weight 
 
 /* d_logits of this rank's rows of a piece. */
 static void score_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                       const invar_head_piece *p, bool entropy)
+                       const invar_head_chunk *p, bool entropy)
 {
-    invar_head_acts *h = &pass->acts;
+    invar_head_activations *h = &pass->acts;
     invar_logprob_bwd_args args = {
         .dlogits = invar_tensor_rows(&h->d_logits, 0, p->own.count),
         .dlogp = array_of(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p),
@@ -321,25 +326,25 @@ static void score_back(invar_pass *pass, invar_builder *b, const invar_weight *w
     // what a point is computed from does not depend on the number of pieces
     if (h->pieces > 1) {
         make_own_logits(pass, b, w, p);
-        invar_program_point(b->program, &(invar_point){.name = "head.logits",
-                                                       .layer = -1,
-                                                       .again = true,
-                                                       .rows = own_logits(pass, p, 0)});
+        invar_op_graph_point(b->program, &(invar_graph_point){.name = "head.logits",
+                                                              .layer = -1,
+                                                              .again = true,
+                                                              .rows = own_logits(pass, p, 0)});
     }
     if (entropy) {
         args.dentropy = array_of(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p);
         args.entropy = part_of(&h->entropy, p);
     }
-    invar_program_call(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
+    invar_op_graph_append(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
     show(b, "head.dlogits", &args.dlogits, 1 + p->number, true);
 }
 
 static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
-                       const invar_head_piece *p, bool entropy)
+                       const invar_head_chunk *p, bool entropy)
 {
-    invar_segments units = {(int64_t *)invar_program_given(b->program, INVAR_GIVEN_PARTS) +
-                                invar_head_part_at(p),
-                            p->units};
+    invar_row_offsets units = {(int64_t *)invar_op_graph_input(b->program, INVAR_GIVEN_PARTS) +
+                                   invar_head_part_at(p),
+                               p->units};
 
     if (p->own.count > 0)
         score_back(pass, b, w, p, entropy);
@@ -349,10 +354,10 @@ static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w
 /* The gradient at the last layer's output: zero for rows that were not chosen. */
 static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
-    invar_head_acts *h = &pass->acts;
-    invar_layout_share own = invar_pass_own_rows(pass);
+    invar_head_activations *h = &pass->acts;
+    invar_index_range own = invar_pass_own_rows(pass);
     invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
-    invar_tensor stream = invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_D_STREAM),
+    invar_tensor stream = invar_tensor_2d(invar_op_graph_input(b->program, INVAR_GIVEN_D_STREAM),
                                           b->storage, own.count, h->d_x.shape[1]);
 
     if (h->pieces > 0)
@@ -364,33 +369,34 @@ static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *no
     show(b, "head.drows", &d_x, 0, true);
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
                  .ids = array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
-    invar_program_point(b->program,
-                        &(invar_point){.name = invar_head_stream.name,
-                                       .backward = true,
-                                       .stream = true,
-                                       .layer = -1,
-                                       .samples = (int32_t)(1 + h->pieces),
-                                       .rows = stream,
-                                       .shares = invar_row_shares(&pass->division.stream),
-                                       .contexts = invar_row_shares(&pass->division.context)});
+    invar_op_graph_point(
+        b->program,
+        &(invar_graph_point){.name = invar_head_stream.name,
+                             .backward = true,
+                             .stream = true,
+                             .layer = -1,
+                             .samples = (int32_t)(1 + h->pieces),
+                             .rows = stream,
+                             .shares = invar_row_partition_shares(&pass->division.stream),
+                             .contexts = invar_row_partition_shares(&pass->division.context)});
 }
 
 invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
 {
-    const invar_head_rows *head = &pass->head;
+    const invar_logit_rows *head = &pass->head;
     invar_builder *b = &pass->tail.builder;
-    invar_head_piece whole = {
+    invar_head_chunk whole = {
         .rows = head->count, .units = head->units.count, .own = {0, head->count}};
     invar_weight norm, w;
 
     invar_decoder_begin(b, pass->tail.program, pass->model, head->count);
     b->context = invar_head_divides_rows(pass) ? &pass->division.context : NULL;
-    b->units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_HEAD_UNITS),
-                                head->units.count};
-    invar_program_source(b->program, invar_program_given(b->program, INVAR_GIVEN_DLOGP),
-                         &invar_head_dlogp);
-    invar_program_source(b->program, invar_program_given(b->program, INVAR_GIVEN_DENTROPY),
-                         &invar_head_dentropy);
+    b->units = (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_HEAD_UNITS),
+                                   head->units.count};
+    invar_op_graph_source(b->program, invar_op_graph_input(b->program, INVAR_GIVEN_DLOGP),
+                          &invar_head_dlogp);
+    invar_op_graph_source(b->program, invar_op_graph_input(b->program, INVAR_GIVEN_DENTROPY),
+                          &invar_head_dentropy);
     norm = invar_build_weight(b, pass->model->norm);
     w = head_weight(b, pass->model);
     make_rooms(pass, b, values);
@@ -402,27 +408,28 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
         make_logits(pass, b, &w, &whole);
         if (!pass->options.train)
             show(b, "head.logits", &pass->acts.logits, 0, false);
-        invar_program_touch(b->program, &pass->acts.logits);
+        invar_op_graph_host_access(b->program, &pass->acts.logits);
     } else {
         show(b, "head.norm", &pass->acts.norm, 0, false);
-        for (invar_head_piece p = {0}; invar_head_next_piece(&p, pass);)
+        for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
             piece_forward(pass, b, &w, &p);
-        invar_program_touch(b->program, &pass->acts.logp);
+        invar_op_graph_host_access(b->program, &pass->acts.logp);
     }
-    invar_program_end_segment(b->program);
+    invar_op_graph_end_section(b->program);
     if (!pass->options.train)
         return invar_pass_place(pass, &pass->tail, "rows of the head");
-    invar_program_touch(b->program, &pass->acts.d_x);
+    invar_op_graph_host_access(b->program, &pass->acts.d_x);
     if (values) {
-        invar_program_touch(b->program, &pass->acts.d_logits);
-        invar_program_source(b->program, pass->acts.d_logits.data, &invar_head_dlogp);
+        invar_op_graph_host_access(b->program, &pass->acts.d_logits);
+        invar_op_graph_source(b->program, pass->acts.d_logits.data, &invar_head_dlogp);
         project_back(pass, b, &w, &whole, &b->units);
     } else {
-        for (invar_head_piece p = {0}; invar_head_next_piece(&p, pass);)
+        for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
             piece_back(pass, b, &w, &p, entropy);
     }
     norm_back(pass, b, &norm);
-    invar_program_touch(b->program, &pass->acts.logp); // places do not depend on what is read
-    invar_program_end_segment(b->program);
+    invar_op_graph_host_access(b->program,
+                               &pass->acts.logp); // places do not depend on what is read
+    invar_op_graph_end_section(b->program);
     return invar_pass_place(pass, &pass->tail, "rows of the head");
 }

@@ -21,22 +21,22 @@ bool invar_head_divides_rows(const invar_pass *pass)
     return pass->division.context.size > 1;
 }
 
-static void share_rows(invar_head_piece *p, const invar_pass *pass)
+static void share_rows(invar_head_chunk *p, const invar_pass *pass)
 {
     p->shared = invar_head_divides_rows(pass);
-    p->own = p->shared ? invar_layout_share_of(p->rows, pass->division.context.size,
+    p->own = p->shared ? invar_layout_range_of(p->rows, pass->division.context.size,
                                                pass->division.context.rank)
-                       : (invar_layout_share){0, p->rows};
+                       : (invar_index_range){0, p->rows};
 }
 
-bool invar_head_next_piece(invar_head_piece *p, const invar_pass *pass)
+bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass)
 {
-    const invar_segments *u = &pass->head.units;
+    const invar_row_offsets *u = &pass->head.units;
     int64_t unit = p->unit + p->units;
 
     if (unit == u->count)
         return false;
-    *p = (invar_head_piece){
+    *p = (invar_head_chunk){
         .number = p->number + (p->units > 0), .first = u->start[unit], .unit = unit};
     do {
         p->units++;
@@ -52,11 +52,11 @@ int64_t invar_head_largest_piece(const invar_pass *pass)
 {
     int64_t most = 0;
 
-    for (invar_head_piece p = {0}; invar_head_next_piece(&p, pass);)
+    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
         most = p.rows > most ? p.rows : most;
     // the first rank has most
     return invar_head_divides_rows(pass)
-               ? invar_layout_share_of(most, pass->division.context.size, 0).count
+               ? invar_layout_range_of(most, pass->division.context.size, 0).count
                : most;
 }
 
@@ -64,12 +64,12 @@ int64_t invar_head_count_pieces(const invar_pass *pass)
 {
     int64_t count = 0;
 
-    for (invar_head_piece p = {0}; invar_head_next_piece(&p, pass);)
+    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
         count++;
     return count;
 }
 
-int64_t invar_head_part_at(const invar_head_piece *p)
+int64_t invar_head_part_at(const invar_head_chunk *p)
 {
     return p->unit + p->number;
 }
@@ -132,17 +132,18 @@ static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t coun
                               "row %" PRId64 " of the head is %" PRId64
                               "; rows ascend and are below %" PRId64,
                               i, row[i], pass->rows.count);
-        pass->arrays.row[i] = (int32_t)(row[i] - invar_row_first(&pass->division.context));
+        pass->arrays.row[i] =
+            (int32_t)(row[i] - invar_row_partition_first(&pass->division.context));
     }
     note_chosen(pass, row, count);
     return INVAR_OK;
 }
 
-invar_layout_share invar_head_chosen_rows(const invar_pass *pass)
+invar_index_range invar_head_chosen_rows(const invar_pass *pass)
 {
     const int64_t *start = &pass->chosen[pass->division.context.rank];
 
-    return (invar_layout_share){start[0], start[1] - start[0]};
+    return (invar_index_range){start[0], start[1] - start[0]};
 }
 
 /* The units of every piece, counted from its first row. How many numbers. */
@@ -153,8 +154,8 @@ static int64_t note_parts(invar_pass *pass)
 
     INVAR_CHECK(pass->head.units.count <= pass->head.count); // a unit has a row at least
     a->samples[pieces++] = pass->head.units;
-    for (invar_head_piece p = {0}; invar_head_next_piece(&p, pass);) {
-        a->samples[pieces++] = (invar_segments){a->parts + count, p.units};
+    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);) {
+        a->samples[pieces++] = (invar_row_offsets){a->parts + count, p.units};
         for (int64_t i = 0; i <= p.units; i++)
             a->parts[count++] = pass->head.units.start[p.unit + i] - p.first;
     }
@@ -175,18 +176,18 @@ void invar_head_note_there(invar_pass *pass)
     const int64_t *parts = pass->given[INVAR_GIVEN_PARTS];
     invar_head_arrays *a = &pass->arrays;
 
-    a->there[0] = (invar_segments){pass->given[INVAR_GIVEN_HEAD_UNITS], pass->head.units.count};
-    for (invar_head_piece p = {0}; invar_head_next_piece(&p, pass) && p.number < pass->acts.pieces;)
-        a->there[1 + p.number] = (invar_segments){parts + invar_head_part_at(&p), p.units};
+    a->there[0] = (invar_row_offsets){pass->given[INVAR_GIVEN_HEAD_UNITS], pass->head.units.count};
+    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass) && p.number < pass->acts.pieces;)
+        a->there[1 + p.number] = (invar_row_offsets){parts + invar_head_part_at(&p), p.units};
     a->there[1 + pass->acts.pieces] = pass->samples;
 }
 
 void invar_head_note_way_back(invar_pass *pass)
 {
     invar_head_arrays *a = &pass->arrays;
-    invar_layout_share own = invar_head_chosen_rows(pass);
+    invar_index_range own = invar_head_chosen_rows(pass);
 
-    for (int64_t i = 0; i < invar_row_count(&pass->division.context); i++)
+    for (int64_t i = 0; i < invar_row_partition_count(&pass->division.context); i++)
         a->back[i] = (int32_t)pass->head.count;
     for (int64_t i = own.first; i < own.first + own.count; i++)
         a->back[a->row[i]] = (int32_t)i;

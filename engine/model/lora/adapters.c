@@ -247,7 +247,7 @@ static bool adapts(const invar_lora_spec *lora, const invar_param *p)
         return false;
     for (int i = 0; i < N_MODULES; i++) {
         (void)snprintf(end, sizeof end, ".%s" WEIGHT, modules[i]);
-        if (invar_text_ends(p->name, end))
+        if (invar_text_has_suffix(p->name, end))
             return lora->targets >> i & 1;
     }
     return false;
@@ -331,5 +331,5 @@ invar_status invar_adapters_declare(invar_param *out, invar_param *base, int64_t
 
 bool invar_adapter_is_first(const invar_param *p)
 {
-    return invar_text_ends(p->name, FIRST);
+    return invar_text_has_suffix(p->name, FIRST);
 }

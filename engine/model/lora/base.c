@@ -23,14 +23,14 @@ static const char what[] = "a frozen weight of all ranks";
 /* ---- boxes of what ops read ------------------------------------------------------------------ */
 
 /* Numbers of `bits` bits each of a box into the whole; `from` has them one behind the other. */
-static void put_box(char *whole, const invar_param *p, const invar_param_box *box, const char *from,
-                    int bits)
+static void put_box(char *whole, const invar_param *p, const invar_param_shard *box,
+                    const char *from, int bits)
 {
-    invar_box_runs runs = invar_box_runs_of(p, box);
+    invar_shard_runs runs = invar_param_shard_runs_of(p, box);
     size_t length = (size_t)runs.length * (size_t)bits / 8;
 
     for (int64_t k = 0; k < runs.count; k++)
-        memcpy(whole + (size_t)invar_box_run_at(&runs, k) * (size_t)bits / 8,
+        memcpy(whole + (size_t)invar_param_shard_run_at(&runs, k) * (size_t)bits / 8,
                from + (size_t)k * length, length);
 }
 
@@ -40,18 +40,18 @@ static int64_t blocks_in(int64_t count, int64_t block)
 }
 
 /* The scales of a box, which has whole scale blocks: those are a box of all scales. */
-static void put_scales(const invar_tensor *whole, const invar_param *p, const invar_param_box *box,
-                       const char *from)
+static void put_scales(const invar_tensor *whole, const invar_param *p,
+                       const invar_param_shard *box, const char *from)
 {
     int64_t across = invar_dtype_scale_block(whole->dtype), down = whole->scale_rows;
     invar_param of = {
         .stack = p->stack, .rows = blocks_in(p->rows, down), .cols = blocks_in(p->cols, across)};
-    invar_param_box own = {.expert = box->expert,
-                           .experts = box->experts,
-                           .row = box->row / down,
-                           .rows = blocks_in(box->rows, down),
-                           .col = box->col / across,
-                           .cols = blocks_in(box->cols, across)};
+    invar_param_shard own = {.expert = box->expert,
+                             .experts = box->experts,
+                             .row = box->row / down,
+                             .rows = blocks_in(box->rows, down),
+                             .col = box->col / across,
+                             .cols = blocks_in(box->cols, across)};
     int64_t count = of.stack * of.rows * of.cols;
 
     put_box(whole->scale, &of, &own, from,
@@ -63,12 +63,12 @@ static void put_scales(const invar_tensor *whole, const invar_param *p, const in
 /* Parameter `param` of the base, of which ranks have boxes. */
 typedef struct joining {
     const invar_model *model;
-    invar_window window;
+    invar_host_window window;
     char *whole, *came; /* rank 0's: all of it, and a box of another rank */
     size_t bytes;       /* of each */
 } joining;
 
-static invar_param with_box(const invar_param *p, const invar_param_box *box)
+static invar_param with_box(const invar_param *p, const invar_param_shard *box)
 {
     invar_param out = *p;
 
@@ -87,7 +87,7 @@ static size_t bytes_of(const invar_model *model, const invar_param *p)
 static invar_param whole_of(const invar_param *p)
 {
     return with_box(
-        p, &(invar_param_box){
+        p, &(invar_param_shard){
                .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.pieces});
 }
 
@@ -96,12 +96,13 @@ static bool find_box(invar_param *out, int *rank, const joining *j, const invar_
                      int number)
 {
     const invar_model *model = j->model;
-    invar_model_part part = invar_model_part_numbered(&model->part, number);
-    const invar_layout_place place = {
+    invar_model_partition part = invar_model_partition_numbered(&model->part, number);
+    const invar_rank_coords place = {
         .tensor = part.tensor, .expert = part.expert, .pipeline = part.stage};
-    invar_param_box box = invar_model_part_box(&part, &model->spec, p);
+    invar_param_shard box = invar_model_partition_box(&part, &model->spec, p);
 
-    if (box.experts == 0 || invar_pieces_giver(model, p, box.expert, box.piece) != number)
+    if (box.experts == 0 ||
+        invar_logical_shards_contributor(model, p, box.expert, box.piece) != number)
         return false;
     *out = with_box(p, &box);
     *rank = invar_layout_rank_of(model->layout, &place);
@@ -120,7 +121,7 @@ static void put_weight(joining *j, const invar_param *box, const void *from)
         put_scales(&all, box, &box->own, own.scale);
 }
 
-static invar_status move(const invar_layout *layout, invar_comm_move move, size_t bytes)
+static invar_status move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
 {
     move.op = INVAR_COMM_SENDRECV;
     move.phase = "frozen weights";
@@ -138,14 +139,15 @@ static invar_status bring(joining *j, const invar_param *box, int rank)
     const void *values = j->came;
 
     if (self == rank)
-        INVAR_TRY(invar_window_read(&values, &j->window, box->weight.data, bytes));
+        INVAR_TRY(invar_host_window_read(&values, &j->window, box->weight.data, bytes));
     if (rank != 0 && self == rank)
-        return move(layout, (invar_comm_move){.in = values, .from = INVAR_COMM_NONE}, bytes);
+        return move(layout, (invar_comm_transfer){.in = values, .from = INVAR_COMM_NONE}, bytes);
     if (self != 0)
         return INVAR_OK;
     if (rank != 0)
-        INVAR_TRY(move(
-            layout, (invar_comm_move){.out = j->came, .to = INVAR_COMM_NONE, .from = rank}, bytes));
+        INVAR_TRY(move(layout,
+                       (invar_comm_transfer){.out = j->came, .to = INVAR_COMM_NONE, .from = rank},
+                       bytes));
     put_weight(j, box, values);
     return INVAR_OK;
 }
@@ -159,14 +161,14 @@ static invar_status hash_whole(invar_digest *out, const joining *j, const invar_
     invar_param whole = whole_of(p);
     invar_carver c = {j->whole, 0};
     invar_tensor all = invar_model_carve_weight(&c, j->model, &whole);
-    invar_digests digests;
+    invar_tensor_hasher digests;
     invar_status status;
 
-    invar_digests_init(&digests, &near);
-    status = invar_digests_add(&digests, &all, 1);
+    invar_tensor_hasher_init(&digests, &near);
+    status = invar_tensor_hasher_add(&digests, &all, 1);
     if (status == INVAR_OK)
-        status = invar_digests_read(out, &digests);
-    invar_digests_release(&digests);
+        status = invar_tensor_hasher_read(out, &digests);
+    invar_tensor_hasher_release(&digests);
     return status;
 }
 
@@ -197,26 +199,27 @@ static invar_status hash_divided(invar_digest *of, joining *j)
     for (int64_t i = 0; i < model->n_base; i++) {
         const invar_param *p = &model->base[i];
 
-        for (int n = 0; n < invar_model_part_ranks(&model->part); n++)
+        for (int n = 0; n < invar_model_partition_ranks(&model->part); n++)
             if (find_box(&box, &rank, j, p, n))
                 INVAR_TRY(bring(j, &box, rank));
         if (leads)
             INVAR_TRY(hash_whole(&of[i], j, p));
     }
-    return invar_agree_share(model->layout, "identity", 0, of, (size_t)model->n_base * sizeof *of);
+    return invar_ranks_broadcast(model->layout, "identity", 0, of,
+                                 (size_t)model->n_base * sizeof *of);
 }
 
 static invar_status hash_here(invar_digest *of, const invar_model *model, const invar_device *dev)
 {
     invar_status status = INVAR_OK;
-    invar_digests digests;
+    invar_tensor_hasher digests;
 
-    invar_digests_init(&digests, dev);
+    invar_tensor_hasher_init(&digests, dev);
     for (int64_t i = 0; i < model->n_base && status == INVAR_OK; i++)
-        status = invar_digests_add(&digests, &model->base[i].weight, 1);
+        status = invar_tensor_hasher_add(&digests, &model->base[i].weight, 1);
     if (status == INVAR_OK)
-        status = invar_digests_read(of, &digests);
-    invar_digests_release(&digests);
+        status = invar_tensor_hasher_read(of, &digests);
+    invar_tensor_hasher_release(&digests);
     return status;
 }
 
@@ -230,7 +233,7 @@ invar_status invar_base_hash(invar_digest *out, const invar_model *model, const 
     status = invar_model_is_divided(model) ? hash_divided(of, &j) : hash_here(of, model, dev);
     if (status == INVAR_OK)
         invar_hash_bytes(out, of, (size_t)model->n_base * sizeof *of);
-    invar_window_release(&j.window);
+    invar_host_window_release(&j.window);
     invar_free(j.whole);
     invar_free(of);
     return status;

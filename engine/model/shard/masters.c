@@ -9,21 +9,21 @@
 
 #include "base/invar_banned.h"
 
-bool invar_masters_scattered(const invar_model *model)
+bool invar_full_masters_scattered(const invar_model *model)
 {
-    return invar_owners_divide(model) && model->format != INVAR_FORMAT_FP32;
+    return invar_zero_partition_divide(model) && model->format != INVAR_FORMAT_FP32;
 }
 
-invar_status invar_masters_slices(invar_slices *out, const invar_model *model,
-                                  const invar_device *dev)
+invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *model,
+                                       const invar_device *dev)
 {
-    invar_owned owned;
-    invar_status status = invar_owned_masters(&owned, model);
+    invar_zero_ranges owned;
+    invar_status status = invar_zero_ranges_masters(&owned, model);
 
-    *out = (invar_slices){.give = NULL};
+    *out = (invar_zero_comm){.give = NULL};
     if (status == INVAR_OK)
-        status = invar_slices_init(out, dev, model->layout, &owned);
-    invar_owned_release(&owned);
+        status = invar_zero_comm_init(out, dev, model->layout, &owned);
+    invar_zero_ranges_release(&owned);
     return status;
 }
 
@@ -43,7 +43,8 @@ static void place_tensors(invar_tensor *out, const invar_model *model, char *blo
     }
 }
 
-static invar_status collect(invar_masters *out, const invar_model *model, invar_slices *slices)
+static invar_status collect(invar_full_masters *out, const invar_model *model,
+                            invar_zero_comm *slices)
 {
     size_t bytes = 0;
 
@@ -54,29 +55,29 @@ static invar_status collect(invar_masters *out, const invar_model *model, invar_
     if (slices->exchange.rank == 0)
         INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
     place_tensors(out->of, model, out->memory);
-    return invar_slices_collect(slices, "masters", out->memory, model->masters, true);
+    return invar_zero_comm_collect(slices, "masters", out->memory, model->masters, true);
 }
 
-invar_status invar_masters_collect(invar_masters *out, const invar_model *model)
+invar_status invar_full_masters_collect(invar_full_masters *out, const invar_model *model)
 {
-    invar_slices slices;
+    invar_zero_comm slices;
     invar_status status;
 
-    invar_masters_release(out);
-    if (!invar_masters_scattered(model))
+    invar_full_masters_release(out);
+    if (!invar_full_masters_scattered(model))
         return INVAR_OK;
-    status = invar_masters_slices(&slices, model, &model->dev);
+    status = invar_full_masters_slices(&slices, model, &model->dev);
     if (status == INVAR_OK)
         status = collect(out, model, &slices);
-    invar_slices_release(&slices);
+    invar_zero_comm_release(&slices);
     return status;
 }
 
-void invar_masters_release(invar_masters *masters)
+void invar_full_masters_release(invar_full_masters *masters)
 {
     invar_free(masters->of);
     invar_free(masters->memory);
-    *masters = (invar_masters){.of = NULL};
+    *masters = (invar_full_masters){.of = NULL};
 }
 
 /* ---- on every rank --------------------------------------------------------------------------- */
@@ -92,40 +93,40 @@ static invar_status gather_rows(float *out, const invar_model *model, int64_t pa
     INVAR_TRY(
         invar_alloc((void **)&bytes, (size_t)data->size, sizeof *bytes, "the bytes of a move"));
     for (int r = 0; r < data->size; r++)
-        bytes[r] = (size_t)invar_owners_rows(model, param, r).count * each;
+        bytes[r] = (size_t)invar_zero_partition_rows(model, param, r).count * each;
     status = invar_layout_gather(model->layout, data, "masters", out, bytes);
     invar_free(bytes);
     return status;
 }
 
-invar_status invar_masters_read(float *out, const invar_model *model, int64_t param)
+invar_status invar_full_masters_read(float *out, const invar_model *model, int64_t param)
 {
     const invar_param *p = &model->params[param];
-    bool scattered = invar_masters_scattered(model);
+    bool scattered = invar_full_masters_scattered(model);
     const invar_tensor *own = scattered ? &p->master : invar_param_f32(p);
     int64_t each = invar_param_row_elements(p), first = scattered ? p->master_row : 0;
 
     if (own->shape[0] > 0)
-        INVAR_TRY(invar_device_get(&model->dev, out + first * each, own->data,
-                                   (size_t)(own->shape[0] * each) * sizeof(float)));
+        INVAR_TRY(invar_device_download(&model->dev, out + first * each, own->data,
+                                        (size_t)(own->shape[0] * each) * sizeof(float)));
     return scattered ? gather_rows(out, model, param) : INVAR_OK;
 }
 
 invar_status invar_weights_gather(const invar_model *model)
 {
-    invar_slices slices = {.give = NULL};
-    invar_owned owned;
+    invar_zero_comm slices = {.give = NULL};
+    invar_zero_ranges owned;
     invar_status status;
 
-    if (!invar_owners_divide(model) ||
-        invar_layout_silent(model->layout, model->dev.backend->memory.dry))
+    if (!invar_zero_partition_divide(model) ||
+        invar_layout_skips_transfers(model->layout, model->dev.backend->memory.dry))
         return INVAR_OK;
-    status = invar_owned_weights(&owned, model);
+    status = invar_zero_ranges_weights(&owned, model);
     if (status == INVAR_OK)
-        status = invar_slices_init(&slices, &model->dev, model->layout, &owned);
+        status = invar_zero_comm_init(&slices, &model->dev, model->layout, &owned);
     if (status == INVAR_OK)
-        status = invar_slices_gather(&slices, "weights", model->memory);
-    invar_slices_release(&slices);
-    invar_owned_release(&owned);
+        status = invar_zero_comm_gather(&slices, "weights", model->memory);
+    invar_zero_comm_release(&slices);
+    invar_zero_ranges_release(&owned);
     return status;
 }

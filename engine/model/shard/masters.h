@@ -18,26 +18,28 @@ extern "C" {
 #endif
 
 /* Are masters of some rows on other ranks alone? Then no rank has invar_param_f32 of all. */
-bool invar_masters_scattered(const invar_model *model);
+bool invar_full_masters_scattered(const invar_model *model);
 
 /*
  * Slices of a block in which masters or moments of all rows lie, one parameter behind the other in
  * the order of memory; `dev` NULL: of the host. What a rank has is its slice. Release.
  */
-invar_status invar_masters_slices(invar_slices *out, const invar_model *model,
-                                  const invar_device *dev) INVAR_MUST_USE;
+invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *model,
+                                       const invar_device *dev) INVAR_MUST_USE;
 
 /* Whole masters in the host's memory of data-parallel rank 0. Zeroed, none; release. */
-typedef struct invar_masters {
+typedef struct invar_full_masters {
     invar_tensor *of; /* (n_params), without values on other ranks; NULL: all have them whole */
     char *memory;
-} invar_masters;
+} invar_full_masters;
 
-invar_status invar_masters_collect(invar_masters *out, const invar_model *model) INVAR_MUST_USE;
-void invar_masters_release(invar_masters *masters);
+invar_status invar_full_masters_collect(invar_full_masters *out,
+                                        const invar_model *model) INVAR_MUST_USE;
+void invar_full_masters_release(invar_full_masters *masters);
 
 /* The masters of all rows that are here of a parameter, in the host's memory of every rank. */
-invar_status invar_masters_read(float *out, const invar_model *model, int64_t param) INVAR_MUST_USE;
+invar_status invar_full_masters_read(float *out, const invar_model *model,
+                                     int64_t param) INVAR_MUST_USE;
 
 /* What ops read, of which each rank has made the rows that it owns, becomes whole on all. */
 invar_status invar_weights_gather(const invar_model *model) INVAR_MUST_USE;

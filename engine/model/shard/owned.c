@@ -13,9 +13,9 @@
 
 #define FIRST_CAPACITY 16
 
-invar_status invar_owned_init(invar_owned *out, int size)
+invar_status invar_zero_ranges_init(invar_zero_ranges *out, int size)
 {
-    *out = (invar_owned){.size = size};
+    *out = (invar_zero_ranges){.size = size};
     INVAR_TRY(
         invar_alloc((void **)&out->end, (size_t)size, sizeof *out->end, "the ranges of ranks"));
     INVAR_TRY(
@@ -25,18 +25,18 @@ invar_status invar_owned_init(invar_owned *out, int size)
     return INVAR_OK;
 }
 
-void invar_owned_release(invar_owned *owned)
+void invar_zero_ranges_release(invar_zero_ranges *owned)
 {
     invar_free(owned->ranges);
     invar_free(owned->end);
     invar_free(owned->bytes);
-    *owned = (invar_owned){0};
+    *owned = (invar_zero_ranges){0};
 }
 
-static invar_status grow(invar_owned *o)
+static invar_status grow(invar_zero_ranges *o)
 {
     int64_t capacity = o->capacity ? 2 * o->capacity : FIRST_CAPACITY;
-    invar_layout_slice *wider = NULL;
+    invar_byte_range *wider = NULL;
 
     if (o->count < o->capacity)
         return INVAR_OK;
@@ -49,10 +49,10 @@ static invar_status grow(invar_owned *o)
     return INVAR_OK;
 }
 
-invar_status invar_owned_add(invar_owned *o, int rank, size_t first, size_t bytes)
+invar_status invar_zero_ranges_add(invar_zero_ranges *o, int rank, size_t first, size_t bytes)
 {
     int64_t before = rank > 0 ? o->end[rank - 1] : 0; // ranges of other ranks
-    invar_layout_slice *last = o->count > before ? &o->ranges[o->count - 1] : NULL;
+    invar_byte_range *last = o->count > before ? &o->ranges[o->count - 1] : NULL;
 
     if (bytes == 0)
         return INVAR_OK;
@@ -62,27 +62,27 @@ invar_status invar_owned_add(invar_owned *o, int rank, size_t first, size_t byte
         return INVAR_OK;
     }
     INVAR_TRY(grow(o));
-    o->ranges[o->count++] = (invar_layout_slice){first, bytes};
+    o->ranges[o->count++] = (invar_byte_range){first, bytes};
     for (int r = rank; r < o->size; r++)
         o->end[r] = o->count;
     return INVAR_OK;
 }
 
 /* What a rank owns of a tensor of f32 that begins at `at`: the last rows with what fills it up. */
-static invar_status add_rows(invar_owned *to, const invar_model *model, int64_t param, int rank,
-                             size_t at)
+static invar_status add_rows(invar_zero_ranges *to, const invar_model *model, int64_t param,
+                             int rank, size_t at)
 {
     const invar_param *p = &model->params[param];
-    invar_layout_share rows = invar_owners_rows(model, param, rank);
+    invar_index_range rows = invar_zero_partition_rows(model, param, rank);
     size_t each = (size_t)invar_param_row_elements(p) * sizeof(float);
     size_t bytes = (size_t)rows.count * each;
 
     if (rows.first + rows.count == p->own.experts * p->own.rows)
         bytes = invar_aligned(bytes);
-    return invar_owned_add(to, rank, at + (size_t)rows.first * each, bytes);
+    return invar_zero_ranges_add(to, rank, at + (size_t)rows.first * each, bytes);
 }
 
-static invar_status add_masters(invar_owned *to, const invar_model *model, int rank)
+static invar_status add_masters(invar_zero_ranges *to, const invar_model *model, int rank)
 {
     size_t at = 0;
 
@@ -95,21 +95,22 @@ static invar_status add_masters(invar_owned *to, const invar_model *model, int r
     return INVAR_OK;
 }
 
-invar_status invar_owned_masters(invar_owned *out, const invar_model *model)
+invar_status invar_zero_ranges_masters(invar_zero_ranges *out, const invar_model *model)
 {
     int size = model->layout->data.size;
 
-    INVAR_TRY(invar_owned_init(out, size));
+    INVAR_TRY(invar_zero_ranges_init(out, size));
     for (int r = 0; r < size; r++)
         INVAR_TRY(add_masters(out, model, r));
     return INVAR_OK;
 }
 
 /* Rows of what ops read, and their scales; where they end the parameter, with what fills it up. */
-static invar_status add_weight(invar_owned *to, const invar_model *model, int64_t param, int rank)
+static invar_status add_weight(invar_zero_ranges *to, const invar_model *model, int64_t param,
+                               int rank)
 {
     const invar_param *p = &model->params[param];
-    invar_layout_share rows = invar_owners_rows(model, param, rank);
+    invar_index_range rows = invar_zero_partition_rows(model, param, rank);
     invar_tensor own;
     size_t bytes, before;
 
@@ -122,18 +123,19 @@ static invar_status add_weight(invar_owned *to, const invar_model *model, int64_
     if (rows.first + rows.count == p->own.experts * p->own.rows)
         bytes =
             invar_aligned(before + bytes) - before; // of bf16, rows need not begin at a multiple
-    INVAR_TRY(invar_owned_add(to, rank, (size_t)((char *)own.data - (char *)model->memory), bytes));
+    INVAR_TRY(
+        invar_zero_ranges_add(to, rank, (size_t)((char *)own.data - (char *)model->memory), bytes));
     if (!own.scale)
         return INVAR_OK;
-    return invar_owned_add(to, rank, (size_t)((char *)own.scale - (char *)model->memory),
-                           invar_tensor_scale_bytes(&own));
+    return invar_zero_ranges_add(to, rank, (size_t)((char *)own.scale - (char *)model->memory),
+                                 invar_tensor_scale_bytes(&own));
 }
 
-invar_status invar_owned_weights(invar_owned *out, const invar_model *model)
+invar_status invar_zero_ranges_weights(invar_zero_ranges *out, const invar_model *model)
 {
     int size = model->layout->data.size;
 
-    INVAR_TRY(invar_owned_init(out, size));
+    INVAR_TRY(invar_zero_ranges_init(out, size));
     for (int r = 0; r < size; r++)
         for (int64_t k = 0; k < model->n_params; k++)
             INVAR_TRY(add_weight(out, model, model->order[k], r));
@@ -141,9 +143,9 @@ invar_status invar_owned_weights(invar_owned *out, const invar_model *model)
 }
 
 /* A tied head's gradient belongs to the owners of the embedding. */
-static invar_status add_grads(invar_owned *to, const invar_model *model, int chunk, int rank)
+static invar_status add_grads(invar_zero_ranges *to, const invar_model *model, int chunk, int rank)
 {
-    bool all = chunk == INVAR_OWNED_ALL;
+    bool all = chunk == INVAR_ZERO_RANGES_ALL;
     bool last = chunk == model->part.stages * model->part.chunks - 1;
 
     for (int64_t k = 0; k < model->n_params; k++) {
@@ -159,11 +161,11 @@ static invar_status add_grads(invar_owned *to, const invar_model *model, int chu
                     (uintptr_t)model->tied_grad.data);
 }
 
-invar_status invar_owned_grads(invar_owned *out, const invar_model *model, int chunk)
+invar_status invar_zero_ranges_grads(invar_zero_ranges *out, const invar_model *model, int chunk)
 {
     int size = model->layout->data.size;
 
-    INVAR_TRY(invar_owned_init(out, size));
+    INVAR_TRY(invar_zero_ranges_init(out, size));
     for (int r = 0; r < size; r++)
         INVAR_TRY(add_grads(out, model, chunk, r));
     return INVAR_OK;

@@ -26,7 +26,7 @@ static bool cuts_scales(const invar_param *p, int64_t row)
 /* May the rows before this one and those from it on have different owners? */
 static bool divisible(const invar_param *p, int64_t row)
 {
-    int64_t into = row - invar_piece_rows(p, invar_piece_at(p, row)).first;
+    int64_t into = row - invar_logical_shard_rows(p, invar_logical_shard_at(p, row)).first;
 
     if (cuts_scales(p, row))
         return false;
@@ -34,7 +34,7 @@ static bool divisible(const invar_param *p, int64_t row)
         return false;
     if (p->cut.pieces > 1 && p->cut.columns)
         return into == 0;
-    return into * invar_param_row_elements(p) % INVAR_PIECE_LEAF_ELEMENTS == 0;
+    return into * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS == 0;
 }
 
 static int64_t next_divisible(const invar_param *p, int64_t row)
@@ -71,7 +71,7 @@ static void divide(int64_t *first, const invar_param *p, int64_t at, int64_t tot
 
 /* Elements of all groups, of all parameters or of those before each. */
 typedef struct groups {
-    int64_t total[INVAR_LAYOUT_MOST_CHUNKS + 1], at[INVAR_LAYOUT_MOST_CHUNKS + 1];
+    int64_t total[INVAR_LAYOUT_MAX_CHUNKS + 1], at[INVAR_LAYOUT_MAX_CHUNKS + 1];
 } groups;
 
 static void divide_all(invar_model *model, int size)
@@ -89,7 +89,7 @@ static void divide_all(invar_model *model, int size)
     }
 }
 
-invar_status invar_owners_make(invar_model *model)
+invar_status invar_zero_partition_make(invar_model *model)
 {
     if (!invar_layout_divides(model->layout))
         return INVAR_OK;
@@ -100,40 +100,40 @@ invar_status invar_owners_make(invar_model *model)
     return INVAR_OK;
 }
 
-bool invar_owners_divide(const invar_model *model)
+bool invar_zero_partition_divide(const invar_model *model)
 {
     return model->owners != NULL;
 }
 
-invar_layout_share invar_owners_rows(const invar_model *model, int64_t param, int rank)
+invar_index_range invar_zero_partition_rows(const invar_model *model, int64_t param, int rank)
 {
     const int64_t *first = model->owners + param * (model->layout->data.size + 1) + rank;
 
-    return (invar_layout_share){first[0], first[1] - first[0]};
+    return (invar_index_range){first[0], first[1] - first[0]};
 }
 
-invar_layout_share invar_owners_here(const invar_model *model, int64_t param)
+invar_index_range invar_zero_partition_here(const invar_model *model, int64_t param)
 {
     if (model->owners)
-        return invar_owners_rows(model, param, model->layout->data.rank);
-    return (invar_layout_share){0, invar_param_rows(&model->params[param])};
+        return invar_zero_partition_rows(model, param, model->layout->data.rank);
+    return (invar_index_range){0, invar_param_rows(&model->params[param])};
 }
 
 /* ---- what owners know ------------------------------------------------------------------------ */
 
-invar_status invar_owners_count(int64_t **out, const invar_model *model,
-                                int64_t (*count)(const invar_param *param,
-                                                 const invar_layout_share *rows))
+invar_status invar_zero_partition_count(int64_t **out, const invar_model *model,
+                                        int64_t (*count)(const invar_param *param,
+                                                         const invar_index_range *rows))
 {
     int ranks = model->layout->data.size;
 
     INVAR_TRY(invar_alloc((void **)out, (size_t)(ranks * model->n_params), sizeof **out,
                           "what ranks know of their rows"));
     for (int64_t i = 0; i < model->n_params; i++) {
-        bool given = invar_pieces_given(model, &model->params[i]);
+        bool given = invar_logical_shards_is_contributor(model, &model->params[i]);
 
         for (int r = 0; r < ranks; r++) {
-            invar_layout_share rows = invar_owners_rows(model, i, r);
+            invar_index_range rows = invar_zero_partition_rows(model, i, r);
             (*out)[r * model->n_params + i] = given ? count(&model->params[i], &rows) : 0;
         }
     }
@@ -191,7 +191,7 @@ static invar_status gather(void *out, gathering *g, const char *phase, const voi
     total = count_bytes(g);
     if (dry && out) // nothing was computed
         memset(out, 0, total);
-    if (invar_layout_silent(layout, dry))
+    if (invar_layout_skips_transfers(layout, dry))
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&g->all, total + 1, 1, "what ranks know of their rows"));
     if (g->bytes[rank] > 0 && !dry)
@@ -202,8 +202,8 @@ static invar_status gather(void *out, gathering *g, const char *phase, const voi
     return INVAR_OK;
 }
 
-invar_status invar_owners_gather(void *out, const invar_model *model, const char *phase,
-                                 const void *own, size_t size, const int64_t *counts)
+invar_status invar_zero_partition_gather(void *out, const invar_model *model, const char *phase,
+                                         const void *own, size_t size, const int64_t *counts)
 {
     gathering g = {.model = model, .size = size, .counts = counts};
     invar_status status = gather(out, &g, phase, own);

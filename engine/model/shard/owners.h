@@ -27,61 +27,63 @@ extern "C" {
  * Fills in model->owners, where other ranks of its layout hold the same parameters; invar_free.
  * Else a rank owns all of what is here.
  */
-invar_status invar_owners_make(invar_model *model) INVAR_MUST_USE;
+invar_status invar_zero_partition_make(invar_model *model) INVAR_MUST_USE;
 
 /* Do several ranks own rows of it? */
-bool invar_owners_divide(const invar_model *model);
+bool invar_zero_partition_divide(const invar_model *model);
 
 /* Rows of a parameter's tensors, of those that are here: of any rank, and of this one. */
-invar_layout_share invar_owners_rows(const invar_model *model, int64_t param, int rank);
-invar_layout_share invar_owners_here(const invar_model *model, int64_t param);
+invar_index_range invar_zero_partition_rows(const invar_model *model, int64_t param, int rank);
+invar_index_range invar_zero_partition_here(const invar_model *model, int64_t param);
 
 /*
  * (ranks, params) how many elements each rank has of the parameters that this one gives (pieces.h),
  * as `count` has it of the rows that it owns; invar_free.
  */
-invar_status invar_owners_count(int64_t **out, const invar_model *model,
-                                int64_t (*count)(const invar_param *param,
-                                                 const invar_layout_share *rows)) INVAR_MUST_USE;
+invar_status invar_zero_partition_count(
+    int64_t **out, const invar_model *model,
+    int64_t (*count)(const invar_param *param, const invar_index_range *rows)) INVAR_MUST_USE;
 
 /*
  * `out` becomes what all ranks know of the parameters, parameter by parameter: `counts` elements of
  * `size` bytes, of which this rank has `own`. The host's memory; a call of all of them. A device
  * that is dry gets zeros; NULL: nothing.
  */
-invar_status invar_owners_gather(void *out, const invar_model *model, const char *phase,
-                                 const void *own, size_t size,
-                                 const int64_t *counts) INVAR_MUST_USE;
+invar_status invar_zero_partition_gather(void *out, const invar_model *model, const char *phase,
+                                         const void *own, size_t size,
+                                         const int64_t *counts) INVAR_MUST_USE;
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Bytes of a block that are each rank's, in the order in which they travel. Release. */
-typedef struct invar_owned {
+typedef struct invar_zero_ranges {
     int size;
-    invar_layout_slice *ranges; /* those of rank 0, of rank 1, ... */
+    invar_byte_range *ranges; /* those of rank 0, of rank 1, ... */
     int64_t count, capacity;
     int64_t *end;  /* (size) behind the last range of each */
     size_t *bytes; /* (size) of each */
-} invar_owned;
+} invar_zero_ranges;
 
-invar_status invar_owned_init(invar_owned *out, int size) INVAR_MUST_USE;
-void invar_owned_release(invar_owned *owned);
+invar_status invar_zero_ranges_init(invar_zero_ranges *out, int size) INVAR_MUST_USE;
+void invar_zero_ranges_release(invar_zero_ranges *owned);
 
 /* One more range of the rank added last, or of a later one. */
-invar_status invar_owned_add(invar_owned *owned, int rank, size_t first,
-                             size_t bytes) INVAR_MUST_USE;
+invar_status invar_zero_ranges_add(invar_zero_ranges *owned, int rank, size_t first,
+                                   size_t bytes) INVAR_MUST_USE;
 
 /* Of a block that has a float for each element, as masters and moments lie. */
-invar_status invar_owned_masters(invar_owned *out, const invar_model *model) INVAR_MUST_USE;
+invar_status invar_zero_ranges_masters(invar_zero_ranges *out,
+                                       const invar_model *model) INVAR_MUST_USE;
 
 /* Of the model's memory: what ops read, with its scales. */
-invar_status invar_owned_weights(invar_owned *out, const invar_model *model) INVAR_MUST_USE;
+invar_status invar_zero_ranges_weights(invar_zero_ranges *out,
+                                       const invar_model *model) INVAR_MUST_USE;
 
-#define INVAR_OWNED_ALL (-1)
+#define INVAR_ZERO_RANGES_ALL (-1)
 
-/* Of a block of gradients: those of a chunk of the pipeline, or INVAR_OWNED_ALL. */
-invar_status invar_owned_grads(invar_owned *out, const invar_model *model,
-                               int chunk) INVAR_MUST_USE;
+/* Of a block of gradients: those of a chunk of the pipeline, or INVAR_ZERO_RANGES_ALL. */
+invar_status invar_zero_ranges_grads(invar_zero_ranges *out, const invar_model *model,
+                                     int chunk) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -19,47 +19,48 @@
 extern "C" {
 #endif
 
-typedef struct invar_slices {
+typedef struct invar_zero_comm {
     invar_device dev;           /* whose memory blocks are in */
     const invar_layout *layout; /* borrowed */
-    invar_owned owned;
-    invar_exchange exchange;
+    invar_zero_ranges owned;
+    invar_bucket_plan exchange;
     bool straight;    /* from device to device, */
     char *give, *get; /* which these are then in, and are the layout's */
-} invar_slices;
+} invar_zero_comm;
 
 /*
  * `dev` NULL: blocks are the host's. What is `owned` is taken from the caller. Release, after a
  * failure, too.
  */
-invar_status invar_slices_init(invar_slices *out, const invar_device *dev,
-                               const invar_layout *layout, invar_owned *owned) INVAR_MUST_USE;
-void invar_slices_release(invar_slices *slices);
+invar_status invar_zero_comm_init(invar_zero_comm *out, const invar_device *dev,
+                                  const invar_layout *layout,
+                                  invar_zero_ranges *owned) INVAR_MUST_USE;
+void invar_zero_comm_release(invar_zero_comm *slices);
 
 /* Bytes of this rank's slice. */
-size_t invar_slices_own(const invar_slices *slices);
+size_t invar_zero_comm_own(const invar_zero_comm *slices);
 
 /*
  * A piece of the blocks of the ranks below `givers`: `get` holds what each of them has of this
  * rank's slice, one after the other. Other ranks' blocks are not read.
  */
-invar_status invar_slices_scatter(invar_slices *slices, const char *phase, const void *block,
-                                  int64_t piece, int givers) INVAR_MUST_USE;
+invar_status invar_zero_comm_scatter(invar_zero_comm *slices, const char *phase, const void *block,
+                                     int64_t piece, int givers) INVAR_MUST_USE;
 
 /* The block, of which each rank has its own slice, becomes whole on all of them. */
-invar_status invar_slices_gather(invar_slices *slices, const char *phase,
-                                 void *block) INVAR_MUST_USE;
+invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase,
+                                    void *block) INVAR_MUST_USE;
 
 /* This rank's slice, at `slice` in the same memory, into the block. */
-invar_status invar_slices_place(invar_slices *slices, void *block,
-                                const void *slice) INVAR_MUST_USE;
+invar_status invar_zero_comm_place(invar_zero_comm *slices, void *block,
+                                   const void *slice) INVAR_MUST_USE;
 
 /*
  * An array `to` of rank 0's host becomes the block, of which each rank has its slice in a block
  * `from`; `packed`: that is the slice alone. Others' `to` is not used.
  */
-invar_status invar_slices_collect(invar_slices *slices, const char *phase, char *to,
-                                  const void *from, bool packed) INVAR_MUST_USE;
+invar_status invar_zero_comm_collect(invar_zero_comm *slices, const char *phase, char *to,
+                                     const void *from, bool packed) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

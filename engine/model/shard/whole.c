@@ -10,19 +10,19 @@
 
 #include "base/invar_banned.h"
 
-void invar_whole_release(invar_whole *whole)
+void invar_full_param_reader_release(invar_full_param_reader *whole)
 {
-    invar_window_release(&whole->window);
+    invar_host_window_release(&whole->window);
     invar_free(whole->values);
     invar_free(whole->came);
-    *whole = (invar_whole){0};
+    *whole = (invar_full_param_reader){0};
 }
 
-static invar_status make_room(invar_whole *whole, int64_t elements)
+static invar_status make_room(invar_full_param_reader *whole, int64_t elements)
 {
     if (elements <= whole->room)
         return INVAR_OK;
-    invar_whole_release(whole);
+    invar_full_param_reader_release(whole);
     INVAR_TRY(invar_alloc((void **)&whole->values, (size_t)elements, sizeof *whole->values,
                           "a parameter of all ranks"));
     INVAR_TRY(invar_alloc((void **)&whole->came, (size_t)elements, sizeof *whole->came,
@@ -33,10 +33,10 @@ static invar_status make_room(invar_whole *whole, int64_t elements)
 
 /* Some experts of a parameter, of which one rank holds a box. */
 typedef struct share {
-    const invar_whole_source *source;
+    const invar_full_param_source *source;
     const invar_param *param;
     int64_t expert, experts; /* of the parameter's */
-    invar_param_box box;     /* the rank's, of these */
+    invar_param_shard box;   /* the rank's, of these */
     int64_t skipped;         /* experts that it has before them */
     int rank;                /* of the world */
 } share;
@@ -51,12 +51,12 @@ static bool find_share(share *s, int number)
 {
     const invar_model *model = s->source->model;
     const invar_layout *layout = model->layout;
-    invar_model_part part = invar_model_part_numbered(&model->part, number);
+    invar_model_partition part = invar_model_partition_numbered(&model->part, number);
     int64_t first, end;
 
-    s->box = invar_model_part_box(&part, &model->spec, s->param);
+    s->box = invar_model_partition_box(&part, &model->spec, s->param);
     if (s->box.experts == 0 ||
-        invar_pieces_giver(model, s->param, s->box.expert, s->box.piece) != number)
+        invar_logical_shards_contributor(model, s->param, s->box.expert, s->box.piece) != number)
         return false;
     first = s->box.expert > s->expert ? s->box.expert : s->expert;
     end = s->box.expert + s->box.experts;
@@ -64,22 +64,22 @@ static bool find_share(share *s, int number)
     s->skipped = first - s->box.expert;
     s->box.expert = first - s->expert;
     s->box.experts = end - first;
-    s->rank = invar_layout_rank_of(layout, &(invar_layout_place){.tensor = part.tensor,
-                                                                 .expert = part.expert,
-                                                                 .pipeline = part.stage});
+    s->rank = invar_layout_rank_of(
+        layout,
+        &(invar_rank_coords){.tensor = part.tensor, .expert = part.expert, .pipeline = part.stage});
     return end > first;
 }
 
-static invar_status read_own(const void **out, invar_whole *whole, const share *s)
+static invar_status read_own(const void **out, invar_full_param_reader *whole, const share *s)
 {
     const float *values = s->source->of->data;
 
     whole->window.dev = s->source->dev;
-    return invar_window_read(out, &whole->window, values + s->skipped * expert_elements(s),
-                             (size_t)(s->box.experts * expert_elements(s)) * sizeof *values);
+    return invar_host_window_read(out, &whole->window, values + s->skipped * expert_elements(s),
+                                  (size_t)(s->box.experts * expert_elements(s)) * sizeof *values);
 }
 
-static invar_status move(const invar_layout *layout, invar_comm_move move, size_t bytes)
+static invar_status move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
 {
     move.op = INVAR_COMM_SENDRECV;
     move.phase = "whole parameters";
@@ -89,7 +89,7 @@ static invar_status move(const invar_layout *layout, invar_comm_move move, size_
 }
 
 /* From its rank into rank 0's values. */
-static invar_status bring(invar_whole *whole, const share *s)
+static invar_status bring(invar_full_param_reader *whole, const share *s)
 {
     const invar_layout *layout = s->source->model->layout;
     size_t bytes = (size_t)(s->box.experts * expert_elements(s)) * sizeof(float);
@@ -99,19 +99,21 @@ static invar_status bring(invar_whole *whole, const share *s)
     if (self == s->rank)
         INVAR_TRY(read_own(&values, whole, s));
     if (s->rank != 0 && self == s->rank)
-        return move(layout, (invar_comm_move){.in = values, .from = INVAR_COMM_NONE}, bytes);
+        return move(layout, (invar_comm_transfer){.in = values, .from = INVAR_COMM_NONE}, bytes);
     if (self != 0)
         return INVAR_OK;
     if (s->rank != 0)
-        INVAR_TRY(move(
-            layout, (invar_comm_move){.out = whole->came, .to = INVAR_COMM_NONE, .from = s->rank},
-            bytes));
-    invar_box_put(whole->values, s->param, &s->box, values);
+        INVAR_TRY(
+            move(layout,
+                 (invar_comm_transfer){.out = whole->came, .to = INVAR_COMM_NONE, .from = s->rank},
+                 bytes));
+    invar_param_shard_put(whole->values, s->param, &s->box, values);
     return INVAR_OK;
 }
 
-invar_status invar_whole_read(const float **out, invar_whole *whole,
-                              const invar_whole_source *source, int64_t expert, int64_t experts)
+invar_status invar_full_param_reader_read(const float **out, invar_full_param_reader *whole,
+                                          const invar_full_param_source *source, int64_t expert,
+                                          int64_t experts)
 {
     const invar_model *model = source->model;
     share s = {.source = source,
@@ -123,13 +125,14 @@ invar_status invar_whole_read(const float **out, invar_whole *whole,
 
     *out = NULL;
     if (!invar_model_is_divided(model)) {
-        s.box = (invar_param_box){.experts = experts, .rows = s.param->rows, .cols = s.param->cols};
+        s.box =
+            (invar_param_shard){.experts = experts, .rows = s.param->rows, .cols = s.param->cols};
         s.skipped = expert;
         return leads ? read_own((const void **)out, whole, &s) : INVAR_OK;
     }
     if (leads)
         INVAR_TRY(make_room(whole, experts * each));
-    for (int n = 0; n < invar_model_part_ranks(&model->part); n++)
+    for (int n = 0; n < invar_model_partition_ranks(&model->part); n++)
         if (find_share(&s, n))
             INVAR_TRY(bring(whole, &s));
     *out = leads ? whole->values : NULL;

@@ -20,29 +20,29 @@ extern "C" {
 #endif
 
 /* Zeroed at first; release. */
-typedef struct invar_whole {
-    invar_window window;
+typedef struct invar_full_param_reader {
+    invar_host_window window;
     float *values; /* of a parameter */
     float *came;   /* a box of another rank */
     int64_t room;  /* elements of each */
-} invar_whole;
+} invar_full_param_reader;
 
 /* What is read: a tensor with the extents of what is here of a parameter. */
-typedef struct invar_whole_source {
+typedef struct invar_full_param_source {
     const invar_model *model;
     int64_t param;
     const invar_tensor *of;
     const invar_device *dev; /* whose memory it is in; NULL: the host's */
-} invar_whole_source;
+} invar_full_param_source;
 
 /*
  * *out = the values of `experts` of the parameter from `expert` on, until the next call; NULL on
  * other ranks than 0.
  */
-invar_status invar_whole_read(const float **out, invar_whole *whole,
-                              const invar_whole_source *source, int64_t expert,
-                              int64_t experts) INVAR_MUST_USE;
-void invar_whole_release(invar_whole *whole);
+invar_status invar_full_param_reader_read(const float **out, invar_full_param_reader *whole,
+                                          const invar_full_param_source *source, int64_t expert,
+                                          int64_t experts) INVAR_MUST_USE;
+void invar_full_param_reader_release(invar_full_param_reader *whole);
 
 #ifdef __cplusplus
 }

@@ -167,7 +167,7 @@ static const char *const base_class[] = {
 /* Whether models of the family may have the key. */
 static bool belongs(const config_key *key, invar_family family)
 {
-    return key->families >> invar_family_facts_of(family)->keys & 1;
+    return key->families >> invar_family_traits_of(family)->keys & 1;
 }
 
 static const config_key *find_key(const reader *r, const char *name)

@@ -21,7 +21,7 @@
 
 typedef struct reader {
     invar_model_spec *spec;
-    const invar_family_facts *family;
+    const invar_family_traits *family;
     const json_t *config;
     const char *where;
     const char *ignored; /* "a,b": unknown keys that may be there */
@@ -50,7 +50,7 @@ static invar_status read_family(reader *r)
                           known);
     }
     r->spec->family = (invar_family)family;
-    r->family = invar_family_facts_of(r->spec->family);
+    r->family = invar_family_traits_of(r->spec->family);
     return INVAR_OK;
 }
 

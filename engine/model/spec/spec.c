@@ -19,7 +19,7 @@
 
 /* ---- families -------------------------------------------------------------------------------- */
 
-static const invar_family_facts families[INVAR_FAMILY_COUNT] = {
+static const invar_family_traits families[INVAR_FAMILY_COUNT] = {
 #define INVAR_FAMILY(ID, NAME, ...) [INVAR_FAMILY_##ID] = {__VA_ARGS__},
 #include "engine/model/families.def"
 #undef INVAR_FAMILY
@@ -33,7 +33,7 @@ static const char *const names[INVAR_FAMILY_COUNT] = {
 
 const invar_choices invar_family_choices = {names, INVAR_FAMILY_COUNT};
 
-const invar_family_facts *invar_family_facts_of(invar_family family)
+const invar_family_traits *invar_family_traits_of(invar_family family)
 {
     INVAR_CHECK((unsigned)family < INVAR_FAMILY_COUNT);
     return &families[family];
@@ -132,7 +132,7 @@ static invar_status check_rope(const invar_rope_spec *r)
 
 static invar_status check_switches(const invar_model_spec *s)
 {
-    const invar_family_facts *family = &families[s->family];
+    const invar_family_traits *family = &families[s->family];
 
     if (s->qkv_bias != family->qkv_bias || s->qk_norm != family->qk_norm)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: %s has %s biases and %s QK-norm",
@@ -298,7 +298,7 @@ static void put_head(text *t, const invar_model_spec *s)
 
 static invar_status put_config(text *t, const invar_model_spec *s, const char *torch_dtype)
 {
-    const invar_family_facts *family = &families[s->family];
+    const invar_family_traits *family = &families[s->family];
 
     put(t, "{\n");
     put_head(t, s);

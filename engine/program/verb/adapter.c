@@ -15,7 +15,7 @@ invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t
 {
     if (!invar_adapter_is(w))
         return none;
-    return invar_program_room(b->program, b->storage, rows, w->adapter.b.shape[1]);
+    return invar_op_graph_tensor(b->program, b->storage, rows, w->adapter.b.shape[1]);
 }
 
 /* A layer with weight `of`; `divided`: along what w is. */
@@ -44,7 +44,7 @@ invar_weight invar_adapter_b(const invar_weight *w)
 }
 
 /* Rows of slots have no point: their order is no sample's. */
-void invar_adapter_scale(invar_builder *b, const invar_adapted *l, const invar_tensor *u,
+void invar_adapter_scale(invar_builder *b, const invar_lora_linear *l, const invar_tensor *u,
                          const invar_tensor *low, bool gradient)
 {
     INVAR_APPEND(b->program, b->layer, SCALE, scale, .y = *u, .x = *low,
@@ -60,23 +60,23 @@ void invar_adapter_fold(invar_builder *b, const invar_tensor *y, const invar_ten
                  .residual = *residual, .shards = 2);
 }
 
-void invar_adapter_gradient(invar_builder *b, const invar_adapted *l, const invar_tensor *dw,
+void invar_adapter_gradient(invar_builder *b, const invar_lora_linear *l, const invar_tensor *dw,
                             const invar_tensor *dy, const invar_tensor *x)
 {
-    invar_layout_share share;
+    invar_index_range share;
     invar_tensor all;
 
     if (l->experts) {
         INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = *dw, .dy = *dy,
                      .x = *x, .row_token = l->row_token, .experts = *l->experts,
                      .units = b->all_units);
-        invar_program_fresh(b->program, offsetof(invar_moe_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->program, offsetof(invar_moe_linear_dw_args, fresh));
         return;
     }
-    share = invar_context_columns(b, dy->shape[1]);
-    all = b->context ? invar_context_spread(b, dy, b->all_rows, b->context->row) : *dy;
+    share = invar_cp_columns(b, dy->shape[1]);
+    all = b->context ? invar_cp_spread(b, dy, b->all_rows, b->context->row) : *dy;
     INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw,
                  .dw = invar_tensor_rows(dw, share.first, share.count), .dy = all, .x = *x,
                  .units = b->all_units);
-    invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+    invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
 }

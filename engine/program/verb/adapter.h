@@ -21,14 +21,14 @@ static inline bool invar_adapter_is(const invar_weight *w)
 }
 
 /* A layer with an adapter. */
-typedef struct invar_adapted {
+typedef struct invar_lora_linear {
     const char *name;
     const invar_weight *w;
     invar_tensor x; /* as stored */
     invar_tensor u;
-    const invar_segments *experts; /* NULL: dense */
-    invar_tensor row_token;        /* of experts */
-} invar_adapted;
+    const invar_row_offsets *experts; /* NULL: dense */
+    invar_tensor row_token;           /* of experts */
+} invar_lora_linear;
 
 /* Room for u of as many rows; absent: the layer has no adapter. */
 invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t rows);
@@ -41,11 +41,11 @@ invar_weight invar_adapter_a(const invar_weight *w);
 invar_weight invar_adapter_b(const invar_weight *w);
 
 /* u or du = round(s * low). */
-void invar_adapter_scale(invar_builder *b, const invar_adapted *l, const invar_tensor *u,
+void invar_adapter_scale(invar_builder *b, const invar_lora_linear *l, const invar_tensor *u,
                          const invar_tensor *low, bool gradient);
 
 /* The gradient of A or B: of x all rows are given; of dy those that context-parallel ranks have. */
-void invar_adapter_gradient(invar_builder *b, const invar_adapted *l, const invar_tensor *dw,
+void invar_adapter_gradient(invar_builder *b, const invar_lora_linear *l, const invar_tensor *dw,
                             const invar_tensor *dy, const invar_tensor *x);
 
 /* y = the sum of the two that lie in `sums`, rounded once. */

@@ -11,13 +11,13 @@
 
 typedef struct turns {
     int32_t count;
-    invar_turned of[INVAR_MOST_TURNED];
-    const char *x_name[INVAR_MOST_TURNED];
+    invar_rope_input of[INVAR_ROPE_MAX_INPUTS];
+    const char *x_name[INVAR_ROPE_MAX_INPUTS];
 } turns;
 
-static invar_rotation rotation_of(const invar_builder *b)
+static invar_rope_args rotation_of(const invar_builder *b)
 {
-    return (invar_rotation){.positions = b->positions, .cosine = b->cosine, .sine = b->sine};
+    return (invar_rope_args){.positions = b->positions, .cosine = b->cosine, .sine = b->sine};
 }
 
 static void rotate_in_place(invar_builder *b, invar_op op, const invar_tensor *t, int64_t heads)
@@ -25,7 +25,7 @@ static void rotate_in_place(invar_builder *b, invar_op op, const invar_tensor *t
     invar_tensor view = invar_build_heads(t, heads);
     invar_rope_fwd_args args = {view, view, b->positions, b->cosine, b->sine};
 
-    invar_program_call(b->program, op, &args, b->layer);
+    invar_op_graph_append(b->program, op, &args, b->layer);
 }
 
 /* Some of the heads of the rows. */
@@ -40,7 +40,7 @@ static invar_tensor heads_in(const invar_tensor *t, const invar_heads *heads, in
     return invar_build_heads(&columns, count);
 }
 
-static invar_rmsnorm_bwd_args norm_back_of(invar_builder *b, const invar_turned *t,
+static invar_rmsnorm_bwd_args norm_back_of(invar_builder *b, const invar_rope_input *t,
                                            const invar_tensor *dx, const invar_tensor *dy,
                                            const invar_sum_part *part)
 {
@@ -61,56 +61,57 @@ static invar_rmsnorm_bwd_args norm_back_of(invar_builder *b, const invar_turned 
  * The weight's gradient is a sum over all heads, and block by block of tokens over rows: each rank
  * makes those of its heads and rows.
  */
-static void divided_norm_back(invar_builder *b, const invar_turned *t, const invar_tensor *dx,
+static void divided_norm_back(invar_builder *b, const invar_rope_input *t, const invar_tensor *dx,
                               const invar_tensor *dy)
 {
     invar_sum_parts parts = invar_build_sum_parts(b, t->heads.whole, &t->heads.cut);
-    int64_t blocks = invar_token_blocks_of(&b->units, b->rows), dim = t->norm.w.shape[0];
+    int64_t blocks = invar_token_blocks_max(&b->units, b->rows), dim = t->norm.w.shape[0];
     int32_t all = parts.count * b->tensors, first = parts.count * b->tensor;
-    invar_tensor sums = invar_program_room(b->program, INVAR_DTYPE_F32, all * blocks, dim);
-    invar_tensor folded = invar_program_room(b->program, INVAR_DTYPE_F32, blocks, dim);
+    invar_tensor sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, all * blocks, dim);
+    invar_tensor folded = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, dim);
     invar_tensor own = invar_tensor_rows(&sums, first * blocks, blocks);
 
     for (int32_t i = 0; i < parts.count; i++) {
         invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &parts.part[i]);
         args.block_sums = invar_tensor_rows(&sums, (first + i) * blocks, blocks);
-        invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+        invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     }
-    invar_gradient_show(b, &t->x, dx, t->name, false);
+    invar_build_grad_point(b, &t->x, dx, t->name, false);
     if (b->tensors > 1)
-        invar_program_move(b->program,
-                           &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = sums, .own = own});
+        invar_op_graph_move(
+            b->program,
+            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .whole = sums, .own = own});
     INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = folded, .x = sums,
                  .shards = all);
-    invar_context_fold(b, &t->norm.dw, &folded);
+    invar_cp_fold(b, &t->norm.dw, &folded);
 }
 
-static void norm_back(invar_builder *b, const invar_turned *t, const invar_tensor *dx,
+static void norm_back(invar_builder *b, const invar_rope_input *t, const invar_tensor *dx,
                       const invar_tensor *dy)
 {
     const invar_sum_part all = {0, t->heads.count, t->heads.pieces};
     invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &all);
 
     args.dweight = t->norm.dw;
-    invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
-    invar_gradient_show(b, &t->x, dx, t->name, false);
+    invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    invar_build_grad_point(b, &t->x, dx, t->name, false);
 }
 
-static void turn_back(invar_builder *b, const invar_turned *t)
+static void turn_back(invar_builder *b, const invar_rope_input *t)
 {
     bool frozen = !invar_tensor_present(&t->norm.dw); // each rank has the heads that it needs
     bool divided = !frozen && (b->context || t->heads.pieces < t->heads.cut.pieces);
-    invar_tensor dy = invar_gradient_take(b, &t->y), dx = dy;
+    invar_tensor dy = invar_build_grad_in(b, &t->y), dx = dy;
 
     if (!invar_tensor_present(&t->norm.w)) {
         rotate_in_place(b, INVAR_OP_ROPE_BWD, &dx, t->heads.count);
-        invar_build_of(b, &t->x)->gave = 0; // another value in the same memory
-        invar_gradient_show(b, &t->x, &dx, t->name, false);
+        invar_build_value_info(b, &t->x)->gave = 0; // another value in the same memory
+        invar_build_grad_point(b, &t->x, &dx, t->name, false);
     } else {
-        dx = invar_gradient_room(b, &t->x);
+        dx = invar_build_grad_buffer(b, &t->x);
         (divided ? divided_norm_back : norm_back)(b, t, &dx, &dy);
     }
-    invar_gradient_give(b, &t->x, &dx);
+    invar_build_grad_add(b, &t->x, &dx);
 }
 
 static void turns_back(invar_builder *b, const void *noted)
@@ -123,13 +124,13 @@ static void turns_back(invar_builder *b, const void *noted)
     }
 }
 
-static void turn(invar_builder *b, invar_turned *t)
+static void turn(invar_builder *b, invar_rope_input *t)
 {
     if (!invar_tensor_present(&t->norm.w)) {
         t->y = t->x;
         rotate_in_place(b, INVAR_OP_ROPE_FWD, &t->x, t->heads.count);
     } else {
-        t->y = invar_program_room(b->program, b->storage, t->x.shape[0], t->x.shape[1]);
+        t->y = invar_op_graph_tensor(b->program, b->storage, t->x.shape[0], t->x.shape[1]);
         INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd,
                      .y = invar_build_heads(&t->y, t->heads.count),
                      .x = invar_build_heads(&t->x, t->heads.count), .weight = t->norm.w,
@@ -139,29 +140,30 @@ static void turn(invar_builder *b, invar_turned *t)
     (void)invar_build_result(b, t->name, t->y);
 }
 
-void invar_verb_turn(invar_builder *b, invar_turned *of, int32_t count)
+void invar_graph_rope(invar_builder *b, invar_rope_input *of, int32_t count)
 {
     turns t = {.count = count};
 
     for (int32_t i = 0; i < count; i++) {
-        t.x_name[i] = invar_build_of(b, &of[i].x)->name;
+        t.x_name[i] = invar_build_value_info(b, &of[i].x)->name;
         turn(b, &of[i]);
         t.of[i] = of[i];
     }
-    invar_build_note(b, turns_back, &t, sizeof t);
+    invar_build_record_backward(b, turns_back, &t, sizeof t);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
 typedef struct attention {
-    invar_attention a;
+    invar_attention_inputs a;
     const char *name;
     invar_tensor o;
-    invar_attention all; /* all rows of this rank's heads, where ranks divide rows; else as a */
+    invar_attention_inputs
+        all; /* all rows of this rank's heads, where ranks divide rows; else as a */
     invar_tensor all_o, lse2;
 } attention;
 
-static invar_attention_shape shape_of(const invar_builder *b, const invar_attention *a)
+static invar_attention_shape shape_of(const invar_builder *b, const invar_attention_inputs *a)
 {
     return (invar_attention_shape){.window = a->window, .kv_span = b->kv_span, .q_span = b->q_span};
 }
@@ -178,7 +180,7 @@ static int32_t head_shards(const invar_builder *b, const invar_heads *heads)
 static void attend_back_call(invar_builder *b, const attention *n, const invar_tensor *d_o,
                              const invar_tensor d[3])
 {
-    const invar_attention *a = &n->all;
+    const invar_attention_inputs *a = &n->all;
 
     INVAR_APPEND(b->program, b->layer, ATTENTION_BWD, attention_bwd,
                  .dq = invar_build_heads(&d[0], a->heads.count),
@@ -198,50 +200,50 @@ static void divided_attend_back(invar_builder *b, const attention *n, const inva
                                 const invar_tensor d[3])
 {
     const invar_tensor *of[3] = {&n->all.q, &n->all.k, &n->all.v};
-    invar_tensor all_d_o = invar_context_spread(b, d_o, b->all_rows, b->context->row), all[3];
+    invar_tensor all_d_o = invar_cp_spread(b, d_o, b->all_rows, b->context->row), all[3];
 
     for (int i = 0; i < 3; i++)
-        all[i] = invar_program_room(b->program, b->storage, b->all_rows, of[i]->shape[1]);
+        all[i] = invar_op_graph_tensor(b->program, b->storage, b->all_rows, of[i]->shape[1]);
     attend_back_call(b, n, &all_d_o, all);
     for (int i = 0; i < 3; i++)
-        invar_context_return(b, &d[i], &all[i]);
+        invar_cp_return(b, &d[i], &all[i]);
 }
 
 static void attend_back(invar_builder *b, const void *noted)
 {
     const attention *n = noted;
-    invar_tensor d_o = invar_gradient_take(b, &n->o);
+    invar_tensor d_o = invar_build_grad_in(b, &n->o);
     const invar_tensor *of[3] = {&n->a.q, &n->a.k, &n->a.v};
     invar_tensor d[3];
 
     for (int i = 0; i < 3; i++)
-        d[i] = invar_gradient_room(b, of[i]);
+        d[i] = invar_build_grad_buffer(b, of[i]);
     (b->context ? divided_attend_back : attend_back_call)(b, n, &d_o, d);
     for (int i = 0; i < 3; i++)
-        invar_gradient_show(b, of[i], &d[i], n->name, false);
+        invar_build_grad_point(b, of[i], &d[i], n->name, false);
     for (int i = 0; i < 3; i++)
-        invar_gradient_give(b, of[i], &d[i]);
+        invar_build_grad_add(b, of[i], &d[i]);
 }
 
 /* What stands in the cache for the rows of this pass, as attention will find it. */
 static void show_cache(invar_builder *b, const char *name, const invar_tensor *cache)
 {
-    invar_tensor slots = invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_SLOTS),
+    invar_tensor slots = invar_tensor_2d(invar_op_graph_input(b->program, INVAR_GIVEN_SLOTS),
                                          INVAR_DTYPE_I32, b->rows, 1);
 
-    invar_program_point(b->program,
-                        &(invar_point){.name = name,
-                                       .suffix = "cache",
-                                       .layer = b->layer,
-                                       .rows = invar_tensor_2d(cache->data, cache->dtype,
-                                                               cache->shape[0] * cache->shape[1],
-                                                               cache->shape[2] * cache->shape[3]),
-                                       .by_slot = slots});
+    invar_op_graph_point(
+        b->program, &(invar_graph_point){.name = name,
+                                         .suffix = "cache",
+                                         .layer = b->layer,
+                                         .rows = invar_tensor_2d(cache->data, cache->dtype,
+                                                                 cache->shape[0] * cache->shape[1],
+                                                                 cache->shape[2] * cache->shape[3]),
+                                         .by_slot = slots});
 }
 
 static void attend_to_cache(invar_builder *b, const attention *n)
 {
-    const invar_attention *a = &n->a;
+    const invar_attention_inputs *a = &n->a;
     const invar_kv_pages *cache = &b->cache[b->layer];
 
     INVAR_APPEND(b->program, b->layer, KV_WRITE, kv_write, .cache = *cache,
@@ -259,9 +261,9 @@ static void attend_to_cache(invar_builder *b, const attention *n)
 /* Over the rows themselves: all rows of this rank's heads. */
 static void attend_to_rows(invar_builder *b, attention *n)
 {
-    const invar_attention *a = &n->all;
+    const invar_attention_inputs *a = &n->all;
 
-    n->lse2 = invar_program_room(b->program, INVAR_DTYPE_F32, b->all_rows, a->heads.count);
+    n->lse2 = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->all_rows, a->heads.count);
     INVAR_APPEND(b->program, b->layer, ATTENTION_FWD, attention_fwd,
                  .o = invar_build_heads(&n->all_o, a->heads.count), .lse2 = n->lse2,
                  .q = invar_build_heads(&a->q, a->heads.count),
@@ -276,19 +278,20 @@ static void divided_attend(invar_builder *b, attention *n)
     invar_tensor *all[3] = {&n->all.q, &n->all.k, &n->all.v};
 
     for (int i = 0; i < 3; i++)
-        *all[i] = invar_context_spread(b, of[i], b->all_rows, b->context->row);
+        *all[i] = invar_cp_spread(b, of[i], b->all_rows, b->context->row);
     n->all.heads.count /= b->context->size;
     n->all.kv_heads.count /= b->context->size;
-    n->all_o = invar_program_room(b->program, b->storage, b->all_rows, n->all.q.shape[1]);
+    n->all_o = invar_op_graph_tensor(b->program, b->storage, b->all_rows, n->all.q.shape[1]);
     attend_to_rows(b, n);
-    invar_context_return(b, &n->o, &n->all_o);
+    invar_cp_return(b, &n->o, &n->all_o);
 }
 
-invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_attention *a)
+invar_tensor invar_graph_attention(invar_builder *b, const char *name,
+                                   const invar_attention_inputs *a)
 {
     attention n = {.a = *a, .all = *a, .name = name};
 
-    n.o = n.all_o = invar_program_room(b->program, b->storage, a->q.shape[0], a->q.shape[1]);
+    n.o = n.all_o = invar_op_graph_tensor(b->program, b->storage, a->q.shape[0], a->q.shape[1]);
     if (b->cache) {
         attend_to_cache(b, &n);
         return invar_build_result(b, name, n.o);
@@ -297,6 +300,6 @@ invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_a
     invar_build_reads(b, &a->q);
     invar_build_reads(b, &a->k);
     invar_build_reads(b, &a->v);
-    invar_build_note(b, attend_back, &n, sizeof n);
+    invar_build_record_backward(b, attend_back, &n, sizeof n);
     return invar_build_result(b, name, n.o);
 }

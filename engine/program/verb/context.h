@@ -19,29 +19,29 @@
 extern "C" {
 #endif
 
-static inline bool invar_context_divides(const invar_builder *b)
+static inline bool invar_cp_divides(const invar_builder *b)
 {
     return b->context != NULL;
 }
 
 /* Which of `columns` this rank has with all rows: of a weight's rows, its own. */
-invar_layout_share invar_context_columns(const invar_builder *b, int64_t columns);
+invar_index_range invar_cp_columns(const invar_builder *b, int64_t columns);
 
 /* The rows of all ranks, whose own are `x`; behind the last call. */
-invar_tensor invar_context_gather(invar_builder *b, const invar_tensor *x);
+invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x);
 
 /*
  * All rows of this rank's columns of x, of which every rank has some of `rows` rows: those that
  * `start` says, or its share (NULL).
  */
-invar_tensor invar_context_spread(invar_builder *b, const invar_tensor *x, int64_t rows,
-                                  const int64_t *start);
+invar_tensor invar_cp_spread(invar_builder *b, const invar_tensor *x, int64_t rows,
+                             const int64_t *start);
 
 /* The other way round: `x` has all rows of this rank's columns, y gets its rows of all. */
-void invar_context_return(invar_builder *b, const invar_tensor *y, const invar_tensor *x);
+void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor *x);
 
 /* Adds the sum over all rows to `out`: `sums` are those of this rank's blocks of tokens. */
-void invar_context_fold(invar_builder *b, const invar_tensor *out, const invar_tensor *sums);
+void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor *sums);
 
 #ifdef __cplusplus
 }

@@ -12,14 +12,14 @@
 
 static void route_back(invar_builder *b, const void *noted)
 {
-    const invar_routes *r = noted;
-    invar_tensor d = invar_gradient_room(b, &r->logits);
+    const invar_moe_routing *r = noted;
+    invar_tensor d = invar_build_grad_buffer(b, &r->logits);
 
     INVAR_APPEND(b->program, b->layer, MOE_ROUTE_BWD, moe_route_bwd, .dlogits = d,
-                 .dweights = invar_gradient_take(b, &r->weights), .ids = r->ids,
+                 .dweights = invar_build_grad_in(b, &r->weights), .ids = r->ids,
                  .scores = r->scores, .router = r->router);
-    invar_gradient_show(b, &r->logits, &d, "route", false);
-    invar_gradient_give(b, &r->logits, &d);
+    invar_build_grad_point(b, &r->logits, &d, "route", false);
+    invar_build_grad_add(b, &r->logits, &d);
 }
 
 /* The columns of this layer in an array (T, sparse layers * slots). */
@@ -29,23 +29,23 @@ static invar_tensor of_layer(const invar_builder *b, const invar_tensor *all, in
 }
 
 /* Of so many experts those that this rank has. */
-static invar_layout_share experts_here(const invar_builder *b, int64_t experts)
+static invar_index_range experts_here(const invar_builder *b, int64_t experts)
 {
-    return invar_layout_share_of(experts, b->experts, b->expert);
+    return invar_layout_range_of(experts, b->experts, b->expert);
 }
 
 /*
  * Those whose rows this rank multiplies, of all whose rows begin at `start`: of those that it has
  * its share, if context-parallel ranks have the same.
  */
-static void take_experts(invar_routes *r, const invar_builder *b, const invar_tensor *start)
+static void take_experts(invar_moe_routing *r, const invar_builder *b, const invar_tensor *start)
 {
     int64_t experts = start->shape[0] - 1;
-    invar_layout_share here = experts_here(b, experts);
-    invar_layout_share own = invar_context_columns(b, here.count);
+    invar_index_range here = experts_here(b, experts);
+    invar_index_range own = invar_cp_columns(b, here.count);
 
-    r->experts = (invar_segments){start->data, experts};
-    r->own = (invar_segments){(int64_t *)start->data + here.first + own.first, own.count};
+    r->experts = (invar_row_offsets){start->data, experts};
+    r->own = (invar_row_offsets){(int64_t *)start->data + here.first + own.first, own.count};
     r->first = own.first;
     r->here = here.count;
     r->begin = here.first;
@@ -55,60 +55,62 @@ static void take_experts(invar_routes *r, const invar_builder *b, const invar_te
  * After a product that each rank has made for the rows of its experts: all rows. Context-parallel
  * ranks first have those of the experts that they share: then expert-parallel ones have the rest.
  */
-static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_routes *routes)
+static void gather_rows(invar_builder *b, const invar_tensor *rows, const invar_moe_routing *routes)
 {
-    invar_layout_share here = experts_here(b, routes->experts.count);
-    invar_move move = {.kind = INVAR_MOVE_EXPERTS, .whole = *rows, .experts = routes->experts};
+    invar_index_range here = experts_here(b, routes->experts.count);
+    invar_graph_transfer move = {
+        .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .whole = *rows, .experts = routes->experts};
 
     if (b->context) {
-        move.axis = INVAR_MOVE_CONTEXT;
+        move.axis = INVAR_GRAPH_TRANSFER_CONTEXT;
         move.first = here.first;
         move.count = here.count;
-        invar_program_move(b->program, &move);
+        invar_op_graph_move(b->program, &move);
     }
     if (b->experts > 1) {
-        move.axis = INVAR_MOVE_EXPERT;
+        move.axis = INVAR_GRAPH_TRANSFER_EXPERT;
         move.first = move.count = 0;
-        invar_program_move(b->program, &move);
+        invar_op_graph_move(b->program, &move);
     }
 }
 
 /* Of what tokens have, that of this rank's. */
 static invar_tensor own_tokens(const invar_builder *b, const invar_tensor *all)
 {
-    return b->context ? invar_tensor_rows(all, invar_row_first(b->context), b->rows) : *all;
+    return b->context ? invar_tensor_rows(all, invar_row_partition_first(b->context), b->rows)
+                      : *all;
 }
 
 /* Who has which rows, which all ranks know of all tokens. */
-static void plan_rows(invar_builder *b, invar_routes *r)
+static void plan_rows(invar_builder *b, invar_moe_routing *r)
 {
     int64_t experts = r->scores.shape[1], slots = r->ids.shape[1], rows = b->all_rows * slots;
-    invar_program *p = b->program;
-    invar_tensor start = invar_program_room(p, INVAR_DTYPE_I64, experts + 1, 0);
+    invar_op_graph *p = b->program;
+    invar_tensor start = invar_op_graph_tensor(p, INVAR_DTYPE_I64, experts + 1, 0);
 
-    r->row_token = invar_program_room(p, INVAR_DTYPE_I32, rows, 0);
-    r->slot_row = invar_program_room(p, INVAR_DTYPE_I32, b->all_rows, slots);
-    r->all_weights = invar_context_gather(b, &r->weights);
+    r->row_token = invar_op_graph_tensor(p, INVAR_DTYPE_I32, rows, 0);
+    r->slot_row = invar_op_graph_tensor(p, INVAR_DTYPE_I32, b->all_rows, slots);
+    r->all_weights = invar_cp_gather(b, &r->weights);
     take_experts(r, b, &start);
     INVAR_APPEND(p, b->layer, MOE_PLAN, moe_plan, .row_token = r->row_token,
                  .slot_row = r->slot_row, .expert_start = start.data,
-                 .ids = invar_context_gather(b, &r->ids), .experts = experts);
+                 .ids = invar_cp_gather(b, &r->ids), .experts = experts);
 }
 
-invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slots,
-                              const invar_moe_router *router)
+invar_moe_routing invar_graph_moe_route(invar_builder *b, invar_tensor logits, int64_t slots,
+                                        const invar_moe_router *router)
 {
     int64_t rows = logits.shape[0], experts = logits.shape[1];
-    invar_program *p = b->program;
+    invar_op_graph *p = b->program;
     invar_tensor chosen, replay = {0};
-    invar_routes r = {.weights = invar_program_room(p, INVAR_DTYPE_F32, rows, slots),
-                      .scores = invar_program_room(p, INVAR_DTYPE_F32, rows, experts),
-                      .logits = logits,
-                      .router = *router};
+    invar_moe_routing r = {.weights = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, slots),
+                           .scores = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, experts),
+                           .logits = logits,
+                           .router = *router};
 
     chosen = invar_tensor_present(&b->routing)
                  ? of_layer(b, &b->routing, slots)
-                 : invar_program_room(p, INVAR_DTYPE_I32, rows, slots);
+                 : invar_op_graph_tensor(p, INVAR_DTYPE_I32, rows, slots);
     if (invar_tensor_present(&b->replay))
         replay = of_layer(b, &b->replay, slots);
     r.ids = invar_tensor_present(&replay) ? replay : chosen;
@@ -118,7 +120,7 @@ invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slo
     (void)invar_build_result(b, "route.weight", r.weights);
     plan_rows(b, &r);
     invar_build_reads(b, &logits);
-    invar_build_note(b, route_back, &r, sizeof r);
+    invar_build_record_backward(b, route_back, &r, sizeof r);
     return r;
 }
 
@@ -127,36 +129,36 @@ invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slo
 typedef struct moved {
     const char *name;
     invar_tensor y, x;
-    invar_routes routes;
+    invar_moe_routing routes;
 } moved;
 
 static void gather_back(invar_builder *b, const void *noted)
 {
     const moved *m = noted;
-    invar_tensor d = invar_program_room(b->program, b->storage, b->all_rows, m->x.shape[1]);
-    invar_tensor dout = invar_gradient_take(b, &m->y);
+    invar_tensor d = invar_op_graph_tensor(b->program, b->storage, b->all_rows, m->x.shape[1]);
+    invar_tensor dout = invar_build_grad_in(b, &m->y);
 
     gather_rows(b, &dout, &m->routes);
     INVAR_APPEND(b->program, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d, .dout = dout,
                  .slot_row = m->routes.slot_row);
     d = own_tokens(b, &d);
-    invar_gradient_show(b, &m->x, &d, m->name, false);
+    invar_build_grad_point(b, &m->x, &d, m->name, false);
     d = invar_build_own_rows(b, &d);
-    invar_gradient_give(b, &m->x, &d);
+    invar_build_grad_add(b, &m->x, &d);
 }
 
-invar_tensor invar_verb_gather(invar_builder *b, const char *name, invar_tensor x,
-                               const invar_routes *routes)
+invar_tensor invar_graph_moe_dispatch(invar_builder *b, const char *name, invar_tensor x,
+                                      const invar_moe_routing *routes)
 {
-    moved m = {name,
-               invar_program_room(b->program, b->storage, routes->row_token.shape[0], x.shape[1]),
-               x, *routes};
+    moved m = {
+        name, invar_op_graph_tensor(b->program, b->storage, routes->row_token.shape[0], x.shape[1]),
+        x, *routes};
 
     INVAR_APPEND(b->program, b->layer, MOE_GATHER_FWD, moe_gather_fwd, .out = m.y,
-                 .x = invar_context_gather(b, &x), .row_token = routes->row_token);
+                 .x = invar_cp_gather(b, &x), .row_token = routes->row_token);
     invar_build_slots(b, &m.y, routes);
     invar_build_reads(b, &x);
-    invar_build_note(b, gather_back, &m, sizeof m);
+    invar_build_record_backward(b, gather_back, &m, sizeof m);
     return invar_build_result(b, name, m.y);
 }
 
@@ -164,25 +166,25 @@ static void combine_back(invar_builder *b, const void *noted)
 {
     const moved *m = noted;
     const invar_tensor *weights = &m->routes.all_weights;
-    invar_tensor own = invar_gradient_take(b, &m->y), dout = invar_context_gather(b, &own);
-    invar_tensor d = invar_gradient_room(b, &m->x);
+    invar_tensor own = invar_build_grad_in(b, &m->y), dout = invar_cp_gather(b, &own);
+    invar_tensor d = invar_build_grad_buffer(b, &m->x);
     invar_tensor d_weights =
-        invar_program_room(b->program, INVAR_DTYPE_F32, weights->shape[0], weights->shape[1]);
+        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, weights->shape[0], weights->shape[1]);
 
     INVAR_APPEND(b->program, b->layer, MOE_COMBINE_BWD, moe_combine_bwd, .dy = d,
                  .dweights = d_weights, .dout = dout, .y = m->x, .weights = *weights,
                  .slot_row = m->routes.slot_row);
     d_weights = own_tokens(b, &d_weights);
-    invar_gradient_show(b, &m->x, &d, m->name, false);
-    invar_gradient_show(b, &m->routes.weights, &d_weights, m->name, false);
-    invar_gradient_give(b, &m->x, &d);
-    invar_gradient_give(b, &m->routes.weights, &d_weights);
+    invar_build_grad_point(b, &m->x, &d, m->name, false);
+    invar_build_grad_point(b, &m->routes.weights, &d_weights, m->name, false);
+    invar_build_grad_add(b, &m->x, &d);
+    invar_build_grad_add(b, &m->routes.weights, &d_weights);
 }
 
-invar_tensor invar_verb_combine(invar_builder *b, const char *name, invar_tensor y,
-                                const invar_routes *routes)
+invar_tensor invar_graph_moe_combine(invar_builder *b, const char *name, invar_tensor y,
+                                     const invar_moe_routing *routes)
 {
-    invar_tensor all = invar_program_room(b->program, b->storage, b->all_rows, y.shape[1]);
+    invar_tensor all = invar_op_graph_tensor(b->program, b->storage, b->all_rows, y.shape[1]);
     moved m = {name, own_tokens(b, &all), y, *routes};
 
     gather_rows(b, &y, routes);
@@ -190,6 +192,6 @@ invar_tensor invar_verb_combine(invar_builder *b, const char *name, invar_tensor
                  .weights = routes->all_weights, .slot_row = routes->slot_row);
     invar_build_reads(b, &y);
     invar_build_reads(b, &routes->weights);
-    invar_build_note(b, combine_back, &m, sizeof m);
+    invar_build_record_backward(b, combine_back, &m, sizeof m);
     return invar_build_result(b, name, m.y);
 }

@@ -35,7 +35,7 @@ static bool join(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw
     return true;
 }
 
-static bool learns(const invar_linears *l)
+static bool learns(const invar_linear_group *l)
 {
     for (int32_t i = 0; i < l->count; i++)
         if (invar_tensor_present(&l->w[i].dw) || invar_adapter_is(&l->w[i]))
@@ -44,32 +44,32 @@ static bool learns(const invar_linears *l)
 }
 
 /* The rows that gradients of weights are sums over: all that ranks divide. */
-static invar_tensor summed_rows(invar_builder *b, const invar_linears *l)
+static invar_tensor summed_rows(invar_builder *b, const invar_linear_group *l)
 {
     invar_tensor own;
 
     if (l->of_experts || !learns(l))
         return l->x;
     own = invar_build_value_rows(b, &l->x);
-    return invar_context_gather(b, &own);
+    return invar_cp_gather(b, &own);
 }
 
 /* Of context-parallel ranks each makes the gradients of a share of the features. */
-static void shared_gradients(invar_builder *b, const invar_linears *l, const invar_tensor *d,
+static void shared_gradients(invar_builder *b, const invar_linear_group *l, const invar_tensor *d,
                              const invar_tensor *x)
 {
     for (int32_t i = 0; i < l->count; i++) {
-        invar_layout_share share = invar_context_columns(b, d[i].shape[1]);
+        invar_index_range share = invar_cp_columns(b, d[i].shape[1]);
         invar_tensor dy;
         if (!invar_tensor_present(&l->w[i].dw)) // frozen
             continue;
-        dy = invar_context_spread(b, &d[i], b->all_rows, b->context->row);
+        dy = invar_cp_spread(b, &d[i], b->all_rows, b->context->row);
         if (share.count == 0)
             continue;
         INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw,
                      .dw = invar_tensor_rows(&l->w[i].dw, share.first, share.count), .dy = dy,
                      .x = *x, .units = b->all_units);
-        invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
         if (invar_tensor_present(&l->bias[i].w))
             INVAR_APPEND(b->program, b->layer, TOKEN_SUM, token_sum,
                          .out = invar_tensor_1d((float *)l->bias[i].dw.data + share.first,
@@ -78,7 +78,7 @@ static void shared_gradients(invar_builder *b, const invar_linears *l, const inv
     }
 }
 
-static void weight_gradients(invar_builder *b, const invar_linears *l, const invar_tensor *d,
+static void weight_gradients(invar_builder *b, const invar_linear_group *l, const invar_tensor *d,
                              const invar_tensor *x)
 {
     for (int32_t i = 0, next; i < l->count; i = next) {
@@ -90,7 +90,7 @@ static void weight_gradients(invar_builder *b, const invar_linears *l, const inv
             next++;
         INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = *x,
                      .units = b->units);
-        invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
     }
     for (int32_t i = 0; i < l->count; i++)
         if (invar_tensor_present(&l->bias[i].dw))
@@ -98,7 +98,7 @@ static void weight_gradients(invar_builder *b, const invar_linears *l, const inv
                          .x = d[i], .units = b->units);
 }
 
-static void expert_gradients(invar_builder *b, const invar_linears *l, const invar_tensor *d)
+static void expert_gradients(invar_builder *b, const invar_linear_group *l, const invar_tensor *d)
 {
     for (int32_t i = 0; i < l->count; i++) {
         if (!invar_tensor_present(&l->w[i].dw)) // frozen
@@ -106,14 +106,14 @@ static void expert_gradients(invar_builder *b, const invar_linears *l, const inv
         INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = l->w[i].dw,
                      .dy = d[i], .x = l->x, .row_token = l->row_token, .experts = l->experts,
                      .units = b->all_units);
-        invar_program_fresh(b->program, offsetof(invar_moe_linear_dw_args, fresh));
+        invar_op_graph_mark_overwrite(b->program, offsetof(invar_moe_linear_dw_args, fresh));
     }
 }
 
 /* ---- the gradient of the input --------------------------------------------------------------- */
 
 /* The chain of part `number` of this rank: of each layer its own outputs. */
-static void chain_back(invar_builder *b, const invar_linears *l, const invar_tensor *operands,
+static void chain_back(invar_builder *b, const invar_linear_group *l, const invar_tensor *operands,
                        const invar_tensor *dx, const invar_sum_parts *parts, int32_t number)
 {
     invar_linear_dx_args dense = {
@@ -123,20 +123,21 @@ static void chain_back(invar_builder *b, const invar_linears *l, const invar_ten
 
     for (int32_t i = 0; i < l->count; i++) {
         const invar_sum_part *part = &parts[i].part[number];
-        invar_linear_part own = {invar_sums_columns(&operands[i], part), l->w[i].w};
+        invar_linear_part own = {invar_tp_reduce_columns(&operands[i], part), l->w[i].w};
         if (!l->of_experts)
-            own.w = invar_sums_rows(&own.w, part);
+            own.w = invar_tp_reduce_rows(&own.w, part);
         dense.parts[i] = grouped.parts[i] = own;
         dense.k_atom[i] = grouped.k_atom[i] = l->w[i].cut.atom;
     }
     if (l->of_experts)
-        invar_program_call(b->program, INVAR_OP_MOE_LINEAR_DX, &grouped, b->layer);
+        invar_op_graph_append(b->program, INVAR_OP_MOE_LINEAR_DX, &grouped, b->layer);
     else
-        invar_program_call(b->program, INVAR_OP_LINEAR_DX, &dense, b->layer);
+        invar_op_graph_append(b->program, INVAR_OP_LINEAR_DX, &dense, b->layer);
 }
 
 /* Parts of the layers' sums: as many of each layer. */
-static void divide_outputs(invar_sum_parts *out, const invar_builder *b, const invar_linears *l)
+static void divide_outputs(invar_sum_parts *out, const invar_builder *b,
+                           const invar_linear_group *l)
 {
     bool even = true;
 
@@ -148,27 +149,27 @@ static void divide_outputs(invar_sum_parts *out, const invar_builder *b, const i
         out[i] = invar_build_single_shards(b, l->w[i].whole, &l->w[i].cut);
 }
 
-static void divided_input_gradient(invar_builder *b, const invar_linears *l,
+static void divided_input_gradient(invar_builder *b, const invar_linear_group *l,
                                    const invar_tensor *operands, const invar_tensor *dx)
 {
-    invar_sum_parts parts[INVAR_MOST_OUTPUTS];
-    invar_sums d;
+    invar_sum_parts parts[INVAR_MAX_OUTPUTS];
+    invar_tp_reduce d;
 
     divide_outputs(parts, b, l);
-    d = invar_sums_divide(b, operands[0].shape[0], dx, parts[0].count);
+    d = invar_tp_reduce_divide(b, operands[0].shape[0], dx, parts[0].count);
     for (int32_t i = 0; i < parts[0].count; i++) {
-        invar_tensor room = invar_sums_room(&d, i);
+        invar_tensor room = invar_tp_reduce_room(&d, i);
         chain_back(b, l, operands, &room, parts, i);
     }
-    invar_sums_unite(b, &d, dx, NULL);
+    invar_tp_reduce_unite(b, &d, dx, NULL);
 }
 
-static void product_back(invar_builder *b, const invar_linears *l, const invar_tensor *operands,
-                         const invar_tensor *dx)
+static void product_back(invar_builder *b, const invar_linear_group *l,
+                         const invar_tensor *operands, const invar_tensor *dx)
 {
     int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.pieces;
-    invar_sum_parts whole[INVAR_MOST_OUTPUTS];
-    invar_tensor taken[INVAR_MOST_OUTPUTS];
+    invar_sum_parts whole[INVAR_MAX_OUTPUTS];
+    invar_tensor taken[INVAR_MAX_OUTPUTS];
 
     if (!l->w[0].cut.columns && invar_weight_divided(&l->w[0])) {
         divided_input_gradient(b, l, operands, dx);
@@ -185,23 +186,23 @@ static void product_back(invar_builder *b, const invar_linears *l, const invar_t
 void invar_build_input_gradient(invar_builder *b, const invar_tensor *dx, const invar_tensor *dy,
                                 const invar_weight *w)
 {
-    invar_linears one = {.count = 1, .w = {*w}};
+    invar_linear_group one = {.count = 1, .w = {*w}};
 
     product_back(b, &one, dy, dx);
 }
 
 /* The gradients of A and B; yields du. */
-static invar_tensor adapter_back(invar_builder *b, const invar_linears *l, const invar_adapted *of,
-                                 const invar_tensor *dy)
+static invar_tensor adapter_back(invar_builder *b, const invar_linear_group *l,
+                                 const invar_lora_linear *of, const invar_tensor *dy)
 {
-    const invar_linears wide = {.count = 1,
-                                .of_experts = l->of_experts,
-                                .w = {invar_adapter_b(of->w)},
-                                .experts = l->experts};
+    const invar_linear_group wide = {.count = 1,
+                                     .of_experts = l->of_experts,
+                                     .w = {invar_adapter_b(of->w)},
+                                     .experts = l->experts};
     int64_t rows = of->u.shape[0], cols = of->u.shape[1];
-    invar_tensor low = invar_program_room(b->program, INVAR_DTYPE_F32, rows, cols);
-    invar_tensor du = invar_program_room(b->program, b->storage, rows, cols);
-    invar_tensor u = l->of_experts ? of->u : invar_context_gather(b, &of->u);
+    invar_tensor low = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, cols);
+    invar_tensor du = invar_op_graph_tensor(b->program, b->storage, rows, cols);
+    invar_tensor u = l->of_experts ? of->u : invar_cp_gather(b, &of->u);
 
     invar_adapter_gradient(b, of, &of->w->adapter.db, dy, &u);
     product_back(b, &wide, dy, &low);
@@ -211,18 +212,19 @@ static invar_tensor adapter_back(invar_builder *b, const invar_linears *l, const
 }
 
 /* The gradients of all adapters; the layers whose weights are their A, and what comes back. */
-static invar_linears adapters_back(invar_builder *b, const invar_linears *l, const invar_tensor *d,
-                                   const invar_tensor *x, invar_tensor *du)
+static invar_linear_group adapters_back(invar_builder *b, const invar_linear_group *l,
+                                        const invar_tensor *d, const invar_tensor *x,
+                                        invar_tensor *du)
 {
-    invar_linears narrow = {.of_experts = l->of_experts, .experts = l->experts};
+    invar_linear_group narrow = {.of_experts = l->of_experts, .experts = l->experts};
 
     for (int32_t i = 0; i < l->count; i++) {
-        const invar_adapted of = {.name = l->name[i],
-                                  .w = &l->w[i],
-                                  .x = *x,
-                                  .u = l->u[i],
-                                  .experts = l->of_experts ? &l->experts : NULL,
-                                  .row_token = l->row_token};
+        const invar_lora_linear of = {.name = l->name[i],
+                                      .w = &l->w[i],
+                                      .x = *x,
+                                      .u = l->u[i],
+                                      .experts = l->of_experts ? &l->experts : NULL,
+                                      .row_token = l->row_token};
         if (!invar_adapter_is(&l->w[i]))
             continue;
         du[narrow.count] = adapter_back(b, l, &of, &d[i]);
@@ -233,8 +235,8 @@ static invar_linears adapters_back(invar_builder *b, const invar_linears *l, con
 }
 
 /* dx, with what comes back through adapters. */
-static void adapted_product_back(invar_builder *b, const invar_linears *l,
-                                 const invar_tensor *operands, const invar_linears *narrow,
+static void adapted_product_back(invar_builder *b, const invar_linear_group *l,
+                                 const invar_tensor *operands, const invar_linear_group *narrow,
                                  const invar_tensor *du, const invar_tensor *dx)
 {
     static const invar_tensor none;
@@ -245,7 +247,7 @@ static void adapted_product_back(invar_builder *b, const invar_linears *l,
         product_back(b, l, operands, dx);
         return;
     }
-    sums = invar_program_room(b->program, INVAR_DTYPE_F32, 2 * rows, dx->shape[1]);
+    sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, 2 * rows, dx->shape[1]);
     part = invar_tensor_rows(&sums, rows, rows);
     product_back(b, narrow, du, &part);
     part = invar_tensor_rows(&sums, 0, rows);
@@ -253,29 +255,30 @@ static void adapted_product_back(invar_builder *b, const invar_linears *l,
     invar_adapter_fold(b, dx, &sums, &none);
 }
 
-static void input_gradient(invar_builder *b, const invar_linears *l, const invar_tensor *operands,
-                           const invar_linears *narrow, const invar_tensor *du)
+static void input_gradient(invar_builder *b, const invar_linear_group *l,
+                           const invar_tensor *operands, const invar_linear_group *narrow,
+                           const invar_tensor *du)
 {
-    invar_tensor dx = invar_gradient_room(b, &l->x);
+    invar_tensor dx = invar_build_grad_buffer(b, &l->x);
 
     adapted_product_back(b, l, operands, narrow, du, &dx);
-    invar_gradient_show(b, &l->x, &dx, l->name[0], false);
-    invar_gradient_give(b, &l->x, &dx);
+    invar_build_grad_point(b, &l->x, &dx, l->name[0], false);
+    invar_build_grad_add(b, &l->x, &dx);
 }
 
-void invar_linears_back(invar_builder *b, const invar_linears *l, const invar_tensor *d,
-                        const invar_tensor *codes)
+void invar_linear_group_back(invar_builder *b, const invar_linear_group *l, const invar_tensor *d,
+                             const invar_tensor *codes)
 {
-    invar_tensor operands[INVAR_MOST_OUTPUTS], du[INVAR_MOST_OUTPUTS], x;
-    invar_linears narrow;
+    invar_tensor operands[INVAR_MAX_OUTPUTS], du[INVAR_MAX_OUTPUTS], x;
+    invar_linear_group narrow;
 
     for (int32_t i = 0; i < l->count; i++) {
         operands[i] = d[i];
         if (codes && invar_tensor_present(&codes[i]))
             operands[i] = codes[i];
-        else if (invar_linear_quantises(&l->w[i]))
+        else if (invar_linear_quantizes(&l->w[i]))
             operands[i] =
-                invar_linear_quantise(b, &d[i], &l->w[i], l->of_experts ? NULL : l->name[i], true);
+                invar_linear_quantize(b, &d[i], &l->w[i], l->of_experts ? NULL : l->name[i], true);
     }
     x = summed_rows(b, l);
     if (l->of_experts)

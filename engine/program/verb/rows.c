@@ -16,13 +16,13 @@ typedef struct embedding {
 static void embed_back(invar_builder *b, const void *noted)
 {
     const embedding *e = noted;
-    invar_tensor d = invar_gradient_take(b, &e->y), all;
+    invar_tensor d = invar_build_grad_in(b, &e->y), all;
 
     if (!invar_tensor_present(&e->dtable)) // frozen
         return;
     all = invar_build_all_rows(b, &d);
     INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
-                 .dout = invar_context_gather(b, &all), .ids = e->ids, .units = b->all_units);
+                 .dout = invar_cp_gather(b, &all), .ids = e->ids, .units = b->all_units);
 }
 
 /* What each rank has found for this rank's rows, from what this one has found for all. */
@@ -30,10 +30,10 @@ static invar_tensor exchange_found(invar_builder *b, const invar_tensor *found)
 {
     invar_tensor got = invar_build_stream_room(b, b->storage, b->tensors, found->shape[1]);
 
-    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_EXCHANGE,
-                                                 .whole = got,
-                                                 .own = *found,
-                                                 .start = b->stream->row});
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
+                                                            .whole = got,
+                                                            .own = *found,
+                                                            .start = b->stream->row});
     return got;
 }
 
@@ -44,7 +44,7 @@ static invar_tensor exchange_found(invar_builder *b, const invar_tensor *found)
 static void embed_divided(invar_builder *b, embedding *e, const invar_weight *table)
 {
     int64_t cols = table->w.shape[1], parts = b->stream ? 1 : b->tensors;
-    invar_tensor found = invar_program_room(b->program, b->storage, parts * b->rows, cols);
+    invar_tensor found = invar_op_graph_tensor(b->program, b->storage, parts * b->rows, cols);
     invar_tensor own = invar_tensor_rows(&found, b->stream ? 0 : b->tensor * b->rows, b->rows);
 
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
@@ -52,8 +52,9 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
     if (b->stream)
         found = exchange_found(b, &found);
     else
-        invar_program_move(b->program,
-                           &(invar_move){.kind = INVAR_MOVE_PARTS, .whole = found, .own = own});
+        invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                                .whole = found,
+                                                                .own = own});
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
                  .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, e->y.shape[0]));
     if (!invar_tensor_present(&e->dtable)) // frozen
@@ -63,7 +64,7 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
         e->ids = invar_build_array(b, INVAR_GIVEN_OWN_D_IDS, INVAR_DTYPE_I32, b->all_rows);
 }
 
-invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_weight *table)
+invar_tensor invar_graph_embed(invar_builder *b, const char *name, const invar_weight *table)
 {
     embedding e = {invar_build_stream_room(b, b->storage, 1, table->w.shape[1]), table->dw,
                    b->all_ids};
@@ -73,7 +74,7 @@ invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_we
     else
         INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y,
                      .table = table->w, .ids = b->ids);
-    invar_build_note(b, embed_back, &e, sizeof e);
+    invar_build_record_backward(b, embed_back, &e, sizeof e);
     return invar_build_stream(b, name, e.y);
 }
 
@@ -88,16 +89,16 @@ typedef struct norm {
 /* The sums of this rank's blocks of the stream become those of all tensor-parallel ranks'. */
 static invar_tensor stream_blocks(invar_builder *b, const invar_tensor *own)
 {
-    int64_t blocks = invar_token_blocks_of(&b->units, b->rows);
+    int64_t blocks = invar_token_blocks_max(&b->units, b->rows);
     invar_tensor all;
 
     if (!b->stream)
         return *own;
-    all = invar_program_room(b->program, INVAR_DTYPE_F32, blocks, own->shape[1]);
-    invar_program_move(b->program, &(invar_move){.kind = INVAR_MOVE_SHARES,
-                                                 .whole = all,
-                                                 .own = *own,
-                                                 .start = b->stream->block});
+    all = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, own->shape[1]);
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                                            .whole = all,
+                                                            .own = *own,
+                                                            .start = b->stream->block});
     return all;
 }
 
@@ -108,16 +109,17 @@ static invar_tensor stream_blocks(invar_builder *b, const invar_tensor *own)
 static void divided_norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *whole)
 {
     invar_rmsnorm_bwd_args args = *whole;
-    int64_t all = invar_token_blocks_of(&b->all_units, b->all_rows);
-    invar_tensor room = invar_program_room(b->program, INVAR_DTYPE_F32, all, n->x.shape[1]), sums;
+    int64_t all = invar_token_blocks_max(&b->all_units, b->all_rows);
+    invar_tensor room = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, all, n->x.shape[1]),
+                 sums;
 
     args.dweight = (invar_tensor){0};
     args.units = b->stream ? b->stream_units : b->units;
     args.block_sums =
-        invar_tensor_rows(&room, 0, invar_token_blocks_of(&args.units, args.x.shape[0]));
-    invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+        invar_tensor_rows(&room, 0, invar_token_blocks_max(&args.units, args.x.shape[0]));
+    invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
     sums = stream_blocks(b, &args.block_sums);
-    invar_context_fold(b, &n->weight.dw, &sums);
+    invar_cp_fold(b, &n->weight.dw, &sums);
 }
 
 static void norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *args)
@@ -127,14 +129,15 @@ static void norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_a
     if (!frozen && (b->stream || b->context))
         divided_norm_call(b, n, args);
     else
-        invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, args, b->layer);
+        invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, args, b->layer);
 }
 
 /* Adds to the gradient of the residual, if there is one, in the same call. */
 static void norm_back(invar_builder *b, const void *noted)
 {
     const norm *n = noted;
-    invar_tensor dy = invar_gradient_take(b, &n->y), residual = invar_build_of(b, &n->x)->d, dx;
+    invar_tensor dy = invar_build_grad_in(b, &n->y), residual = invar_build_value_info(b, &n->x)->d,
+                 dx;
     invar_rmsnorm_bwd_args args = {.dweight = n->weight.dw,
                                    .dy = invar_build_heads(&dy, 1),
                                    .x = invar_build_heads(&n->x, 1),
@@ -143,25 +146,26 @@ static void norm_back(invar_builder *b, const void *noted)
                                    .eps = b->norm_eps};
 
     if (!invar_tensor_present(&residual)) {
-        dx = invar_gradient_room(b, &n->x);
+        dx = invar_build_grad_buffer(b, &n->x);
         args.dx = invar_build_heads(&dx, 1);
         norm_call(b, n, &args);
-        invar_gradient_show(b, &n->x, &dx, n->name, false);
-        invar_gradient_give(b, &n->x, &dx);
+        invar_build_grad_point(b, &n->x, &dx, n->name, false);
+        invar_build_grad_add(b, &n->x, &dx);
         return;
     }
     // in place, unless the same rows are still to be read as another value's gradient
-    dx = invar_build_of(b, &residual)->held > 1 ? invar_gradient_room(b, &n->x) : residual;
+    dx = invar_build_value_info(b, &residual)->held > 1 ? invar_build_grad_buffer(b, &n->x)
+                                                        : residual;
     args.dx = invar_build_heads(&dx, 1);
     args.residual = invar_build_heads(&residual, 1);
     norm_call(b, n, &args);
-    invar_gradient_show(b, &n->x, &dx, n->name, true);
+    invar_build_grad_point(b, &n->x, &dx, n->name, true);
     invar_gradient_set(b, &n->x, &dx);
 }
 
 /* Where ranks divide the stream, each norms its own rows, and all rows are what products take. */
-invar_tensor invar_verb_norm(invar_builder *b, const char *name, invar_tensor x,
-                             const invar_weight *weight)
+invar_tensor invar_graph_norm(invar_builder *b, const char *name, invar_tensor x,
+                              const invar_weight *weight)
 {
     invar_tensor own = invar_build_stream_room(b, b->storage, 1, x.shape[1]);
     norm n = {name, own, x, *weight};
@@ -170,11 +174,11 @@ invar_tensor invar_verb_norm(invar_builder *b, const char *name, invar_tensor x,
                  .x = invar_build_heads(&x, 1), .weight = weight->w, .eps = b->norm_eps);
     if (b->stream) {
         n.y = invar_build_all_rows(b, &own);
-        invar_build_of(b, &n.y)->own = own;
-        invar_build_of(b, &n.y)->stays = b->quiet; // its backward comes next
+        invar_build_value_info(b, &n.y)->own = own;
+        invar_build_value_info(b, &n.y)->stays = b->quiet; // its backward comes next
     }
     invar_build_reads(b, &x);
-    invar_build_note(b, norm_back, &n, sizeof n);
+    invar_build_record_backward(b, norm_back, &n, sizeof n);
     return invar_build_result(b, name, n.y);
 }
 
@@ -187,20 +191,20 @@ typedef struct addition {
 static void add_back(invar_builder *b, const void *noted)
 {
     const addition *a = noted;
-    invar_tensor d = invar_gradient_take(b, &a->y);
+    invar_tensor d = invar_build_grad_in(b, &a->y);
 
-    invar_gradient_give(b, &a->residual, &d);
+    invar_build_grad_add(b, &a->residual, &d);
     d = invar_build_all_rows(b, &d);
-    invar_gradient_give(b, &a->x, &d);
+    invar_build_grad_add(b, &a->x, &d);
 }
 
-invar_tensor invar_verb_add(invar_builder *b, const char *name, invar_tensor residual,
-                            invar_tensor x)
+invar_tensor invar_graph_add(invar_builder *b, const char *name, invar_tensor residual,
+                             invar_tensor x)
 {
     addition a = {invar_build_stream_room(b, b->storage, 1, x.shape[1]), residual, x};
 
     INVAR_APPEND(b->program, b->layer, ADD, add, .out = a.y, .a = residual,
                  .b = invar_build_own_rows(b, &x));
-    invar_build_note(b, add_back, &a, sizeof a);
+    invar_build_record_backward(b, add_back, &a, sizeof a);
     return invar_build_stream(b, name, a.y);
 }

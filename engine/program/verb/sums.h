@@ -17,28 +17,29 @@
 extern "C" {
 #endif
 
-typedef struct invar_sums {
+typedef struct invar_tp_reduce {
     invar_tensor sums; /* f32: of this rank, or room for those of all */
     int64_t rows;      /* of one */
     int32_t parts;     /* of this rank */
     int32_t all, first;
     bool shared;
     bool stream; /* the result has this rank's rows of the stream */
-} invar_sums;
+} invar_tp_reduce;
 
 /* Of sums over `rows` rows, for the result y, which may have this rank's alone. */
-invar_sums invar_sums_divide(invar_builder *b, int64_t rows, const invar_tensor *y, int32_t parts);
+invar_tp_reduce invar_tp_reduce_divide(invar_builder *b, int64_t rows, const invar_tensor *y,
+                                       int32_t parts);
 
 /* Where this rank's part number i goes. */
-invar_tensor invar_sums_room(const invar_sums *sums, int32_t i);
+invar_tensor invar_tp_reduce_room(const invar_tp_reduce *sums, int32_t i);
 
 /* y = what all parts make, with a residual unless NULL; behind the call of this rank's last. */
-void invar_sums_unite(invar_builder *b, const invar_sums *sums, const invar_tensor *y,
-                      const invar_tensor *residual);
+void invar_tp_reduce_unite(invar_builder *b, const invar_tp_reduce *sums, const invar_tensor *y,
+                           const invar_tensor *residual);
 
-/* The columns, where the part is not all of them: a quantised tensor cannot be cut so. */
-invar_tensor invar_sums_columns(const invar_tensor *t, const invar_sum_part *part);
-invar_tensor invar_sums_rows(const invar_tensor *t, const invar_sum_part *part);
+/* The columns, where the part is not all of them: a quantized tensor cannot be cut so. */
+invar_tensor invar_tp_reduce_columns(const invar_tensor *t, const invar_sum_part *part);
+invar_tensor invar_tp_reduce_rows(const invar_tensor *t, const invar_sum_part *part);
 
 #ifdef __cplusplus
 }

@@ -17,22 +17,23 @@
 
 #include "base/invar_banned.h"
 
-struct invar_draft {
+struct invar_draft_model {
     invar_rollout *own; /* passes, graphs and cache of the model */
     /* Of the runs of a feed: */
-    const invar_feed *first; /* of the large model */
-    invar_feed feed;
-    invar_cache view; /* own keys and values, the large one's free pages */
+    const invar_model_runner *first; /* of the large model */
+    invar_model_runner feed;
+    invar_kv_cache view; /* own keys and values, the large one's free pages */
     invar_sampler sampler;
-    invar_turn *turns;
+    invar_seq_slice *turns;
     invar_draw *draws;
 };
 
-invar_status invar_draft_new(invar_draft **out, const invar_model *model, const invar_device *dev,
-                             const invar_rollout_limits *limits)
+invar_status invar_draft_model_new(invar_draft_model **out, const invar_model *model,
+                                   const invar_device *dev,
+                                   const invar_rollout_exec_options *limits)
 {
-    const invar_rollout_limits plain = {.no_graphs = limits->no_graphs};
-    invar_draft *d = NULL;
+    const invar_rollout_exec_options plain = {.no_graphs = limits->no_graphs};
+    invar_draft_model *d = NULL;
     invar_status status;
 
     INVAR_CHECK(model->part.stages == 1);
@@ -47,7 +48,7 @@ invar_status invar_draft_new(invar_draft **out, const invar_model *model, const 
     return INVAR_OK;
 }
 
-void invar_draft_free(invar_draft *d)
+void invar_draft_model_free(invar_draft_model *d)
 {
     if (!d)
         return;
@@ -55,37 +56,37 @@ void invar_draft_free(invar_draft *d)
     invar_free(d);
 }
 
-int64_t invar_draft_cache_bytes(const invar_draft *d)
+int64_t invar_draft_model_cache_bytes(const invar_draft_model *d)
 {
-    const invar_cache *cache = d->own->cache;
+    const invar_kv_cache *cache = d->own->cache;
 
-    return cache ? invar_cache_page_bytes(&cache->shape) * cache->shape.pages : 0;
+    return cache ? invar_kv_cache_page_bytes(&cache->shape) * cache->shape.pages : 0;
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 /* Pages like those of a cache; rows of two positions a sequence. */
-static void be_like(invar_draft *d, const invar_rollout_limits *settled)
+static void be_like(invar_draft_model *d, const invar_rollout_exec_options *settled)
 {
     d->own->limits = *settled;
     d->own->limits.speculation =
         (invar_speculation){INVAR_SPECULATIVE_ALGORITHM_NGRAM, 1, {1, 1}, NULL};
 }
 
-static invar_status make_cache(invar_draft *d, invar_cache *large)
+static invar_status make_cache(invar_draft_model *d, invar_kv_cache *large)
 {
-    invar_rollout_limits limits = d->own->limits;
+    invar_rollout_exec_options limits = d->own->limits;
 
     limits.page_size = large->shape.page_size;
     limits.pages = large->shape.pages;
     be_like(d, &limits);
-    INVAR_TRY(invar_feed_settle(&limits, d->own, 1, 1));
+    INVAR_TRY(invar_model_runner_settle(&limits, d->own, 1, 1));
     large->twin = d->own->cache;
     return INVAR_OK;
 }
 
-invar_status invar_draft_begin(invar_draft *d, const invar_sampling *sampling,
-                               const invar_feed *first)
+invar_status invar_draft_model_begin(invar_draft_model *d, const invar_sampling_params *sampling,
+                                     const invar_model_runner *first)
 {
     size_t sequences = (size_t)first->schedule.concurrency;
 
@@ -95,12 +96,12 @@ invar_status invar_draft_begin(invar_draft *d, const invar_sampling *sampling,
     INVAR_TRY(invar_sampler_init(&d->sampler, &d->own->caller, sampling));
     INVAR_TRY(invar_alloc((void **)&d->turns, sequences, sizeof *d->turns, "turns of a draft"));
     INVAR_TRY(invar_alloc((void **)&d->draws, sequences, sizeof *d->draws, "draws of a draft"));
-    return invar_feed_init_beside(&d->feed, d->own, first, &d->view);
+    return invar_model_runner_init_beside(&d->feed, d->own, first, &d->view);
 }
 
-void invar_draft_end(invar_draft *d)
+void invar_draft_model_end(invar_draft_model *d)
 {
-    invar_feed_release(&d->feed);
+    invar_model_runner_release(&d->feed);
     invar_sampler_release(&d->sampler);
     invar_free(d->turns);
     invar_free(d->draws);
@@ -109,9 +110,9 @@ void invar_draft_end(invar_draft *d)
 }
 
 /* A pass over the first `count` turns, with draws from the last row of each or with none. */
-static invar_status pass(invar_draft *d, int64_t count, bool draws)
+static invar_status pass(invar_draft_model *d, int64_t count, bool draws)
 {
-    invar_feed *feed = &d->feed;
+    invar_model_runner *feed = &d->feed;
     invar_status status;
 
     d->view = *d->own->cache;
@@ -121,7 +122,7 @@ static invar_status pass(invar_draft *d, int64_t count, bool draws)
     feed->schedule.n_jobs = d->first->schedule.n_jobs;
     feed->turns = d->turns;
     feed->n_turns = count;
-    status = invar_feed_pass(feed);
+    status = invar_model_runner_pass(feed);
     for (int64_t i = 0; i < feed->sequences; i++) {
         if (i >= count)
             d->draws[i] = (invar_draw){.sampling = d->draws[0].sampling, .filler = true};
@@ -130,36 +131,37 @@ static invar_status pass(invar_draft *d, int64_t count, bool draws)
     if (status == INVAR_OK && draws)
         status = invar_sampler_draw(&d->sampler, d->own->pass, d->draws, feed->sequences);
     if (status == INVAR_OK && d->own->tape)
-        status = invar_tape_flush(d->own->tape);
-    invar_feed_listened(feed);
+        status = invar_cuda_graph_cache_flush(d->own->tape);
+    invar_model_runner_end_capture(feed);
     return status;
 }
 
 /* The last two rows of `behind`, or the last one, if that before it is in a page of others. */
-static invar_turn newest(const invar_draft *d, int64_t job, int64_t behind)
+static invar_seq_slice newest(const invar_draft_model *d, int64_t job, int64_t behind)
 {
     int64_t shared = d->first->schedule.jobs[job].n_shared * d->view.shape.page_size;
     int64_t rows = behind - 2 < shared ? 1 : 2;
 
-    return (invar_turn){job, behind - rows, rows};
+    return (invar_seq_slice){job, behind - rows, rows};
 }
 
 /* The turn and the draw of the next guess of a sample. */
-static void plan(invar_draft *d, int64_t i, const invar_guess *g, int64_t owner)
+static void plan(invar_draft_model *d, int64_t i, const invar_draft_request *g, int64_t owner)
 {
     const invar_rl_sample *s = g->sample;
     int64_t behind = s->n_tokens + g->count;
 
-    d->turns[i] = g->count == 0 ? newest(d, g->job, behind) : (invar_turn){g->job, behind - 1, 1};
+    d->turns[i] =
+        g->count == 0 ? newest(d, g->job, behind) : (invar_seq_slice){g->job, behind - 1, 1};
     d->draws[i] = (invar_draw){.at = {(uint32_t)behind, s->draw, s->rollout},
                                .sampling = d->sampler.sampling ? NULL : g->sampling,
                                .no_end = behind - s->prompt_tokens < g->sampling->min_response,
                                .owner = owner};
 }
 
-invar_status invar_draft_make(void *self, invar_guess *guesses, int64_t count)
+invar_status invar_draft_model_make(void *self, invar_draft_request *guesses, int64_t count)
 {
-    invar_draft *d = self;
+    invar_draft_model *d = self;
     int64_t n = 1;
 
     // one token more for all that have all before it
@@ -171,7 +173,7 @@ invar_status invar_draft_make(void *self, invar_guess *guesses, int64_t count)
         if (n > 0)
             INVAR_TRY(pass(d, n, true));
         for (int64_t i = 0; i < n; i++) {
-            invar_guess *g = &guesses[d->draws[i].owner];
+            invar_draft_request *g = &guesses[d->draws[i].owner];
             if (isfinite(d->draws[i].logp))
                 g->tokens[g->count++] = d->draws[i].token;
         }
@@ -179,12 +181,12 @@ invar_status invar_draft_make(void *self, invar_guess *guesses, int64_t count)
     return INVAR_OK;
 }
 
-invar_status invar_draft_read(invar_draft *d)
+invar_status invar_draft_model_read(invar_draft_model *d)
 {
     int64_t n = 0;
 
     for (int64_t i = 0; i < d->first->n_turns; i++) {
-        invar_turn turn = d->first->turns[i];
+        invar_seq_slice turn = d->first->turns[i];
         bool known = turn.first < d->first->schedule.jobs[turn.job].prefill;
 
         if (!known && turn.count > 1)
@@ -194,9 +196,11 @@ invar_status invar_draft_read(invar_draft *d)
     return n > 0 ? pass(d, n, false) : INVAR_OK;
 }
 
-invar_status invar_draft_rehearse(invar_draft *d, const invar_rollout_limits *settled,
-                                  const invar_sampling *sampling, const invar_rollout_most *most)
+invar_status invar_draft_model_rehearse(invar_draft_model *d,
+                                        const invar_rollout_exec_options *settled,
+                                        const invar_sampling_params *sampling,
+                                        const invar_rollout_max_shape *most)
 {
     be_like(d, settled);
-    return invar_rollout_rehearse(d->own, sampling, most);
+    return invar_rollout_dry_run(d->own, sampling, most);
 }

@@ -20,31 +20,35 @@ extern "C" {
 #endif
 
 /* The model is borrowed: whole, and with the vocabulary of the large one. */
-invar_status invar_draft_new(invar_draft **out, const invar_model *model, const invar_device *dev,
-                             const invar_rollout_limits *limits) INVAR_MUST_USE;
-void invar_draft_free(invar_draft *draft);
+invar_status invar_draft_model_new(invar_draft_model **out, const invar_model *model,
+                                   const invar_device *dev,
+                                   const invar_rollout_exec_options *limits) INVAR_MUST_USE;
+void invar_draft_model_free(invar_draft_model *draft);
 
 /*
  * For the runs of a feed, whose cache has it as its twin from now on; sampling and feed are
  * borrowed until the end. `sampling` NULL: every sample has its own. Ended also after a failure.
  */
-invar_status invar_draft_begin(invar_draft *draft, const invar_sampling *sampling,
-                               const invar_feed *feed) INVAR_MUST_USE;
-void invar_draft_end(invar_draft *draft);
+invar_status invar_draft_model_begin(invar_draft_model *draft,
+                                     const invar_sampling_params *sampling,
+                                     const invar_model_runner *feed) INVAR_MUST_USE;
+void invar_draft_model_end(invar_draft_model *draft);
 
 /* A guesser's (guess.h), after the turns of a pass are known. */
-invar_status invar_draft_make(void *self, invar_guess *guesses, int64_t count) INVAR_MUST_USE;
+invar_status invar_draft_model_make(void *self, invar_draft_request *guesses,
+                                    int64_t count) INVAR_MUST_USE;
 
 /* After a pass of the large model: rows of it that nothing was guessed behind. */
-invar_status invar_draft_read(invar_draft *draft) INVAR_MUST_USE;
+invar_status invar_draft_model_read(invar_draft_model *draft) INVAR_MUST_USE;
 
-/* As invar_rollout_rehearse, of a rollout with such limits. */
-invar_status invar_draft_rehearse(invar_draft *draft, const invar_rollout_limits *settled,
-                                  const invar_sampling *sampling,
-                                  const invar_rollout_most *most) INVAR_MUST_USE;
+/* As invar_rollout_dry_run, of a rollout with such limits. */
+invar_status invar_draft_model_rehearse(invar_draft_model *draft,
+                                        const invar_rollout_exec_options *settled,
+                                        const invar_sampling_params *sampling,
+                                        const invar_rollout_max_shape *most) INVAR_MUST_USE;
 
 /* Bytes of its keys and values. */
-int64_t invar_draft_cache_bytes(const invar_draft *draft);
+int64_t invar_draft_model_cache_bytes(const invar_draft_model *draft);
 
 #ifdef __cplusplus
 }

@@ -22,23 +22,24 @@ extern "C" {
 #endif
 
 /* What is asked for: the tokens behind those that a sample has. */
-typedef struct invar_guess {
+typedef struct invar_draft_request {
     const invar_rl_sample *sample;
-    const struct invar_sampling *sampling; /* of it */
-    struct invar_ngram *seen;              /* where to look up; NULL: somebody else guesses */
-    int64_t job;                           /* of the schedule */
-    int64_t most;                          /* tokens wanted; 0: none */
-    int32_t *tokens; /* (most) to be written; they lie behind the sample's own */
-    int64_t count;   /* written */
-} invar_guess;
+    const struct invar_sampling_params *sampling; /* of it */
+    struct invar_ngram_proposer *seen; /* where to look up; NULL: somebody else guesses */
+    int64_t job;                       /* of the schedule */
+    int64_t most;                      /* tokens wanted; 0: none */
+    int32_t *tokens;                   /* (most) to be written; they lie behind the sample's own */
+    int64_t count;                     /* written */
+} invar_draft_request;
 
 /* Who makes them. */
-typedef struct invar_guesser {
-    invar_status (*make)(void *self, invar_guess *guesses, int64_t count); /* NULL: nobody */
+typedef struct invar_draft_proposer {
+    invar_status (*make)(void *self, invar_draft_request *guesses,
+                         int64_t count); /* NULL: nobody */
     void *self;
-} invar_guesser;
+} invar_draft_proposer;
 
-static inline bool invar_guess_holds(int32_t guess, int32_t token)
+static inline bool invar_draft_accepted(int32_t guess, int32_t token)
 {
     return guess == token;
 }

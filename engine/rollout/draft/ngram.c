@@ -22,10 +22,10 @@ typedef struct place {
     int32_t before; /* the next older place of the chain; -1: none */
 } place;
 
-struct invar_ngram {
+struct invar_ngram_proposer {
     const invar_rl_sample *samples;
     int64_t users; /* samples that have not left */
-    invar_ngram_window window;
+    invar_ngram_proposer_window window;
     int64_t *learned; /* (count) tokens of each sample that are places, or lie before the first */
     place *places;    /* (n_places) */
     int64_t n_places, room;
@@ -33,7 +33,7 @@ struct invar_ngram {
     int bits;
 };
 
-static void release(invar_ngram *g)
+static void release(invar_ngram_proposer *g)
 {
     invar_free(g->learned);
     invar_free(g->places);
@@ -41,7 +41,7 @@ static void release(invar_ngram *g)
     invar_free(g);
 }
 
-static invar_status fill(invar_ngram *g, int64_t count)
+static invar_status fill(invar_ngram_proposer *g, int64_t count)
 {
     size_t chains = (size_t)1 << g->bits;
 
@@ -59,10 +59,10 @@ static invar_status fill(invar_ngram *g, int64_t count)
     return INVAR_OK;
 }
 
-invar_status invar_ngram_new(invar_ngram **out, const invar_rl_sample *samples, int64_t count,
-                             const invar_ngram_window *window)
+invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl_sample *samples,
+                                      int64_t count, const invar_ngram_proposer_window *window)
 {
-    invar_ngram *g = NULL;
+    invar_ngram_proposer *g = NULL;
     invar_status status;
 
     INVAR_CHECK(window->least >= 1 && window->most >= window->least && count <= INT32_MAX);
@@ -82,14 +82,14 @@ invar_status invar_ngram_new(invar_ngram **out, const invar_rl_sample *samples, 
     return INVAR_OK;
 }
 
-void invar_ngram_leave(invar_ngram *g)
+void invar_ngram_proposer_leave(invar_ngram_proposer *g)
 {
     if (g && --g->users == 0)
         release(g);
 }
 
 /* The chain of the tokens of a sample that end at `at`. */
-static int32_t *chain_of(const invar_ngram *g, const invar_rl_sample *s, int64_t at)
+static int32_t *chain_of(const invar_ngram_proposer *g, const invar_rl_sample *s, int64_t at)
 {
     uint64_t hash = (uint64_t)s->group;
 
@@ -98,7 +98,7 @@ static int32_t *chain_of(const invar_ngram *g, const invar_rl_sample *s, int64_t
     return &g->newest[hash >> (64 - g->bits)];
 }
 
-static invar_status make_room(invar_ngram *g)
+static invar_status make_room(invar_ngram_proposer *g)
 {
     int64_t room = g->room ? 2 * g->room : 1024;
     place *larger = NULL;
@@ -113,7 +113,7 @@ static invar_status make_room(invar_ngram *g)
 }
 
 /* All tokens of a sample but the last one, which nothing follows yet. */
-static invar_status learn(invar_ngram *g, int64_t sample)
+static invar_status learn(invar_ngram_proposer *g, int64_t sample)
 {
     const invar_rl_sample *s = &g->samples[sample];
 
@@ -132,7 +132,7 @@ static invar_status learn(invar_ngram *g, int64_t sample)
 }
 
 /* Tokens that agree, backwards from two places. */
-static int64_t agreement(const invar_ngram *g, const invar_rl_sample *a, int64_t at,
+static int64_t agreement(const invar_ngram_proposer *g, const invar_rl_sample *a, int64_t at,
                          const invar_rl_sample *b, int64_t place_at)
 {
     int64_t n = 0;
@@ -144,7 +144,7 @@ static int64_t agreement(const invar_ngram *g, const invar_rl_sample *a, int64_t
 }
 
 /* The best place for what follows the last token of a sample; NULL: there is none. */
-static const place *look_up(const invar_ngram *g, const invar_rl_sample *s)
+static const place *look_up(const invar_ngram_proposer *g, const invar_rl_sample *s)
 {
     int64_t last = s->n_tokens - 1, best = g->window.least - 1;
     const place *found = NULL;
@@ -167,12 +167,12 @@ static const place *look_up(const invar_ngram *g, const invar_rl_sample *s)
     return found;
 }
 
-invar_status invar_ngram_make(void *self, invar_guess *guesses, int64_t count)
+invar_status invar_ngram_proposer_make(void *self, invar_draft_request *guesses, int64_t count)
 {
     (void)self;
     for (int64_t i = 0; i < count; i++) {
         const invar_rl_sample *s = guesses[i].sample, *from;
-        invar_ngram *g = guesses[i].seen;
+        invar_ngram_proposer *g = guesses[i].seen;
         const place *found;
 
         INVAR_TRY(learn(g, s - g->samples));

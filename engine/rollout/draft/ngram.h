@@ -20,25 +20,27 @@ extern "C" {
 #endif
 
 /* How many of the last tokens must have occurred before, and how many are compared at most. */
-typedef struct invar_ngram_window {
+typedef struct invar_ngram_proposer_window {
     int64_t least; /* 1 or more */
     int64_t most;  /* least or more */
-} invar_ngram_window;
+} invar_ngram_proposer_window;
 
-typedef struct invar_ngram invar_ngram;
+typedef struct invar_ngram_proposer invar_ngram_proposer;
 
 /*
  * The samples are borrowed; groups are neighbours. They may grow, but lie where they are. It goes
  * with the last of them that leaves.
  */
-invar_status invar_ngram_new(invar_ngram **out, const invar_rl_sample *samples, int64_t count,
-                             const invar_ngram_window *window) INVAR_MUST_USE;
+invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl_sample *samples,
+                                      int64_t count,
+                                      const invar_ngram_proposer_window *window) INVAR_MUST_USE;
 
 /* One of the samples needs no more guesses. `ngram` may be NULL. */
-void invar_ngram_leave(invar_ngram *ngram);
+void invar_ngram_proposer_leave(invar_ngram_proposer *ngram);
 
 /* A guesser's (guess.h): each guess has its look-up, and `self` is nothing. */
-invar_status invar_ngram_make(void *self, invar_guess *guesses, int64_t count) INVAR_MUST_USE;
+invar_status invar_ngram_proposer_make(void *self, invar_draft_request *guesses,
+                                       int64_t count) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

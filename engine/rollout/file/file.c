@@ -85,7 +85,7 @@ static void put_string(invar_json_text *text, const char *key, const char *value
     invar_json_text_string(text, value ? value : "", value ? strlen(value) : 0);
 }
 
-static void put_sampling(invar_json_text *text, const invar_sampling *s)
+static void put_sampling(invar_json_text *text, const invar_sampling_params *s)
 {
     invar_json_text_key(text, "sampling");
     invar_json_text_open(text, '{');
@@ -276,7 +276,7 @@ static invar_status put_all(output *out, const invar_rollout_header *header,
     return put_line(out);
 }
 
-invar_status invar_rollout_data_format(char **out, size_t *bytes_out,
+invar_status invar_rollout_file_format(char **out, size_t *bytes_out,
                                        const invar_rollout_header *header,
                                        const invar_rl_sample *samples, int64_t count)
 {
@@ -301,7 +301,7 @@ static invar_status make_folder(const char *path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "the path of a rollout file is too long");
     memcpy(folder, path, (size_t)(slash - path));
     folder[slash - path] = '\0';
-    return invar_folder_make(folder);
+    return invar_held_folder_make(folder);
 }
 
 invar_status invar_rollout_file_check(const char *pattern, int64_t count)
@@ -311,7 +311,7 @@ invar_status invar_rollout_file_check(const char *pattern, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, i));
         INVAR_TRY(invar_path_check_output(path, MARK, 0));
-        INVAR_TRY(invar_path_check_way(path));
+        INVAR_TRY(invar_path_check_creatable(path));
     }
     return INVAR_OK;
 }

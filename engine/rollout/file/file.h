@@ -45,7 +45,7 @@ typedef struct invar_rollout_header {
     int64_t n_samples_per_prompt;
     bool filters;     /* groups may be rejected or left over; the file then has `filtered` */
     int64_t filtered; /* groups that a filter rejected */
-    invar_sampling sampling;
+    invar_sampling_params sampling;
     invar_rollout_policy policy; /* dtype NULL writes a file of version 1 */
 } invar_rollout_header;
 
@@ -65,31 +65,31 @@ invar_status invar_rollout_file_write(const char *path, const invar_rollout_head
                                       const invar_rl_sample *samples, int64_t count) INVAR_MUST_USE;
 
 /* The bytes of such a file; the caller owns *out (invar_free). */
-invar_status invar_rollout_data_format(char **out, size_t *bytes_out,
+invar_status invar_rollout_file_format(char **out, size_t *bytes_out,
                                        const invar_rollout_header *header,
                                        const invar_rl_sample *samples,
                                        int64_t count) INVAR_MUST_USE;
 
 /* What a file holds, with the memory of all that header and samples borrow. Release. */
-typedef struct invar_rollout_data {
+typedef struct invar_rollout_file {
     invar_digest content; /* hash of all bytes */
     invar_rollout_header header;
     invar_rl_samples samples;
     void **memory; /* (n_memory) */
     int64_t n_memory, capacity;
-} invar_rollout_data;
+} invar_rollout_file;
 
 /* INVAR_E_NOTFOUND, INVAR_E_IO; INVAR_E_CORRUPT with file and line for everything else. */
-invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path) INVAR_MUST_USE;
+invar_status invar_rollout_file_read(invar_rollout_file *out, const char *path) INVAR_MUST_USE;
 
 /* Like invar_rollout_file_read, with the first sample alone; *samples_out is their number. */
-invar_status invar_rollout_file_head(invar_rollout_data *out, int64_t *samples_out,
+invar_status invar_rollout_file_head(invar_rollout_file *out, int64_t *samples_out,
                                      const char *path) INVAR_MUST_USE;
 
 /* What `read` does, from memory; `where` stands for the path in messages. */
-invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where, const char *text,
+invar_status invar_rollout_file_parse(invar_rollout_file *out, const char *where, const char *text,
                                       size_t bytes) INVAR_MUST_USE;
-void invar_rollout_data_release(invar_rollout_data *data);
+void invar_rollout_file_release(invar_rollout_file *data);
 
 #ifdef __cplusplus
 }

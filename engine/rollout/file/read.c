@@ -227,7 +227,7 @@ static invar_status take_routing(invar_rl_sample *s, line *l)
 
 /* ---- memory of what is borrowed -------------------------------------------------------------- */
 
-static invar_status hold(void **out, invar_rollout_data *data, size_t count, size_t size,
+static invar_status hold(void **out, invar_rollout_file *data, size_t count, size_t size,
                          const char *what)
 {
     if (data->n_memory == data->capacity) {
@@ -245,7 +245,7 @@ static invar_status hold(void **out, invar_rollout_data *data, size_t count, siz
     return INVAR_OK;
 }
 
-static invar_status hold_text(const char **out, invar_rollout_data *data, const char *text)
+static invar_status hold_text(const char **out, invar_rollout_file *data, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     void *copy = NULL;
@@ -256,7 +256,7 @@ static invar_status hold_text(const char **out, invar_rollout_data *data, const 
     return INVAR_OK;
 }
 
-static invar_status take_text(const char **out, invar_rollout_data *data, line *l, const char *key)
+static invar_status take_text(const char **out, invar_rollout_file *data, line *l, const char *key)
 {
     const char *text;
 
@@ -265,7 +265,7 @@ static invar_status take_text(const char **out, invar_rollout_data *data, line *
 }
 
 /* As the data set writes it: compact, with its keys in order. */
-static invar_status take_metadata(invar_rl_sample *s, invar_rollout_data *data, line *l)
+static invar_status take_metadata(invar_rl_sample *s, invar_rollout_file *data, line *l)
 {
     const json_t *value = json_object_get(l->object, "metadata");
     invar_status status;
@@ -297,7 +297,7 @@ static invar_status take_response(invar_rl_sample *s, line *l)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static invar_status take_stops(invar_sampling *s, invar_rollout_data *data, line *l)
+static invar_status take_stops(invar_sampling_params *s, invar_rollout_file *data, line *l)
 {
     const json_t *list;
     const char **stop;
@@ -328,7 +328,7 @@ static invar_status take_stops(invar_sampling *s, invar_rollout_data *data, line
     return INVAR_OK;
 }
 
-static invar_status take_sampling(invar_sampling *s, invar_rollout_data *data, line *header)
+static invar_status take_sampling(invar_sampling_params *s, invar_rollout_file *data, line *header)
 {
     line l = {.object = json_object_get(header->object, "sampling")};
     int64_t purpose, top_k;
@@ -351,14 +351,14 @@ static invar_status take_sampling(invar_sampling *s, invar_rollout_data *data, l
     return no_more(&l);
 }
 
-static invar_status take_policy(invar_rollout_policy *out, invar_rollout_data *data, line *l)
+static invar_status take_policy(invar_rollout_policy *out, invar_rollout_file *data, line *l)
 {
     INVAR_TRY(take_text(&out->dtype, data, l, "dtype"));
     INVAR_TRY(take_text(&out->numerics, data, l, "numerics"));
     return take_digest(&out->model, l, "model");
 }
 
-static invar_status take_header(invar_rollout_data *data, line *l)
+static invar_status take_header(invar_rollout_file *data, line *l)
 {
     invar_rollout_header *h = &data->header;
     const char *format;
@@ -442,7 +442,7 @@ static invar_status take_weights(invar_rl_sample *s, line *l)
     return take_int(&s->weights_first, l, "weights_first", 0, s->weights);
 }
 
-static invar_status take_sample(invar_rl_sample *s, invar_rollout_data *data, line *l)
+static invar_status take_sample(invar_rl_sample *s, invar_rollout_file *data, line *l)
 {
     INVAR_TRY(take_int(&s->index, l, "index", 0, INT64_MAX));
     INVAR_TRY(take_int(&s->group, l, "group", 0, INT64_MAX));
@@ -480,7 +480,7 @@ static invar_status check_order(const invar_rl_samples *samples, const line *l)
 }
 
 /* Line `number`, from 1: the header, then samples. */
-static invar_status take_line(invar_rollout_data *data, const char *where, int64_t number,
+static invar_status take_line(invar_rollout_file *data, const char *where, int64_t number,
                               const char *text, size_t bytes)
 {
     line l = {.members = 0};
@@ -540,7 +540,7 @@ static invar_status check_end(int64_t *samples_out, const char *where, const cha
 }
 
 /* The first `most` lines; `out` is zeroed. */
-static invar_status take_lines(invar_rollout_data *out, int64_t *samples_out, const char *where,
+static invar_status take_lines(invar_rollout_file *out, int64_t *samples_out, const char *where,
                                const char *text, size_t bytes, int64_t most)
 {
     size_t end = last_line(text, bytes), at = 0;
@@ -555,18 +555,18 @@ static invar_status take_lines(invar_rollout_data *out, int64_t *samples_out, co
         at += length + 1;
     }
     if (status != INVAR_OK)
-        invar_rollout_data_release(out);
+        invar_rollout_file_release(out);
     return status;
 }
 
-static invar_status read_lines(invar_rollout_data *out, int64_t *samples_out, const char *path,
+static invar_status read_lines(invar_rollout_file *out, int64_t *samples_out, const char *path,
                                int64_t most)
 {
     char *text, shown[INVAR_PATH_SHOWN_SIZE];
     invar_status status;
     size_t bytes;
 
-    *out = (invar_rollout_data){0};
+    *out = (invar_rollout_file){0};
     INVAR_TRY(invar_file_read(&text, &bytes, path, MOST_BYTES));
     invar_path_show(shown, path);
     status = take_lines(out, samples_out, shown, text, bytes, most);
@@ -574,29 +574,29 @@ static invar_status read_lines(invar_rollout_data *out, int64_t *samples_out, co
     return status;
 }
 
-invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where, const char *text,
+invar_status invar_rollout_file_parse(invar_rollout_file *out, const char *where, const char *text,
                                       size_t bytes)
 {
     int64_t samples;
 
-    *out = (invar_rollout_data){0};
+    *out = (invar_rollout_file){0};
     return take_lines(out, &samples, where, text, bytes, INT64_MAX);
 }
 
-invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path)
+invar_status invar_rollout_file_read(invar_rollout_file *out, const char *path)
 {
     int64_t samples;
 
     return read_lines(out, &samples, path, INT64_MAX);
 }
 
-invar_status invar_rollout_file_head(invar_rollout_data *out, int64_t *samples_out,
+invar_status invar_rollout_file_head(invar_rollout_file *out, int64_t *samples_out,
                                      const char *path)
 {
     return read_lines(out, samples_out, path, 2);
 }
 
-void invar_rollout_data_release(invar_rollout_data *data)
+void invar_rollout_file_release(invar_rollout_file *data)
 {
     invar_rl_samples_reset(&data->samples);
     for (int64_t i = 0; i < data->n_memory; i++)

@@ -15,48 +15,48 @@
 
 #include "base/invar_banned.h"
 
-static int64_t now_ms(const invar_loop *loop)
+static int64_t now_ms(const invar_train_loop *loop)
 {
     const invar_train_options *o = loop->options;
 
     return o->clock_ms ? o->clock_ms(o->payload) : invar_process_clock_ms();
 }
 
-static double minutes_of(const invar_loop *loop)
+static double minutes_of(const invar_train_loop *loop)
 {
     return invar_recipe_float(loop->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES);
 }
 
-static bool is_used(const invar_loop *loop)
+static bool is_used(const invar_train_loop *loop)
 {
     return minutes_of(loop) > 0.0 && loop->home.at.save[0] && !loop->options->replay;
 }
 
-void invar_loop_restart_clock(invar_loop *loop)
+void invar_train_loop_restart_clock(invar_train_loop *loop)
 {
-    if (is_used(loop) && invar_agree_leads(loop->world))
+    if (is_used(loop) && invar_ranks_is_leader(loop->world))
         loop->store.saved_ms = now_ms(loop);
 }
 
-invar_status invar_loop_plan_disk(invar_disk *out, const invar_loop *loop)
+invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop *loop)
 {
     const invar_disk_ask ask = {.session = &loop->session,
                                 .settings = &loop->set,
                                 .files = &loop->store.hf_files,
                                 .save = loop->home.at.save,
-                                .bare = invar_loop_rests(loop),
+                                .bare = invar_train_loop_rests(loop),
                                 .fresh = loop->options->fresh && !loop->home.folder.held};
 
     return invar_disk_plan(out, &ask);
 }
 
 /* The last checkpoint, and those of save-interval, go before those by time. */
-static invar_status check_room(const invar_loop *loop)
+static invar_status check_room(const invar_train_loop *loop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     invar_disk disk;
 
-    INVAR_TRY(invar_loop_plan_disk(&disk, loop));
+    INVAR_TRY(invar_train_loop_plan_disk(&disk, loop));
     if (invar_disk_has_room(&disk))
         return INVAR_OK;
     invar_path_show(shown, disk.save);
@@ -65,13 +65,13 @@ static invar_status check_room(const invar_loop *loop)
                       shown, disk.more);
 }
 
-bool invar_loop_may_copy(int64_t bytes, size_t memory)
+bool invar_train_loop_may_copy(int64_t bytes, size_t memory)
 {
     return (uint64_t)bytes <= memory / 2;
 }
 
 /* Decides whether to save now; only rank 0 calls it. */
-static invar_status decide_by_clock(bool *out, invar_loop *loop)
+static invar_status decide_by_clock(bool *out, invar_train_loop *loop)
 {
     invar_status status;
 
@@ -80,18 +80,18 @@ static invar_status decide_by_clock(bool *out, invar_loop *loop)
     status = check_room(loop);
     *out = status == INVAR_OK;
     if (!*out)
-        invar_loop_restart_clock(loop);
-    return invar_loop_forgive_save(loop, status);
+        invar_train_loop_restart_clock(loop);
+    return invar_train_loop_forgive_save(loop, status);
 }
 
-invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop)
+invar_status invar_train_loop_agree_by_time(bool *out, invar_train_loop *loop)
 {
     *out = false;
     if (!is_used(loop))
         return INVAR_OK;
-    if (invar_agree_leads(loop->world))
+    if (invar_ranks_is_leader(loop->world))
         INVAR_TRY(decide_by_clock(out, loop));
-    return invar_agree_share(loop->world, "save by time", 0, out, sizeof *out);
+    return invar_ranks_broadcast(loop->world, "save by time", 0, out, sizeof *out);
 }
 
 /*
@@ -99,7 +99,7 @@ invar_status invar_loop_agree_by_time(bool *out, invar_loop *loop)
  * fourth, the eighth of them. With a short interval each rollout may bring another one. The count
  * starts again after a checkpoint by time that succeeds.
  */
-static bool is_news(invar_store *store, const invar_error *why)
+static bool is_news(invar_run_checkpoints *store, const invar_error *why)
 {
     if (store->failed != why->status || store->native != why->native)
         store->failures = 0;
@@ -109,7 +109,7 @@ static bool is_news(invar_store *store, const invar_error *why)
     return (store->failures & (store->failures - 1)) == 0;
 }
 
-invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status)
+invar_status invar_train_loop_forgive_save(invar_train_loop *loop, invar_status status)
 {
     char message[sizeof((invar_error *)0)->message + 128];
     invar_error why;
@@ -123,7 +123,7 @@ invar_status invar_loop_forgive_save(invar_loop *loop, invar_status status)
     (void)snprintf(message, sizeof message,
                    "no checkpoint after %g minutes (save-interval-minutes): %s; the run continues",
                    minutes_of(loop), why.message);
-    invar_recorder_say(&loop->recorder, "warning: step %" PRId64 ": %s", loop->place.step - 1,
-                       message);
+    invar_recorder_print(&loop->recorder, "warning: step %" PRId64 ": %s", loop->place.step - 1,
+                         message);
     return invar_recorder_event(&loop->recorder, loop->place.step - 1, "warning", "save", message);
 }

@@ -28,7 +28,7 @@
 
 /* Models with shapes and no memory, and the tensors that a checkpoint has of them. */
 typedef struct shapes {
-    invar_stage stage;
+    invar_phase_arena stage;
     invar_model *actor, *critic;
     invar_checkpoint_tensor *tensors;
     int64_t count, most;
@@ -42,15 +42,15 @@ static void free_shapes(shapes *s)
     invar_free(s);
 }
 
-static invar_status make_models(shapes *s, const invar_session *session)
+static invar_status make_models(shapes *s, const invar_run_context *session)
 {
     invar_model_spec critic = session->spec;
 
-    invar_stage_init(&s->stage, &session->dev, 0);
+    invar_phase_arena_init(&s->stage, &session->dev, 0);
     s->stage.backend.memory.tight = false;
     INVAR_TRY(invar_model_new(&s->actor, &session->spec, session->format, NULL, &s->stage.dev));
     s->most = 4 * s->actor->n_params;
-    if (!invar_settings_critic(session->recipe))
+    if (!invar_train_settings_critic(session->recipe))
         return INVAR_OK;
     critic.value_head = true;
     critic.tied = false;
@@ -68,17 +68,18 @@ static void add_set(shapes *s, const char *set, const invar_model *model)
             set, model->params[i].name, invar_param_whole(&model->params[i], NULL), NULL};
 }
 
-/* The sets of invar_loop_parts. */
+/* The sets of invar_train_loop_parts. */
 static void add_sets(shapes *s, const invar_recipe *r)
 {
     bool moments = !invar_recipe_bool(r, INVAR_KEY_NO_SAVE_OPTIM) &&
                    !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY);
     bool adapted = invar_model_is_adapted(s->actor);
 
-    add_set(s, adapted ? INVAR_SESSION_ADAPTERS : "model", s->actor);
+    add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS : "model", s->actor);
     if (moments) {
-        add_set(s, adapted ? INVAR_SESSION_ADAPTERS ".exp_avg" : "model.exp_avg", s->actor);
-        add_set(s, adapted ? INVAR_SESSION_ADAPTERS ".exp_avg_sq" : "model.exp_avg_sq", s->actor);
+        add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg" : "model.exp_avg", s->actor);
+        add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg_sq" : "model.exp_avg_sq",
+                s->actor);
     }
     if (s->critic)
         add_set(s, "critic", s->critic);
@@ -86,11 +87,11 @@ static void add_sets(shapes *s, const invar_recipe *r)
         add_set(s, "critic.exp_avg", s->critic);
         add_set(s, "critic.exp_avg_sq", s->critic);
     }
-    if (invar_settings_reference(r) && invar_settings_reference_moves(r))
+    if (invar_train_settings_reference(r) && invar_train_settings_reference_moves(r))
         add_set(s, "reference", s->actor);
 }
 
-static invar_status list_tensors(shapes *s, const invar_session *session)
+static invar_status list_tensors(shapes *s, const invar_run_context *session)
 {
     INVAR_TRY(make_models(s, session));
     INVAR_TRY(invar_alloc((void **)&s->tensors, (size_t)s->most, sizeof *s->tensors,
@@ -101,7 +102,7 @@ static invar_status list_tensors(shapes *s, const invar_session *session)
 
 static invar_status measure_listed(int64_t *bytes_out, const shapes *s, const invar_disk_ask *ask)
 {
-    const invar_session *session = ask->session;
+    const invar_run_context *session = ask->session;
     invar_checkpoint_state state = {.n_cursors = 1, .cursors[0] = {.name = "train"}};
     invar_checkpoint_blob blobs[1 + INVAR_HF_FILES] = {{.name = "config.json"}};
     invar_checkpoint_content content = {.state = &state,
@@ -116,7 +117,7 @@ static invar_status measure_listed(int64_t *bytes_out, const shapes *s, const in
     if (ask->files)
         memcpy(&blobs[1], ask->files->items, (size_t)ask->files->count * sizeof *blobs);
     if (session->spec.lora.rank > 0)
-        invar_session_describe_adapters(&state.adapters, session);
+        invar_run_context_describe_adapters(&state.adapters, session);
     INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &session->spec, "float32"));
     status = invar_checkpoint_measure(bytes_out, &content);
     invar_free(text);
@@ -139,23 +140,23 @@ static invar_status measure_one(int64_t *bytes_out, const invar_disk_ask *ask)
 
 /* ---- how many -------------------------------------------------------------------------------- */
 
-static int64_t steps_of(const invar_settings *set)
+static int64_t steps_of(const invar_train_settings *set)
 {
     return set->rollout_only ? 1 : set->steps_per_rollout;
 }
 
 /* Returns the number of rollouts from `first` on that save-interval saves, and 1 for the last. */
-static int64_t count_saves(const invar_settings *set, int64_t first)
+static int64_t count_saves(const invar_train_settings *set, int64_t first)
 {
-    const invar_course *course = &set->course;
-    const invar_course_place at = {.rollout = first, .step = first * steps_of(set)};
+    const invar_run_schedule *course = &set->course;
+    const invar_run_progress at = {.rollout = first, .step = first * steps_of(set)};
     int64_t interval = course->save_interval, end;
 
     if (course->rollouts == 0) // epochs of data that were not read
         return 1;
-    if (invar_course_ended(course, &at))
+    if (invar_run_schedule_ended(course, &at))
         return 0;
-    end = invar_course_steps(course, &at, steps_of(set)) / steps_of(set);
+    end = invar_run_schedule_steps(course, &at, steps_of(set)) / steps_of(set);
     return 1 + (interval > 0 ? (end - 1) / interval - first / interval : 0);
 }
 
@@ -193,11 +194,11 @@ static invar_status count_checkpoints(invar_disk *out, const invar_disk_ask *ask
     }
     out->more = count_saves(ask->settings, first);
     if (keep > 0) { // + 1: the checkpoint being written counts
-        all = invar_smaller(all, keep + 1);
-        out->more = invar_smaller(out->more, invar_larger(keep - others, 0) + 1);
+        all = invar_min_i64(all, keep + 1);
+        out->more = invar_min_i64(out->more, invar_max_i64(keep - others, 0) + 1);
     }
     out->keep = keep;
-    out->least = keep > 0 ? out->more : invar_smaller(out->more, 1);
+    out->least = keep > 0 ? out->more : invar_min_i64(out->more, 1);
     if (invar_recipe_float(r, INVAR_KEY_SAVE_INTERVAL_MINUTES) > 0.0)
         out->by_time = INVAR_CHECKPOINT_KEPT_BY_TIME;
     out->most = all + out->by_time;

@@ -38,8 +38,8 @@ typedef struct invar_disk {
  * checkpoints have no weights. If `fresh`, checkpoints that `save` already has are ignored.
  */
 typedef struct invar_disk_ask {
-    const invar_session *session;
-    const invar_settings *settings;
+    const invar_run_context *session;
+    const invar_train_settings *settings;
     const invar_hf_files *files;
     const char *save;
     bool bare, fresh;

@@ -56,7 +56,7 @@ static void name_recipe(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name,
 }
 
 /* The name of the run's folder, if the recipe has no name or only --run is on the command line. */
-static void name_run(invar_folders *out, const invar_recipe *recipe)
+static void name_run(invar_run_paths *out, const invar_recipe *recipe)
 {
     const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
     invar_recipe_entry name, run;
@@ -94,7 +94,8 @@ static invar_status choose_path(char out[INVAR_PATH_SIZE], const char *given, co
     return INVAR_OK;
 }
 
-invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, const char *path)
+invar_status invar_run_paths_find(invar_run_paths *out, const invar_recipe *recipe,
+                                  const char *path)
 {
     const char *save = invar_recipe_string(recipe, INVAR_KEY_SAVE);
     const char *usual = getenv("INVAR_SAVE");
@@ -112,7 +113,7 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
     out->save[0] = '\0';
     if (strcmp(save, "none") == 0)
         return INVAR_OK;
-    return choose_path(out->save, save, out->run, INVAR_FOLDERS_CHECKPOINTS);
+    return choose_path(out->save, save, out->run, INVAR_RUN_PATHS_CHECKPOINTS);
 }
 
 /* ---- whether a run can write there ----------------------------------------------------------- */
@@ -122,17 +123,18 @@ static invar_status check_folder(const char *path, const char *key)
     return path[0] ? invar_error_of_key(invar_path_check_folder(path), key) : INVAR_OK;
 }
 
-static invar_status check_file(const invar_folders *at, const invar_recipe *recipe, invar_key key)
+static invar_status check_file(const invar_run_paths *at, const invar_recipe *recipe, invar_key key)
 {
     const char *path = invar_recipe_string(recipe, key);
 
     if (!path[0] || invar_path_exists(path)) // what is there is looked at by those who replace it
         return INVAR_OK;
-    return invar_error_of_key(invar_path_check_place_of(path, at->run),
+    return invar_error_of_key(invar_path_check_writable_in(path, at->run),
                               invar_config_schema()->keys[key].name);
 }
 
-invar_status invar_folders_check(const invar_folders *at, const invar_recipe *recipe, bool fresh)
+invar_status invar_run_paths_check(const invar_run_paths *at, const invar_recipe *recipe,
+                                   bool fresh)
 {
     // a path with {rollout_id} has folders that are not there, and one above them that is
     static const invar_key folders[] = {INVAR_KEY_TENSORBOARD_DIR, INVAR_KEY_SAVE_HF,
@@ -206,7 +208,7 @@ static invar_status ask_ledger(char uuid_out[INVAR_LEDGER_UUID_SIZE], search *s,
     invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT}},
         {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}}};
-    const invar_ledger_request request = {
+    const invar_ledger_select_request request = {
         .sql = "SELECT path, hash FROM checkpoint WHERE run = :run AND state = 'complete'"
                " AND (:step < 0 OR step = :step) ORDER BY entry DESC",
         .arguments = arguments,
@@ -263,27 +265,27 @@ static invar_status take_own(search *s, const char *uuid)
                       invar_path_exists(folder) ? "has no checkpoint of this run" : "is not there");
 }
 
-static void warn_of_older(char warning[INVAR_FOLDERS_WARNING_SIZE], const search *s)
+static void warn_of_older(char warning[INVAR_RUN_PATHS_WARNING_SIZE], const search *s)
 {
     char newest[INVAR_PATH_SHOWN_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(newest, s->newest);
     invar_path_show(shown, s->found);
-    (void)snprintf(warning, INVAR_FOLDERS_WARNING_SIZE,
+    (void)snprintf(warning, INVAR_RUN_PATHS_WARNING_SIZE,
                    "warning: the newest checkpoint of the run was saved as %s, and is not there; "
                    "an older one is taken, of %s",
                    newest, shown);
 }
 
-invar_status invar_folders_checkpoints(char out[INVAR_PATH_SIZE],
-                                       char warning[INVAR_FOLDERS_WARNING_SIZE], const char *folder,
-                                       int64_t step)
+invar_status invar_run_paths_checkpoints(char out[INVAR_PATH_SIZE],
+                                         char warning[INVAR_RUN_PATHS_WARNING_SIZE],
+                                         const char *folder, int64_t step)
 {
     char ledger[INVAR_PATH_SIZE], inside[INVAR_PATH_SIZE], uuid[INVAR_LEDGER_UUID_SIZE] = "";
     search s = {.inside = inside};
 
     warning[0] = '\0';
-    INVAR_TRY(invar_path_join(inside, sizeof inside, folder, INVAR_FOLDERS_CHECKPOINTS));
+    INVAR_TRY(invar_path_join(inside, sizeof inside, folder, INVAR_RUN_PATHS_CHECKPOINTS));
     INVAR_TRY(invar_path_join(ledger, sizeof ledger, folder, "ledger.db"));
     if (invar_path_exists(ledger) && ask_ledger(uuid, &s, ledger, step) != INVAR_OK)
         invar_error_clear(); // without a ledger the folder alone says what is there

@@ -50,7 +50,7 @@ static void put(sheet *s, const char *text)
     s->used += bytes;
 }
 
-static void put_entry(sheet *s, const invar_loop *loop, const invar_recipe_entry *e)
+static void put_entry(sheet *s, const invar_train_loop *loop, const invar_recipe_entry *e)
 {
     char shown[INVAR_TEXT_URL_SIZE];
     const char *text = e->text;
@@ -58,7 +58,7 @@ static void put_entry(sheet *s, const invar_loop *loop, const invar_recipe_entry
     if (e->key == &invar_config_schema()->keys[INVAR_KEY_NAME] && !text[0])
         text = loop->home.at.name; // else this file would name the next run
     if (strstr(text, "://")) {
-        invar_text_show_url(shown, sizeof shown, text);
+        invar_text_redact_url(shown, sizeof shown, text);
         if (strcmp(shown, text) != 0)
             put(s, "# without the values of the URL, which may be secrets\n");
         text = shown;
@@ -69,7 +69,7 @@ static void put_entry(sheet *s, const invar_loop *loop, const invar_recipe_entry
     put(s, "\n");
 }
 
-static void put_recipe(sheet *s, const invar_loop *loop)
+static void put_recipe(sheet *s, const invar_train_loop *loop)
 {
     const char *section = "";
 
@@ -91,7 +91,7 @@ static void put_recipe(sheet *s, const invar_loop *loop)
 }
 
 /* The recipe of an earlier start becomes recipe.1.ini, or the next number that is free. */
-static invar_status set_aside(invar_loop *loop, const char *path)
+static invar_status set_aside(invar_train_loop *loop, const char *path)
 {
     char name[32], to[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     int n = 0;
@@ -105,12 +105,12 @@ static invar_status set_aside(invar_loop *loop, const char *path)
         invar_path_show(shown, path);
         return INVAR_FAIL(INVAR_E_IO, code, "%s cannot be renamed: %s", shown, strerror(code));
     }
-    invar_loop_log(loop, RECIPE " has changed: the earlier one is %s", name);
+    invar_train_loop_log(loop, RECIPE " has changed: the earlier one is %s", name);
     return INVAR_OK;
 }
 
 /* *out: there is something else in its place that has to stay. */
-static invar_status make_way(bool *out, invar_loop *loop, const char *path, const sheet *s)
+static invar_status make_way(bool *out, invar_train_loop *loop, const char *path, const sheet *s)
 {
     invar_status status;
     bool ours, same;
@@ -133,11 +133,11 @@ static invar_status make_way(bool *out, invar_loop *loop, const char *path, cons
         invar_error_clear(); // a folder, or a file that cannot be read, is not ours
     *out = !ours || same;
     if (!ours)
-        invar_loop_log(loop, RECIPE " is not of this run and stays as it is");
+        invar_train_loop_log(loop, RECIPE " is not of this run and stays as it is");
     return *out ? INVAR_OK : set_aside(loop, path);
 }
 
-static invar_status keep_recipe(invar_loop *loop)
+static invar_status keep_recipe(invar_train_loop *loop)
 {
     char path[INVAR_PATH_SIZE];
     invar_status status;
@@ -180,7 +180,7 @@ static void write_line(FILE *file, const char *text)
     fflush(file);
 }
 
-void invar_loop_log(invar_loop *loop, const char *fmt, ...)
+void invar_train_loop_log(invar_train_loop *loop, const char *fmt, ...)
 {
     char line[LINE_SIZE];
     va_list rest;
@@ -194,10 +194,10 @@ void invar_loop_log(invar_loop *loop, const char *fmt, ...)
 }
 
 /* What was said before the folder was there is written once it is. */
-void invar_loop_say(void *payload, const char *line)
+void invar_train_loop_print(void *payload, const char *line)
 {
-    invar_loop *loop = payload;
-    invar_loop_lines *log = &loop->log;
+    invar_train_loop *loop = payload;
+    invar_train_log *log = &loop->log;
     size_t bytes = strlen(line) + 1;
 
     if (log->file)
@@ -210,7 +210,7 @@ void invar_loop_say(void *payload, const char *line)
         loop->options->say(loop->options->payload, line);
 }
 
-void invar_loop_log_step(invar_loop *loop, const invar_train_progress *p)
+void invar_train_loop_log_step(invar_train_loop *loop, const invar_train_progress *p)
 {
     int64_t now = invar_process_clock_ms();
     char norm[INVAR_NUMBER_SIZE], result[48], diff[48] = "  logp not compared";
@@ -222,10 +222,10 @@ void invar_loop_log_step(invar_loop *loop, const invar_train_progress *p)
         (void)snprintf(diff, sizeof diff, "  logp diff %g", p->logp_diff_max);
     invar_number_round(norm, p->grad_norm, 3);
     invar_train_format_result(result, sizeof result, p);
-    invar_loop_log(loop,
-                   "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %slen %.1f  |g| %s%s",
-                   p->step - 1, p->rollout + 1, p->rollouts, result, p->response_len, norm,
-                   p->supervised ? "" : diff);
+    invar_train_loop_log(
+        loop, "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %slen %.1f  |g| %s%s",
+        p->step - 1, p->rollout + 1, p->rollouts, result, p->response_len, norm,
+        p->supervised ? "" : diff);
 }
 
 static invar_status refuse_log(const char *path, int code, const char *why)
@@ -236,7 +236,7 @@ static invar_status refuse_log(const char *path, int code, const char *why)
     return INVAR_FAIL(INVAR_E_IO, code, "%s: %s; move it away, or give another --run", shown, why);
 }
 
-static invar_status open_log(invar_loop *loop)
+static invar_status open_log(invar_train_loop *loop)
 {
     char path[INVAR_PATH_SIZE];
     struct stat info;
@@ -255,7 +255,7 @@ static invar_status open_log(invar_loop *loop)
         close(fd);
         return refuse_log(path, 0, "it is no file");
     }
-    if (invar_loop_is_output(&info)) { // whoever started us keeps all of it there
+    if (invar_train_loop_is_output(&info)) { // whoever started us keeps all of it there
         close(fd);
         return INVAR_OK;
     }
@@ -267,26 +267,27 @@ static invar_status open_log(invar_loop *loop)
     return refuse_log(path, code, strerror(code));
 }
 
-invar_status invar_loop_keep(invar_loop *loop)
+invar_status invar_train_loop_write_run_files(invar_train_loop *loop)
 {
-    invar_loop_lines *log = &loop->log;
+    invar_train_log *log = &loop->log;
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     if (loop->options->replay)
         return INVAR_OK;
     INVAR_TRY(open_log(loop));
     invar_digest_format(hex, &loop->identity.digest);
-    invar_loop_log(loop, "run %s, %s, identity %s", loop->home.at.name, loop->recorder.uuid, hex);
+    invar_train_loop_log(loop, "run %s, %s, identity %s", loop->home.at.name, loop->recorder.uuid,
+                         hex);
     if (loop->place.step > 0)
-        invar_loop_log(loop, "goes on after step %" PRId64, loop->place.step - 1);
+        invar_train_loop_log(loop, "goes on after step %" PRId64, loop->place.step - 1);
     for (size_t at = 0; at < log->early_bytes; at += strlen(log->early + at) + 1)
-        invar_loop_log(loop, "%s", log->early + at);
+        invar_train_loop_log(loop, "%s", log->early + at);
     log->early_bytes = 0;
     log->ended = true;
     return keep_recipe(loop);
 }
 
-void invar_loop_log_end(invar_loop *loop, invar_status status)
+void invar_train_loop_log_end(invar_train_loop *loop, invar_status status)
 {
     const invar_train_summary *sum = loop->summary;
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -295,12 +296,12 @@ void invar_loop_log_end(invar_loop *loop, invar_status status)
         return;
     invar_digest_format(hex, &sum->chain);
     if (status != INVAR_OK)
-        invar_loop_log(loop, "failed: %s", invar_error_last()->message);
-    invar_loop_log(loop, "%s: %" PRId64 " step%s, the last is %" PRId64 ", chain %s",
-                   status != INVAR_OK ? "ended"
-                   : sum->stopped     ? "stopped"
-                                      : "done",
-                   sum->steps, invar_text_plural(sum->steps), sum->last_step, hex);
+        invar_train_loop_log(loop, "failed: %s", invar_error_last()->message);
+    invar_train_loop_log(loop, "%s: %" PRId64 " step%s, the last is %" PRId64 ", chain %s",
+                         status != INVAR_OK ? "ended"
+                         : sum->stopped     ? "stopped"
+                                            : "done",
+                         sum->steps, invar_text_plural(sum->steps), sum->last_step, hex);
     fclose(loop->log.file);
     loop->log.file = NULL;
 }

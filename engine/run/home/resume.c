@@ -17,14 +17,14 @@
 
 static void skipped(void *payload, int64_t step, const char *why)
 {
-    const invar_loop *loop = payload;
+    const invar_train_loop *loop = payload;
 
-    invar_recorder_say(&loop->recorder, "stepped over the checkpoint of step %" PRId64 ": %s", step,
-                       why);
+    invar_recorder_print(&loop->recorder, "stepped over the checkpoint of step %" PRId64 ": %s",
+                         step, why);
 }
 
 /* Moments one by one through the host's memory: of some a rank keeps a part, of others nothing. */
-static invar_status load_moments(invar_checkpoint *c, const invar_loop_part *p, bool second)
+static invar_status load_moments(invar_checkpoint *c, const invar_checkpoint_part *p, bool second)
 {
     const char *set = second ? p->v : p->m;
     invar_status status = INVAR_OK;
@@ -34,19 +34,19 @@ static invar_status load_moments(invar_checkpoint *c, const invar_loop_part *p, 
         float *near;
         INVAR_TRY(invar_alloc((void **)&near, (size_t)invar_param_elements(of), sizeof *near,
                               "moments of a checkpoint"));
-        status = invar_session_load_own(near, of, c, set);
+        status = invar_run_context_load_own(near, of, c, set);
         if (status == INVAR_OK)
-            status = invar_optimizer_put(p->optimizer, p->model, i, second, near);
+            status = invar_optimizer_load(p->optimizer, p->model, i, second, near);
         invar_free(near);
     }
-    return status == INVAR_OK ? invar_checkpoint_loaded(c, set) : status;
+    return status == INVAR_OK ? invar_checkpoint_check_all_loaded(c, set) : status;
 }
 
-static invar_status load_part(invar_checkpoint *c, const invar_loop_part *p)
+static invar_status load_part(invar_checkpoint *c, const invar_checkpoint_part *p)
 {
-    INVAR_TRY(invar_session_load_set(p->model, c, p->masters));
+    INVAR_TRY(invar_run_context_load_set(p->model, c, p->masters));
     if (p->optimizer) {
-        if (!invar_checkpoint_has(c, p->m))
+        if (!invar_checkpoint_has_set(c, p->m))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%.1000s was written with no-save-optim: it can be a start "
                               "(ref-load), but not be resumed; --fresh starts over",
@@ -67,25 +67,27 @@ static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer 
     o->beta2_power = from->beta2_power;
 }
 
-static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_checkpoint_state *state)
+static invar_status load(invar_train_loop *loop, invar_checkpoint *c,
+                         const invar_checkpoint_state *state)
 {
-    invar_loop_part parts[INVAR_LOOP_PARTS];
+    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
     bool bare = c && invar_checkpoint_is_bare(c);
-    int n = invar_loop_parts(parts, loop);
+    int n = invar_train_loop_parts(parts, loop);
 
     // rank 0 alone may have the checkpoint
-    if (invar_loop_rests(loop) || loop->fork.now) {
-        INVAR_TRY(
-            invar_agree_share(loop->world, "a checkpoint without weights", 0, &bare, sizeof bare));
+    if (invar_train_loop_rests(loop) || loop->fork.now) {
+        INVAR_TRY(invar_ranks_broadcast(loop->world, "a checkpoint without weights", 0, &bare,
+                                        sizeof bare));
         n = bare ? 0 : n; // the identity has its weights, or that of the parent has the same ones
     }
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i]));
     load_optimizer(loop->actor.optimizer, &state->actor);
     load_optimizer(loop->critic.optimizer, &state->critic);
-    loop->place = (invar_loop_place){
+    loop->place = (invar_train_position){
         .rollout = state->rollout, .step = state->step + 1, .weights = state->weights};
-    loop->source.place = (invar_source_place){.samples = state->samples, .groups = state->groups};
+    loop->source.place =
+        (invar_source_position){.samples = state->samples, .groups = state->groups};
     for (int64_t i = 0; i < state->n_cursors; i++)
         if (strcmp(state->cursors[i].name, "train") == 0)
             loop->source.place.cursor = state->cursors[i].at;
@@ -94,26 +96,26 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c, const invar_chec
 }
 
 /* What of the flight's file the recipe knows. */
-static invar_flight_wants flight_wants(const invar_loop *loop, const char *where)
+static invar_inflight_expectation flight_wants(const invar_train_loop *loop, const char *where)
 {
-    const invar_source_options *o = &loop->source.options;
-    invar_flight_wants wants = {.where = where,
-                                .data = o->data,
-                                .spec = o->spec,
-                                .sampling = o->sampling,
-                                .first = loop->place.rollout,
-                                .weights = loop->place.weights,
-                                .samples = loop->source.place.samples,
-                                .groups = loop->source.place.groups,
-                                .round = o->round,
-                                .per_prompt = o->per_prompt,
-                                .surplus = o->surplus,
-                                .recorded = o->timetable != NULL,
-                                .lag = o->lag.rollouts,
-                                .delay = o->delay,
-                                .fork = loop->fork.step >= 0,
-                                .led = o->turns.on,
-                                .route_size = invar_model_spec_route(o->spec)};
+    const invar_sample_source_options *o = &loop->source.options;
+    invar_inflight_expectation wants = {.where = where,
+                                        .data = o->data,
+                                        .spec = o->spec,
+                                        .sampling = o->sampling,
+                                        .first = loop->place.rollout,
+                                        .weights = loop->place.weights,
+                                        .samples = loop->source.place.samples,
+                                        .groups = loop->source.place.groups,
+                                        .round = o->round,
+                                        .per_prompt = o->per_prompt,
+                                        .surplus = o->surplus,
+                                        .recorded = o->timetable != NULL,
+                                        .lag = o->lag.rollouts,
+                                        .delay = o->delay,
+                                        .fork = loop->fork.step >= 0,
+                                        .led = o->turns.on,
+                                        .route_size = invar_model_spec_route(o->spec)};
 
     invar_tokenizer_hash(&wants.tokenizer, o->tokenizer);
     return wants;
@@ -122,7 +124,7 @@ static invar_flight_wants flight_wants(const invar_loop *loop, const char *where
 /* The file of samples in flight; bytes 0: there is none. */
 static invar_status read_flight(char **out, size_t *bytes_out, const invar_checkpoint *c)
 {
-    invar_status status = invar_checkpoint_read(out, bytes_out, c, INVAR_FLIGHT_FILE);
+    invar_status status = invar_checkpoint_read_blob(out, bytes_out, c, INVAR_INFLIGHT_FILE);
 
     if (status != INVAR_E_NOTFOUND)
         return status;
@@ -134,7 +136,7 @@ static invar_status read_flight(char **out, size_t *bytes_out, const invar_check
  * Whether so many rollouts can be in flight. A fork begins with those of its parent, few or many;
  * after its first rollout none are missing, and with each rollout one of those too many is gone.
  */
-static bool can_fly(const invar_loop *loop, int64_t count)
+static bool can_fly(const invar_train_loop *loop, int64_t count)
 {
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
     int64_t done = loop->place.rollout - (loop->fork.step + 1) / steps; // since it is a fork
@@ -145,7 +147,7 @@ static bool can_fly(const invar_loop *loop, int64_t count)
         return loop->fork.step >= 0 ? done == 0 || count > 0 : count > loop->set.lag.rollouts;
     if (loop->fork.step < 0)
         return false;
-    return done == 0 || (count > loop->set.lag.rollouts && count <= INVAR_LAG_MOST - done);
+    return done == 0 || (count > loop->set.lag.rollouts && count <= INVAR_LAG_MAX - done);
 }
 
 /* The run draws no samples that it could have begun before their turn. */
@@ -154,26 +156,28 @@ static invar_status cannot_go_on(const char *where)
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s: samples are in flight, and the recipe cannot go on with them "
                       "(loss-type, load-debug-rollout-data, custom-agent-path): fork a "
-                      "checkpoint without " INVAR_FLIGHT_FILE,
+                      "checkpoint without " INVAR_INFLIGHT_FILE,
                       where);
 }
 
-static invar_status take_flight(invar_loop *loop, const char *where, const char *text, size_t bytes)
+static invar_status take_flight(invar_train_loop *loop, const char *where, const char *text,
+                                size_t bytes)
 {
-    const invar_flight_wants wants = flight_wants(loop, where);
-    invar_source *source = &loop->source;
+    const invar_inflight_expectation wants = flight_wants(loop, where);
+    invar_sample_source *source = &loop->source;
     int64_t lag = loop->set.lag.rollouts;
 
-    if (bytes && source->work != invar_source_sample && source->work != invar_source_recorded)
+    if (bytes && source->work != invar_sample_source_sample &&
+        source->work != invar_sample_source_recorded)
         return cannot_go_on(where);
     if (bytes)
-        INVAR_TRY(invar_flight_parse(&source->flight, text, bytes, &wants));
+        INVAR_TRY(invar_inflight_parse(&source->flight, text, bytes, &wants));
     if (source->options.agents_lead && source->flight.count > 0)
         return cannot_go_on(where);
     if (source->flight.count > 0 || source->flight.surplus.count > 0) { // perhaps a parent's alone
         loop->set.stale = true;
         loop->set.checks_flight =
-            loop->set.check_logprobs && !invar_session_two_formats(&loop->session);
+            loop->set.check_logprobs && !invar_run_context_two_formats(&loop->session);
     }
     if (can_fly(loop, source->flight.count))
         return INVAR_OK;
@@ -182,26 +186,27 @@ static invar_status take_flight(invar_loop *loop, const char *where, const char 
                       source->flight.count, lag);
 }
 
-invar_status invar_loop_share_text(char **text, size_t *bytes, const invar_loop *loop,
-                                   const char *what)
+invar_status invar_train_loop_share_text(char **text, size_t *bytes, const invar_train_loop *loop,
+                                         const char *what)
 {
-    INVAR_TRY(invar_agree_share(loop->world, what, 0, bytes, sizeof *bytes));
-    if (!invar_agree_leads(loop->world))
+    INVAR_TRY(invar_ranks_broadcast(loop->world, what, 0, bytes, sizeof *bytes));
+    if (!invar_ranks_is_leader(loop->world))
         INVAR_TRY(invar_alloc((void **)text, *bytes + 1, 1, what));
-    return *bytes ? invar_agree_share(loop->world, what, 0, *text, *bytes) : INVAR_OK;
+    return *bytes ? invar_ranks_broadcast(loop->world, what, 0, *text, *bytes) : INVAR_OK;
 }
 
 /* All ranks have what is in flight; rank 0 reads it. */
-static invar_status load_flight(invar_loop *loop, const invar_checkpoint *c, const char *folder)
+static invar_status load_flight(invar_train_loop *loop, const invar_checkpoint *c,
+                                const char *folder)
 {
-    char where[INVAR_PATH_SIZE + sizeof INVAR_FLIGHT_FILE + 1], *text = NULL;
+    char where[INVAR_PATH_SIZE + sizeof INVAR_INFLIGHT_FILE + 1], *text = NULL;
     size_t bytes = 0;
     invar_status status = INVAR_OK;
 
-    (void)snprintf(where, sizeof where, "%s/%s", folder, INVAR_FLIGHT_FILE);
-    if (invar_agree_leads(loop->world))
+    (void)snprintf(where, sizeof where, "%s/%s", folder, INVAR_INFLIGHT_FILE);
+    if (invar_ranks_is_leader(loop->world))
         INVAR_TRY(read_flight(&text, &bytes, c));
-    status = invar_loop_share_text(&text, &bytes, loop, "samples in flight");
+    status = invar_train_loop_share_text(&text, &bytes, loop, "samples in flight");
     if (status == INVAR_OK)
         status = take_flight(loop, where, text, bytes);
     invar_free(text);
@@ -212,11 +217,11 @@ static invar_status load_flight(invar_loop *loop, const invar_checkpoint *c, con
  * NULL: from the start. The run's own folder of checkpoints may have none yet, so that one command
  * both begins a run and goes on with it; any other that is named must have one.
  */
-static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop, const char *folder,
-                                    bool own)
+static invar_status open_checkpoint(invar_checkpoint **out, invar_train_loop *loop,
+                                    const char *folder, bool own)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
-    invar_checkpoint_choice choice = {
+    invar_checkpoint_open_options choice = {
         .step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP),
         .skip_damaged = invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED),
         .skipped = skipped,
@@ -244,7 +249,7 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop, co
 }
 
 /* What the run is asked for must be what the checkpoint was asked for. */
-static invar_status check_identity(const invar_loop *loop, const invar_checkpoint *c)
+static invar_status check_identity(const invar_train_loop *loop, const invar_checkpoint *c)
 {
     if (invar_digest_equal(&invar_checkpoint_state_of(c)->identity, &loop->identity.digest))
         return INVAR_OK;
@@ -256,15 +261,16 @@ static invar_status check_identity(const invar_loop *loop, const invar_checkpoin
 }
 
 /* Files with rollouts, from `rollout` on: none should turn out to be missing after hours. */
-static invar_status check_rollouts(const invar_loop *loop, int64_t rollout)
+static invar_status check_rollouts(const invar_train_loop *loop, int64_t rollout)
 {
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
-    invar_course_place at = {.rollout = rollout, .step = rollout * steps};
+    invar_run_progress at = {.rollout = rollout, .step = rollout * steps};
 
     if (!loop->source.options.load[0] || loop->options->replay)
         return INVAR_OK;
-    for (; !invar_course_ended(&loop->set.course, &at); at.rollout++, at.step += steps, at.done++)
-        INVAR_TRY(invar_source_check_file(&loop->source, at.rollout));
+    for (; !invar_run_schedule_ended(&loop->set.course, &at);
+         at.rollout++, at.step += steps, at.done++)
+        INVAR_TRY(invar_sample_source_check_file(&loop->source, at.rollout));
     return INVAR_OK;
 }
 
@@ -285,13 +291,13 @@ static invar_status take_weights(void *payload, const char *const *columns,
 }
 
 /* The hash of the parent's first weights, if this folder has its ledger; else *out stays. */
-static invar_status ask_parent(invar_digest *out, const invar_loop *loop, const char *folder)
+static invar_status ask_parent(invar_digest *out, const invar_train_loop *loop, const char *folder)
 {
     const invar_ledger_argument uuid = {"uuid",
                                         {.type = INVAR_LEDGER_TYPE_TEXT,
                                          .data = loop->fork.uuid,
                                          .bytes = strlen(loop->fork.uuid)}};
-    const invar_ledger_request request = {
+    const invar_ledger_select_request request = {
         .sql = "SELECT value FROM identity WHERE key = '" INVAR_LEDGER_WEIGHTS
                "' AND run = (SELECT run FROM run WHERE uuid = :uuid)",
         .arguments = &uuid,
@@ -312,7 +318,7 @@ static invar_status ask_parent(invar_digest *out, const invar_loop *loop, const 
 }
 
 /* A checkpoint without weights is gone on from with those that the parent began with. */
-static invar_status check_first_weights(const invar_loop *loop)
+static invar_status check_first_weights(const invar_train_loop *loop)
 {
     const invar_digest none = {{0}};
     char above[INVAR_PATH_SIZE];
@@ -337,15 +343,15 @@ static invar_status check_first_weights(const invar_loop *loop)
 }
 
 /* Nothing can be learned after a checkpoint without moments. */
-static invar_status check_kept(const invar_loop *loop, const invar_checkpoint *c)
+static invar_status check_kept(const invar_train_loop *loop, const invar_checkpoint *c)
 {
     if (!invar_checkpoint_is_bare(c) || !loop->set.rollout_only)
-        return invar_session_check_adapters(&loop->session, c);
+        return invar_run_context_check_adapters(&loop->session, c);
     return INVAR_OK;
 }
 
 /* Whether the new run can go on where the other one was. */
-static invar_status check_fork(const invar_loop *loop, const invar_checkpoint *c)
+static invar_status check_fork(const invar_train_loop *loop, const invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
@@ -368,7 +374,7 @@ static invar_status check_fork(const invar_loop *loop, const invar_checkpoint *c
     return INVAR_OK;
 }
 
-invar_status invar_loop_find_checkpoint(invar_loop *loop)
+invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop)
 {
     const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
     bool known = invar_path_exists(loop->home.at.ledger) && !loop->options->fresh;
@@ -383,11 +389,12 @@ invar_status invar_loop_find_checkpoint(invar_loop *loop)
     INVAR_TRY(check_identity(loop, loop->store.from));
     if (known || loop->options->replay)
         return INVAR_OK;
-    return invar_loop_without_run(loop, invar_checkpoint_state_of(loop->store.from)->step);
+    return invar_train_loop_fail_missing_run(loop,
+                                             invar_checkpoint_state_of(loop->store.from)->step);
 }
 
 /* All that is asked for is there, and the ledger says that the run ended well. */
-static invar_status look_for_end(invar_ledger_summary *out, const invar_loop *loop,
+static invar_status look_for_end(invar_ledger_summary *out, const invar_train_loop *loop,
                                  const invar_checkpoint_state *state)
 {
     bool done = state->rollout >= loop->set.course.rollouts ||
@@ -400,28 +407,28 @@ static invar_status look_for_end(invar_ledger_summary *out, const invar_loop *lo
 }
 
 /* Nothing is written: the run stays as it is. */
-static void stay(invar_loop *loop, const invar_checkpoint_state *state)
+static void stay(invar_train_loop *loop, const invar_checkpoint_state *state)
 {
     loop->summary->finished = true;
     loop->summary->resumed_after = state->step;
     loop->summary->last_step = state->step; // as when it ended there, whatever the ledger has
     loop->summary->chain = state->chain;
     if (state->rollout < loop->set.course.rollouts)
-        invar_recorder_say(&loop->recorder,
-                           "nothing is left to do: the run is at step %" PRId64
-                           ", and was to end after step %" PRId64,
-                           state->step, loop->options->until);
+        invar_recorder_print(&loop->recorder,
+                             "nothing is left to do: the run is at step %" PRId64
+                             ", and was to end after step %" PRId64,
+                             state->step, loop->options->until);
     else
-        invar_recorder_say(&loop->recorder,
-                           "the run is finished: %" PRId64
-                           " rollouts are done, num-rollout is %" PRId64
-                           "; a larger one continues it, --fresh starts over",
-                           state->rollout, loop->set.course.rollouts);
+        invar_recorder_print(&loop->recorder,
+                             "the run is finished: %" PRId64
+                             " rollouts are done, num-rollout is %" PRId64
+                             "; a larger one continues it, --fresh starts over",
+                             state->rollout, loop->set.course.rollouts);
 }
 
 /* Whether the ledger has ended where this checkpoint stands: the same steps, the same bits. */
-static invar_status is_end(bool *out, const invar_loop *loop, const invar_checkpoint_state *state,
-                           const invar_ledger_summary *found)
+static invar_status is_end(bool *out, const invar_train_loop *loop,
+                           const invar_checkpoint_state *state, const invar_ledger_summary *found)
 {
     invar_digest chain;
 
@@ -442,7 +449,7 @@ typedef struct origin {
 } origin;
 
 /* Rank 0's part of it; the checkpoint stays open. */
-static invar_status decide(origin *out, invar_loop *loop)
+static invar_status decide(origin *out, invar_train_loop *loop)
 {
     const invar_checkpoint_state *state;
     invar_ledger_summary found;
@@ -466,46 +473,46 @@ static invar_status decide(origin *out, invar_loop *loop)
 }
 
 /* The ledger and people learn where the run goes on. */
-static invar_status tell_resumed(invar_loop *loop, invar_checkpoint *c)
+static invar_status tell_resumed(invar_train_loop *loop, invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
 
-    INVAR_TRY(invar_loop_begin(loop, state->step, &state->chain));
+    INVAR_TRY(invar_train_loop_begin(loop, state->step, &state->chain));
     loop->summary->resumed_after = state->step;
-    invar_recorder_say(&loop->recorder, "resumed after step %" PRId64 " from %s", state->step,
-                       invar_checkpoint_path(c));
-    INVAR_TRY(invar_plugins_compare(&loop->plugins, &loop->recorder, state->step));
-    return invar_checkpoint_settle(c, loop->recorder.ledger);
+    invar_recorder_print(&loop->recorder, "resumed after step %" PRId64 " from %s", state->step,
+                         invar_checkpoint_path(c));
+    INVAR_TRY(invar_run_plugins_compare(&loop->plugins, &loop->recorder, state->step));
+    return invar_checkpoint_finish_pending(c, loop->recorder.ledger);
 }
 
 /* The same of a run that goes on from another one. */
-static invar_status tell_forked(invar_loop *loop)
+static invar_status tell_forked(invar_train_loop *loop)
 {
     const invar_fork *fork = &loop->fork;
 
-    INVAR_TRY(invar_loop_begin(loop, fork->step, &fork->chain));
-    invar_recorder_say(&loop->recorder, "forked from run %.8s (%s) after step %" PRId64, fork->uuid,
-                       fork->name, fork->step);
+    INVAR_TRY(invar_train_loop_begin(loop, fork->step, &fork->chain));
+    invar_recorder_print(&loop->recorder, "forked from run %.8s (%s) after step %" PRId64,
+                         fork->uuid, fork->name, fork->step);
     return INVAR_OK;
 }
 
 /* A rank that keeps nothing needs no checkpoint. */
-static invar_status go_on(invar_loop *loop, invar_checkpoint *c, const origin *from)
+static invar_status go_on(invar_train_loop *loop, invar_checkpoint *c, const origin *from)
 {
     INVAR_TRY(load(loop, c, &from->state));
     INVAR_TRY(load_flight(loop, c, from->folder));
-    INVAR_TRY(invar_loop_open_timetable(loop));
+    INVAR_TRY(invar_train_loop_open_timetable(loop));
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
-    if (!invar_agree_leads(loop->world))
+    if (!invar_ranks_is_leader(loop->world))
         return INVAR_OK;
     INVAR_TRY(loop->fork.now ? tell_forked(loop) : tell_resumed(loop, c));
-    return invar_loop_begin_timetable(loop);
+    return invar_train_loop_begin_timetable(loop);
 }
 
-static invar_status start(invar_loop *loop)
+static invar_status start(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_loop_open_timetable(loop));
-    if (!invar_agree_leads(loop->world))
+    INVAR_TRY(invar_train_loop_open_timetable(loop));
+    if (!invar_ranks_is_leader(loop->world))
         return check_rollouts(loop, 0);
     if (loop->fork.step >= 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
@@ -515,25 +522,25 @@ static invar_status start(invar_loop *loop)
                           loop->fork.uuid, loop->fork.step);
     if (loop->recorder.recorded >= 0) // else they are checked
         INVAR_TRY(check_rollouts(loop, 0));
-    INVAR_TRY(invar_loop_begin(loop, -1, NULL));
-    INVAR_TRY(invar_loop_begin_timetable(loop));
+    INVAR_TRY(invar_train_loop_begin(loop, -1, NULL));
+    INVAR_TRY(invar_train_loop_begin_timetable(loop));
     if (loop->recorder.recorded < 0 || loop->options->replay)
         return INVAR_OK;
-    invar_recorder_say(&loop->recorder,
-                       "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
-                       " step%s",
-                       loop->recorder.recorded + 1, invar_text_plural(loop->recorder.recorded + 1));
+    invar_recorder_print(
+        &loop->recorder,
+        "no checkpoint: the run starts again at step 0; its ledger has %" PRId64 " step%s",
+        loop->recorder.recorded + 1, invar_text_plural(loop->recorder.recorded + 1));
     return INVAR_OK;
 }
 
-invar_status invar_loop_resume(invar_loop *loop)
+invar_status invar_train_loop_resume(invar_train_loop *loop)
 {
-    bool leads = invar_agree_leads(loop->world);
+    bool leads = invar_ranks_is_leader(loop->world);
     origin from = {.checkpoint = false};
 
     if (leads)
         INVAR_TRY(decide(&from, loop));
-    INVAR_TRY(invar_agree_share(loop->world, "resume", 0, &from, sizeof from));
+    INVAR_TRY(invar_ranks_broadcast(loop->world, "resume", 0, &from, sizeof from));
     loop->summary->finished = from.ended;
     if (from.checkpoint && !from.ended && !leads && !loop->sides.samples)
         INVAR_TRY(invar_checkpoint_open_folder(&loop->store.from, from.folder));
@@ -541,5 +548,5 @@ invar_status invar_loop_resume(invar_loop *loop)
         INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.from, &from) : start(loop));
     invar_checkpoint_close(loop->store.from);
     loop->store.from = NULL;
-    return invar_loop_sign(loop);
+    return invar_train_loop_write_owner(loop);
 }

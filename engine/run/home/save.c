@@ -22,39 +22,42 @@
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
 /* A model with adapters is saved as its adapters alone. */
-static invar_loop_part actor_part(invar_model *model, invar_optimizer *optimizer)
+static invar_checkpoint_part actor_part(invar_model *model, invar_optimizer *optimizer)
 {
     if (invar_model_is_adapted(model))
-        return (invar_loop_part){INVAR_SESSION_ADAPTERS, INVAR_SESSION_ADAPTERS ".exp_avg",
-                                 INVAR_SESSION_ADAPTERS ".exp_avg_sq", model, optimizer};
-    return (invar_loop_part){"model", "model.exp_avg", "model.exp_avg_sq", model, optimizer};
+        return (invar_checkpoint_part){INVAR_RUN_CONTEXT_ADAPTERS,
+                                       INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg",
+                                       INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg_sq", model, optimizer};
+    return (invar_checkpoint_part){"model", "model.exp_avg", "model.exp_avg_sq", model, optimizer};
 }
 
-int invar_loop_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *loop)
+int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
+                           const invar_train_loop *loop)
 {
-    const invar_session *s = &loop->session;
+    const invar_run_context *s = &loop->session;
     int n = 0;
 
     if (loop->sides.samples) // it keeps nothing
         return 0;
     out[n++] = actor_part(s->actor, loop->actor.optimizer);
     if (s->critic)
-        out[n++] = (invar_loop_part){"critic", "critic.exp_avg", "critic.exp_avg_sq", s->critic,
-                                     loop->critic.optimizer};
-    if (s->reference && invar_settings_reference_moves(loop->recipe))
-        out[n++] = (invar_loop_part){"reference", NULL, NULL, s->reference, NULL};
+        out[n++] = (invar_checkpoint_part){"critic", "critic.exp_avg", "critic.exp_avg_sq",
+                                           s->critic, loop->critic.optimizer};
+    if (s->reference && invar_train_settings_reference_moves(loop->recipe))
+        out[n++] = (invar_checkpoint_part){"reference", NULL, NULL, s->reference, NULL};
     return n;
 }
 
-bool invar_loop_rests(const invar_loop *loop)
+bool invar_train_loop_rests(const invar_train_loop *loop)
 {
     return loop->set.rollout_only && loop->fork.step < 0;
 }
 
-/* Like invar_loop_parts, but for the next checkpoint, which may have no weights. */
-static int kept_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *loop)
+/* Like invar_train_loop_parts, but for the next checkpoint, which may have no weights. */
+static int kept_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
+                      const invar_train_loop *loop)
 {
-    return invar_loop_rests(loop) ? 0 : invar_loop_parts(out, loop);
+    return invar_train_loop_rests(loop) ? 0 : invar_train_loop_parts(out, loop);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -62,12 +65,12 @@ static int kept_parts(invar_loop_part out[INVAR_LOOP_PARTS], const invar_loop *l
 /* The tensors of a checkpoint, and where they come from. */
 typedef struct listing {
     invar_checkpoint_tensor *tensors; /* (count) */
-    invar_whole_source *sources;      /* (count) */
+    invar_full_param_source *sources; /* (count) */
     int64_t count;
     bool divided;    /* no rank has them whole */
     int64_t fetched; /* number of tensors that rank 0 got from the others */
     bool lost;       /* an exchange with them failed */
-    invar_whole whole;
+    invar_full_param_reader whole;
 } listing;
 
 static void add_set(listing *l, const char *set, const invar_model *model, const invar_tensor *of,
@@ -80,11 +83,11 @@ static void add_set(listing *l, const char *set, const invar_model *model, const
         l->tensors[l->count] = (invar_checkpoint_tensor){
             set, p->name, l->divided ? invar_param_whole(p, NULL) : *tensor,
             l->divided ? NULL : dev};
-        l->sources[l->count++] = (invar_whole_source){model, i, tensor, dev};
+        l->sources[l->count++] = (invar_full_param_source){model, i, tensor, dev};
     }
 }
 
-static void add_part(listing *l, const invar_loop_part *p, const invar_masters *masters,
+static void add_part(listing *l, const invar_checkpoint_part *p, const invar_full_masters *masters,
                      bool moments)
 {
     const invar_optimizer *o = p->optimizer;
@@ -96,10 +99,10 @@ static void add_part(listing *l, const invar_loop_part *p, const invar_masters *
     add_set(l, p->v, p->model, o->v, invar_optimizer_place(o));
 }
 
-static invar_status list_tensors(listing *out, const invar_loop *loop)
+static invar_status list_tensors(listing *out, const invar_train_loop *loop)
 {
     bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
-    invar_loop_part parts[INVAR_LOOP_PARTS];
+    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
     int n = kept_parts(parts, loop);
     size_t most = 0;
 
@@ -117,7 +120,7 @@ static invar_status list_tensors(listing *out, const invar_loop *loop)
 
 static void listing_release(listing *l)
 {
-    invar_whole_release(&l->whole);
+    invar_full_param_reader_release(&l->whole);
     invar_free(l->tensors);
     invar_free(l->sources);
 }
@@ -125,9 +128,9 @@ static void listing_release(listing *l)
 static invar_status fetch_tensor(const void **out, void *payload, int64_t number)
 {
     listing *l = payload;
-    const invar_whole_source *from = &l->sources[number];
-    invar_status status = invar_whole_read((const float **)out, &l->whole, from, 0,
-                                           from->model->params[from->param].stack);
+    const invar_full_param_source *from = &l->sources[number];
+    invar_status status = invar_full_param_reader_read((const float **)out, &l->whole, from, 0,
+                                                       from->model->params[from->param].stack);
 
     l->fetched = number + 1;
     l->lost = status != INVAR_OK;
@@ -135,7 +138,7 @@ static invar_status fetch_tensor(const void **out, void *payload, int64_t number
 }
 
 /* Sends the tensors that rank 0 writes; the other ranks call it. */
-static invar_status give_tensors(const invar_loop *loop)
+static invar_status give_tensors(const invar_train_loop *loop)
 {
     listing l;
     invar_status status = list_tensors(&l, loop);
@@ -153,7 +156,7 @@ static void describe_optimizer(invar_checkpoint_optimizer *out, const invar_opti
         *out = (invar_checkpoint_optimizer){o->steps, o->beta1_power, o->beta2_power};
 }
 
-static void describe_state(invar_checkpoint_state *out, const invar_loop *loop)
+static void describe_state(invar_checkpoint_state *out, const invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
 
@@ -172,7 +175,7 @@ static void describe_state(invar_checkpoint_state *out, const invar_loop *loop)
     (void)snprintf(out->numerics, sizeof out->numerics, "%s",
                    invar_numerics_name(INVAR_RECIPE_ENUM(invar_numerics, r, INVAR_KEY_NUMERICS)));
     if (invar_model_is_adapted(loop->session.actor))
-        invar_session_describe_adapters(&out->adapters, &loop->session);
+        invar_run_context_describe_adapters(&out->adapters, &loop->session);
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
     out->cursors[0].at = loop->source.place.cursor;
 }
@@ -181,20 +184,20 @@ static void describe_state(invar_checkpoint_state *out, const invar_loop *loop)
  * Called after a failure to write to `path`. True if the folder was moved meanwhile, which explains
  * the failure; the loop then has the new path. Otherwise the error is kept as it was.
  */
-static bool was_moved(invar_loop *loop, const char *path)
+static bool was_moved(invar_train_loop *loop, const char *path)
 {
     char before[INVAR_PATH_SIZE];
     invar_error first;
 
     (void)snprintf(before, sizeof before, "%s", path); // `path` may be what changes
     invar_error_take(&first);
-    if (invar_loop_follow(loop) == INVAR_OK && strcmp(before, loop->home.at.save) != 0)
+    if (invar_train_loop_refresh_paths(loop) == INVAR_OK && strcmp(before, loop->home.at.save) != 0)
         return true;
     invar_error_put(&first);
     return false;
 }
 
-static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *content,
+static invar_status write_now(invar_train_loop *loop, const invar_checkpoint_content *content,
                               const invar_checkpoint_options *options)
 {
     invar_status status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
@@ -210,41 +213,42 @@ static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *
  * continues. The last checkpoint and the memory of a near device are not copied. A writer that
  * exists already has memory for its copy.
  */
-static invar_status decide_copy(bool *out, const invar_loop *loop,
-                                const invar_checkpoint_content *content, invar_loop_saving kind)
+static invar_status decide_copy(bool *out, const invar_train_loop *loop,
+                                const invar_checkpoint_content *content,
+                                invar_train_loop_saving kind)
 {
     int64_t bytes;
 
-    *out = kind != INVAR_LOOP_SAVE_LAST && !content->fetch &&
-           invar_device_far(&loop->session.dev) &&
+    *out = kind != INVAR_TRAIN_LOOP_SAVE_LAST && !content->fetch &&
+           invar_device_is_local(&loop->session.dev) &&
            invar_recipe_bool(loop->recipe, INVAR_KEY_ASYNC_SAVE);
-    if (!*out || kind != INVAR_LOOP_SAVE_BY_TIME || loop->store.writer)
+    if (!*out || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || loop->store.writer)
         return INVAR_OK;
     INVAR_TRY(invar_checkpoint_measure(&bytes, content));
-    *out = invar_loop_may_copy(bytes, invar_memory_host());
+    *out = invar_train_loop_may_copy(bytes, invar_memory_planning_host());
     return INVAR_OK;
 }
 
 /* The next failure of one by time is news, and is reported. */
-static void note_success(invar_loop *loop, bool by_time)
+static void note_success(invar_train_loop *loop, bool by_time)
 {
     if (by_time)
         loop->store.failures = 0;
 }
 
 /* True after all rollouts of num-rollout; a run that a signal or `until` ends is not done. */
-static bool is_done(const invar_loop *loop, invar_loop_saving kind)
+static bool is_done(const invar_train_loop *loop, invar_train_loop_saving kind)
 {
-    return kind == INVAR_LOOP_SAVE_LAST && loop->place.rollout >= loop->set.course.rollouts;
+    return kind == INVAR_TRAIN_LOOP_SAVE_LAST && loop->place.rollout >= loop->set.course.rollouts;
 }
 
-static invar_status write_content(invar_loop *loop, const invar_checkpoint_content *content,
-                                  invar_loop_saving kind)
+static invar_status write_content(invar_train_loop *loop, const invar_checkpoint_content *content,
+                                  invar_train_loop_saving kind)
 {
     const invar_recipe *r = loop->recipe;
     invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
                                         .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
-                                        .by_time = kind == INVAR_LOOP_SAVE_BY_TIME,
+                                        .by_time = kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME,
                                         .ends = is_done(loop, kind),
                                         .pool = loop->session.pool,
                                         .claimed = loop->home.claim.held};
@@ -264,9 +268,9 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
 }
 
 /* *out stays NULL where nothing is in flight. */
-static invar_status format_flight(char **out, size_t *bytes_out, const invar_loop *loop)
+static invar_status format_flight(char **out, size_t *bytes_out, const invar_train_loop *loop)
 {
-    const invar_source_options *o = &loop->source.options;
+    const invar_sample_source_options *o = &loop->source.options;
     invar_rollout_header header = {.rollout = loop->place.rollout,
                                    .run = loop->identity.digest,
                                    .weights = loop->place.weights,
@@ -276,10 +280,11 @@ static invar_status format_flight(char **out, size_t *bytes_out, const invar_loo
     if (loop->source.flight.count == 0 && loop->source.flight.surplus.count == 0)
         return INVAR_OK;
     invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
-    return invar_flight_format(out, bytes_out, &loop->source.flight, &header);
+    return invar_inflight_format(out, bytes_out, &loop->source.flight, &header);
 }
 
-static invar_status write_checkpoint(invar_loop *loop, listing *l, invar_loop_saving kind)
+static invar_status write_checkpoint(invar_train_loop *loop, listing *l,
+                                     invar_train_loop_saving kind)
 {
     invar_checkpoint_state state;
     invar_checkpoint_blob blobs[2 + INVAR_HF_FILES] = {{.name = "config.json"}};
@@ -301,7 +306,7 @@ static invar_status write_checkpoint(invar_loop *loop, listing *l, invar_loop_sa
     INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &loop->session.spec, "float32"));
     blobs[0].data = text;
     status = format_flight(&flying, &flight->bytes, loop);
-    *flight = (invar_checkpoint_blob){INVAR_FLIGHT_FILE, flying, flight->bytes};
+    *flight = (invar_checkpoint_blob){INVAR_INFLIGHT_FILE, flying, flight->bytes};
     content.n_blobs += flying != NULL;
     if (status == INVAR_OK)
         status = write_content(loop, &content, kind);
@@ -314,7 +319,7 @@ static invar_status write_checkpoint(invar_loop *loop, listing *l, invar_loop_sa
  * The export of a rollout goes into a folder that is new or empty. One of a rollout that the ledger
  * had when the run was started may be the run's own, of before.
  */
-static invar_status check_export(const invar_loop *loop, const char *pattern, int64_t rollout)
+static invar_status check_export(const invar_train_loop *loop, const char *pattern, int64_t rollout)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
@@ -323,7 +328,7 @@ static invar_status check_export(const invar_loop *loop, const char *pattern, in
     if ((rollout + 1) * steps <= loop->recorder.recorded + 1)
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, rollout));
-    INVAR_TRY(invar_folder_is_empty(&empty, path));
+    INVAR_TRY(invar_held_folder_is_empty(&empty, path));
     if (empty)
         return INVAR_OK;
     invar_path_show(shown, path);
@@ -333,7 +338,7 @@ static invar_status check_export(const invar_loop *loop, const char *pattern, in
                       shown);
 }
 
-invar_status invar_loop_check_exports(const invar_loop *loop)
+invar_status invar_train_loop_check_exports(const invar_train_loop *loop)
 {
     const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
     int64_t interval = invar_recipe_int(loop->recipe, INVAR_KEY_SAVE_INTERVAL);
@@ -345,18 +350,18 @@ invar_status invar_loop_check_exports(const invar_loop *loop)
     return check_export(loop, pattern, loop->set.course.rollouts - 1);
 }
 
-static invar_status export_hf(invar_loop *loop)
+static invar_status export_hf(invar_train_loop *loop)
 {
     const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
     char path[INVAR_PATH_SIZE];
 
     if (!pattern[0])
         return INVAR_OK;
-    if (invar_agree_leads(loop->world)) // a stop exports any
+    if (invar_ranks_is_leader(loop->world)) // a stop exports any
         INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
     if (!loop->store.masters[0].of) // no checkpoint has them already
-        INVAR_TRY(invar_masters_collect(&loop->store.masters[0], loop->session.actor));
+        INVAR_TRY(invar_full_masters_collect(&loop->store.masters[0], loop->session.actor));
     if (invar_model_is_adapted(loop->session.actor))
         return invar_peft_save(loop->session.actor, loop->store.masters[0].of, path,
                                invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT));
@@ -377,25 +382,25 @@ static invar_status fetch_rest(listing *l)
     return status;
 }
 
-static invar_status write_listed(invar_loop *loop, listing *l, invar_loop_saving kind)
+static invar_status write_listed(invar_train_loop *loop, listing *l, invar_train_loop_saving kind)
 {
     invar_status status = write_checkpoint(loop, l, kind);
 
     if (status == INVAR_OK)
         loop->store.next = loop->place.step;
-    if (status == INVAR_OK || kind != INVAR_LOOP_SAVE_BY_TIME || l->lost)
+    if (status == INVAR_OK || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || l->lost)
         return status;
-    INVAR_TRY(invar_loop_forgive_save(loop, status));
+    INVAR_TRY(invar_train_loop_forgive_save(loop, status));
     return fetch_rest(l);
 }
 
-static invar_status save_checkpoint(invar_loop *loop, invar_loop_saving kind)
+static invar_status save_checkpoint(invar_train_loop *loop, invar_train_loop_saving kind)
 {
     listing l;
     invar_status status;
 
-    INVAR_TRY(invar_loop_finish_save(loop));
-    INVAR_TRY(invar_loop_follow(loop));
+    INVAR_TRY(invar_train_loop_finish_save(loop));
+    INVAR_TRY(invar_train_loop_refresh_paths(loop));
     status = list_tensors(&l, loop);
     if (status == INVAR_OK)
         status = write_listed(loop, &l, kind);
@@ -405,14 +410,14 @@ static invar_status save_checkpoint(invar_loop *loop, invar_loop_saving kind)
 
 /* Collects masters and moments on the rank that writes. An earlier checkpoint may still be read
    from the buffers, so it is finished first. */
-static invar_status collect_masters(invar_loop *loop)
+static invar_status collect_masters(invar_train_loop *loop)
 {
-    invar_loop_part parts[INVAR_LOOP_PARTS];
+    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
     int n = kept_parts(parts, loop);
 
-    INVAR_TRY(invar_loop_finish_save(loop));
+    INVAR_TRY(invar_train_loop_finish_save(loop));
     for (int i = 0; i < n; i++) {
-        INVAR_TRY(invar_masters_collect(&loop->store.masters[i], parts[i].model));
+        INVAR_TRY(invar_full_masters_collect(&loop->store.masters[i], parts[i].model));
         if (parts[i].optimizer && !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM))
             INVAR_TRY(invar_optimizer_collect(parts[i].optimizer, parts[i].model));
     }
@@ -420,59 +425,59 @@ static invar_status collect_masters(invar_loop *loop)
 }
 
 /* Rank 0 writes; the other ranks that divide the model send their tensors. */
-static invar_status save_together(invar_loop *loop, invar_loop_saving kind)
+static invar_status save_together(invar_train_loop *loop, invar_train_loop_saving kind)
 {
     INVAR_TRY(collect_masters(loop));
-    return invar_agree_leads(loop->world) ? save_checkpoint(loop, kind) : give_tensors(loop);
+    return invar_ranks_is_leader(loop->world) ? save_checkpoint(loop, kind) : give_tensors(loop);
 }
 
-invar_status invar_loop_save(invar_loop *loop, invar_loop_saving kind)
+invar_status invar_train_loop_save(invar_train_loop *loop, invar_train_loop_saving kind)
 {
     if (loop->home.at.save[0])
         INVAR_TRY(save_together(loop, kind));
-    return kind == INVAR_LOOP_SAVE_BY_TIME ? INVAR_OK : export_hf(loop);
+    return kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME ? INVAR_OK : export_hf(loop);
 }
 
-invar_status invar_loop_keep_fork(invar_loop *loop)
+invar_status invar_train_loop_keep_fork(invar_train_loop *loop)
 {
-    return loop->fork.now && !loop->sides.samples ? save_together(loop, INVAR_LOOP_SAVE_LAST)
+    return loop->fork.now && !loop->sides.samples ? save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST)
                                                   : INVAR_OK;
 }
 
 /* ---- after a failure ------------------------------------------------------------------------- */
 
-invar_status invar_loop_remember(invar_loop *loop)
+invar_status invar_train_loop_save_rescue_point(invar_train_loop *loop)
 {
-    invar_loop_forget(loop);
+    invar_train_loop_clear_rescue_point(loop);
     loop->flew = true;
-    if (loop->home.at.save[0] && invar_agree_leads(loop->world))
-        INVAR_TRY(invar_flight_copy(&loop->flight, &loop->source.flight));
+    if (loop->home.at.save[0] && invar_ranks_is_leader(loop->world))
+        INVAR_TRY(invar_inflight_copy(&loop->flight, &loop->source.flight));
     loop->untouched = true;
     return INVAR_OK;
 }
 
-void invar_loop_forget(invar_loop *loop)
+void invar_train_loop_clear_rescue_point(invar_train_loop *loop)
 {
     loop->before = loop->source.place;
     loop->flew = false;
-    invar_flight_release(&loop->flight);
+    invar_inflight_release(&loop->flight);
 }
 
 /* The source is where it was before the rollout. */
-static void go_back(invar_loop *loop)
+static void go_back(invar_train_loop *loop)
 {
-    invar_source *source = &loop->source;
+    invar_sample_source *source = &loop->source;
 
     source->place = loop->before;
     if (!loop->flew)
         return;
-    invar_flight_release(&source->flight);
+    invar_inflight_release(&source->flight);
     invar_rl_samples_reset(&source->ahead);
     source->flight = loop->flight;
-    loop->flight = (invar_flight){.count = 0};
+    loop->flight = (invar_inflight){.count = 0};
 }
 
-bool invar_loop_whole(const invar_loop *loop)
+bool invar_train_loop_has_rescue_point(const invar_train_loop *loop)
 {
     return loop->untouched && loop->home.at.save[0] && !loop->options->replay;
 }
@@ -484,15 +489,15 @@ typedef struct stand {
 } stand;
 
 /* Sets *out if all ranks are at one step, whole, and past the newest checkpoint. */
-static invar_status agree_rescue(bool *out, const invar_loop *loop, const stand *own)
+static invar_status agree_rescue(bool *out, const invar_train_loop *loop, const stand *own)
 {
-    size_t size = (size_t)invar_agree_size(loop->world);
+    size_t size = (size_t)invar_ranks_size(loop->world);
     stand *all = NULL;
     invar_status status;
 
     *out = false;
     INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, "what ranks have"));
-    status = invar_agree_gather(loop->world, "rescue", own, sizeof *own, all);
+    status = invar_ranks_all_gather(loop->world, "rescue", own, sizeof *own, all);
     if (status == INVAR_OK)
         *out = all[0].step > all[0].next;
     for (size_t r = 0; r < size && status == INVAR_OK; r++)
@@ -501,34 +506,35 @@ static invar_status agree_rescue(bool *out, const invar_loop *loop, const stand 
     return status;
 }
 
-invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop, bool sound)
+invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *loop, bool sound)
 {
-    const stand own = {sound && invar_loop_whole(loop), loop->place.step, loop->store.next};
+    const stand own = {sound && invar_train_loop_has_rescue_point(loop), loop->place.step,
+                       loop->store.next};
     int64_t unused;
 
     *saved_out = false;
-    if (loop->world && !invar_comm_revive(loop->world->world))
+    if (loop->world && !invar_comm_recover(loop->world->world))
         return INVAR_OK; // a rank is gone, and what it had of the moments
     INVAR_TRY(agree_rescue(saved_out, loop, &own));
     if (!*saved_out)
         return INVAR_OK;
     go_back(loop);
-    INVAR_TRY(invar_loop_renew_layout(loop));
+    INVAR_TRY(invar_train_loop_renew_layout(loop));
     if (!loop->sides.samples)
-        INVAR_TRY(save_together(loop, INVAR_LOOP_SAVE_LAST));
+        INVAR_TRY(save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST));
     // a launcher ends all ranks as soon as one has ended
-    return invar_agree_least(&unused, loop->world, "rescue", 0);
+    return invar_ranks_min(&unused, loop->world, "rescue", 0);
 }
 
-void invar_loop_forget_masters(invar_loop *loop)
+void invar_train_loop_forget_masters(invar_train_loop *loop)
 {
     for (size_t i = 0; i < sizeof loop->store.masters / sizeof *loop->store.masters; i++)
-        invar_masters_release(&loop->store.masters[i]);
+        invar_full_masters_release(&loop->store.masters[i]);
 }
 
 /* ---- a checkpoint that is being written ------------------------------------------------------ */
 
-void invar_loop_before_change(invar_loop *loop)
+void invar_train_loop_before_change(invar_train_loop *loop)
 {
     loop->untouched = false;
     if (loop->store.writer && invar_checkpoint_copying(loop->store.writer)) {
@@ -536,17 +542,17 @@ void invar_loop_before_change(invar_loop *loop)
         invar_checkpoint_await_copy(loop->store.writer);
         invar_trace_end(loop->recorder.trace);
     }
-    invar_loop_forget_masters(loop);
+    invar_train_loop_forget_masters(loop);
 }
 
-invar_status invar_loop_finish_save(invar_loop *loop)
+invar_status invar_train_loop_finish_save(invar_train_loop *loop)
 {
     bool by_time = loop->store.by_time;
     invar_status status;
 
     if (!loop->store.writer)
         return INVAR_OK;
-    INVAR_TRY(invar_loop_follow(loop));
+    INVAR_TRY(invar_train_loop_refresh_paths(loop));
     status = invar_checkpoint_finish(NULL, loop->store.writer);
     loop->store.by_time = false; // nothing is begun any more
     if (status == INVAR_OK) {
@@ -554,8 +560,8 @@ invar_status invar_loop_finish_save(invar_loop *loop)
         return INVAR_OK;
     }
     if (!was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))
-        return by_time ? invar_loop_forgive_save(loop, status) : status;
-    invar_recorder_say(&loop->recorder,
-                       "a checkpoint is missing: the run was moved while it was written");
+        return by_time ? invar_train_loop_forgive_save(loop, status) : status;
+    invar_recorder_print(&loop->recorder,
+                         "a checkpoint is missing: the run was moved while it was written");
     return INVAR_OK;
 }

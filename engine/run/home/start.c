@@ -36,7 +36,7 @@ static bool leads_through(const char *path, const char *folder, const char *name
     return strncmp(path, name, bytes) == 0 && (path[bytes] == '/' || path[bytes] == '\0');
 }
 
-bool invar_loop_is_output(const struct stat *file)
+bool invar_train_loop_is_output(const struct stat *file)
 {
     struct stat out;
 
@@ -50,7 +50,8 @@ static bool is_our_output(int folder, const char *name)
 {
     struct stat there;
 
-    return fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && invar_loop_is_output(&there);
+    return fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+           invar_train_loop_is_output(&there);
 }
 
 /* What people put beside a run: its log, its recipe, the script that starts it. */
@@ -59,15 +60,15 @@ static bool goes_with_a_run(const char *name)
     static const char *const endings[] = {".log", ".out", ".err", ".txt", ".ini", ".sh", ".md"};
 
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (invar_text_ends(name, endings[i]))
+        if (invar_text_has_suffix(name, endings[i]))
             return true;
     return name[0] == '.';
 }
 
 /* What a run leaves in its folder, also one whose ledger was removed. */
-static bool is_of_a_run(const invar_loop *loop, DIR *folder, const char *name)
+static bool is_of_a_run(const invar_train_loop *loop, DIR *folder, const char *name)
 {
-    return goes_with_a_run(name) || strcmp(name, INVAR_FOLDERS_CHECKPOINTS) == 0 ||
+    return goes_with_a_run(name) || strcmp(name, INVAR_RUN_PATHS_CHECKPOINTS) == 0 ||
            strcmp(name, "report.html") == 0 || strcmp(name, "dump") == 0 ||
            strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
            leads_through(loop->home.at.save, loop->home.at.run, name) ||
@@ -76,7 +77,7 @@ static bool is_of_a_run(const invar_loop *loop, DIR *folder, const char *name)
 }
 
 /* A folder without a ledger that holds other things is somebody's, and its name was a mistake. */
-static invar_status check_foreign(const invar_loop *loop)
+static invar_status check_foreign(const invar_train_loop *loop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], what[INVAR_PATH_SHOWN_SIZE];
     const struct dirent *entry;
@@ -105,7 +106,7 @@ static invar_status check_foreign(const invar_loop *loop)
 
 /* ---- anew ------------------------------------------------------------------------------------ */
 
-static invar_status check_idle(const invar_loop *loop)
+static invar_status check_idle(const invar_train_loop *loop)
 {
     const char *ledger = loop->home.at.ledger;
     char writer[INVAR_LEDGER_WRITER_SIZE];
@@ -124,7 +125,7 @@ static invar_status check_idle(const invar_loop *loop)
 }
 
 /* The run's folder without slashes at its end: where it is a link, the link is meant. */
-static void name_home(char out[INVAR_PATH_SIZE], const invar_loop *loop)
+static void name_home(char out[INVAR_PATH_SIZE], const invar_train_loop *loop)
 {
     (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)invar_path_length(loop->home.at.run),
                    loop->home.at.run);
@@ -134,7 +135,7 @@ static void name_home(char out[INVAR_PATH_SIZE], const invar_loop *loop)
  * True where the way to the checkpoints leads through the run's folder: another name of that is
  * another place of theirs. A way that leads out of it again does not.
  */
-static bool goes_along(const invar_loop *loop)
+static bool goes_along(const invar_train_loop *loop)
 {
     const char *save = loop->home.at.save;
     char home[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
@@ -157,7 +158,7 @@ static bool goes_along(const invar_loop *loop)
 }
 
 /* The old run becomes FOLDER.1, or the next number that is free. */
-static invar_status set_aside(const invar_loop *loop)
+static invar_status set_aside(const invar_train_loop *loop)
 {
     char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE + 16], shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -170,13 +171,13 @@ static invar_status set_aside(const invar_loop *loop)
         return INVAR_FAIL(INVAR_E_IO, code, "--fresh: %s cannot be renamed: %s", shown,
                           strerror(code));
     }
-    invar_recorder_say(&loop->recorder, "the old run is now %s", to);
+    invar_recorder_print(&loop->recorder, "the old run is now %s", to);
     return INVAR_OK;
 }
 
 /* ---- whose it is ----------------------------------------------------------------------------- */
 
-static invar_status refuse(const invar_loop *loop, const invar_checkpoint_owner *owner)
+static invar_status refuse(const invar_train_loop *loop, const invar_checkpoint_owner *owner)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], who[INVAR_LEDGER_UUID_SIZE + 16] = "something else";
 
@@ -194,11 +195,11 @@ static invar_status refuse(const invar_loop *loop, const invar_checkpoint_owner 
             : "");
 }
 
-static invar_status claim(invar_loop *loop)
+static invar_status claim(invar_train_loop *loop)
 {
     if (!loop->home.at.save[0] || loop->options->replay || loop->home.claim.held)
         return INVAR_OK;
-    INVAR_TRY(invar_checkpoint_claim_take(&loop->home.claim, loop->home.at.save));
+    INVAR_TRY(invar_checkpoint_lock_acquire(&loop->home.claim, loop->home.at.save));
     if (loop->home.claim.owned &&
         (!loop->recorder.uuid[0] || strcmp(loop->home.claim.owner.uuid, loop->recorder.uuid) != 0))
         return refuse(loop, &loop->home.claim.owner);
@@ -216,16 +217,16 @@ static bool has_checkpoint(const char *folder)
 }
 
 /* A run that is there has checkpoints, and `save` leads elsewhere: it would begin again. */
-static invar_status check_elsewhere(const invar_loop *loop)
+static invar_status check_elsewhere(const invar_train_loop *loop)
 {
     const char *save = loop->home.at.save[0] ? loop->home.at.save : "none";
-    char folder[INVAR_PATH_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE];
+    char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
     char there[INVAR_PATH_SHOWN_SIZE], here[INVAR_PATH_SHOWN_SIZE];
 
     if (loop->fork.now || invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0] ||
         has_checkpoint(loop->home.at.save))
         return INVAR_OK;
-    if (invar_folders_checkpoints(folder, warning, loop->home.at.run, -1) != INVAR_OK ||
+    if (invar_run_paths_checkpoints(folder, warning, loop->home.at.run, -1) != INVAR_OK ||
         !has_checkpoint(folder)) { // what is gone cannot be gone on from
         invar_error_clear();
         return INVAR_OK;
@@ -239,7 +240,7 @@ static invar_status check_elsewhere(const invar_loop *loop)
                       here, there, there, there);
 }
 
-invar_status invar_loop_check_home(const invar_loop *loop)
+invar_status invar_train_loop_check_home(const invar_train_loop *loop)
 {
     invar_checkpoint_owner owner = {.uuid = ""};
     char uuid[INVAR_LEDGER_UUID_SIZE];
@@ -248,7 +249,7 @@ invar_status invar_loop_check_home(const invar_loop *loop)
     INVAR_TRY(check_foreign(loop));
     if (loop->options->fresh) // what is there gets another name
         return INVAR_OK;
-    INVAR_TRY(invar_loop_check_existing(uuid, loop));
+    INVAR_TRY(invar_train_loop_check_existing(uuid, loop));
     if (invar_path_exists(loop->home.at.save))
         INVAR_TRY(invar_checkpoint_owner_find(&owned, &owner, loop->home.at.save));
     if (owned && strcmp(owner.uuid, uuid) != 0)
@@ -256,7 +257,7 @@ invar_status invar_loop_check_home(const invar_loop *loop)
     return uuid[0] ? check_elsewhere(loop) : INVAR_OK;
 }
 
-invar_status invar_loop_settle(invar_loop *loop)
+invar_status invar_train_loop_open_dirs(invar_train_loop *loop)
 {
     bool known;
 
@@ -268,23 +269,23 @@ invar_status invar_loop_settle(invar_loop *loop)
     }
     known = invar_path_exists(loop->home.at.ledger);
     if (known)
-        INVAR_TRY(invar_loop_open_ledger(loop));
-    INVAR_TRY(invar_loop_check_exports(loop));
+        INVAR_TRY(invar_train_loop_open_ledger(loop));
+    INVAR_TRY(invar_train_loop_check_exports(loop));
     INVAR_TRY(claim(loop));
-    INVAR_TRY(invar_folder_make(loop->home.at.run));
-    INVAR_TRY(invar_folder_hold(&loop->home.folder, loop->home.at.run));
-    return known ? INVAR_OK : invar_loop_open_ledger(loop);
+    INVAR_TRY(invar_held_folder_make(loop->home.at.run));
+    INVAR_TRY(invar_held_folder_open(&loop->home.folder, loop->home.at.run));
+    return known ? INVAR_OK : invar_train_loop_open_ledger(loop);
 }
 
-invar_status invar_loop_sign(invar_loop *loop)
+invar_status invar_train_loop_write_owner(invar_train_loop *loop)
 {
     invar_checkpoint_owner owner = {.identity = loop->identity.digest};
 
     if (!loop->home.claim.held)
         return INVAR_OK;
     memcpy(owner.uuid, loop->recorder.uuid, sizeof owner.uuid);
-    INVAR_TRY(invar_checkpoint_claim_sign(&loop->home.claim, &owner));
-    return invar_checkpoint_tidy(loop->home.at.save);
+    INVAR_TRY(invar_checkpoint_lock_write_owner(&loop->home.claim, &owner));
+    return invar_checkpoint_remove_leftovers(loop->home.at.save);
 }
 
 /* ---- a fork ---------------------------------------------------------------------------------- */
@@ -320,10 +321,10 @@ static invar_status take_fork(void *payload, const char *const *columns,
 }
 
 /* What the ledger of a run that is there knows of it; *run_out: there is one. */
-static invar_status recall_fork(bool *run_out, invar_loop *loop)
+static invar_status recall_fork(bool *run_out, invar_train_loop *loop)
 {
     recalled found = {.fork = &loop->fork};
-    const invar_ledger_request request = {
+    const invar_ledger_select_request request = {
         .sql = "SELECT CASE WHEN g.after_step >= 0 THEN r.parent END, g.after_step, g.chain FROM "
                "run r JOIN segment g ON g.run = r.run AND g.seg = 0",
         .row = take_fork,
@@ -345,7 +346,7 @@ static invar_status recall_fork(bool *run_out, invar_loop *loop)
 }
 
 /* Keys that would be ignored beside --fork, or that it needs. */
-static invar_status check_beside_fork(const invar_loop *loop)
+static invar_status check_beside_fork(const invar_train_loop *loop)
 {
     bool step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP) >= 0;
 
@@ -367,19 +368,19 @@ static invar_status check_beside_fork(const invar_loop *loop)
 }
 
 /* The parent, at `step` unless another one is asked for. */
-static invar_status open_parent(invar_loop *loop, int64_t step)
+static invar_status open_parent(invar_train_loop *loop, int64_t step)
 {
     const bool asked = loop->options->fork_step != INVAR_CHECKPOINT_LATEST;
-    const invar_checkpoint_choice choice = {.step = asked ? loop->options->fork_step : step};
+    const invar_checkpoint_open_options choice = {.step = asked ? loop->options->fork_step : step};
     const invar_checkpoint_state *state;
-    char folder[INVAR_PATH_SIZE], warning[INVAR_FOLDERS_WARNING_SIZE];
+    char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
     invar_status status;
 
     INVAR_TRY(check_beside_fork(loop));
     INVAR_TRY(invar_hf_check_folder("--fork", loop->options->fork));
-    INVAR_TRY(invar_folders_checkpoints(folder, warning, loop->options->fork, choice.step));
+    INVAR_TRY(invar_run_paths_checkpoints(folder, warning, loop->options->fork, choice.step));
     if (warning[0])
-        invar_loop_say(loop, warning);
+        invar_train_loop_print(loop, warning);
     status = invar_checkpoint_open(&loop->store.from, folder, &choice);
     if (status == INVAR_E_NOTFOUND)
         return invar_error_advise(status, INVAR_E_NOTFOUND,
@@ -423,7 +424,7 @@ static invar_status has_own(bool *out, const char *save)
  * The run is a fork already, of the parent and the step that are named: it resumes, or, stopped
  * before it had a checkpoint of its own, begins once more.
  */
-static invar_status begin_again(invar_loop *loop)
+static invar_status begin_again(invar_train_loop *loop)
 {
     const invar_fork known = loop->fork;
     bool own;
@@ -443,7 +444,7 @@ static invar_status begin_again(invar_loop *loop)
     return INVAR_OK;
 }
 
-static invar_status look_for_fork(invar_loop *loop)
+static invar_status look_for_fork(invar_train_loop *loop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     bool there;
@@ -462,12 +463,12 @@ static invar_status look_for_fork(invar_loop *loop)
                       shown);
 }
 
-invar_status invar_loop_find_fork(invar_loop *loop)
+invar_status invar_train_loop_find_fork(invar_train_loop *loop)
 {
     loop->fork.step = -1;
-    if (invar_agree_leads(loop->world))
+    if (invar_ranks_is_leader(loop->world))
         INVAR_TRY(look_for_fork(loop));
-    return invar_agree_share(loop->world, "fork", 0, &loop->fork, sizeof loop->fork);
+    return invar_ranks_broadcast(loop->world, "fork", 0, &loop->fork, sizeof loop->fork);
 }
 
 /* Keys that decide which folders a run reads and writes. A fork has folders of its own. */
@@ -482,7 +483,7 @@ static bool is_about_folders(int key)
  * A fork counts the rollouts of its parent. One of a run that is finished gets as many again: the
  * key that says how many is returned, and its value; else no key.
  */
-static int longer_key(int64_t *value_out, const invar_loop *loop, int64_t rollouts_done)
+static int longer_key(int64_t *value_out, const invar_train_loop *loop, int64_t rollouts_done)
 {
     const int64_t rollouts = invar_recipe_int(loop->recipe, INVAR_KEY_NUM_ROLLOUT);
     const int key = rollouts > 0 ? INVAR_KEY_NUM_ROLLOUT : INVAR_KEY_NUM_EPOCH;
@@ -494,26 +495,26 @@ static int longer_key(int64_t *value_out, const invar_loop *loop, int64_t rollou
     return key;
 }
 
-static void print_fork_command(FILE *out, const invar_loop *loop, const char *folder,
+static void print_fork_command(FILE *out, const invar_train_loop *loop, const char *folder,
                                int64_t rollouts_done)
 {
     int64_t most = 0;
     const int longer = longer_key(&most, loop, rollouts_done);
-    const invar_folders *at = &loop->home.at;
+    const invar_run_paths *at = &loop->home.at;
 
     fputs("invar train", out);
     if (loop->options->recipe_path) {
         fputc(' ', out);
-        invar_text_print_word(out, loop->options->recipe_path);
+        invar_text_print_shell_word(out, loop->options->recipe_path);
     }
     fputs(" --fork ", out);
     // the ledger in the run's folder says which weights a checkpoint without any had
-    invar_text_print_word(out, !loop->set.rollout_only &&
-                                       invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0]
-                                   ? at->save
-                                   : at->run);
+    invar_text_print_shell_word(out, !loop->set.rollout_only &&
+                                             invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0]
+                                         ? at->save
+                                         : at->run);
     fputs(" --run ", out);
-    invar_text_print_word(out, folder);
+    invar_text_print_shell_word(out, folder);
     if (loop->options->threads_for > 1)
         fprintf(out, " --ranks %d", loop->options->threads_for);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
@@ -524,11 +525,11 @@ static void print_fork_command(FILE *out, const invar_loop *loop, const char *fo
         if (i == longer || e.source != INVAR_RECIPE_SOURCE_FLAG || is_about_folders(i))
             continue;
         fprintf(out, " --%s ", e.key->name);
-        invar_text_print_word(out, e.text);
+        invar_text_print_shell_word(out, e.text);
     }
 }
 
-void invar_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_loop *loop)
+void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_train_loop *loop)
 {
     char folder[INVAR_PATH_SIZE + 24], home[INVAR_PATH_SIZE];
     int64_t step;
@@ -556,19 +557,19 @@ void invar_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_loop
 
 /* ---- moved ----------------------------------------------------------------------------------- */
 
-invar_status invar_loop_follow(invar_loop *loop)
+invar_status invar_train_loop_refresh_paths(invar_train_loop *loop)
 {
     if (!loop->home.folder.held)
         return INVAR_OK;
-    INVAR_TRY(invar_folder_follow(&loop->home.folder));
+    INVAR_TRY(invar_held_folder_refresh(&loop->home.folder));
     if (loop->home.claim.held) {
-        INVAR_TRY(invar_checkpoint_claim_follow(&loop->home.claim));
+        INVAR_TRY(invar_checkpoint_lock_refresh_path(&loop->home.claim));
         memcpy(loop->home.at.save, loop->home.claim.folder.path, sizeof loop->home.at.save);
     }
     if (strcmp(loop->home.folder.path, loop->home.at.run) == 0)
         return INVAR_OK;
-    invar_recorder_say(&loop->recorder, "the run was moved, and continues in %s",
-                       loop->home.folder.path);
+    invar_recorder_print(&loop->recorder, "the run was moved, and continues in %s",
+                         loop->home.folder.path);
     memcpy(loop->home.at.run, loop->home.folder.path, sizeof loop->home.at.run);
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0])
         return INVAR_OK;

@@ -15,24 +15,24 @@
 #include "base/invar_banned.h"
 
 /* Bytes of a file; 0: there is none. Of several ranks one reads, and all have it. */
-static invar_status read_file(char **out, size_t *bytes_out, const invar_loop *loop,
+static invar_status read_file(char **out, size_t *bytes_out, const invar_train_loop *loop,
                               const char *path)
 {
-    if (invar_agree_leads(loop->world) && path[0] && invar_path_exists(path))
+    if (invar_ranks_is_leader(loop->world) && path[0] && invar_path_exists(path))
         INVAR_TRY(invar_file_read(out, bytes_out, path, SIZE_MAX / 2));
-    return invar_loop_share_text(out, bytes_out, loop, "recorded schedule");
+    return invar_train_loop_share_text(out, bytes_out, loop, "recorded schedule");
 }
 
 /* ---- this run's ------------------------------------------------------------------------------ */
 
 /* Two runs of one recipe have the same identity, but the clock may have decided otherwise. */
-static invar_status check_run(const invar_loop *loop, const invar_ticks_head *head,
+static invar_status check_run(const invar_train_loop *loop, const invar_schedule_log_head *head,
                               const char *shown)
 {
     invar_digest uuid = {{0}};
     bool same = invar_digest_equal(&head->run, &loop->identity.digest);
 
-    if (same && head->checked && invar_agree_leads(loop->world)) {
+    if (same && head->checked && invar_ranks_is_leader(loop->world)) {
         if (loop->recorder.uuid[0])
             INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
         same = invar_digest_equal(&head->uuid, &uuid);
@@ -46,13 +46,14 @@ static invar_status check_run(const invar_loop *loop, const invar_ticks_head *he
 }
 
 /* The ticks before the one that comes next are all there. */
-static invar_status check_place(const invar_loop *loop, const char *shown)
+static invar_status check_place(const invar_train_loop *loop, const char *shown)
 {
-    const invar_ticks *own = &loop->timetable.own;
+    const invar_schedule_log *own = &loop->timetable.own;
     int64_t steps = loop->set.steps_per_rollout, next = loop->place.rollout;
     int64_t begin = loop->fork.step >= 0 ? (loop->fork.step + 1) / steps : 0;
 
-    if (own->count == 0 ? next == begin : own->first == begin && invar_ticks_end(own) >= next)
+    if (own->count == 0 ? next == begin
+                        : own->first == begin && invar_schedule_log_end(own) >= next)
         return INVAR_OK;
     if (own->count == 0)
         return INVAR_FAIL(INVAR_E_STATE, 0,
@@ -63,17 +64,17 @@ static invar_status check_place(const invar_loop *loop, const char *shown)
                       "%s has ticks %" PRId64 " to %" PRId64 ", and the run goes on with tick "
                       "%" PRId64 " of those from %" PRId64 " on: put the whole file back, or fork "
                       "the run, which begins a new one",
-                      shown, own->first, invar_ticks_end(own) - 1, next, begin);
+                      shown, own->first, invar_schedule_log_end(own) - 1, next, begin);
 }
 
 /* A tick is in the file before its steps are in the ledger: if it is missing, lines were lost. */
-static invar_status check_recorded(const invar_loop *loop, const char *shown)
+static invar_status check_recorded(const invar_train_loop *loop, const char *shown)
 {
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
     int64_t last = loop->recorder.recorded, tick = last < 0 ? -1 : last / steps;
-    const invar_tick *found = invar_ticks_find(&loop->timetable.own, tick);
+    const invar_schedule_tick *found = invar_schedule_log_find(&loop->timetable.own, tick);
 
-    if (!invar_agree_leads(loop->world) || last <= loop->fork.step || (found && found->batched))
+    if (!invar_ranks_is_leader(loop->world) || last <= loop->fork.step || (found && found->batched))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%s ends before tick %" PRId64 ", and the ledger has step %" PRId64
@@ -82,20 +83,20 @@ static invar_status check_recorded(const invar_loop *loop, const char *shown)
                       shown, tick, last);
 }
 
-static invar_status open_own(invar_loop *loop)
+static invar_status open_own(invar_train_loop *loop)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
-    invar_ticks_head head;
+    invar_schedule_log_head head;
     size_t bytes = 0;
     invar_status status;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_TIMETABLE_FILE));
+    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_RECORDED_SCHEDULE_FILE));
     invar_path_show(shown, path);
     status = read_file(&text, &bytes, loop, path);
     if (status == INVAR_OK)
         status = invar_error_advise(
-            invar_ticks_read_file(&loop->timetable.own, &head, text, bytes, shown), INVAR_E_CORRUPT,
-            "put the file back, or fork the run, which begins a new one");
+            invar_schedule_log_read_file(&loop->timetable.own, &head, text, bytes, shown),
+            INVAR_E_CORRUPT, "put the file back, or fork the run, which begins a new one");
     if (status == INVAR_OK && head.found)
         status = check_run(loop, &head, shown);
     if (status == INVAR_OK)
@@ -111,7 +112,7 @@ static invar_status open_own(invar_loop *loop)
  * The file is written again, so that a line that a kill has cut off is gone. The new file has sums,
  * so the event about lines without sums is recorded first: a kill between the two repeats it.
  */
-invar_status invar_loop_begin_timetable(invar_loop *loop)
+invar_status invar_train_loop_begin_timetable(invar_train_loop *loop)
 {
     char path[INVAR_PATH_SIZE];
     invar_json_text lines = {0};
@@ -120,19 +121,19 @@ invar_status invar_loop_begin_timetable(invar_loop *loop)
 
     if (!loop->set.recorded || loop->options->replay)
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_TIMETABLE_FILE));
+    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_RECORDED_SCHEDULE_FILE));
     INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
     if (loop->timetable.unchecked)
-        INVAR_TRY(invar_loop_tell_unchecked(loop, INVAR_TIMETABLE_FILE));
-    invar_ticks_write(&lines, &loop->timetable.own, &loop->identity.digest, &uuid);
+        INVAR_TRY(invar_train_loop_tell_unchecked(loop, INVAR_RECORDED_SCHEDULE_FILE));
+    invar_schedule_log_write(&lines, &loop->timetable.own, &loop->identity.digest, &uuid);
     status = lines.status;
     if (status == INVAR_OK)
-        status = invar_journal_begin(&loop->timetable.file, path, lines.data, lines.bytes);
+        status = invar_journal_create(&loop->timetable.file, path, lines.data, lines.bytes);
     invar_json_text_release(&lines);
     return status;
 }
 
-invar_status invar_loop_tell_unchecked(invar_loop *loop, const char *file)
+invar_status invar_train_loop_tell_unchecked(invar_train_loop *loop, const char *file)
 {
     char text[256];
 
@@ -140,7 +141,7 @@ invar_status invar_loop_tell_unchecked(invar_loop *loop, const char *file)
                    "%.100s was written by version 0.1.0, without sums: the lines are unchecked, "
                    "and steps that are executed again are compared with the ledger",
                    file);
-    invar_recorder_say(&loop->recorder, "%s", text);
+    invar_recorder_print(&loop->recorder, "%s", text);
     return invar_recorder_event(&loop->recorder, loop->place.step, "warning",
                                 INVAR_JOURNAL_UNCHECKED, text);
 }
@@ -155,25 +156,26 @@ static bool is_folder(const char *path)
 }
 
 /* The record is the folder of a run, or its file itself. */
-static invar_status read_record(invar_loop *loop, invar_ticks_head *head, const char *record)
+static invar_status read_record(invar_train_loop *loop, invar_schedule_log_head *head,
+                                const char *record)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
     size_t bytes = 0;
     invar_status status;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, record, INVAR_TIMETABLE_FILE));
+    INVAR_TRY(invar_path_join(path, sizeof path, record, INVAR_RECORDED_SCHEDULE_FILE));
     invar_path_show(shown, record);
     status = read_file(&text, &bytes, loop, is_folder(record) ? path : record);
     if (status == INVAR_OK)
-        status = invar_ticks_read_file(&loop->timetable.other, head, text, bytes, shown);
+        status = invar_schedule_log_read_file(&loop->timetable.other, head, text, bytes, shown);
     if (status == INVAR_OK && !head->found)
         status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                            "rollout-record: %s is not, and has no, " INVAR_TIMETABLE_FILE
+                            "rollout-record: %s is not, and has no, " INVAR_RECORDED_SCHEDULE_FILE
                             ": give the folder of a run with rollout-schedule = recorded",
                             shown);
     if (status == INVAR_OK && !head->checked)
-        invar_recorder_say(&loop->recorder, "rollout-record: %s has no sums and is unchecked",
-                           shown);
+        invar_recorder_print(&loop->recorder, "rollout-record: %s has no sums and is unchecked",
+                             shown);
     invar_free(text);
     return status;
 }
@@ -183,16 +185,16 @@ static invar_status read_record(invar_loop *loop, invar_ticks_head *head, const 
  * on has ticks of its own, and is not asked. Which samples a tick has is known only when they are
  * sampled.
  */
-static invar_status check_record(const invar_loop *loop)
+static invar_status check_record(const invar_train_loop *loop)
 {
-    const invar_settings *set = &loop->set;
+    const invar_train_settings *set = &loop->set;
     int64_t tick = loop->fork.step >= 0 ? (loop->fork.step + 1) / set->steps_per_rollout : 0;
-    invar_tick found;
+    invar_schedule_tick found;
 
-    if (!invar_agree_leads(loop->world) || invar_path_exists(loop->home.at.ledger))
+    if (!invar_ranks_is_leader(loop->world) || invar_path_exists(loop->home.at.ledger))
         return INVAR_OK; // the rank that writes speaks for all
     for (; tick < set->course.rollouts; tick++) {
-        INVAR_TRY(invar_timetable_plan(&found, &loop->timetable, tick));
+        INVAR_TRY(invar_recorded_schedule_plan(&found, &loop->timetable, tick));
         if (found.n_groups != set->prompts)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                               "rollout-record: tick %" PRId64 " has a batch of %" PRId64
@@ -203,10 +205,10 @@ static invar_status check_record(const invar_loop *loop)
     return INVAR_OK;
 }
 
-invar_status invar_loop_read_record(invar_loop *loop)
+invar_status invar_train_loop_read_record(invar_train_loop *loop)
 {
     const char *record = invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD);
-    invar_ticks_head head;
+    invar_schedule_log_head head;
 
     if (!loop->set.recorded || loop->options->replay || !record[0])
         return INVAR_OK;
@@ -217,48 +219,49 @@ invar_status invar_loop_read_record(invar_loop *loop)
 }
 
 /* The identity of this run is known when it begins. */
-static void compare_identities(const invar_loop *loop)
+static void compare_identities(const invar_train_loop *loop)
 {
     if (loop->timetable.name &&
         !invar_digest_equal(&loop->timetable.identity, &loop->identity.digest))
-        invar_recorder_say(&loop->recorder,
-                           "rollout-record: %s is of a run with another identity, whose samples "
-                           "may have ended elsewhere",
-                           invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD));
+        invar_recorder_print(&loop->recorder,
+                             "rollout-record: %s is of a run with another identity, whose samples "
+                             "may have ended elsewhere",
+                             invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD));
 }
 
 /* ---- a replay -------------------------------------------------------------------------------- */
 
-static invar_status take_replies(invar_loop *loop, const invar_plugin_stored *stored)
+static invar_status take_replies(invar_train_loop *loop, const invar_recorded_replies *stored)
 {
     for (size_t i = 0; i < stored->count; i++)
-        if (strcmp(stored->items[i].plugin, INVAR_TIMETABLE_REPLY) == 0)
-            INVAR_TRY(invar_ticks_read(&loop->timetable.own, stored->items[i].data,
-                                       stored->items[i].bytes, "the ledger's schedule"));
+        if (strcmp(stored->items[i].plugin, INVAR_RECORDED_SCHEDULE_REPLY) == 0)
+            INVAR_TRY(invar_schedule_log_read(&loop->timetable.own, stored->items[i].data,
+                                              stored->items[i].bytes, "the ledger's schedule"));
     return INVAR_OK;
 }
 
 /* The ticks of all rollouts that are executed again, and what was drawn before the next one. */
-static invar_status read_ledger(invar_loop *loop)
+static invar_status read_ledger(invar_train_loop *loop)
 {
     int64_t steps = loop->set.steps_per_rollout, step = loop->place.rollout * steps;
-    invar_plugin_stored stored = {0};
+    invar_recorded_replies stored = {0};
     invar_status status = INVAR_OK;
 
     loop->timetable.name = "replay";
     loop->timetable.open_end = true;
     for (; step <= loop->recorder.recorded && status == INVAR_OK; step += steps) {
-        status = invar_plugin_stored_read(&stored, loop->recorder.ledger, loop->recorder.run, step);
+        status =
+            invar_recorded_replies_read(&stored, loop->recorder.ledger, loop->recorder.run, step);
         if (status == INVAR_OK)
             status = take_replies(loop, &stored);
         if (step > loop->options->until)
             break;
     }
-    invar_plugin_stored_release(&stored);
+    invar_recorded_replies_release(&stored);
     return status;
 }
 
-invar_status invar_loop_open_timetable(invar_loop *loop)
+invar_status invar_train_loop_open_timetable(invar_train_loop *loop)
 {
     if (!loop->set.recorded)
         return INVAR_OK;
@@ -270,9 +273,9 @@ invar_status invar_loop_open_timetable(invar_loop *loop)
 
 /* ---- in the ledger --------------------------------------------------------------------------- */
 
-invar_status invar_loop_show_tick(invar_json_text *text, const invar_loop *loop)
+invar_status invar_train_loop_show_tick(invar_json_text *text, const invar_train_loop *loop)
 {
     if (loop->set.recorded)
-        invar_timetable_show(text, &loop->timetable, loop->place.rollout);
+        invar_recorded_schedule_show(text, &loop->timetable, loop->place.rollout);
     return text->status;
 }

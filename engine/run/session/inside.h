@@ -17,10 +17,11 @@ extern "C" {
 /* ---- spec.c ---------------------------------------------------------------------------------- */
 
 /* Of the actor and the draft model; of the models beside them where `wants` may need these. */
-invar_status invar_session_read_specs(invar_session *session, unsigned wants) INVAR_MUST_USE;
+invar_status invar_run_context_read_specs(invar_run_context *session,
+                                          unsigned wants) INVAR_MUST_USE;
 
 /* Tokens of a prompt with its response, at most. */
-int64_t invar_session_context(const invar_session *session);
+int64_t invar_run_context_context(const invar_run_context *session);
 
 /* ---- weights.c ------------------------------------------------------------------------------- */
 
@@ -31,17 +32,18 @@ enum {
 };
 
 /* One folder with weights, a checkpoint, which is verified, or Hugging Face's, into a model. */
-invar_status invar_session_load_folder(invar_session_origin *out, invar_model *model,
-                                       const char *path, unsigned how,
-                                       const invar_device *dev) INVAR_MUST_USE;
+invar_status invar_run_context_load_folder(invar_weights_origin *out, invar_model *model,
+                                           const char *path, unsigned how,
+                                           const invar_device *dev) INVAR_MUST_USE;
 
 /* The newest weights of what the key names, which must be of this model. */
-invar_status invar_session_load_named(invar_session_origin *out, const invar_session *session,
-                                      invar_model *model, int key) INVAR_MUST_USE;
+invar_status invar_run_context_load_named(invar_weights_origin *out,
+                                          const invar_run_context *session, invar_model *model,
+                                          int key) INVAR_MUST_USE;
 
 /* INVAR_E_INVALID: the weights are adapters of another base than the actor's. */
-invar_status invar_session_check_base(const invar_session *session,
-                                      const invar_session_origin *from) INVAR_MUST_USE;
+invar_status invar_run_context_check_base(const invar_run_context *session,
+                                          const invar_weights_origin *from) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

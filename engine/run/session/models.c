@@ -22,9 +22,9 @@
 /* ---- the actor ------------------------------------------------------------------------------- */
 
 /* ref-load is where the actor begins, unless it is another model. */
-static bool begins_at_reference(const invar_session *s)
+static bool begins_at_reference(const invar_run_context *s)
 {
-    return invar_config_filled(s->recipe, INVAR_KEY_REF_LOAD) && !s->ref_apart;
+    return invar_config_is_nonempty(s->recipe, INVAR_KEY_REF_LOAD) && !s->ref_apart;
 }
 
 /* A model that was named is never made up. */
@@ -39,7 +39,7 @@ static invar_status check_given(const char *dir)
 }
 
 /* Of a model that has any. */
-static invar_status first_adapters(invar_session *s, uint32_t seed)
+static invar_status first_adapters(invar_run_context *s, uint32_t seed)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH);
 
@@ -49,29 +49,29 @@ static invar_status first_adapters(invar_session *s, uint32_t seed)
     return invar_peft_load(s->actor, dir, &s->dev);
 }
 
-static invar_status first_base(invar_session *s, uint32_t seed)
+static invar_status first_base(invar_run_context *s, uint32_t seed)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
-    invar_session_origin origin;
+    invar_weights_origin origin;
 
     s->weights_from = dir[0] ? "hf-checkpoint" : "seed";
     if (!dir[0])
         return invar_model_init_base(s->actor, seed, &s->dev);
-    INVAR_TRY(invar_session_load_folder(&origin, s->actor, dir, 0, &s->dev));
+    INVAR_TRY(invar_run_context_load_folder(&origin, s->actor, dir, 0, &s->dev));
     if (origin.adapters)
-        return invar_config_refuse(s->recipe, INVAR_KEY_HF_CHECKPOINT,
-                                   "has adapters alone: name their base here, and them with "
-                                   "ref-load");
+        return invar_config_fail(s->recipe, INVAR_KEY_HF_CHECKPOINT,
+                                 "has adapters alone: name their base here, and them with "
+                                 "ref-load");
     return INVAR_OK;
 }
 
 /* ref-load: a whole model; or adapters alone, whose base is the one that the recipe has without. */
-static invar_status named_weights(invar_session_origin *out, invar_session *s, uint32_t seed)
+static invar_status named_weights(invar_weights_origin *out, invar_run_context *s, uint32_t seed)
 {
-    INVAR_TRY(invar_session_load_named(out, s, s->actor, INVAR_KEY_REF_LOAD));
-    if (out->adapters && invar_config_filled(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
-        return invar_config_refuse(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
-                                   "would be ignored: ref-load names adapters, too");
+    INVAR_TRY(invar_run_context_load_named(out, s, s->actor, INVAR_KEY_REF_LOAD));
+    if (out->adapters && invar_config_is_nonempty(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
+        return invar_config_fail(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
+                                 "would be ignored: ref-load names adapters, too");
     if (out->adapters)
         INVAR_TRY(first_base(s, seed));
     s->weights_from = "ref-load";
@@ -79,9 +79,9 @@ static invar_status named_weights(invar_session_origin *out, invar_session *s, u
 }
 
 /* All of the actor but adapters that no checkpoint has. */
-static invar_status read_actor(invar_session *s, uint32_t seed)
+static invar_status read_actor(invar_run_context *s, uint32_t seed)
 {
-    invar_session_origin from = {.adapters = false};
+    invar_weights_origin from = {.adapters = false};
 
     INVAR_TRY(begins_at_reference(s) ? named_weights(&from, s, seed) : first_base(s, seed));
     s->base_named = begins_at_reference(s) && !from.adapters;
@@ -89,28 +89,28 @@ static invar_status read_actor(invar_session *s, uint32_t seed)
         return invar_base_hash(&s->sampled_base, s->actor, &s->dev);
     if (invar_model_is_adapted(s->actor))
         INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
-    return invar_session_check_base(s, &from);
+    return invar_run_context_check_base(s, &from);
 }
 
-static uint32_t seed_of(const invar_session *s)
+static uint32_t seed_of(const invar_run_context *s)
 {
     return (uint32_t)invar_recipe_int(s->recipe, INVAR_KEY_SEED);
 }
 
 /* What the actor's adapters stand beside, into another model: its base, or all of it. */
-static invar_status load_base_again(invar_session *s, invar_model *model)
+static invar_status load_base_again(invar_run_context *s, invar_model *model)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
-    invar_session_origin from;
+    invar_weights_origin from;
 
     if (s->base_named)
-        return invar_session_load_named(&from, s, model, INVAR_KEY_REF_LOAD);
+        return invar_run_context_load_named(&from, s, model, INVAR_KEY_REF_LOAD);
     if (dir[0])
-        return invar_session_load_folder(&from, model, dir, INVAR_LOAD_BODY, &s->dev);
+        return invar_run_context_load_folder(&from, model, dir, INVAR_LOAD_BODY, &s->dev);
     return invar_model_init_base(model, seed_of(s), &s->dev);
 }
 
-static invar_status first_weights(invar_session *s)
+static invar_status first_weights(invar_run_context *s)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
 
@@ -123,7 +123,7 @@ static invar_status first_weights(invar_session *s)
 }
 
 /* What is trained comes from those who train it; a frozen base stays what it is. */
-static invar_status weights_that_sample(invar_session *s)
+static invar_status weights_that_sample(invar_run_context *s)
 {
     INVAR_TRY(invar_model_new_weights(&s->actor, &s->spec, s->rollout_format, s->layout, &s->dev));
     return invar_model_is_adapted(s->actor) ? read_actor(s, seed_of(s)) : INVAR_OK;
@@ -132,7 +132,7 @@ static invar_status weights_that_sample(invar_session *s)
 /* ---- models beside it ------------------------------------------------------------------------ */
 
 /* The actor's body; ranks that own its rows may own others of the critic. */
-static invar_status take_body(const invar_session *s, invar_fill *fill)
+static invar_status take_body(const invar_run_context *s, invar_param_loader *fill)
 {
     for (int64_t i = 0; i < s->critic->n_params; i++) {
         const invar_param *to = &s->critic->params[i];
@@ -141,71 +141,71 @@ static invar_status take_body(const invar_session *s, invar_fill *fill)
         if (to->own.experts == 0)
             continue;
         if (to->kind == INVAR_PARAM_HEAD) {
-            INVAR_TRY(invar_fill_zero(fill, to));
+            INVAR_TRY(invar_param_loader_zero(fill, to));
             continue;
         }
-        INVAR_TRY(invar_fill_room_all(&values, fill, to));
-        INVAR_TRY(invar_masters_read(values, s->actor,
-                                     invar_model_find(s->actor, to->name) - s->actor->params));
-        INVAR_TRY(invar_fill_put(fill));
+        INVAR_TRY(invar_param_loader_room_all(&values, fill, to));
+        INVAR_TRY(invar_full_masters_read(values, s->actor,
+                                          invar_model_find(s->actor, to->name) - s->actor->params));
+        INVAR_TRY(invar_param_loader_put(fill));
     }
     return INVAR_OK;
 }
 
-static invar_status zero_head(const invar_session *s, invar_fill *fill)
+static invar_status zero_head(const invar_run_context *s, invar_param_loader *fill)
 {
     for (int64_t i = 0; i < s->critic->n_params; i++)
         if (s->critic->params[i].kind == INVAR_PARAM_HEAD && s->critic->params[i].own.experts > 0)
-            INVAR_TRY(invar_fill_zero(fill, &s->critic->params[i]));
+            INVAR_TRY(invar_param_loader_zero(fill, &s->critic->params[i]));
     return INVAR_OK;
 }
 
 /* Where the critic has no weights of its own; its head starts at zero. A frozen base has none that
    could be copied: it is read again. */
-static invar_status critic_from_actor(invar_session *s)
+static invar_status critic_from_actor(invar_run_context *s)
 {
     bool adapted = invar_model_is_adapted(s->actor);
-    invar_fill fill;
+    invar_param_loader fill;
     invar_status status;
 
     if (adapted)
         INVAR_TRY(load_base_again(s, s->critic));
-    invar_fill_init(&fill, s->critic, &s->dev);
+    invar_param_loader_init(&fill, s->critic, &s->dev);
     status = adapted ? zero_head(s, &fill) : take_body(s, &fill);
-    invar_fill_release(&fill);
+    invar_param_loader_release(&fill);
     return status;
 }
 
 /* With adapters it has the actor's base. One that never moves is in no checkpoint. */
-static invar_status new_reference(invar_session *s)
+static invar_status new_reference(invar_run_context *s)
 {
     if (invar_model_is_adapted(s->actor))
-        return invar_model_new_beside(&s->reference, s->actor, &s->dev);
-    if (!invar_settings_reference_moves(s->recipe))
+        return invar_model_new_sharing_base(&s->reference, s->actor, &s->dev);
+    if (!invar_train_settings_reference_moves(s->recipe))
         return invar_model_new_weights(&s->reference, &s->spec, s->format, s->layout, &s->dev);
     return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
 }
 
 /* One of another shape is loaded; the other is what the actor is at the start. */
-static invar_status make_reference(invar_session *s)
+static invar_status make_reference(invar_run_context *s)
 {
-    invar_session_origin from;
+    invar_weights_origin from;
 
     if (!s->ref_apart) {
         INVAR_TRY(new_reference(s));
         return invar_model_copy(s->reference, s->actor);
     }
     INVAR_TRY(invar_model_new_weights(&s->reference, &s->ref_spec, s->format, s->layout, &s->dev));
-    INVAR_TRY(invar_session_load_named(&from, s, s->reference, INVAR_KEY_REF_LOAD));
+    INVAR_TRY(invar_run_context_load_named(&from, s, s->reference, INVAR_KEY_REF_LOAD));
     return invar_base_hash(&s->ref_weights, s->reference, &s->dev);
 }
 
 /* Its hash is that of its masters, which nobody needs afterwards. */
-static invar_status read_teacher(invar_session *s, invar_model *whole)
+static invar_status read_teacher(invar_run_context *s, invar_model *whole)
 {
-    invar_session_origin from;
+    invar_weights_origin from;
 
-    INVAR_TRY(invar_session_load_named(&from, s, whole, INVAR_KEY_OPD_TEACHER_LOAD));
+    INVAR_TRY(invar_run_context_load_named(&from, s, whole, INVAR_KEY_OPD_TEACHER_LOAD));
     INVAR_TRY(invar_model_hash(&s->teacher_weights, whole, &s->dev));
     INVAR_TRY(
         invar_model_new_weights(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
@@ -214,7 +214,7 @@ static invar_status read_teacher(invar_session *s, invar_model *whole)
 }
 
 /* Before all other models: there is room for its masters. */
-static invar_status make_teacher(invar_session *s)
+static invar_status make_teacher(invar_run_context *s)
 {
     invar_model *whole = NULL;
     invar_status status = invar_model_new(&whole, &s->teacher_spec, s->format, s->layout, &s->dev);
@@ -225,92 +225,92 @@ static invar_status make_teacher(invar_session *s)
     return status;
 }
 
-const invar_model *invar_session_sampler(const invar_session *s)
+const invar_model *invar_run_context_sampler(const invar_run_context *s)
 {
     return s->rollout_actor ? s->rollout_actor : s->actor;
 }
 
-const invar_device *invar_session_sampler_dev(const invar_session *s)
+const invar_device *invar_run_context_sampler_dev(const invar_run_context *s)
 {
     return s->beside.backend ? &s->beside : &s->dev;
 }
 
 /* What a wrong copy draws agrees with what the same copy scores: so it is compared itself. */
-static invar_status compare_copy(const invar_session *s)
+static invar_status compare_copy(const invar_run_context *s)
 {
     int64_t count = s->actor->n_params;
     invar_status status = INVAR_OK;
     invar_digest *of = NULL;
-    invar_digests digests;
+    invar_tensor_hasher digests;
 
     INVAR_TRY(invar_alloc((void **)&of, (size_t)(2 * count), sizeof *of, "digests of weights"));
-    invar_digests_init(&digests, &s->dev);
+    invar_tensor_hasher_init(&digests, &s->dev);
     for (int64_t i = 0; i < 2 * count && status == INVAR_OK; i++)
-        status = invar_digests_add(
+        status = invar_tensor_hasher_add(
             &digests, &(i < count ? s->actor : s->rollout_actor)->params[i % count].weight, 1);
     if (status == INVAR_OK)
-        status = invar_digests_read(of, &digests);
+        status = invar_tensor_hasher_read(of, &digests);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         if (!invar_digest_equal(&of[i], &of[count + i]))
             status = INVAR_FAIL(INVAR_E_MISMATCH, 0,
                                 "rollout-overlap: %s of the copy that samples is not that of the "
                                 "weights that learn: check the memory of the device",
                                 s->actor->params[i].name);
-    invar_digests_release(&digests);
+    invar_tensor_hasher_release(&digests);
     invar_free(of);
     return status;
 }
 
-static invar_status copy_actor(const invar_session *s)
+static invar_status copy_actor(const invar_run_context *s)
 {
     INVAR_TRY(invar_model_copy(s->rollout_actor, s->actor));
     return compare_copy(s);
 }
 
 /* Ops of the one device do not wait for those of the other. */
-invar_status invar_session_refresh_sampler(invar_session *s)
+invar_status invar_run_context_refresh_sampler(invar_run_context *s)
 {
     if (!s->rollout_actor)
         return INVAR_OK;
-    INVAR_TRY(invar_session_two_formats(s)
+    INVAR_TRY(invar_run_context_two_formats(s)
                   ? invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev)
                   : copy_actor(s));
-    return s->beside.backend ? invar_device_wait(&s->dev) : INVAR_OK;
+    return s->beside.backend ? invar_device_synchronize(&s->dev) : INVAR_OK;
 }
 
 /* In another format its base is read once more; adapters alone change. */
-static invar_status adapted_sampler(invar_session *s)
+static invar_status adapted_sampler(invar_run_context *s)
 {
-    if (!invar_session_two_formats(s))
-        return invar_model_new_beside(&s->rollout_actor, s->actor, &s->dev);
+    if (!invar_run_context_two_formats(s))
+        return invar_model_new_sharing_base(&s->rollout_actor, s->actor, &s->dev);
     INVAR_TRY(invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format, s->layout,
                                       &s->dev));
     INVAR_TRY(load_base_again(s, s->rollout_actor));
     return invar_base_hash(&s->sampled_base, s->rollout_actor, &s->dev);
 }
 
-static invar_status make_sampler(invar_session *s)
+static invar_status make_sampler(invar_run_context *s)
 {
-    if (!invar_session_two_formats(s) && !s->beside.backend)
+    if (!invar_run_context_two_formats(s) && !s->beside.backend)
         return INVAR_OK;
     INVAR_TRY(invar_model_is_adapted(s->actor)
                   ? adapted_sampler(s)
                   : invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format,
                                             s->layout, &s->dev));
-    return invar_session_refresh_sampler(s);
+    return invar_run_context_refresh_sampler(s);
 }
 
-static invar_status other_models(invar_session *s)
+static invar_status other_models(invar_run_context *s)
 {
     const invar_recipe *r = s->recipe;
-    invar_session_origin from;
+    invar_weights_origin from;
 
-    if (invar_settings_reference(r))
+    if (invar_train_settings_reference(r))
         INVAR_TRY(make_reference(s));
-    if (invar_settings_critic(r)) {
+    if (invar_train_settings_critic(r)) {
         INVAR_TRY(invar_model_new(&s->critic, &s->critic_spec, s->format, s->layout, &s->dev));
-        INVAR_TRY(invar_config_filled(r, INVAR_KEY_CRITIC_LOAD)
-                      ? invar_session_load_named(&from, s, s->critic, INVAR_KEY_CRITIC_LOAD)
+        INVAR_TRY(invar_config_is_nonempty(r, INVAR_KEY_CRITIC_LOAD)
+                      ? invar_run_context_load_named(&from, s, s->critic, INVAR_KEY_CRITIC_LOAD)
                       : critic_from_actor(s));
         INVAR_TRY(invar_model_hash(&s->critic_weights, s->critic, &s->dev));
     }
@@ -318,30 +318,30 @@ static invar_status other_models(invar_session *s)
 }
 
 /* Ranks that train beside ranks that only sample need none. */
-static invar_status load_draft(invar_session *s, bool samples)
+static invar_status load_draft(invar_run_context *s, bool samples)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
-    invar_session_origin origin;
+    invar_weights_origin origin;
 
-    if (!invar_session_drafts(s) ||
+    if (!invar_run_context_drafts(s) ||
         (s->layout && !samples && invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0))
         return INVAR_OK;
     INVAR_TRY(invar_hf_check_weights(dir));
-    INVAR_TRY(invar_model_new_weights(&s->draft, &s->draft_spec, invar_session_draft_format(s),
+    INVAR_TRY(invar_model_new_weights(&s->draft, &s->draft_spec, invar_run_context_draft_format(s),
                                       NULL, &s->dev));
-    return invar_session_load_folder(&origin, s->draft, dir, 0, &s->dev);
+    return invar_run_context_load_folder(&origin, s->draft, dir, 0, &s->dev);
 }
 
-invar_status invar_session_make_models(invar_session *s, unsigned wants)
+invar_status invar_run_context_make_models(invar_run_context *s, unsigned wants)
 {
-    if ((wants & INVAR_SESSION_LEARN) && invar_settings_teacher(s->recipe))
+    if ((wants & INVAR_RUN_CONTEXT_LEARN) && invar_train_settings_teacher(s->recipe))
         INVAR_TRY(make_teacher(s));
-    INVAR_TRY(load_draft(s, (wants & INVAR_SESSION_SAMPLE) != 0));
-    if (wants & INVAR_SESSION_SAMPLE)
+    INVAR_TRY(load_draft(s, (wants & INVAR_RUN_CONTEXT_SAMPLE) != 0));
+    if (wants & INVAR_RUN_CONTEXT_SAMPLE)
         return weights_that_sample(s);
     INVAR_TRY(first_weights(s));
     INVAR_TRY(make_sampler(s));
-    return wants & INVAR_SESSION_LEARN ? other_models(s) : INVAR_OK;
+    return wants & INVAR_RUN_CONTEXT_LEARN ? other_models(s) : INVAR_OK;
 }
 
 /*
@@ -349,7 +349,7 @@ invar_status invar_session_make_models(invar_session *s, unsigned wants)
  * the hash of the model leaves them out. It contains what hashes of weights leave out: a frozen
  * base, and the arithmetic that the recipe chooses.
  */
-invar_status invar_session_policy(invar_rollout_policy *out, const invar_session *s)
+invar_status invar_run_context_policy(invar_rollout_policy *out, const invar_run_context *s)
 {
     invar_model_spec spec = s->spec;
     const int64_t arithmetic[] = {spec.kv_span,     spec.q_span,    spec.logical_tp,

@@ -26,14 +26,14 @@
 #define SMALL_HIDDEN 256 /* narrower models do not keep more threads busy than */
 #define SMALL_THREADS 2  /* these: waking others costs more than they do */
 
-static int64_t default_threads(const invar_model_spec *spec, const invar_session_crowd *crowd)
+static int64_t default_threads(const invar_model_spec *spec, const invar_local_ranks *crowd)
 {
     int64_t most = invar_process_cores(crowd->process, crowd->host);
 
     return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
 }
 
-static int64_t threads_of(const invar_session *s, const invar_session_crowd *crowd)
+static int64_t threads_of(const invar_run_context *s, const invar_local_ranks *crowd)
 {
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
 
@@ -60,9 +60,9 @@ static const invar_backend *imagined_gpu(void)
     return &imagined_table;
 }
 
-/* `any`: see INVAR_SESSION_ANY_DEVICE. `profiled`: ops may be measured. */
-static invar_status open_device(invar_session *s, bool any, bool profiled,
-                                const invar_session_crowd *crowd)
+/* `any`: see INVAR_RUN_CONTEXT_ANY_DEVICE. `profiled`: ops may be measured. */
+static invar_status open_device(invar_run_context *s, bool any, bool profiled,
+                                const invar_local_ranks *crowd)
 {
     invar_device_kind kind = INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE);
     int64_t threads = threads_of(s, crowd);
@@ -89,7 +89,7 @@ static invar_status open_device(invar_session *s, bool any, bool profiled,
 }
 
 /* Where samples are drawn while others learn: ops of both run at the same time. */
-static invar_status open_beside(invar_session *s)
+static invar_status open_beside(invar_run_context *s)
 {
     if (s->pool)
         INVAR_TRY(invar_pool_new(&s->beside_pool, invar_pool_threads(s->pool)));
@@ -105,7 +105,7 @@ static invar_status open_beside(invar_session *s)
 
 /* ---- tokenizer ------------------------------------------------------------------------------- */
 
-static invar_status open_tokenizer(invar_session *s, unsigned wants)
+static invar_status open_tokenizer(invar_run_context *s, unsigned wants)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
     const char *data = invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA);
@@ -114,14 +114,14 @@ static invar_status open_tokenizer(invar_session *s, unsigned wants)
 
     if (dir[0]) {
         INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
-        if ((wants & INVAR_SESSION_NO_TOKENIZER) && !invar_path_exists(path))
+        if ((wants & INVAR_RUN_CONTEXT_NO_TOKENIZER) && !invar_path_exists(path))
             return INVAR_OK;
         return invar_tokenizer_read(&s->tokenizer, dir);
     }
     if (strncmp(data, TASK_PREFIX, strlen(TASK_PREFIX)) != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "no tokenizer: give hf-checkpoint, or a built-in task as prompt-data");
-    alphabet = invar_task_alphabet(data + strlen(TASK_PREFIX));
+    alphabet = invar_builtin_task_alphabet(data + strlen(TASK_PREFIX));
     if (!alphabet)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt-data: there is no task \"%.60s\"",
                           data + strlen(TASK_PREFIX));
@@ -130,7 +130,7 @@ static invar_status open_tokenizer(invar_session *s, unsigned wants)
 
 /* ---- stops ----------------------------------------------------------------------------------- */
 
-static void add_stop(invar_session *s, int32_t id)
+static void add_stop(invar_run_context *s, int32_t id)
 {
     for (int64_t i = 0; i < s->n_stop_ids; i++)
         if (s->stop_ids[i] == id)
@@ -138,7 +138,7 @@ static void add_stop(invar_session *s, int32_t id)
     s->stop_ids[s->n_stop_ids++] = id;
 }
 
-static invar_status read_stops(invar_session *s)
+static invar_status read_stops(invar_run_context *s)
 {
     int32_t *given_ids = NULL, eos = s->tokenizer ? invar_tokenizer_eos(s->tokenizer) : -1;
     int64_t count = 0;
@@ -163,10 +163,10 @@ static invar_status read_stops(invar_session *s)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-static invar_dataset_options data_options(const invar_session *s, const char *path, bool eval)
+static invar_dataset_options data_options(const invar_run_context *s, const char *path, bool eval)
 {
     const invar_recipe *r = s->recipe;
-    int64_t context = invar_session_context(s);
+    int64_t context = invar_run_context_context(s);
     int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
     invar_dataset_options o = {
         .path = path,
@@ -180,27 +180,28 @@ static invar_dataset_options data_options(const invar_session *s, const char *pa
         .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
         .max_prompt_tokens = longest ? longest : context - 1,
         .max_total_tokens = context,
-        .sft = invar_settings_supervised(r) && !eval,
+        .sft = invar_train_settings_supervised(r) && !eval,
         // a task is evaluated on other prompts than it is trained on
         .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED) + (eval ? 1 : 0),
         .task_size = invar_recipe_int(r, INVAR_KEY_TASK_SIZE)};
 
-    if (eval && invar_config_filled(r, INVAR_KEY_EVAL_INPUT_KEY))
+    if (eval && invar_config_is_nonempty(r, INVAR_KEY_EVAL_INPUT_KEY))
         o.input_key = invar_recipe_string(r, INVAR_KEY_EVAL_INPUT_KEY);
-    if (eval && invar_config_filled(r, INVAR_KEY_EVAL_LABEL_KEY))
+    if (eval && invar_config_is_nonempty(r, INVAR_KEY_EVAL_LABEL_KEY))
         o.label_key = invar_recipe_string(r, INVAR_KEY_EVAL_LABEL_KEY);
     return o;
 }
 
-invar_status invar_session_data(invar_dataset **out, const invar_session *s, const char *path,
-                                bool eval)
+invar_status invar_run_context_data(invar_dataset **out, const invar_run_context *s,
+                                    const char *path, bool eval)
 {
     invar_dataset_options o = data_options(s, path, eval);
 
     return invar_dataset_open(out, &o, s->tokenizer);
 }
 
-invar_status invar_session_prompt(invar_dataset **out, const invar_session *s, const char *text)
+invar_status invar_run_context_prompt(invar_dataset **out, const invar_run_context *s,
+                                      const char *text)
 {
     invar_dataset_options o = data_options(s, "prompt", true);
     invar_json_text line = {0};
@@ -219,12 +220,12 @@ invar_status invar_session_prompt(invar_dataset **out, const invar_session *s, c
     return status;
 }
 
-invar_sampling invar_session_sampling(const invar_session *s)
+invar_sampling_params invar_run_context_sampling(const invar_run_context *s)
 {
     const invar_recipe *r = s->recipe;
     int64_t top_k = invar_recipe_int(r, INVAR_KEY_ROLLOUT_TOP_K);
 
-    return (invar_sampling){
+    return (invar_sampling_params){
         .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED),
         .purpose = INVAR_PURPOSE_TRAIN,
         .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
@@ -240,7 +241,7 @@ invar_sampling invar_session_sampling(const invar_session *s)
         .skip_special = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS)};
 }
 
-static invar_speculation speculation_of(const invar_session *s)
+static invar_speculation speculation_of(const invar_run_context *s)
 {
     const invar_recipe *r = s->recipe;
 
@@ -253,76 +254,81 @@ static invar_speculation speculation_of(const invar_session *s)
                    invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE)}};
 }
 
-invar_rollout_limits invar_session_limits(const invar_session *s)
+invar_rollout_exec_options invar_run_context_limits(const invar_run_context *s)
 {
     const invar_recipe *r = s->recipe;
 
-    return (invar_rollout_limits){.concurrency = invar_recipe_int(r, INVAR_KEY_ROLLOUT_CONCURRENCY),
-                                  .chunk = invar_recipe_int(r, INVAR_KEY_CHUNKED_PREFILL_SIZE),
-                                  .page_size = invar_recipe_int(r, INVAR_KEY_PAGE_SIZE),
-                                  .pages = invar_recipe_int(r, INVAR_KEY_KV_PAGES),
-                                  .no_prefix_sharing =
-                                      invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING),
-                                  .no_graphs = invar_recipe_bool(r, INVAR_KEY_DISABLE_CUDA_GRAPH),
-                                  .speculation = speculation_of(s)};
+    return (invar_rollout_exec_options){
+        .concurrency = invar_recipe_int(r, INVAR_KEY_ROLLOUT_CONCURRENCY),
+        .chunk = invar_recipe_int(r, INVAR_KEY_CHUNKED_PREFILL_SIZE),
+        .page_size = invar_recipe_int(r, INVAR_KEY_PAGE_SIZE),
+        .pages = invar_recipe_int(r, INVAR_KEY_KV_PAGES),
+        .no_prefix_sharing = invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING),
+        .no_graphs = invar_recipe_bool(r, INVAR_KEY_DISABLE_CUDA_GRAPH),
+        .speculation = speculation_of(s)};
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* Reports what is no folder of a model, before a file in it is reported as missing. */
-static invar_status find_models(const invar_session *s)
+static invar_status find_models(const invar_run_context *s)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
     const char *draft = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
 
     if (dir[0])
         INVAR_TRY(invar_hf_check_model("hf-checkpoint", dir));
-    return invar_session_drafts(s) ? invar_hf_check_model("speculative-draft-model-path", draft)
-                                   : INVAR_OK;
+    return invar_run_context_drafts(s) ? invar_hf_check_model("speculative-draft-model-path", draft)
+                                       : INVAR_OK;
 }
 
-static invar_status open_all(invar_session *s, unsigned wants, const invar_session_crowd *crowd)
+static invar_status open_all(invar_run_context *s, unsigned wants, const invar_local_ranks *crowd)
 {
     INVAR_TRY(find_models(s));
     INVAR_TRY(open_tokenizer(s, wants));
-    INVAR_TRY(invar_session_read_specs(s, wants));
-    INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0,
-                          (wants & (INVAR_SESSION_LEARN | INVAR_SESSION_SAMPLE)) &&
+    INVAR_TRY(invar_run_context_read_specs(s, wants));
+    INVAR_TRY(open_device(s, (wants & INVAR_RUN_CONTEXT_ANY_DEVICE) != 0,
+                          (wants & (INVAR_RUN_CONTEXT_LEARN | INVAR_RUN_CONTEXT_SAMPLE)) &&
                               invar_recipe_int(s->recipe, INVAR_KEY_PROFILE_STEP_END) > 0,
                           crowd));
-    if ((wants & INVAR_SESSION_LEARN) && invar_recipe_bool(s->recipe, INVAR_KEY_ROLLOUT_OVERLAP))
+    if ((wants & INVAR_RUN_CONTEXT_LEARN) &&
+        invar_recipe_bool(s->recipe, INVAR_KEY_ROLLOUT_OVERLAP))
         INVAR_TRY(open_beside(s));
     INVAR_TRY(read_stops(s));
-    if ((wants & INVAR_SESSION_DATA) && invar_config_filled(s->recipe, INVAR_KEY_PROMPT_DATA))
-        INVAR_TRY(invar_session_data(&s->data, s,
-                                     invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA), false));
-    return wants & INVAR_SESSION_NO_WEIGHTS ? INVAR_OK : invar_session_make_models(s, wants);
+    if ((wants & INVAR_RUN_CONTEXT_DATA) &&
+        invar_config_is_nonempty(s->recipe, INVAR_KEY_PROMPT_DATA))
+        INVAR_TRY(invar_run_context_data(
+            &s->data, s, invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA), false));
+    return wants & INVAR_RUN_CONTEXT_NO_WEIGHTS ? INVAR_OK
+                                                : invar_run_context_make_models(s, wants);
 }
 
-invar_status invar_session_open(invar_session *session, const invar_recipe *recipe, unsigned wants)
+invar_status invar_run_context_open(invar_run_context *session, const invar_recipe *recipe,
+                                    unsigned wants)
 {
-    return invar_session_open_beside(session, recipe, wants,
-                                     &(invar_session_crowd){.process = 1, .host = 1});
+    return invar_run_context_open_beside(session, recipe, wants,
+                                         &(invar_local_ranks){.process = 1, .host = 1});
 }
 
-invar_status invar_session_open_beside(invar_session *session, const invar_recipe *recipe,
-                                       unsigned wants, const invar_session_crowd *crowd)
+invar_status invar_run_context_open_beside(invar_run_context *session, const invar_recipe *recipe,
+                                           unsigned wants, const invar_local_ranks *crowd)
 {
     invar_status status;
 
-    *session = (invar_session){.recipe = recipe,
-                               .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE),
-                               .rollout_format = invar_settings_rollout_format(recipe),
-                               .layout = crowd->layout};
+    *session =
+        (invar_run_context){.recipe = recipe,
+                            .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE),
+                            .rollout_format = invar_train_settings_rollout_format(recipe),
+                            .layout = crowd->layout};
     status = open_all(session, wants, crowd);
     if (status != INVAR_OK)
-        invar_session_close(session);
+        invar_run_context_close(session);
     return status;
 }
 
-void invar_session_close(invar_session *session)
+void invar_run_context_close(invar_run_context *session)
 {
-    invar_evals_release(&session->evals);
+    invar_eval_config_release(&session->evals);
     invar_dataset_close(session->data);
     invar_model_free(session->draft);
     invar_model_free(session->critic);
@@ -339,5 +345,5 @@ void invar_session_close(invar_session *session)
     invar_profile_free(session->profile);
     invar_pool_free(session->beside_pool);
     invar_pool_free(session->pool);
-    *session = (invar_session){0};
+    *session = (invar_run_context){0};
 }

@@ -35,7 +35,7 @@ static void read_experts(invar_model_spec *spec, const invar_recipe *r)
         spec->sparse[i] = true;
 }
 
-static invar_status spec_from_recipe(invar_session *s)
+static invar_status spec_from_recipe(invar_run_context *s)
 {
     const invar_recipe *r = s->recipe;
     invar_model_spec *spec = &s->spec;
@@ -57,8 +57,8 @@ static invar_status spec_from_recipe(invar_session *s)
     spec->kv_heads = or_else(invar_recipe_int(r, INVAR_KEY_NUM_QUERY_GROUPS), spec->heads);
     spec->head_dim = or_else(invar_recipe_int(r, INVAR_KEY_KV_CHANNELS),
                              spec->heads ? spec->hidden / spec->heads : 0);
-    spec->qkv_bias = invar_family_facts_of(spec->family)->qkv_bias;
-    spec->qk_norm = invar_family_facts_of(spec->family)->qk_norm;
+    spec->qkv_bias = invar_family_traits_of(spec->family)->qkv_bias;
+    spec->qk_norm = invar_family_traits_of(spec->family)->qk_norm;
     if (eos >= 0) {
         spec->eos[0] = eos;
         spec->n_eos = 1;
@@ -88,33 +88,33 @@ static void set_arithmetic(invar_model_spec *spec, const invar_recipe *r)
     spec->logical_etp = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP);
 }
 
-invar_status invar_session_complete_spec(invar_model_spec *spec, const invar_recipe *recipe)
+invar_status invar_run_context_complete_spec(invar_model_spec *spec, const invar_recipe *recipe)
 {
     set_arithmetic(spec, recipe);
     return read_lora(&spec->lora, recipe);
 }
 
-invar_status invar_session_check_actor(const invar_recipe *recipe, const invar_model_spec *spec)
+invar_status invar_run_context_check_actor(const invar_recipe *recipe, const invar_model_spec *spec)
 {
     if (invar_recipe_int(recipe, INVAR_KEY_LOGICAL_ETP) > 1 && spec->experts == 0)
-        return invar_config_refuse(recipe, INVAR_KEY_LOGICAL_ETP,
-                                   "cuts experts, and the model has none");
+        return invar_config_fail(recipe, INVAR_KEY_LOGICAL_ETP,
+                                 "cuts experts, and the model has none");
     if (invar_recipe_int(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE) > 0 && spec->experts == 0)
-        return invar_config_refuse(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
-                                   "divides experts, and the model has none");
+        return invar_config_fail(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
+                                 "divides experts, and the model has none");
     return INVAR_OK;
 }
 
-static invar_status read_spec(invar_session *s)
+static invar_status read_spec(invar_run_context *s)
 {
-    if (invar_config_filled(s->recipe, INVAR_KEY_HF_CHECKPOINT))
+    if (invar_config_is_nonempty(s->recipe, INVAR_KEY_HF_CHECKPOINT))
         INVAR_TRY(invar_model_spec_read(&s->spec,
                                         invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT),
                                         invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS)));
     else
         INVAR_TRY(spec_from_recipe(s));
-    INVAR_TRY(invar_session_complete_spec(&s->spec, s->recipe));
-    INVAR_TRY(invar_session_check_actor(s->recipe, &s->spec));
+    INVAR_TRY(invar_run_context_complete_spec(&s->spec, s->recipe));
+    INVAR_TRY(invar_run_context_check_actor(s->recipe, &s->spec));
     if (s->spec.value_head)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "hf-checkpoint has a critic, not a language model");
     if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)
@@ -126,7 +126,7 @@ static invar_status read_spec(invar_session *s)
 /* ---- models beside the actor ----------------------------------------------------------------- */
 
 /* Tokens of both models mean the same, as far as its folder says. */
-static invar_status check_tokenizer(const invar_session *s, const char *dir, invar_key key)
+static invar_status check_tokenizer(const invar_run_context *s, const char *dir, invar_key key)
 {
     invar_tokenizer *tokenizer = NULL;
     char path[INVAR_PATH_SIZE];
@@ -140,38 +140,38 @@ static invar_status check_tokenizer(const invar_session *s, const char *dir, inv
     invar_tokenizer_hash(&other, tokenizer);
     invar_tokenizer_free(tokenizer);
     if (!invar_digest_equal(&own, &other))
-        return invar_config_refuse(s->recipe, key,
-                                   "has another tokenizer than the model: give a model of its "
-                                   "family");
+        return invar_config_fail(s->recipe, key,
+                                 "has another tokenizer than the model: give a model of its "
+                                 "family");
     return INVAR_OK;
 }
 
-bool invar_session_drafts(const invar_session *s)
+bool invar_run_context_drafts(const invar_run_context *s)
 {
     return INVAR_RECIPE_ENUM(invar_speculative_algorithm, s->recipe,
                              INVAR_KEY_SPECULATIVE_ALGORITHM) == INVAR_SPECULATIVE_ALGORITHM_DRAFT;
 }
 
-invar_format invar_session_draft_format(const invar_session *s)
+invar_format invar_run_context_draft_format(const invar_run_context *s)
 {
     return s->format == INVAR_FORMAT_FP32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
 }
 
-static invar_status read_draft(invar_session *s)
+static invar_status read_draft(invar_run_context *s)
 {
     const invar_key key = INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH;
     const char *dir = invar_recipe_string(s->recipe, key);
 
-    if (!invar_session_drafts(s))
+    if (!invar_run_context_drafts(s))
         return INVAR_OK;
     INVAR_TRY(invar_model_spec_read(&s->draft_spec, dir, ""));
     s->draft_spec.kv_span = s->spec.kv_span;
     s->draft_spec.q_span = s->spec.q_span;
     s->draft_spec.logical_tp = s->draft_spec.logical_etp = 1;
     if (s->draft_spec.vocab != s->spec.vocab)
-        return invar_config_refuse(s->recipe, key,
-                                   "has another vocabulary than the model: give a model of its "
-                                   "family");
+        return invar_config_fail(s->recipe, key,
+                                 "has another vocabulary than the model: give a model of its "
+                                 "family");
     return check_tokenizer(s, dir, key);
 }
 
@@ -190,14 +190,14 @@ static invar_status find_config(char out[INVAR_PATH_SIZE], const char *path)
     return invar_path_join(out, INVAR_PATH_SIZE, path, name);
 }
 
-int64_t invar_session_context(const invar_session *s)
+int64_t invar_run_context_context(const invar_run_context *s)
 {
     return or_else(invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
                    s->spec.max_positions);
 }
 
 /* The longest prompt and response that the recipe allows have positions in the model. */
-static invar_status check_lengths(const invar_session *s, int key)
+static invar_status check_lengths(const invar_run_context *s, int key)
 {
     const invar_recipe *r = s->recipe;
     const long long response = (long long)invar_recipe_int(r, key);
@@ -210,14 +210,14 @@ static invar_status check_lengths(const invar_session *s, int key)
         (void)snprintf(why, sizeof why,
                        "= %lld is above max_position_embeddings = %lld of the model; lower it",
                        context, positions);
-        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN, why);
+        return invar_config_fail(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN, why);
     }
     if (response >= positions) {
         (void)snprintf(why, sizeof why,
                        "= %lld leaves no room for a prompt in max_position_embeddings = %lld of "
                        "the model; lower it",
                        response, positions);
-        return invar_config_refuse(r, (invar_key)key, why);
+        return invar_config_fail(r, (invar_key)key, why);
     }
     if (context > 0 || prompt + response <= positions)
         return INVAR_OK;
@@ -226,41 +226,41 @@ static invar_status check_lengths(const invar_session *s, int key)
                    "of the model: lower one of them, or give rollout-max-context-len, at which "
                    "responses end",
                    response, prompt, positions);
-    return invar_config_refuse(r, (invar_key)key, why);
+    return invar_config_fail(r, (invar_key)key, why);
 }
 
 /* A plan takes folders without a tokenizer, and stop strings need one. */
-invar_status invar_session_check_sampling(const invar_session *s, int key,
-                                          const invar_sampling *sampling)
+invar_status invar_run_context_check_sampling(const invar_run_context *s, int key,
+                                              const invar_sampling_params *sampling)
 {
     INVAR_TRY(check_lengths(s, key));
     return s->tokenizer ? invar_rollout_check(&s->spec, s->tokenizer, sampling) : INVAR_OK;
 }
 
-invar_status invar_session_check_rollouts(const invar_session *s)
+invar_status invar_run_context_check_rollouts(const invar_run_context *s)
 {
-    const invar_sampling sampling = invar_session_sampling(s);
+    const invar_sampling_params sampling = invar_run_context_sampling(s);
 
-    if (invar_settings_supervised(s->recipe))
+    if (invar_train_settings_supervised(s->recipe))
         return INVAR_OK;
-    return invar_session_check_sampling(s, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &sampling);
+    return invar_run_context_check_sampling(s, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &sampling);
 }
 
 /* All that is sampled can be scored. */
-static invar_status check_beside(const invar_session *s, const invar_model_spec *spec,
+static invar_status check_beside(const invar_run_context *s, const invar_model_spec *spec,
                                  const char *dir, invar_key key)
 {
-    int64_t context = invar_session_context(s);
+    int64_t context = invar_run_context_context(s);
     char why[160];
 
     if (spec->vocab < s->spec.vocab)
-        return invar_config_refuse(s->recipe, key,
-                                   "has fewer tokens than the model: give one that knows them all");
+        return invar_config_fail(s->recipe, key,
+                                 "has fewer tokens than the model: give one that knows them all");
     (void)snprintf(why, sizeof why,
                    "takes %lld tokens, and samples may have %lld: lower rollout-max-context-len",
                    (long long)spec->max_positions, (long long)context);
     if (spec->max_positions < context)
-        return invar_config_refuse(s->recipe, key, why);
+        return invar_config_fail(s->recipe, key, why);
     return check_tokenizer(s, dir, key);
 }
 
@@ -275,7 +275,7 @@ static bool same_shapes(const invar_model_spec *a, const invar_model_spec *b)
 }
 
 /* The spec of a model with a folder of its own; `out` is the actor's, and stays if that agrees. */
-static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_session *s,
+static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_run_context *s,
                                 invar_key key)
 {
     const char *path = invar_recipe_string(s->recipe, key);
@@ -297,46 +297,46 @@ static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_
     return check_beside(s, out, dir, key);
 }
 
-static invar_status check_language(const invar_session *s, const invar_model_spec *spec,
+static invar_status check_language(const invar_run_context *s, const invar_model_spec *spec,
                                    invar_key key)
 {
     if (spec->value_head)
-        return invar_config_refuse(s->recipe, key, "has a critic, not a language model");
+        return invar_config_fail(s->recipe, key, "has a critic, not a language model");
     return INVAR_OK;
 }
 
 /* Whoever opens a session has to know whether ref-load has the actor's weights. */
-static invar_status read_reference(invar_session *s)
+static invar_status read_reference(invar_run_context *s)
 {
     s->ref_spec = s->spec;
     s->ref_spec.lora = (invar_lora_spec){0};
-    if (!invar_settings_reference(s->recipe))
+    if (!invar_train_settings_reference(s->recipe))
         return INVAR_OK;
     INVAR_TRY(read_beside(&s->ref_spec, &s->ref_apart, s, INVAR_KEY_REF_LOAD));
     return check_language(s, &s->ref_spec, INVAR_KEY_REF_LOAD);
 }
 
-static invar_status read_others(invar_session *s)
+static invar_status read_others(invar_run_context *s)
 {
     const invar_key teacher = INVAR_KEY_OPD_TEACHER_LOAD;
 
     s->teacher_spec = s->critic_spec = s->spec;
     s->teacher_spec.lora = s->critic_spec.lora = (invar_lora_spec){0};
-    if (invar_settings_teacher(s->recipe))
+    if (invar_train_settings_teacher(s->recipe))
         INVAR_TRY(read_beside(&s->teacher_spec, &s->teacher_apart, s, teacher));
-    if (invar_settings_critic(s->recipe))
+    if (invar_train_settings_critic(s->recipe))
         INVAR_TRY(read_beside(&s->critic_spec, &s->critic_apart, s, INVAR_KEY_CRITIC_LOAD));
     s->critic_spec.value_head = true;
     s->critic_spec.tied = false;
     return check_language(s, &s->teacher_spec, teacher);
 }
 
-invar_status invar_session_read_specs(invar_session *s, unsigned wants)
+invar_status invar_run_context_read_specs(invar_run_context *s, unsigned wants)
 {
     INVAR_TRY(read_spec(s));
     INVAR_TRY(read_draft(s));
     INVAR_TRY(read_reference(s));
-    if (wants & (INVAR_SESSION_LEARN | INVAR_SESSION_SAMPLE | INVAR_SESSION_NO_WEIGHTS))
+    if (wants & (INVAR_RUN_CONTEXT_LEARN | INVAR_RUN_CONTEXT_SAMPLE | INVAR_RUN_CONTEXT_NO_WEIGHTS))
         INVAR_TRY(read_others(s));
     return INVAR_OK;
 }

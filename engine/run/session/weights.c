@@ -31,51 +31,51 @@ static invar_status cut_out(float *out, const invar_param *p, invar_checkpoint *
                           "a tensor of a checkpoint"));
     status = invar_checkpoint_load(&whole, c, set, p->name);
     if (status == INVAR_OK)
-        invar_box_take(out, p, &p->own, whole.data);
+        invar_param_shard_take(out, p, &p->own, whole.data);
     invar_free(whole.data);
     return status;
 }
 
-invar_status invar_session_load_own(float *out, const invar_param *p, invar_checkpoint *c,
-                                    const char *set)
+invar_status invar_run_context_load_own(float *out, const invar_param *p, invar_checkpoint *c,
+                                        const char *set)
 {
     invar_tensor whole = invar_param_whole(p, out);
 
     if (p->own.experts == 0)
-        return invar_checkpoint_pass(c, set, p->name);
+        return invar_checkpoint_skip_tensor(c, set, p->name);
     if (invar_param_elements(p) < invar_param_all_elements(p))
         return cut_out(out, p, c, set);
     return invar_checkpoint_load(&whole, c, set, p->name);
 }
 
-static invar_status load_param(invar_fill *fill, const invar_param *p, invar_checkpoint *checkpoint,
-                               const char *set)
+static invar_status load_param(invar_param_loader *fill, const invar_param *p,
+                               invar_checkpoint *checkpoint, const char *set)
 {
     float *near;
 
     if (p->own.experts == 0)
-        return invar_checkpoint_pass(checkpoint, set, p->name);
-    INVAR_TRY(invar_fill_room_all(&near, fill, p));
-    INVAR_TRY(invar_session_load_own(near, p, checkpoint, set));
-    return invar_fill_put(fill);
+        return invar_checkpoint_skip_tensor(checkpoint, set, p->name);
+    INVAR_TRY(invar_param_loader_room_all(&near, fill, p));
+    INVAR_TRY(invar_run_context_load_own(near, p, checkpoint, set));
+    return invar_param_loader_put(fill);
 }
 
 static bool has_tensor(invar_checkpoint *checkpoint, const char *set, const char *name)
 {
-    if (invar_checkpoint_pass(checkpoint, set, name) == INVAR_OK)
+    if (invar_checkpoint_skip_tensor(checkpoint, set, name) == INVAR_OK)
         return true;
     invar_error_clear();
     return false;
 }
 
 /* A critic takes the body of a language model, too: its head is zero then. */
-static invar_status load_value_head(invar_fill *fill, const invar_param *p,
+static invar_status load_value_head(invar_param_loader *fill, const invar_param *p,
                                     invar_checkpoint *checkpoint, const char *set)
 {
     if (has_tensor(checkpoint, set, p->name))
         return load_param(fill, p, checkpoint, set);
     (void)has_tensor(checkpoint, set, "lm_head.weight"); // passed over
-    return p->own.experts > 0 ? invar_fill_zero(fill, p) : INVAR_OK;
+    return p->own.experts > 0 ? invar_param_loader_zero(fill, p) : INVAR_OK;
 }
 
 /* The model's parameters, or those of its frozen base. */
@@ -83,19 +83,19 @@ static invar_status load_params(invar_model *model, const invar_param *params, i
                                 invar_checkpoint *checkpoint, const char *set)
 {
     invar_status status = INVAR_OK;
-    invar_fill fill;
+    invar_param_loader fill;
 
-    invar_fill_init(&fill, model, &model->dev);
+    invar_param_loader_init(&fill, model, &model->dev);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
         bool critic = model->spec.value_head && params[i].kind == INVAR_PARAM_HEAD;
         status = (critic ? load_value_head : load_param)(&fill, &params[i], checkpoint, set);
     }
-    invar_fill_release(&fill);
-    return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
+    invar_param_loader_release(&fill);
+    return status == INVAR_OK ? invar_checkpoint_check_all_loaded(checkpoint, set) : status;
 }
 
-invar_status invar_session_load_set(invar_model *model, invar_checkpoint *checkpoint,
-                                    const char *set)
+invar_status invar_run_context_load_set(invar_model *model, invar_checkpoint *checkpoint,
+                                        const char *set)
 {
     return load_params(model, model->params, model->n_params, checkpoint, set);
 }
@@ -159,7 +159,7 @@ static invar_status check_set(const invar_model *model, const invar_checkpoint *
             "%.1000s has no weights: its run has debug-rollout-only and changed none; "
             "take those that it began with (hf-checkpoint, ref-load)",
             invar_checkpoint_path(checkpoint));
-    if (!invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
+    if (!invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS))
         return INVAR_OK;
     if (invar_model_is_adapted(model))
         return check_trained(&model->spec.lora, checkpoint);
@@ -175,14 +175,16 @@ static invar_status load_sets(invar_model *model, invar_checkpoint *checkpoint, 
     const char *set = MODEL_SET;
 
     if (model->spec.value_head && !(how & INVAR_LOAD_BODY) &&
-        invar_checkpoint_has(checkpoint, CRITIC_SET)) // of a run; one alone is the only model there
-        return invar_session_load_set(model, checkpoint, CRITIC_SET);
+        invar_checkpoint_has_set(checkpoint,
+                                 CRITIC_SET)) // of a run; one alone is the only model there
+        return invar_run_context_load_set(model, checkpoint, CRITIC_SET);
     INVAR_TRY(check_set(model, checkpoint));
-    if (invar_model_is_adapted(model) && !invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS))
+    if (invar_model_is_adapted(model) &&
+        !invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS))
         return load_params(model, model->base, model->n_base, checkpoint, MODEL_SET);
     if (invar_model_is_adapted(model))
-        set = INVAR_SESSION_ADAPTERS;
-    return invar_session_load_set(model, checkpoint, set);
+        set = INVAR_RUN_CONTEXT_ADAPTERS;
+    return invar_run_context_load_set(model, checkpoint, set);
 }
 
 /* ---- folders --------------------------------------------------------------------------------- */
@@ -192,20 +194,20 @@ static invar_status check_config(const invar_model *model, const char *dir, unsi
     return how & INVAR_LOAD_COMPARED ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
 }
 
-static void describe(invar_session_origin *out, const invar_checkpoint *checkpoint)
+static void describe(invar_weights_origin *out, const invar_checkpoint *checkpoint)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(checkpoint);
 
-    *out =
-        (invar_session_origin){.rollout = state->rollout,
-                               .adapters = invar_checkpoint_has(checkpoint, INVAR_SESSION_ADAPTERS),
-                               .base = state->adapters.base};
+    *out = (invar_weights_origin){
+        .rollout = state->rollout,
+        .adapters = invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS),
+        .base = state->adapters.base};
     (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(checkpoint));
     memcpy(out->format, state->format, sizeof out->format);
 }
 
 /* The checkpoint is closed. */
-static invar_status load_checkpoint(invar_session_origin *out, invar_model *model,
+static invar_status load_checkpoint(invar_weights_origin *out, invar_model *model,
                                     invar_checkpoint *checkpoint, unsigned how)
 {
     invar_status status;
@@ -219,24 +221,24 @@ static invar_status load_checkpoint(invar_session_origin *out, invar_model *mode
 }
 
 /* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
-invar_status invar_session_load_folder(invar_session_origin *out, invar_model *model,
-                                       const char *path, unsigned how, const invar_device *dev)
+invar_status invar_run_context_load_folder(invar_weights_origin *out, invar_model *model,
+                                           const char *path, unsigned how, const invar_device *dev)
 {
     invar_checkpoint *checkpoint;
 
-    if (invar_checkpoint_is(path)) {
+    if (invar_checkpoint_is_folder(path)) {
         INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
         return load_checkpoint(out, model, checkpoint, how);
     }
-    *out = (invar_session_origin){.rollout = 0};
+    *out = (invar_weights_origin){.rollout = 0};
     (void)snprintf(out->folder, sizeof out->folder, "%s", path);
     INVAR_TRY(check_config(model, path, how));
     return invar_hf_load(model, path, dev);
 }
 
 /* `key` names the path, for messages; "": none does. */
-static invar_status load_weights(invar_session_origin *out, invar_model *model, const char *key,
-                                 const char *path, const invar_checkpoint_choice *choice,
+static invar_status load_weights(invar_weights_origin *out, invar_model *model, const char *key,
+                                 const char *path, const invar_checkpoint_open_options *choice,
                                  unsigned how, const invar_device *dev)
 {
     char latest[INVAR_PATH_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
@@ -249,7 +251,7 @@ static invar_status load_weights(invar_session_origin *out, invar_model *model, 
         return load_checkpoint(out, model, checkpoint, how);
     }
     INVAR_TRY(invar_hf_check_folder(key, path));
-    status = invar_checkpoint_is(path) ? INVAR_OK : invar_hf_check_weights(path);
+    status = invar_checkpoint_is_folder(path) ? INVAR_OK : invar_hf_check_weights(path);
     invar_checkpoint_hint(hint, path);
     if (status != INVAR_OK)
         return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run%s",
@@ -258,23 +260,24 @@ static invar_status load_weights(invar_session_origin *out, invar_model *model, 
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "'ckpt-step' would be ignored: %.1000s is no folder of checkpoints",
                           path);
-    return invar_session_load_folder(out, model, path, how, dev);
+    return invar_run_context_load_folder(out, model, path, how, dev);
 }
 
-invar_status invar_session_load(invar_model *model, const char *path, int64_t step,
-                                const invar_device *dev)
+invar_status invar_run_context_load(invar_model *model, const char *path, int64_t step,
+                                    const invar_device *dev)
 {
-    const invar_checkpoint_choice choice = {.step = step, .settings = INVAR_CHECKPOINT_CKPT_STEP};
-    invar_session_origin origin;
+    const invar_checkpoint_open_options choice = {.step = step,
+                                                  .settings = INVAR_CHECKPOINT_CKPT_STEP};
+    invar_weights_origin origin;
 
     return load_weights(&origin, model, "", path, &choice, 0, dev);
 }
 
 /* The newest weights of what the key names, which must be of this model. */
-invar_status invar_session_load_named(invar_session_origin *out, const invar_session *s,
-                                      invar_model *model, int key)
+invar_status invar_run_context_load_named(invar_weights_origin *out, const invar_run_context *s,
+                                          invar_model *model, int key)
 {
-    const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
+    const invar_checkpoint_open_options newest = {.step = INVAR_CHECKPOINT_LATEST};
 
     unsigned how = INVAR_LOAD_COMPARED | (key == INVAR_KEY_CRITIC_LOAD ? 0 : INVAR_LOAD_BODY);
 
@@ -283,7 +286,8 @@ invar_status invar_session_load_named(invar_session_origin *out, const invar_ses
 }
 
 /* Adapters beside another base are another model. In other number formats any base is another. */
-invar_status invar_session_check_base(const invar_session *s, const invar_session_origin *from)
+invar_status invar_run_context_check_base(const invar_run_context *s,
+                                          const invar_weights_origin *from)
 {
     if (!from->adapters || strcmp(from->format, invar_format_name(s->format)) != 0 ||
         invar_digest_equal(&from->base, &s->base_weights))
@@ -294,7 +298,8 @@ invar_status invar_session_check_base(const invar_session *s, const invar_sessio
                       from->folder);
 }
 
-void invar_session_describe_adapters(invar_checkpoint_adapters *out, const invar_session *session)
+void invar_run_context_describe_adapters(invar_checkpoint_adapters *out,
+                                         const invar_run_context *session)
 {
     const invar_lora_spec *lora = &session->spec.lora;
 
@@ -307,31 +312,31 @@ void invar_session_describe_adapters(invar_checkpoint_adapters *out, const invar
     name_targets(out->targets, lora->targets);
 }
 
-invar_status invar_session_check_adapters(const invar_session *session,
-                                          const invar_checkpoint *checkpoint)
+invar_status invar_run_context_check_adapters(const invar_run_context *session,
+                                              const invar_checkpoint *checkpoint)
 {
-    invar_session_origin from;
+    invar_weights_origin from;
 
     describe(&from, checkpoint);
     INVAR_TRY(check_set(session->actor, checkpoint));
-    return invar_session_check_base(session, &from);
+    return invar_run_context_check_base(session, &from);
 }
 
-invar_status invar_session_load_newest(invar_session *s)
+invar_status invar_run_context_load_newest(invar_run_context *s)
 {
     const invar_recipe *r = s->recipe;
-    invar_checkpoint_choice choice = {.step = invar_recipe_int(r, INVAR_KEY_CKPT_STEP),
-                                      .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED),
-                                      .settings = INVAR_CHECKPOINT_CKPT_STEP |
-                                                  INVAR_CHECKPOINT_SKIP_DAMAGED};
+    invar_checkpoint_open_options choice = {
+        .step = invar_recipe_int(r, INVAR_KEY_CKPT_STEP),
+        .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED),
+        .settings = INVAR_CHECKPOINT_CKPT_STEP | INVAR_CHECKPOINT_SKIP_DAMAGED};
 
-    if (!invar_config_filled(r, INVAR_KEY_LOAD) && choice.step >= 0)
+    if (!invar_config_is_nonempty(r, INVAR_KEY_LOAD) && choice.step >= 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs run or load");
-    if (!invar_config_filled(r, INVAR_KEY_LOAD))
+    if (!invar_config_is_nonempty(r, INVAR_KEY_LOAD))
         return INVAR_OK;
     INVAR_TRY(load_weights(&s->loaded, s->actor, "load", invar_recipe_string(r, INVAR_KEY_LOAD),
                            &choice, INVAR_LOAD_COMPARED, &s->dev));
-    INVAR_TRY(invar_session_check_base(s, &s->loaded));
-    INVAR_TRY(invar_session_refresh_sampler(s));
+    INVAR_TRY(invar_run_context_check_base(s, &s->loaded));
+    INVAR_TRY(invar_run_context_refresh_sampler(s));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }

@@ -8,23 +8,24 @@
 
 #include "base/invar_banned.h"
 
-unsigned invar_setup_wants(const invar_loop *loop)
+unsigned invar_setup_wants(const invar_train_loop *loop)
 {
-    return INVAR_SESSION_DATA | (loop->sides.samples ? INVAR_SESSION_SAMPLE : INVAR_SESSION_LEARN);
+    return INVAR_RUN_CONTEXT_DATA |
+           (loop->sides.samples ? INVAR_RUN_CONTEXT_SAMPLE : INVAR_RUN_CONTEXT_LEARN);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /* A rank that only samples has none yet, and says of them what the others do. */
-static invar_status share_hashes(invar_loop *loop)
+static invar_status share_hashes(invar_train_loop *loop)
 {
-    invar_session *s = &loop->session;
+    invar_run_context *s = &loop->session;
     invar_digest hashes[] = {s->weights,     s->teacher_weights, s->critic_weights,
                              s->ref_weights, s->base_weights,    s->filled};
 
     if (loop->sides.first == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_agree_share(loop->world, "identity", 0, hashes, sizeof hashes));
+    INVAR_TRY(invar_ranks_broadcast(loop->world, "identity", 0, hashes, sizeof hashes));
     if (!loop->sides.samples)
         return INVAR_OK;
     s->weights = hashes[0];
@@ -43,7 +44,7 @@ typedef struct filling {
     uint64_t of[FILLED][2];
 } filling;
 
-static filling filling_of(const invar_session *s)
+static filling filling_of(const invar_run_context *s)
 {
     const invar_model *models[FILLED] = {s->actor, s->teacher, s->critic,
                                          s->ref_apart ? s->reference : NULL};
@@ -66,7 +67,7 @@ static void add_filling(filling *to, const filling *more)
  * Hashes of weights are made of the rows that ranks own, so all have the same. What each has read
  * tells them apart: the sum of what the ranks have that hold one copy of the models together.
  */
-static invar_status sum_up_fillings(invar_loop *loop)
+static invar_status sum_up_fillings(invar_train_loop *loop)
 {
     const invar_layout *ranks = loop->ranks;
     filling own = filling_of(&loop->session), sum = {{{0}}}, *all = NULL;
@@ -74,31 +75,31 @@ static invar_status sum_up_fillings(invar_loop *loop)
 
     if (!invar_layout_divides(ranks) || loop->sides.samples)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_agree_size(ranks), sizeof *all,
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(ranks), sizeof *all,
                           "what ranks have read"));
-    status = invar_agree_gather(ranks, "identity", &own, sizeof own, all);
-    for (int r = 0; status == INVAR_OK && r < invar_agree_size(ranks); r++)
-        if (invar_layout_place_of(ranks, r).data == ranks->data.rank)
+    status = invar_ranks_all_gather(ranks, "identity", &own, sizeof own, all);
+    for (int r = 0; status == INVAR_OK && r < invar_ranks_size(ranks); r++)
+        if (invar_rank_coords_of(ranks, r).data == ranks->data.rank)
             add_filling(&sum, &all[r]);
     invar_hash_bytes(&loop->session.filled, &sum, sizeof sum);
     invar_free(all);
     return status;
 }
 
-invar_status invar_setup_make_models(invar_loop *loop)
+invar_status invar_setup_make_models(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_session_make_models(&loop->session, invar_setup_wants(loop)));
+    INVAR_TRY(invar_run_context_make_models(&loop->session, invar_setup_wants(loop)));
     INVAR_TRY(sum_up_fillings(loop));
     INVAR_TRY(share_hashes(loop));
-    INVAR_TRY(invar_loop_identify(loop));
-    return invar_loop_compare_files(loop);
+    INVAR_TRY(invar_train_loop_identify(loop));
+    return invar_train_loop_compare_files(loop);
 }
 
 /* ---- who learns ------------------------------------------------------------------------------ */
 
-static invar_trainer_options trainer_options(const invar_loop *loop, const invar_model *model)
+static invar_trainer_options trainer_options(const invar_train_loop *loop, const invar_model *model)
 {
-    const invar_budget_ask *ask = &loop->ask;
+    const invar_memory_workload *ask = &loop->ask;
 
     return (invar_trainer_options){
         .plan = ask->plan,
@@ -111,41 +112,41 @@ static invar_trainer_options trainer_options(const invar_loop *loop, const invar
 /* The other ranks wait as long as this one learns. */
 static invar_status beat(void *payload)
 {
-    const invar_loop *loop = payload;
+    const invar_train_loop *loop = payload;
 
-    invar_layout_beat(loop->world);
+    invar_layout_heartbeat(loop->world);
     return INVAR_OK;
 }
 
-static invar_status make_trainer(invar_loop *loop)
+static invar_status make_trainer(invar_train_loop *loop)
 {
     invar_trainer_options o = trainer_options(loop, loop->session.actor);
 
-    o.scoring = invar_budget_block_dev(&loop->block, INVAR_BUDGET_SCORING);
+    o.scoring = invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_SCORING);
     o.layout = loop->ranks;
     o.tick = beat;
     o.payload = loop;
-    return invar_trainer_new(&loop->trainer,
-                             invar_budget_block_dev(&loop->block, INVAR_BUDGET_LEARNING), &o);
+    return invar_trainer_new(
+        &loop->trainer, invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_LEARNING), &o);
 }
 
 /* Of what this rank draws beside training: it scores that by itself. */
-static invar_status make_checker(invar_loop *loop)
+static invar_status make_checker(invar_train_loop *loop)
 {
-    invar_trainer_options o = trainer_options(loop, invar_session_sampler(&loop->session));
+    invar_trainer_options o = trainer_options(loop, invar_run_context_sampler(&loop->session));
 
     if (!loop->ask.checks)
         return INVAR_OK;
-    o.tick = invar_loop_tick_ahead;
+    o.tick = invar_train_loop_tick_ahead;
     o.payload = loop;
-    return invar_trainer_new(&loop->checker,
-                             invar_budget_block_dev(&loop->block, INVAR_BUDGET_CHECKING), &o);
+    return invar_trainer_new(
+        &loop->checker, invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_CHECKING), &o);
 }
 
 /* Without training the actor is only hashed. */
-static invar_status make_learners(invar_loop *loop)
+static invar_status make_learners(invar_train_loop *loop)
 {
-    const invar_session *s = &loop->session;
+    const invar_run_context *s = &loop->session;
     bool learns = !loop->set.rollout_only;
     invar_learner_options o = {.dev = &s->dev,
                                .prefix = "",
@@ -159,25 +160,25 @@ static invar_status make_learners(invar_loop *loop)
     return s->critic && learns ? invar_learner_open(&loop->critic, s->critic, true, &o) : INVAR_OK;
 }
 
-static invar_status make_sync(invar_loop *loop)
+static invar_status make_sync(invar_train_loop *loop)
 {
-    invar_session *s = &loop->session;
-    const invar_sync_options o = {.sides = &loop->sides,
-                                  .model = s->rollout_actor ? s->rollout_actor : s->actor,
-                                  .dev = &loop->session.dev,
-                                  .bucket = loop->ask.bucket};
+    invar_run_context *s = &loop->session;
+    const invar_weight_sync_options o = {.sides = &loop->sides,
+                                         .model = s->rollout_actor ? s->rollout_actor : s->actor,
+                                         .dev = &loop->session.dev,
+                                         .bucket = loop->ask.bucket};
 
     loop->synced = -1;
-    return loop->sides.first > 0 ? invar_sync_new(&loop->sync, &o) : INVAR_OK;
+    return loop->sides.first > 0 ? invar_weight_sync_new(&loop->sync, &o) : INVAR_OK;
 }
 
-invar_status invar_setup_take_memory(invar_loop *loop, const invar_budget *plan)
+invar_status invar_setup_take_memory(invar_train_loop *loop, const invar_memory_plan *plan)
 {
     INVAR_TRY(invar_setup_make_models(loop));
     if (loop->options->identified)
         INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
-    INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev,
-                                      invar_session_sampler_dev(&loop->session), plan));
+    INVAR_TRY(invar_phase_memory_alloc(&loop->block, &loop->session.dev,
+                                       invar_run_context_sampler_dev(&loop->session), plan));
     if (!loop->sides.samples) {
         INVAR_TRY(make_trainer(loop));
         INVAR_TRY(make_learners(loop));

@@ -10,50 +10,52 @@
 
 #include "base/invar_banned.h"
 
-invar_status invar_setup_find_together(invar_loop *loop, invar_status status)
+invar_status invar_setup_find_together(invar_train_loop *loop, invar_status status)
 {
-    invar_agree_odd who;
+    invar_rank_outlier who;
     invar_digest said = {{0}};
     invar_error own;
 
     if (!loop->world || (status != INVAR_OK && status != INVAR_E_INVALID))
         return status;
     if (status == INVAR_OK)
-        return invar_agree_compare(&who, loop->world, "what was found", &said);
+        return invar_ranks_compare_digests(&who, loop->world, "what was found", &said);
     invar_error_take(&own);
     invar_hash_bytes(&said, own.message, strlen(own.message));
     loop->agreed =
-        invar_agree_compare(&who, loop->world, "what was found", &said) == INVAR_OK && who.odd < 0;
+        invar_ranks_compare_digests(&who, loop->world, "what was found", &said) == INVAR_OK &&
+        who.odd < 0;
     invar_error_put(&own);
     return status;
 }
 
-invar_session_crowd invar_setup_crowd(const invar_loop *loop)
+invar_local_ranks invar_setup_crowd(const invar_train_loop *loop)
 {
-    return (invar_session_crowd){loop->options->threads_for > 1 ? loop->options->threads_for : 1,
-                                 invar_agree_here(loop->world), invar_agree_place(loop->world),
-                                 loop->ranks};
+    return (invar_local_ranks){loop->options->threads_for > 1 ? loop->options->threads_for : 1,
+                               invar_ranks_local_size(loop->world),
+                               invar_ranks_local_rank(loop->world), loop->ranks};
 }
 
-static invar_status open_sides(invar_loop *loop, const invar_sides_sizes *sizes)
+static invar_status open_sides(invar_train_loop *loop, const invar_rank_role_sizes *sizes)
 {
     double seconds = loop->layout.seconds;
 
-    INVAR_TRY(invar_sides_open(&loop->sides, &loop->layout, loop->options->comm, seconds, sizes));
+    INVAR_TRY(
+        invar_rank_roles_open(&loop->sides, &loop->layout, loop->options->comm, seconds, sizes));
     loop->ranks = invar_comm_size(loop->sides.own) > 1 ? &loop->layout : NULL;
     loop->world = &loop->sides.world;
     return INVAR_OK;
 }
 
-static invar_status divide_model(invar_loop *loop)
+static invar_status divide_model(invar_train_loop *loop)
 {
     const invar_admission facts = {.recipe = loop->recipe,
-                                   .ranks = invar_agree_size(loop->world),
+                                   .ranks = invar_ranks_size(loop->world),
                                    .replay = loop->options->replay};
-    invar_sides_sizes sizes;
+    invar_rank_role_sizes sizes;
 
     INVAR_TRY(invar_admission_check(&facts));
-    INVAR_TRY(invar_settings_sides(&sizes, loop->recipe));
+    INVAR_TRY(invar_train_settings_sides(&sizes, loop->recipe));
     if (!loop->world)
         return INVAR_OK;
     if (sizes.rollout_ranks > 0)
@@ -62,7 +64,7 @@ static invar_status divide_model(invar_loop *loop)
 }
 
 /* Until it is known how they divide the work. */
-static void join_world(invar_loop *loop)
+static void join_world(invar_train_loop *loop)
 {
     invar_comm *comm = loop->options->comm;
 
@@ -74,20 +76,20 @@ static void join_world(invar_loop *loop)
     loop->world = loop->ranks = &loop->layout;
 }
 
-invar_status invar_setup_open_layout(invar_loop *loop)
+invar_status invar_setup_open_layout(invar_train_loop *loop)
 {
     join_world(loop);
-    INVAR_TRY(invar_loop_compare_words(loop));
+    INVAR_TRY(invar_train_loop_compare_recipes(loop));
     return invar_setup_find_together(loop, divide_model(loop));
 }
 
-invar_status invar_loop_renew_layout(invar_loop *loop)
+invar_status invar_train_loop_renew_layout(invar_train_loop *loop)
 {
     if (!loop->world || loop->layout.data.comm == loop->options->comm)
         return INVAR_OK;
     invar_layout_close_transport(&loop->layout, &loop->session.dev);
     invar_layout_release(&loop->layout);
-    invar_sides_close(&loop->sides);
+    invar_rank_roles_close(&loop->sides);
     join_world(loop);
     return divide_model(loop);
 }

@@ -10,76 +10,76 @@
 #include "base/invar_banned.h"
 
 /* How many ranks have the same memory as this one. */
-static invar_status count_sharers(int *out, const invar_loop *loop)
+static invar_status count_sharers(int *out, const invar_train_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
-    invar_agree_odd found;
+    invar_rank_outlier found;
     invar_digest memory;
 
     *out = invar_setup_crowd(loop).host;
     if (!dev->backend->memory.identify)
         return INVAR_OK;
     dev->backend->memory.identify(dev, &memory);
-    INVAR_TRY(invar_agree_compare(&found, loop->world, "memory", &memory));
+    INVAR_TRY(invar_ranks_compare_digests(&found, loop->world, "memory", &memory));
     *out = found.alike;
     return INVAR_OK;
 }
 
 /* What each rank may take, the same for all that do the same, measured by each before any of them
    takes it. */
-static invar_status find_room(size_t *out, const invar_loop *loop)
+static invar_status find_room(size_t *out, const invar_train_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
-    size_t own = invar_memory_available(dev);
+    size_t own = invar_memory_planning_available(dev);
     int64_t least;
     int sharers;
 
     INVAR_TRY(count_sharers(&sharers, loop));
     own /= (size_t)sharers;
-    INVAR_TRY(invar_agree_least(&least, loop->ranks, "memory",
-                                own > INT64_MAX ? INT64_MAX : (int64_t)own));
+    INVAR_TRY(
+        invar_ranks_min(&least, loop->ranks, "memory", own > INT64_MAX ? INT64_MAX : (int64_t)own));
     *out = loop->ranks ? (size_t)least : own;
     return INVAR_OK;
 }
 
 /* Ranks that divide layers take the same rows at a time: as many as all of them have room for. */
-static invar_status agree_choice(invar_budget_choice *choice, const invar_layout *ranks)
+static invar_status agree_choice(invar_memory_plan_choice *choice, const invar_layout *ranks)
 {
     int64_t *const chosen[] = {&choice->head_rows, &choice->max_tokens, &choice->pages,
                                &choice->concurrency};
 
-    if (!ranks || ranks->data.size == invar_agree_size(ranks))
+    if (!ranks || ranks->data.size == invar_ranks_size(ranks))
         return INVAR_OK;
     for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
-        INVAR_TRY(invar_agree_least(chosen[i], ranks, "the plan of memory", *chosen[i]));
+        INVAR_TRY(invar_ranks_min(chosen[i], ranks, "the plan of memory", *chosen[i]));
     return INVAR_OK;
 }
 
 /* Ranks that only sample, and those that leave it to them, ask for less. */
-static void take_side(invar_budget_ask *ask, const invar_loop *loop)
+static void take_side(invar_memory_workload *ask, const invar_train_loop *loop)
 {
     if (loop->sides.first == 0)
         return;
     ask->sides = &loop->sides;
     if (loop->sides.samples)
-        invar_memory_sample_alone(ask);
+        invar_memory_planning_sample_alone(ask);
     else {
         memset(ask->rollouts, 0, sizeof ask->rollouts);
         ask->checks = false;
     }
 }
 
-invar_status invar_setup_plan_memory(invar_budget *out, invar_loop *loop)
+invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *loop)
 {
-    invar_budget_ask *ask = &loop->ask;
+    invar_memory_workload *ask = &loop->ask;
     size_t room;
 
     INVAR_TRY(find_room(&room, loop));
-    *ask = invar_memory_ask(&loop->session, &loop->set, &loop->identity.data);
+    *ask = invar_memory_planning_ask(&loop->session, &loop->set, &loop->identity.data);
     ask->layout = loop->ranks;
     take_side(ask, loop);
-    INVAR_TRY(invar_setup_find_together(loop, invar_budget_make(out, ask, room)));
-    INVAR_TRY(invar_budget_verdict(out, ask));
+    INVAR_TRY(invar_setup_find_together(loop, invar_memory_plan_make(out, ask, room)));
+    INVAR_TRY(invar_memory_plan_check_fits(out, ask));
     INVAR_TRY(agree_choice(&out->choice, loop->ranks));
     ask->head_rows = out->choice.head_rows;
     ask->plan.max_tokens = out->choice.max_tokens;
@@ -88,19 +88,19 @@ invar_status invar_setup_plan_memory(invar_budget *out, invar_loop *loop)
     return INVAR_OK;
 }
 
-invar_status invar_setup_settle_memory(invar_loop *loop)
+invar_status invar_setup_settle_memory(invar_train_loop *loop)
 {
-    const invar_session *s = &loop->session;
-    invar_budget_parts parts = {.rollout = loop->rollout,
-                                .trainer = loop->trainer,
-                                .checker = loop->checker,
-                                .sampler = invar_session_sampler(s),
-                                .actor = s->actor,
-                                .critic = s->critic,
-                                .reference = s->ref_apart ? s->reference : NULL,
-                                .teacher = s->teacher_apart ? s->teacher : NULL,
-                                .actor_grads = loop->actor.grads,
-                                .critic_grads = loop->critic.grads};
+    const invar_run_context *s = &loop->session;
+    invar_dry_run_objects parts = {.rollout = loop->rollout,
+                                   .trainer = loop->trainer,
+                                   .checker = loop->checker,
+                                   .sampler = invar_run_context_sampler(s),
+                                   .actor = s->actor,
+                                   .critic = s->critic,
+                                   .reference = s->ref_apart ? s->reference : NULL,
+                                   .teacher = s->teacher_apart ? s->teacher : NULL,
+                                   .actor_grads = loop->actor.grads,
+                                   .critic_grads = loop->critic.grads};
 
-    return invar_budget_block_open(&loop->block, &parts, &loop->ask);
+    return invar_phase_memory_activate(&loop->block, &parts, &loop->ask);
 }

@@ -12,7 +12,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status open_recorder(invar_loop *loop)
+static invar_status open_recorder(invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
     invar_recorder_options o = {
@@ -22,55 +22,56 @@ static invar_status open_recorder(invar_loop *loop)
         .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
         .pool = loop->session.pool,
         .dev = &loop->session.dev,
-        .sampler = invar_session_sampler_dev(&loop->session),
+        .sampler = invar_run_context_sampler_dev(&loop->session),
         .layout = loop->sides.samples ? loop->world : loop->ranks,
         .keep = loop->options->replay ? 0 : invar_recipe_int(r, INVAR_KEY_KEEP_SAMPLES),
         .tokenizer = loop->session.tokenizer,
         .replay = loop->options->replay,
-        .say = invar_loop_say,
+        .say = invar_train_loop_print,
         .payload = loop};
 
     return invar_recorder_open(&loop->recorder, &o);
 }
 
-static void tell_dropped(const invar_loop *loop)
+static void tell_dropped(const invar_train_loop *loop)
 {
     const invar_dataset *data = loop->session.data;
 
-    if (!data || !invar_dataset_dropped(data) || loop->options->replay)
+    if (!data || !invar_dataset_dropped_count(data) || loop->options->replay)
         return;
-    invar_recorder_say(&loop->recorder,
-                       "prompt-data: %" PRId64 " of %" PRId64
-                       " prompts are too long and are left out (rollout-max-prompt-len)",
-                       invar_dataset_dropped(data),
-                       invar_dataset_dropped(data) + invar_dataset_size(data));
+    invar_recorder_print(&loop->recorder,
+                         "prompt-data: %" PRId64 " of %" PRId64
+                         " prompts are too long and are left out (rollout-max-prompt-len)",
+                         invar_dataset_dropped_count(data),
+                         invar_dataset_dropped_count(data) + invar_dataset_size(data));
 }
 
 /* Its folder is otherwise where the actor begins. */
-static void tell_reference(const invar_loop *loop)
+static void tell_reference(const invar_train_loop *loop)
 {
-    const invar_session *s = &loop->session;
+    const invar_run_context *s = &loop->session;
 
     if (s->ref_apart && !loop->options->replay)
-        invar_recorder_say(&loop->recorder,
-                           "ref-load: another model than the actor; it is the reference, and the "
-                           "actor begins with the weights of %s",
-                           invar_config_filled(s->recipe, INVAR_KEY_HF_CHECKPOINT) ? "hf-checkpoint"
-                                                                                   : "its seed");
+        invar_recorder_print(&loop->recorder,
+                             "ref-load: another model than the actor; it is the reference, and the "
+                             "actor begins with the weights of %s",
+                             invar_config_is_nonempty(s->recipe, INVAR_KEY_HF_CHECKPOINT)
+                                 ? "hf-checkpoint"
+                                 : "its seed");
 }
 
-static void tell_left_out(const invar_loop *loop)
+static void tell_left_out(const invar_train_loop *loop)
 {
     char line[INVAR_HF_WARNING_SIZE];
 
     invar_hf_files_warning(line, &loop->store.hf_files);
     if (line[0] && !loop->options->replay)
-        invar_recorder_say(&loop->recorder, "%s", line);
+        invar_recorder_print(&loop->recorder, "%s", line);
 }
 
-static invar_status open_profile(invar_loop *loop)
+static invar_status open_profile(invar_train_loop *loop)
 {
-    const invar_op_tracks_options options = {
+    const invar_op_trace_options options = {
         .layout = loop->world,
         .device = loop->session.profile,
         .beside = loop->session.beside_profile,
@@ -81,10 +82,10 @@ static invar_status open_profile(invar_loop *loop)
 }
 
 /* Of several ranks each shows what it does; `path` is that of the one that writes, else "". */
-static invar_status open_trace(invar_loop *loop, const char *path)
+static invar_status open_trace(invar_train_loop *loop, const char *path)
 {
     bool slices = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE)[0] != '\0';
-    invar_work *work;
+    invar_rank_timer *work;
 
     INVAR_TRY(invar_trace_open(&loop->recorder.trace, path));
     invar_trace_range(loop->recorder.trace, loop->session.dev.backend->marks.range);
@@ -92,7 +93,7 @@ static invar_status open_trace(invar_loop *loop, const char *path)
         INVAR_TRY(open_profile(loop));
     if (!loop->world)
         return INVAR_OK;
-    INVAR_TRY(invar_work_new(&work, loop->world, slices));
+    INVAR_TRY(invar_rank_timer_new(&work, loop->world, slices));
     invar_trace_watch(loop->recorder.trace, work);
     return INVAR_OK;
 }
@@ -100,22 +101,22 @@ static invar_status open_trace(invar_loop *loop, const char *path)
 /* The other ranks wait as long as plug-ins may take. */
 static void wait_for_reply(void *payload)
 {
-    const invar_loop *loop = payload;
+    const invar_train_loop *loop = payload;
 
-    invar_layout_beat(loop->world);
+    invar_layout_heartbeat(loop->world);
 }
 
-static invar_status open_plugins(invar_loop *loop)
+static invar_status open_plugins(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->session.tokenizer,
-                                 loop->options->replay));
+    INVAR_TRY(invar_run_plugins_open(&loop->plugins, loop->recipe, loop->session.tokenizer,
+                                     loop->options->replay));
     for (int i = 0; i < INVAR_PLUGINS; i++)
-        invar_plugin_watch(loop->plugins.of[i], wait_for_reply, loop);
+        invar_plugin_set_wait_callback(loop->plugins.of[i], wait_for_reply, loop);
     return INVAR_OK;
 }
 
 /* What it will write where its user says; nothing is made yet. */
-static invar_status check_outputs(const invar_loop *loop)
+static invar_status check_outputs(const invar_train_loop *loop)
 {
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
     const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
@@ -126,8 +127,8 @@ static invar_status check_outputs(const invar_loop *loop)
                                              !invar_path_exists(loop->home.at.ledger)};
 
     if (!loop->options->replay) {
-        INVAR_TRY(invar_folders_check(&loop->home.at, loop->recipe, loop->options->fresh));
-        INVAR_TRY(invar_loop_check_home(loop));
+        INVAR_TRY(invar_run_paths_check(&loop->home.at, loop->recipe, loop->options->fresh));
+        INVAR_TRY(invar_train_loop_check_home(loop));
     }
     if (trace[0])
         INVAR_TRY(invar_error_of_key(invar_trace_check_path(trace, loop->home.at.run), "trace"));
@@ -140,17 +141,18 @@ static invar_status check_outputs(const invar_loop *loop)
 }
 
 /* What open_outputs refuses about files; no plug-in is started and nothing is written. */
-static invar_status check_files(invar_loop *loop)
+static invar_status check_files(invar_train_loop *loop)
 {
-    INVAR_TRY(invar_plugins_locate(loop->recipe));
+    INVAR_TRY(invar_run_plugins_locate(loop->recipe));
     INVAR_TRY(invar_setup_open_source(loop));
     INVAR_TRY(check_outputs(loop));
-    INVAR_TRY(invar_loop_find_checkpoint(loop));
-    return invar_path_exists(loop->home.at.ledger) ? INVAR_OK : invar_loop_check_exports(loop);
+    INVAR_TRY(invar_train_loop_find_checkpoint(loop));
+    return invar_path_exists(loop->home.at.ledger) ? INVAR_OK
+                                                   : invar_train_loop_check_exports(loop);
 }
 
 /* All that the one rank has that writes. */
-static invar_status open_outputs(invar_loop *loop)
+static invar_status open_outputs(invar_train_loop *loop)
 {
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
@@ -159,22 +161,22 @@ static invar_status open_outputs(invar_loop *loop)
     INVAR_TRY(open_plugins(loop));
     INVAR_TRY(invar_setup_open_source(loop));
     INVAR_TRY(check_outputs(loop));
-    INVAR_TRY(invar_loop_find_checkpoint(loop));
+    INVAR_TRY(invar_train_loop_find_checkpoint(loop));
     // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
-    INVAR_TRY(invar_loop_settle(loop));
-    INVAR_TRY(invar_loop_resume(loop));
+    INVAR_TRY(invar_train_loop_open_dirs(loop));
+    INVAR_TRY(invar_train_loop_resume(loop));
     if (loop->summary->finished)
         return INVAR_OK;
-    INVAR_TRY(invar_loop_keep(loop));
+    INVAR_TRY(invar_train_loop_write_run_files(loop));
     INVAR_TRY(open_trace(loop, trace));
-    INVAR_TRY(invar_loop_open_track(loop));
+    INVAR_TRY(invar_train_loop_open_track(loop));
     started.run = loop->home.at.name;
     started.folder = loop->home.at.run;
-    return invar_plugins_hook(&loop->plugins, &started, NULL);
+    return invar_run_plugins_hook(&loop->plugins, &started, NULL);
 }
 
 /* Before memory is planned: it takes some, and so does NCCL. */
-static invar_status connect_devices(invar_loop *loop)
+static invar_status connect_devices(invar_train_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
     invar_distributed_backend wanted =
@@ -187,28 +189,28 @@ static invar_status connect_devices(invar_loop *loop)
 }
 
 /* Somebody may move checkpoints away while the run continues, or end the run before. */
-static void tell_disk(const invar_loop *loop, const invar_disk *disk)
+static void tell_disk(const invar_train_loop *loop, const invar_disk *disk)
 {
     char text[INVAR_DISK_TEXT_SIZE];
 
     if (invar_disk_fits_all(disk))
         return;
     invar_disk_describe(text, disk, disk->more);
-    invar_recorder_say(&loop->recorder,
-                       "warning: %s: when the disk is full the run ends with an error; "
-                       "keep-checkpoints removes old ones, a larger save-interval makes fewer",
-                       text);
+    invar_recorder_print(&loop->recorder,
+                         "warning: %s: when the disk is full the run ends with an error; "
+                         "keep-checkpoints removes old ones, a larger save-interval makes fewer",
+                         text);
 }
 
 /* Asks again with the disk that the rank needs that writes. */
-static invar_status admit_disk(const invar_loop *loop)
+static invar_status admit_disk(const invar_train_loop *loop)
 {
     invar_admission facts = {.recipe = loop->recipe, .replay = loop->options->replay};
     invar_disk disk;
 
-    if (facts.replay || !invar_agree_leads(loop->world))
+    if (facts.replay || !invar_ranks_is_leader(loop->world))
         return INVAR_OK;
-    INVAR_TRY(invar_loop_plan_disk(&disk, loop));
+    INVAR_TRY(invar_train_loop_plan_disk(&disk, loop));
     facts.disk = &disk;
     INVAR_TRY(invar_admission_check(&facts));
     tell_disk(loop, &disk);
@@ -216,11 +218,11 @@ static invar_status admit_disk(const invar_loop *loop)
 }
 
 /* Asks again with what config.json and the data say. */
-static invar_status admit(const invar_loop *loop)
+static invar_status admit(const invar_train_loop *loop)
 {
-    const invar_session *s = &loop->session;
+    const invar_run_context *s = &loop->session;
     invar_admission facts = {.recipe = loop->recipe,
-                             .ranks = invar_agree_size(loop->world),
+                             .ranks = invar_ranks_size(loop->world),
                              .data_known = true,
                              .prompts = s->data ? invar_dataset_size(s->data) : 0,
                              .replay = loop->options->replay};
@@ -230,33 +232,34 @@ static invar_status admit(const invar_loop *loop)
 }
 
 /* The rank that writes asks, and speaks for all. */
-static invar_status admit_prompts(invar_loop *loop)
+static invar_status admit_prompts(invar_train_loop *loop)
 {
     const invar_admission_prompts prompts = {.session = &loop->session,
                                              .settings = &loop->set,
                                              .forked = loop->fork.step >= 0,
-                                             .say = invar_loop_say,
+                                             .say = invar_train_loop_print,
                                              .payload = loop};
 
-    if (loop->options->replay || !invar_agree_leads(loop->world))
+    if (loop->options->replay || !invar_ranks_is_leader(loop->world))
         return INVAR_OK;
     return invar_admission_check_prompts(&prompts);
 }
 
 /* All that is read, but for the weights; what cannot fit is refused. */
-static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
+static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
-    const invar_session_crowd crowd = invar_setup_crowd(loop);
+    const invar_local_ranks crowd = invar_setup_crowd(loop);
     invar_status status;
 
-    status = invar_session_open_beside(&loop->session, loop->recipe,
-                                       invar_setup_wants(loop) | INVAR_SESSION_NO_WEIGHTS, &crowd);
+    status = invar_run_context_open_beside(&loop->session, loop->recipe,
+                                           invar_setup_wants(loop) | INVAR_RUN_CONTEXT_NO_WEIGHTS,
+                                           &crowd);
     if (status == INVAR_OK)
         status = admit(loop);
     // replays are exempt: version 0.1.0 ran longer responses to the end of the model's positions
     if (status == INVAR_OK && !loop->options->replay)
-        status = invar_session_check_rollouts(&loop->session);
+        status = invar_run_context_check_rollouts(&loop->session);
     INVAR_TRY(invar_setup_find_together(loop, status));
     INVAR_TRY(connect_devices(loop));
     if (hf[0]) { // an export has the template that the model was trained with
@@ -266,104 +269,105 @@ static invar_status open_inputs(invar_budget *budget, invar_loop *loop)
         INVAR_TRY(invar_hf_files_take_config(&loop->store.hf_files, hf));
     }
     INVAR_TRY(open_recorder(loop));
-    invar_settings_read(&loop->set, loop->recipe,
-                        loop->session.data ? invar_dataset_size(loop->session.data) : 0,
-                        loop->options->until);
-    INVAR_TRY(invar_loop_read_record(loop));
+    invar_train_settings_read(&loop->set, loop->recipe,
+                              loop->session.data ? invar_dataset_size(loop->session.data) : 0,
+                              loop->options->until);
+    INVAR_TRY(invar_train_loop_read_record(loop));
     tell_dropped(loop);
     tell_left_out(loop);
     tell_reference(loop);
     INVAR_TRY(admit_disk(loop));
-    INVAR_TRY(invar_loop_read_sets(loop));
+    INVAR_TRY(invar_train_loop_read_sets(loop));
     INVAR_TRY(admit_prompts(loop));
     return invar_setup_plan_memory(budget, loop);
 }
 
-static invar_status advise_memory(const invar_loop *loop, invar_status status)
+static invar_status advise_memory(const invar_train_loop *loop, invar_status status)
 {
-    return invar_near_advise(status, invar_device_far(&loop->session.dev),
-                             "the run was planned to fit: something else takes memory there");
+    return invar_host_staging_advise_oom(
+        status, invar_device_is_local(&loop->session.dev),
+        "the run was planned to fit: something else takes memory there");
 }
 
-static invar_status open_parts(invar_loop *loop)
+static invar_status open_parts(invar_train_loop *loop)
 {
-    invar_budget budget;
+    invar_memory_plan budget;
 
     INVAR_TRY(open_inputs(&budget, loop));
     INVAR_TRY(advise_memory(loop, invar_setup_take_memory(loop, &budget)));
-    INVAR_TRY(invar_loop_attach_audit(loop));
-    if (invar_agree_leads(loop->world)) {
+    INVAR_TRY(invar_train_loop_attach_audit(loop));
+    if (invar_ranks_is_leader(loop->world)) {
         INVAR_TRY(open_outputs(loop));
     } else {
         INVAR_TRY(invar_setup_open_source(loop));
-        INVAR_TRY(invar_loop_resume(loop));
+        INVAR_TRY(invar_train_loop_resume(loop));
         if (!loop->summary->finished)
             INVAR_TRY(open_trace(loop, ""));
     }
-    loop->custom = (invar_loss_custom){invar_loop_ask_loss, loop};
+    loop->custom = (invar_loss_custom){invar_train_loop_ask_loss, loop};
     loop->set.rl.custom = &loop->custom;
     return INVAR_OK;
 }
 
-static invar_status prepare(invar_loop *loop, const invar_recipe *recipe,
+static invar_status prepare(invar_train_loop *loop, const invar_recipe *recipe,
                             const invar_train_options *options, invar_train_summary *summary)
 {
-    *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
-    INVAR_TRY(invar_folders_find(&loop->home.at, recipe, options->recipe_path));
+    *loop = (invar_train_loop){.recipe = recipe, .options = options, .summary = summary};
+    INVAR_TRY(invar_run_paths_find(&loop->home.at, recipe, options->recipe_path));
     INVAR_TRY(invar_setup_open_layout(loop));
-    INVAR_TRY(invar_loop_find_fork(loop));
+    INVAR_TRY(invar_train_loop_find_fork(loop));
     return options->replay ? INVAR_OK // the recorded run has its own
-                           : invar_facts_read(&loop->identity.facts);
+                           : invar_user_facts_read(&loop->identity.facts);
 }
 
-invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
-                             const invar_train_options *options, invar_train_summary *summary)
+invar_status invar_train_loop_open(invar_train_loop *loop, const invar_recipe *recipe,
+                                   const invar_train_options *options, invar_train_summary *summary)
 {
     INVAR_TRY(prepare(loop, recipe, options, summary));
     return open_parts(loop);
 }
 
-invar_status invar_loop_read(invar_loop *loop, const invar_recipe *recipe,
-                             const invar_train_options *options)
+invar_status invar_train_loop_read(invar_train_loop *loop, const invar_recipe *recipe,
+                                   const invar_train_options *options)
 {
-    invar_budget budget;
+    invar_memory_plan budget;
 
     INVAR_TRY(prepare(loop, recipe, options, NULL));
     INVAR_TRY(open_inputs(&budget, loop));
     INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
-    if (!invar_agree_leads(loop->world))
+    if (!invar_ranks_is_leader(loop->world))
         return INVAR_OK;
     return check_files(loop);
 }
 
-void invar_loop_close(invar_loop *loop)
+void invar_train_loop_close(invar_train_loop *loop)
 {
-    invar_source_close(&loop->source);
-    invar_timetable_release(&loop->timetable);
+    invar_sample_source_close(&loop->source);
+    invar_recorded_schedule_release(&loop->timetable);
     invar_agents_free(loop->agents);
-    invar_flight_release(&loop->flight);
-    invar_sync_free(loop->sync);
-    invar_plugins_close(&loop->plugins);
+    invar_inflight_release(&loop->flight);
+    invar_weight_sync_free(loop->sync);
+    invar_run_plugins_close(&loop->plugins);
     invar_rl_samples_reset(&loop->batch.samples);
-    invar_flat_release(&loop->flat);
+    invar_token_arrays_release(&loop->flat);
     invar_rollout_free(loop->rollout);
     invar_trainer_free(loop->checker);
     invar_trainer_free(loop->trainer);
     invar_audit_free(loop->audit);
     invar_checkpoint_close(loop->store.from);
     invar_checkpoint_writer_free(loop->store.writer);
-    invar_loop_forget_masters(loop);
+    invar_train_loop_forget_masters(loop);
     invar_learner_close(&loop->actor);
     invar_learner_close(&loop->critic);
-    invar_budget_block_release(&loop->block);
+    invar_memory_plan_block_release(&loop->block);
     invar_recorder_close(&loop->recorder);
-    invar_saved_release(&loop->identity.saved);
-    invar_facts_release(&loop->identity.facts);
-    invar_checkpoint_claim_release(&loop->home.claim);
-    invar_folder_release(&loop->home.folder);
+    invar_saved_rollouts_release(&loop->identity.saved);
+    invar_user_facts_release(&loop->identity.facts);
+    invar_checkpoint_lock_release(&loop->home.claim);
+    invar_held_folder_release(&loop->home.folder);
     invar_hf_files_release(&loop->store.hf_files);
     invar_layout_close_transport(&loop->layout, &loop->session.dev);
-    invar_session_close(&loop->session);
+    invar_run_context_close(&loop->session);
     invar_layout_release(&loop->layout);
-    invar_sides_close(&loop->sides);
+    invar_rank_roles_close(&loop->sides);
 }

@@ -11,16 +11,16 @@
 #include "base/invar_banned.h"
 
 /* Points of the rollout are wanted, and its tokens are given. */
-static bool follows(const invar_loop *loop)
+static bool follows(const invar_train_loop *loop)
 {
     return loop->recorder.options.level > INVAR_PROBE_STEP && loop->identity.saved.own &&
            !loop->set.sft && !invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY) &&
            invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0];
 }
 
-invar_status invar_setup_make_rollout(invar_loop *loop)
+invar_status invar_setup_make_rollout(invar_train_loop *loop)
 {
-    invar_session *s = &loop->session;
+    invar_run_context *s = &loop->session;
     const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
     if (loop->sides.first > 0 && !loop->sides.samples)
@@ -28,14 +28,14 @@ invar_status invar_setup_make_rollout(invar_loop *loop)
     if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
         return INVAR_OK;
     loop->ask.limits.speculation.model = s->draft; // which the plan had not loaded
-    return invar_rollout_new(&loop->rollout, invar_session_sampler(s), s->tokenizer,
-                             invar_budget_block_dev(&loop->block, INVAR_BUDGET_SAMPLING),
+    return invar_rollout_new(&loop->rollout, invar_run_context_sampler(s), s->tokenizer,
+                             invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_SAMPLING),
                              &loop->ask.limits);
 }
 
 static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
 {
-    const invar_loop *loop = payload;
+    const invar_train_loop *loop = payload;
     if (loop->options->progress)
         loop->options->progress(
             loop->options->payload,
@@ -51,9 +51,9 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 
 /* Who only samples goes on with rollouts ahead while others train, unless these would first have
    to score what is drawn, with the weights that training changes. A thread has a copy of them. */
-static bool overlaps(const invar_loop *loop)
+static bool overlaps(const invar_train_loop *loop)
 {
-    const invar_settings *set = &loop->set;
+    const invar_train_settings *set = &loop->set;
 
     return set->overlap || (loop->sides.first > 0 && set->lag.rollouts > 0 &&
                             (!set->checks_flight || set->checks_ahead));
@@ -62,21 +62,21 @@ static bool overlaps(const invar_loop *loop)
 /* An event of the step that learns from the rollout. */
 static invar_status tell_agents(void *payload, const char *kind, const char *text)
 {
-    invar_loop *loop = payload;
+    invar_train_loop *loop = payload;
 
     if (strcmp(kind, INVAR_JOURNAL_UNCHECKED) == 0)
-        return invar_loop_tell_unchecked(loop, text);
+        return invar_train_loop_tell_unchecked(loop, text);
     return invar_recorder_event(&loop->recorder, loop->place.step, "warning", kind, text);
 }
 
-static invar_door_options door_of(invar_loop *loop)
+static invar_agent_server_options door_of(invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
-    const invar_session *s = &loop->session;
-    invar_sampling sampling = invar_session_sampling(s);
+    const invar_run_context *s = &loop->session;
+    invar_sampling_params sampling = invar_run_context_sampling(s);
     int64_t context = sampling.max_context ? sampling.max_context : s->spec.max_positions;
 
-    return (invar_door_options){
+    return (invar_agent_server_options){
         .command = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH),
         .seconds = (double)invar_recipe_int(r, INVAR_KEY_PLUGIN_TIMEOUT),
         .programs = invar_recipe_int(r, INVAR_KEY_AGENT_CONCURRENCY),
@@ -101,11 +101,11 @@ static invar_door_options door_of(invar_loop *loop)
 }
 
 /* A replay has the record, and no folder to write to. */
-static invar_status make_agents(invar_loop *loop)
+static invar_status make_agents(invar_train_loop *loop)
 {
     bool replay = loop->options->replay;
     bool recorded = !replay && invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
-    const invar_agents_options o = {.plugin = loop->plugins.of[INVAR_PLUGINS_AGENTS],
+    const invar_agents_options o = {.plugin = loop->plugins.of[INVAR_RUN_PLUGINS_AGENTS],
                                     .door = door_of(loop),
                                     .recorded = recorded,
                                     .folder = replay || recorded ? NULL : loop->home.at.run,
@@ -117,29 +117,29 @@ static invar_status make_agents(invar_loop *loop)
     return o.plugin ? invar_agents_new(&loop->agents, &o) : INVAR_OK;
 }
 
-invar_status invar_setup_open_source(invar_loop *loop)
+invar_status invar_setup_open_source(invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
-    const invar_session *s = &loop->session;
-    const invar_settings *set = &loop->set;
+    const invar_run_context *s = &loop->session;
+    const invar_train_settings *set = &loop->set;
     // which questions a plug-in is asked, and when, must not depend on probes or checkpoints
     const bool led =
         set->lag.rollouts > 0 && invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0];
-    invar_source_options o = {
+    invar_sample_source_options o = {
         .layout = loop->world,
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->spec,
         .rollout = loop->rollout,
-        .sampling = invar_session_sampling(s),
+        .sampling = invar_run_context_sampling(s),
         .groups = {invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0],
-                   loop->plugins.of[INVAR_PLUGINS_GROUPS]},
+                   loop->plugins.of[INVAR_RUN_PLUGINS_GROUPS]},
         .samples = {invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0],
-                    loop->plugins.of[INVAR_PLUGINS_FILTER]},
+                    loop->plugins.of[INVAR_RUN_PLUGINS_FILTER]},
         .buffer = {invar_recipe_string(r, INVAR_KEY_BUFFER_FILTER_PATH)[0],
-                   loop->plugins.of[INVAR_PLUGINS_BUFFER]},
+                   loop->plugins.of[INVAR_RUN_PLUGINS_BUFFER]},
         .chooser = {invar_recipe_string(r, INVAR_KEY_DATA_SOURCE_PATH)[0],
-                    loop->plugins.of[INVAR_PLUGINS_PROMPTS]},
+                    loop->plugins.of[INVAR_RUN_PLUGINS_PROMPTS]},
         .spread = INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
                   INVAR_GROUP_FILTER_NONZERO_STD,
         .shuffle = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE),
@@ -154,7 +154,7 @@ invar_status invar_setup_open_source(invar_loop *loop)
         .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop) || led,
         .overlaps = overlaps(loop),
         .thread = loop->set.overlap,
-        .look = {loop->set.overlap || loop->checker ? invar_loop_look_ahead : NULL, loop},
+        .look = {loop->set.overlap || loop->checker ? invar_train_loop_verify_async : NULL, loop},
         .end = loop->home.at.save[0] || led || set->recorded ? 0 : set->course.rollouts,
         .tick = tick,
         .payload = loop,
@@ -166,13 +166,15 @@ invar_status invar_setup_open_source(invar_loop *loop)
         .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs,
         .needs_routing = set->replay_routing};
 
-    o.turns = invar_turns_read(r, loop->plugins.of[INVAR_PLUGINS_TURNS], &s->spec, s->tokenizer);
-    INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));
-    INVAR_TRY(invar_session_policy(&o.policy, s));
+    o.turns =
+        invar_multi_turn_read(r, loop->plugins.of[INVAR_RUN_PLUGINS_TURNS], &s->spec, s->tokenizer);
+    INVAR_TRY(
+        invar_reward_source_read(&o.judge, r, loop->plugins.of[INVAR_RUN_PLUGINS_REWARD], false));
+    INVAR_TRY(invar_run_context_policy(&o.policy, s));
     INVAR_TRY(make_agents(loop));
     o.agents_lead = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0];
     o.agents = loop->agents;
-    o.judged = invar_estimator_facts_of(set->rl.estimator)->judged;
-    invar_source_open(&loop->source, &o);
+    o.judged = invar_estimator_traits_of(set->rl.estimator)->judged;
+    invar_sample_source_open(&loop->source, &o);
     return INVAR_OK;
 }

@@ -11,14 +11,15 @@
 
 #include "base/invar_banned.h"
 
-void invar_serve_meter_reply(invar_serve_meter *m, int route, int code)
+void invar_server_metrics_reply(invar_server_metrics *m, int route, int code)
 {
-    INVAR_CHECK(route >= 0 && route < INVAR_METER_ROUTES);
-    if (code > 0 && code < INVAR_METER_CODES) // 0: the client went before there was a reply
+    INVAR_CHECK(route >= 0 && route < INVAR_SERVER_METRICS_ROUTES);
+    if (code > 0 &&
+        code < INVAR_SERVER_METRICS_CODES) // 0: the client went before there was a reply
         m->replies[route][code]++;
 }
 
-void invar_serve_meter_ticket(invar_serve_meter *m, const invar_ticket *ticket)
+void invar_server_metrics_ticket(invar_server_metrics *m, const invar_generation_request *ticket)
 {
     for (int64_t i = 0; i < ticket->n_prompts; i++)
         m->prompt_tokens += ticket->prompts[i].count;
@@ -26,7 +27,7 @@ void invar_serve_meter_ticket(invar_serve_meter *m, const invar_ticket *ticket)
         m->generated_tokens += ticket->choices[i].count;
 }
 
-static void write_replies(invar_json_text *out, const invar_serve_meter *m,
+static void write_replies(invar_json_text *out, const invar_server_metrics *m,
                           const char *const *routes, int n_routes)
 {
     static const char name[] = "invar_serve_requests_total";
@@ -34,7 +35,7 @@ static void write_replies(invar_json_text *out, const invar_serve_meter *m,
 
     invar_prometheus_family(out, name, "counter", "Requests by route and status of the reply.");
     for (int r = 0; r < n_routes; r++)
-        for (int i = 0; i < INVAR_METER_CODES; i++) {
+        for (int i = 0; i < INVAR_SERVER_METRICS_CODES; i++) {
             const invar_prometheus_label labels[] = {{"route", routes[r]}, {"code", code}};
 
             if (!m->replies[r][i])
@@ -51,9 +52,9 @@ static void write_one(invar_json_text *out, const char *name, const char *type, 
     invar_prometheus_value(out, name, NULL, 0, value);
 }
 
-void invar_serve_meter_write(invar_json_text *out, const invar_serve_meter *m,
-                             const char *const *routes, int n_routes,
-                             const invar_serve_facts *facts, int64_t load)
+void invar_server_metrics_write(invar_json_text *out, const invar_server_metrics *m,
+                                const char *const *routes, int n_routes,
+                                const invar_server_info *facts, int64_t load)
 {
     char weights[INVAR_DIGEST_HEX_SIZE];
     const invar_prometheus_label info[] = {{"model", facts->model},

@@ -14,24 +14,26 @@
 extern "C" {
 #endif
 
-#define INVAR_METER_ROUTES 8 /* at most, with the one for requests of no route */
-#define INVAR_METER_CODES 600
+#define INVAR_SERVER_METRICS_ROUTES 8 /* at most, with the one for requests of no route */
+#define INVAR_SERVER_METRICS_CODES 600
 
 /* Zeroed at first; whoever has it locks it. */
-typedef struct invar_serve_meter {
-    int64_t replies[INVAR_METER_ROUTES][INVAR_METER_CODES]; /* by route and status of HTTP */
+typedef struct invar_server_metrics {
+    int64_t replies[INVAR_SERVER_METRICS_ROUTES]
+                   [INVAR_SERVER_METRICS_CODES]; /* by route and status of HTTP */
     int64_t prompt_tokens, generated_tokens;
-} invar_serve_meter;
+} invar_server_metrics;
 
-void invar_serve_meter_reply(invar_serve_meter *meter, int route, int code);
+void invar_server_metrics_reply(invar_server_metrics *meter, int route, int code);
 
 /* A ticket that nobody works on any more. */
-void invar_serve_meter_ticket(invar_serve_meter *meter, const invar_ticket *ticket);
+void invar_server_metrics_ticket(invar_server_metrics *meter,
+                                 const invar_generation_request *ticket);
 
 /* `routes` (n_routes) are the paths of routes, the last one for all others; `load`: tickets. */
-void invar_serve_meter_write(invar_json_text *out, const invar_serve_meter *meter,
-                             const char *const *routes, int n_routes,
-                             const invar_serve_facts *facts, int64_t load);
+void invar_server_metrics_write(invar_json_text *out, const invar_server_metrics *meter,
+                                const char *const *routes, int n_routes,
+                                const invar_server_info *facts, int64_t load);
 
 #ifdef __cplusplus
 }

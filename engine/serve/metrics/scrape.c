@@ -19,7 +19,7 @@
 
 enum { CONNECTIONS = 8, CLIENT_SECONDS = 10 };
 
-struct invar_scrape {
+struct invar_metrics_server {
     const invar_serve_table *http;
     void *listener;
     uint16_t port;
@@ -28,7 +28,7 @@ struct invar_scrape {
     size_t bytes;
 };
 
-static void reply(invar_serve_exchange *e, int status, const char *type, const char *text,
+static void reply(invar_http_transaction *e, int status, const char *type, const char *text,
                   size_t bytes)
 {
     e->status = status;
@@ -43,9 +43,9 @@ static void reply(invar_serve_exchange *e, int status, const char *type, const c
     e->reply_bytes = bytes;
 }
 
-static bool admit(void *payload, invar_serve_exchange *e)
+static bool admit(void *payload, invar_http_transaction *e)
 {
-    const invar_scrape *s = payload;
+    const invar_metrics_server *s = payload;
     static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
 
     if (!invar_server_asked_here(e->host, s->port)) {
@@ -66,16 +66,16 @@ static bool admit(void *payload, invar_serve_exchange *e)
     return true;
 }
 
-static void answer(void *payload, invar_serve_exchange *e)
+static void answer(void *payload, invar_http_transaction *e)
 {
-    invar_scrape *s = payload;
+    invar_metrics_server *s = payload;
 
     (void)pthread_mutex_lock(&s->lock);
     reply(e, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static invar_status start(invar_scrape *s, int64_t port)
+static invar_status start(invar_metrics_server *s, int64_t port)
 {
     const invar_serve_settings settings = {
         .port = (uint16_t)port,
@@ -94,27 +94,27 @@ static invar_status start(invar_scrape *s, int64_t port)
                       why);
 }
 
-invar_status invar_scrape_open(invar_scrape **out, int64_t port)
+invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port)
 {
     const invar_serve_table *http;
-    invar_scrape *s;
+    invar_metrics_server *s;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(invar_server_load(&http, NULL));
     INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "a server of metrics"));
-    *s = (invar_scrape){.http = http};
+    *s = (invar_metrics_server){.http = http};
     (void)pthread_mutex_init(&s->lock, NULL);
     status = start(s, port);
     if (status != INVAR_OK) {
-        invar_scrape_close(s);
+        invar_metrics_server_close(s);
         return status;
     }
     *out = s;
     return INVAR_OK;
 }
 
-invar_status invar_scrape_set(invar_scrape *s, const char *text, size_t bytes)
+invar_status invar_metrics_server_set(invar_metrics_server *s, const char *text, size_t bytes)
 {
     char *copy, *before;
 
@@ -130,7 +130,7 @@ invar_status invar_scrape_set(invar_scrape *s, const char *text, size_t bytes)
     return INVAR_OK;
 }
 
-void invar_scrape_close(invar_scrape *s)
+void invar_metrics_server_close(invar_metrics_server *s)
 {
     if (!s)
         return;

@@ -15,14 +15,15 @@
 extern "C" {
 #endif
 
-typedef struct invar_scrape invar_scrape;
+typedef struct invar_metrics_server invar_metrics_server;
 
 /* Listens at 127.0.0.1. INVAR_E_IO: it cannot. INVAR_E_UNSUPPORTED: there is no HTTP server. */
-invar_status invar_scrape_open(invar_scrape **out, int64_t port) INVAR_MUST_USE;
+invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port) INVAR_MUST_USE;
 
 /* What is answered from now on, copied. */
-invar_status invar_scrape_set(invar_scrape *scrape, const char *text, size_t bytes) INVAR_MUST_USE;
-void invar_scrape_close(invar_scrape *scrape);
+invar_status invar_metrics_server_set(invar_metrics_server *scrape, const char *text,
+                                      size_t bytes) INVAR_MUST_USE;
+void invar_metrics_server_close(invar_metrics_server *scrape);
 
 #ifdef __cplusplus
 }

@@ -72,7 +72,7 @@ typedef struct server {
 /* A request on its way. */
 typedef struct inquiry {
     server *owner;
-    invar_serve_exchange exchange;
+    invar_http_transaction exchange;
     char *body;
     size_t room;
     bool too_long;
@@ -307,7 +307,7 @@ static ssize_t read_stream(void *payload, uint64_t position, char *out, size_t m
     return bytes == 0 ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
-static bool add_headers(struct MHD_Response *response, const invar_serve_exchange *e)
+static bool add_headers(struct MHD_Response *response, const invar_http_transaction *e)
 {
     char seconds[16];
 
@@ -323,7 +323,7 @@ static bool add_headers(struct MHD_Response *response, const invar_serve_exchang
 
 static enum MHD_Result send_reply(inquiry *q, struct MHD_Connection *connection)
 {
-    invar_serve_exchange *e = &q->exchange;
+    invar_http_transaction *e = &q->exchange;
     enum MHD_Result result = MHD_NO;
     struct MHD_Response *response;
 
@@ -353,7 +353,7 @@ static inquiry *begin(server *s, struct MHD_Connection *connection, const char *
         return NULL;
     memset(q, 0, sizeof *q);
     q->owner = s;
-    q->exchange = (invar_serve_exchange){
+    q->exchange = (invar_http_transaction){
         .method = method,
         .path = url,
         .host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host"),
@@ -419,7 +419,7 @@ static bool grow(inquiry *q, size_t room)
 /* Appends to the body; what is too long is counted and not kept. */
 static enum MHD_Result take(inquiry *q, const char *data, size_t bytes)
 {
-    invar_serve_exchange *e = &q->exchange;
+    invar_http_transaction *e = &q->exchange;
     size_t room;
 
     q->too_long = q->too_long || bytes > q->owner->most_body - e->bytes;

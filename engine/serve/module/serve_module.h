@@ -23,7 +23,7 @@ extern "C" {
 #define INVAR_SERVE_WHY_SIZE 256
 
 /* One request and its reply. */
-typedef struct invar_serve_exchange {
+typedef struct invar_http_transaction {
     const char *method;        /* borrowed, as all of the request */
     const char *path;          /* without what follows a '?' */
     const char *host;          /* this header, */
@@ -44,7 +44,7 @@ typedef struct invar_serve_exchange {
     bool keyed;     /* set by `admit`: the request brings the key that the server asks for */
     bool working;   /* private to the handler; false at first */
     int64_t memory; /* bytes reserved for the request; private to the handler; 0 at first */
-} invar_serve_exchange;
+} invar_http_transaction;
 
 /* Whoever answers. All of it is called by many threads at once, and may take its time. */
 typedef struct invar_serve_handler {
@@ -56,14 +56,14 @@ typedef struct invar_serve_handler {
      */
     bool (*knows)(void *payload, const char *authorization);
     /* The head of a request is there. False: the reply is, too, and no body is read. */
-    bool (*admit)(void *payload, invar_serve_exchange *exchange);
+    bool (*admit)(void *payload, invar_http_transaction *exchange);
     /* The body needs `bytes` of memory in all while its buffer grows. False: the reply is set, and
        the body is dropped. NULL if the body may have any memory. */
-    bool (*grow)(void *payload, invar_serve_exchange *exchange, size_t bytes);
+    bool (*grow)(void *payload, invar_http_transaction *exchange, size_t bytes);
     /* The whole request is there: sets the reply. */
-    void (*answer)(void *payload, invar_serve_exchange *exchange);
+    void (*answer)(void *payload, invar_http_transaction *exchange);
     /* The reply is sent, or nobody waits for one: frees its body or its stream. */
-    void (*release)(void *payload, invar_serve_exchange *exchange);
+    void (*release)(void *payload, invar_http_transaction *exchange);
     /* The next bytes of a stream, `most` at most; 0: there are no more; -1: it breaks off. */
     int64_t (*next)(void *payload, void *stream, char *out, size_t most);
 } invar_serve_handler;

@@ -66,7 +66,7 @@ typedef struct invar_cuda {
     bool asked;
     invar_cuda_ring ring;
     void *landing;      /* pinned host memory, for small results */
-    cudaEvent_t *marks; /* (INVAR_MARKS_MOST), those that were needed; NULL: none was */
+    cudaEvent_t *marks; /* (INVAR_DEVICE_TIMERS_MAX), those that were needed; NULL: none was */
 } invar_cuda;
 
 static inline invar_cuda *invar_cuda_of(const invar_device *dev)

@@ -14,7 +14,7 @@
 #include "kernels-deterministic/cuda/common/cuda.h"
 #include "kernels-deterministic/cuda/common/xxh3.cuh"
 
-static_assert(INVAR_TREE_LEAF_BYTES == INVAR_XXH_MOST, "a warp hashes a leaf");
+static_assert(INVAR_TREE_LEAF_BYTES == INVAR_XXH_MAX, "a warp hashes a leaf");
 
 /* 16 bytes, of which byte i lies at address(i). */
 template <typename F> __device__ __forceinline__ uint4 invar_gather_bytes(F address)
@@ -108,7 +108,7 @@ size_t invar_tree_room(int64_t leaves);
  * Everything of hash.tree but the leaves of tensors that have several, on behalf of `op`: their
  * digests are at the begin of the workspace (invar_cuda_hash_tree_workspace), one tensor's behind
  * the other's, with room for one of each tensor that has a single leaf. One shard; no tensor is
- * quantised or empty.
+ * quantized or empty.
  */
 invar_status invar_cuda_tree_rest(const invar_device *dev, invar_op op,
                                   const invar_hash_tree_args *a, void *workspace) INVAR_MUST_USE;

@@ -28,7 +28,7 @@
 #define INVAR_XXH_STRIPES 16 /* of a block */
 #define INVAR_XXH_BLOCK (INVAR_XXH_STRIPE * INVAR_XXH_STRIPES)
 #define INVAR_XXH_SHORT 240 /* bytes up to which an input is short */
-#define INVAR_XXH_MOST (16 * INVAR_XXH_BLOCK)
+#define INVAR_XXH_MAX (16 * INVAR_XXH_BLOCK)
 
 /* The default secret, 192 bytes, as little-endian words. */
 static __constant__ uint64_t invar_xxh_secret[24] = {
@@ -412,7 +412,7 @@ struct invar_xxh_stream {
             return __shfl_sync(0xFFFFFFFFu, word, 28 + lane.q);
         };
 
-        return invar_xxh_end(lane, acc, INVAR_XXH_MOST,
+        return invar_xxh_end(lane, acc, INVAR_XXH_MAX,
                              make_uint4(of_last_stripe(last.x), of_last_stripe(last.y),
                                         of_last_stripe(last.z), of_last_stripe(last.w)));
     }

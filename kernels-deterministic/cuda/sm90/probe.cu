@@ -126,13 +126,13 @@ static void pack(packed_tile *p, const invar_step_tile *t, invar_tile_form form)
     memcpy(p->c, t->c, sizeof p->c);
 }
 
-static invar_status run_tiles(const invar_device *dev, invar_tile_form form, invar_probe_by by,
+static invar_status run_tiles(const invar_device *dev, invar_tile_form form, invar_mma_kind by,
                               const packed_tile *tiles, tile_outputs *out, size_t count)
 {
     invar_op op = INVAR_OP_LINEAR_FWD; // messages name the op that would suffer
     dim3 grid((unsigned)count);
 
-    if (by == INVAR_PROBE_WARP)
+    if (by == INVAR_HARDWARE_CHECK_WARP)
         return invar_launch(dev, op, by_warp, grid, 32, 0)(tiles, out);
     if (form == INVAR_TILE_BF16)
         return invar_launch(dev, op, by_warpgroup<false>, grid, 128, 0)(tiles, out);
@@ -149,29 +149,30 @@ typedef struct workbench {
 static void put_away(workbench *w, const invar_device *dev)
 {
     invar_free(w->packed);
-    invar_device_give(dev, w->tiles);
-    invar_device_give(dev, w->out);
+    invar_device_free(dev, w->tiles);
+    invar_device_free(dev, w->out);
 }
 
 static invar_status probe_with(workbench *w, uint32_t (*out)[INVAR_TILE_OUTPUTS],
-                               const invar_device *dev, invar_tile_form form, invar_probe_by by,
+                               const invar_device *dev, invar_tile_form form, invar_mma_kind by,
                                const invar_step_tile *tiles, size_t count)
 {
     INVAR_TRY(invar_alloc((void **)&w->packed, count, sizeof *w->packed, "tiles of the probe"));
+    INVAR_TRY(invar_device_alloc(dev, (void **)&w->tiles, count * sizeof *w->tiles,
+                                 "tiles of the probe"));
     INVAR_TRY(
-        invar_device_take(dev, (void **)&w->tiles, count * sizeof *w->tiles, "tiles of the probe"));
-    INVAR_TRY(
-        invar_device_take(dev, (void **)&w->out, count * sizeof *w->out, "outputs of the probe"));
+        invar_device_alloc(dev, (void **)&w->out, count * sizeof *w->out, "outputs of the probe"));
     for (size_t n = 0; n < count; n++)
         pack(&w->packed[n], &tiles[n], form);
-    INVAR_TRY(invar_device_put(dev, w->tiles, w->packed, count * sizeof *w->packed));
+    INVAR_TRY(invar_device_upload(dev, w->tiles, w->packed, count * sizeof *w->packed));
     INVAR_TRY(run_tiles(dev, form, by, w->tiles, w->out, count));
-    return invar_device_get(dev, out, w->out, count * sizeof *w->out);
+    return invar_device_download(dev, out, w->out, count * sizeof *w->out);
 }
 
-invar_status invar_probe_tiles(uint32_t (*out)[INVAR_TILE_OUTPUTS], const invar_device *dev,
-                               invar_tile_form form, invar_probe_by by,
-                               const invar_step_tile *tiles, size_t count)
+invar_status invar_hardware_check_tiles(uint32_t (*out)[INVAR_TILE_OUTPUTS],
+                                        const invar_device *dev, invar_tile_form form,
+                                        invar_mma_kind by, const invar_step_tile *tiles,
+                                        size_t count)
 {
     workbench w = {};
     invar_status status = probe_with(&w, out, dev, form, by, tiles, count);
@@ -180,8 +181,8 @@ invar_status invar_probe_tiles(uint32_t (*out)[INVAR_TILE_OUTPUTS], const invar_
     return status;
 }
 
-void invar_probe_expected(uint32_t out[INVAR_TILE_OUTPUTS], const invar_step_tile *t,
-                          invar_tile_form form)
+void invar_hardware_check_expected(uint32_t out[INVAR_TILE_OUTPUTS], const invar_step_tile *t,
+                                   invar_tile_form form)
 {
     int step = form == INVAR_TILE_BF16 ? INVAR_STEP_BF16 : INVAR_STEP_FP8;
 
@@ -213,7 +214,7 @@ static int64_t differences(const uint32_t (*got)[INVAR_TILE_OUTPUTS], const inva
 
     for (size_t n = 0; n < count; n++) {
         uint32_t expected[INVAR_TILE_OUTPUTS];
-        invar_probe_expected(expected, &tiles[n], form);
+        invar_hardware_check_expected(expected, &tiles[n], form);
         for (int i = 0; i < INVAR_TILE_OUTPUTS; i++)
             differ += got[n][i] != expected[i];
     }
@@ -230,8 +231,8 @@ static invar_status probe_families(int64_t *outputs_out, int64_t *differences_ou
             for (size_t n = 0; n < count; n++)
                 invar_tile_make(&tiles[n], (invar_tile_form)form, family, n);
             for (int by = 0; by < ways; by++) {
-                INVAR_TRY(invar_probe_tiles(got, dev, (invar_tile_form)form, (invar_probe_by)by,
-                                            tiles, count));
+                INVAR_TRY(invar_hardware_check_tiles(got, dev, (invar_tile_form)form,
+                                                     (invar_mma_kind)by, tiles, count));
                 *differences_out += differences(got, tiles, count, (invar_tile_form)form);
                 *outputs_out += (int64_t)count * INVAR_TILE_OUTPUTS;
             }
@@ -239,8 +240,8 @@ static invar_status probe_families(int64_t *outputs_out, int64_t *differences_ou
     return INVAR_OK;
 }
 
-invar_status invar_probe_step(int64_t *outputs_out, int64_t *differences_out,
-                              const invar_device *dev, size_t tiles)
+invar_status invar_hardware_check_step(int64_t *outputs_out, int64_t *differences_out,
+                                       const invar_device *dev, size_t tiles)
 {
     uint32_t(*got)[INVAR_TILE_OUTPUTS] = NULL;
     invar_step_tile *made = NULL;
@@ -299,19 +300,19 @@ static invar_status compare_ranges(int64_t *results_out, int64_t *differences_ou
                                0)(differ, ranges[i].first, ranges[i].step, ranges[i].count));
         *results_out += 2 * (int64_t)ranges[i].count;
     }
-    return invar_device_get(dev, differences_out, differ, sizeof *differ);
+    return invar_device_download(dev, differences_out, differ, sizeof *differ);
 }
 
-invar_status invar_probe_unit(int64_t *results_out, int64_t *differences_out,
-                              const invar_device *dev, bool all)
+invar_status invar_hardware_check_unit(int64_t *results_out, int64_t *differences_out,
+                                       const invar_device *dev, bool all)
 {
     void *differ = NULL;
     invar_status status;
 
     *results_out = *differences_out = 0;
-    INVAR_TRY(invar_device_take(dev, &differ, sizeof(unsigned long long), "a count of the probe"));
+    INVAR_TRY(invar_device_alloc(dev, &differ, sizeof(unsigned long long), "a count of the probe"));
     status = compare_ranges(results_out, differences_out, dev, (unsigned long long *)differ, all);
-    invar_device_give(dev, differ);
+    invar_device_free(dev, differ);
     return status;
 }
 
@@ -363,15 +364,15 @@ static invar_status measure_copies(double *out, const invar_device *dev)
 {
     void *to = NULL, *from = NULL;
     double seconds = 0.0;
-    invar_status status = invar_device_take(dev, &to, COPY_BYTES, "room for copies");
+    invar_status status = invar_device_alloc(dev, &to, COPY_BYTES, "room for copies");
 
     *out = 0.0;
     if (status == INVAR_OK)
-        status = invar_device_take(dev, &from, COPY_BYTES, "room for copies");
+        status = invar_device_alloc(dev, &from, COPY_BYTES, "room for copies");
     if (status == INVAR_OK)
         status = time_copies(&seconds, dev, to, from);
-    invar_device_give(dev, to);
-    invar_device_give(dev, from);
+    invar_device_free(dev, to);
+    invar_device_free(dev, from);
     if (status == INVAR_E_NOMEM) {
         invar_error_clear();
         return INVAR_OK;
@@ -381,13 +382,13 @@ static invar_status measure_copies(double *out, const invar_device *dev)
     return INVAR_OK;
 }
 
-invar_status invar_probe_facts(const invar_device *dev, invar_device_facts *out)
+invar_status invar_hardware_check_facts(const invar_device *dev, invar_device_info *out)
 {
     const invar_cuda *cuda = invar_cuda_of(dev);
     int driver = 0, runtime = 0;
     cudaDeviceProp gpu;
 
-    *out = invar_device_facts{};
+    *out = invar_device_info{};
     INVAR_CUDA_TRY("GPU", cudaGetDeviceProperties(&gpu, cuda->ordinal));
     INVAR_CUDA_TRY("driver", cudaDriverGetVersion(&driver));
     INVAR_CUDA_TRY("runtime", cudaRuntimeGetVersion(&runtime));
@@ -396,7 +397,8 @@ invar_status invar_probe_facts(const invar_device *dev, invar_device_facts *out)
     snprintf(out->driver, sizeof out->driver, "%d.%d", driver / 1000, driver % 1000 / 10);
     snprintf(out->runtime, sizeof out->runtime, "%d.%d", runtime / 1000, runtime % 1000 / 10);
     out->multiprocessors = cuda->multiprocessors;
-    INVAR_TRY(invar_probe_step(&out->step_outputs, &out->step_differences, dev, FACT_TILES));
-    INVAR_TRY(invar_probe_unit(&out->unit_results, &out->unit_differences, dev, true));
+    INVAR_TRY(
+        invar_hardware_check_step(&out->step_outputs, &out->step_differences, dev, FACT_TILES));
+    INVAR_TRY(invar_hardware_check_unit(&out->unit_results, &out->unit_differences, dev, true));
     return measure_copies(&out->copy_bytes_per_second, dev);
 }

@@ -238,7 +238,7 @@ template <typename T> struct invar_typed {
 
     __device__ __forceinline__ void put(float x, int64_t row, int64_t at) const
     {
-        invar_store(data + row * stride + at, x);
+        invar_run_checkpoints(data + row * stride + at, x);
     }
 
     template <int N>
@@ -251,7 +251,7 @@ template <typename T> struct invar_typed {
 };
 
 /* The same of either storage type, looked at while the kernel runs: one branch for all threads. */
-struct invar_mixed {
+struct invar_any_float_rows {
     void *data; /* NULL: absent */
     int64_t stride;
     bool bf16;
@@ -297,7 +297,7 @@ struct invar_mixed {
     }
 };
 
-static inline invar_mixed invar_mixed_of(const invar_tensor *t)
+static inline invar_any_float_rows invar_any_float_rows_of(const invar_tensor *t)
 {
     return {invar_tensor_present(t) ? t->data : nullptr, t->row_stride,
             t->dtype == INVAR_DTYPE_BF16};
@@ -514,7 +514,7 @@ struct invar_warp_sum {
     }
 };
 
-#define INVAR_WARP_SUM_MOST (INT64_C(1) << 24)
+#define INVAR_WARP_SUM_MAX (INT64_C(1) << 24)
 
 /* As invar_reduce_warp, for up to 2^24 values. */
 template <typename F> __device__ __forceinline__ float invar_reduce_warp_long(int64_t n, F value)

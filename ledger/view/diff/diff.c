@@ -400,7 +400,7 @@ static invar_status compare_steps(invar_diff *diff, view sides[2])
     return INVAR_OK;
 }
 
-int64_t invar_diff_shown(const invar_diff *diff)
+int64_t invar_diff_compared_step(const invar_diff *diff)
 {
     return diff->parted ? diff->step : diff->common_last;
 }
@@ -417,36 +417,36 @@ static invar_status find_initial(bool *out, invar_sql_stmt **row, const invar_di
  * Whether the sides began the step with the same weights. Versions alone do not tell: of equal ones
  * the chains before the step do, which are equal, and before the first step the initial weights.
  */
-static invar_status compare_weights(invar_diff_answer *out, const moment now[2],
+static invar_status compare_weights(invar_tristate *out, const moment now[2],
                                     const invar_diff_source of[2])
 {
     invar_sql_stmt *rows[2] = {NULL, NULL};
     bool found[2] = {false, false};
     invar_status status = INVAR_OK;
 
-    *out = now[0].weights == now[1].weights ? INVAR_DIFF_ANSWER_YES : INVAR_DIFF_ANSWER_NO;
-    if (*out == INVAR_DIFF_ANSWER_NO || of[0].step > 0)
+    *out = now[0].weights == now[1].weights ? INVAR_TRISTATE_YES : INVAR_TRISTATE_NO;
+    if (*out == INVAR_TRISTATE_NO || of[0].step > 0)
         return INVAR_OK;
     for (int i = 0; i < 2 && status == INVAR_OK; i++)
         status = find_initial(&found[i], &rows[i], &of[i]);
     if (status == INVAR_OK && (!found[0] || !found[1]))
-        *out = INVAR_DIFF_ANSWER_UNKNOWN;
+        *out = INVAR_TRISTATE_UNKNOWN;
     else if (status == INVAR_OK &&
              strcmp(invar_sql_text(rows[0], 0, NULL), invar_sql_text(rows[1], 0, NULL)) != 0)
-        *out = INVAR_DIFF_ANSWER_NO;
+        *out = INVAR_TRISTATE_NO;
     invar_sql_free(rows[0]);
     invar_sql_free(rows[1]);
     return status;
 }
 
 /* Whether both have the digest; zeros stand where a trainer has recorded none. */
-static invar_diff_answer compare_digests(const invar_digest *a, const invar_digest *b)
+static invar_tristate compare_digests(const invar_digest *a, const invar_digest *b)
 {
     static const invar_digest none;
 
     if (invar_digest_equal(a, &none) || invar_digest_equal(b, &none))
-        return INVAR_DIFF_ANSWER_UNKNOWN;
-    return invar_digest_equal(a, b) ? INVAR_DIFF_ANSWER_YES : INVAR_DIFF_ANSWER_NO;
+        return INVAR_TRISTATE_UNKNOWN;
+    return invar_digest_equal(a, b) ? INVAR_TRISTATE_YES : INVAR_TRISTATE_NO;
 }
 
 /* The tensors of a step, and what it was given. */
@@ -472,13 +472,13 @@ static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_
 /* Everything about one step: the divergent one, or for identical runs the last. */
 static invar_status compare_step(invar_diff *diff, view sides[2])
 {
-    int64_t step = invar_diff_shown(diff);
+    int64_t step = invar_diff_compared_step(diff);
     invar_diff_source of[2] = {source_of(&sides[0], step, -1), source_of(&sides[1], step, -1)};
 
     if (step < 0 && !diff->parted)
         return INVAR_OK;
     // before any step nothing is recorded
-    diff->same_batch = diff->same_rng = diff->same_weights = INVAR_DIFF_ANSWER_UNKNOWN;
+    diff->same_batch = diff->same_rng = diff->same_weights = INVAR_TRISTATE_UNKNOWN;
     if (step >= 0)
         INVAR_TRY(compare_moments(diff, sides, of));
     return invar_diff_compare_records(diff, &of[0], &of[1]);
@@ -510,7 +510,7 @@ static bool contradicts(const invar_diff *diff)
 static void judge(invar_diff *diff)
 {
     diff->twins = diff->twins && !diff->self && contradicts(diff);
-    if (diff->twins || (diff->self && !invar_diff_two_makers(diff)))
+    if (diff->twins || (diff->self && !invar_diff_program_change(diff)))
         diff->verdict = INVAR_DIFF_VERDICT_NONDETERMINISTIC;
     else if (diff->parted)
         diff->verdict = INVAR_DIFF_VERDICT_DIFFERENT;

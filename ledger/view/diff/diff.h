@@ -9,7 +9,7 @@
  * The cost of the search is a logarithm of the number of steps. Runs whose chains are equal are
  * read once from end to end, and so are steps that were executed twice: metrics, samples, replies
  * and evaluations are covered by "identical" too. Runs with the same steps are identical exactly
- * when their contents (invar_ledger_content) are equal and none of them contradicts itself.
+ * when their contents (invar_ledger_content_hash) are equal and none of them contradicts itself.
  *
  * All text in the result is printable UTF-8: control characters and broken bytes are "\xNN".
  *
@@ -59,11 +59,11 @@ typedef struct invar_diff_fact {
 } invar_diff_fact;
 
 /* A difference between the manifests: not of numbers, but of what is computed. */
-typedef struct invar_diff_change {
+typedef struct invar_diff_manifest_change {
     const char *point;
     const char *what; /* "point" (one side lacks it), "order", or the field: "shape" "inputs" ... */
     const char *a, *b; /* NULL: not there */
-} invar_diff_change;
+} invar_diff_manifest_change;
 
 /* A point that both sides have, in the same shape, with different values. */
 typedef struct invar_diff_point {
@@ -122,11 +122,11 @@ typedef struct invar_diff_sample {
     unsigned fields; /* INVAR_DIFF_SAMPLE_*; 0 when one side lacks it */
 } invar_diff_sample;
 
-typedef enum invar_diff_answer {
-    INVAR_DIFF_ANSWER_NO,
-    INVAR_DIFF_ANSWER_YES,
-    INVAR_DIFF_ANSWER_UNKNOWN /* a side has not recorded it */
-} invar_diff_answer;
+typedef enum invar_tristate {
+    INVAR_TRISTATE_NO,
+    INVAR_TRISTATE_YES,
+    INVAR_TRISTATE_UNKNOWN /* a side has not recorded it */
+} invar_tristate;
 
 typedef struct invar_diff {
     invar_diff_verdict verdict;
@@ -143,15 +143,15 @@ typedef struct invar_diff {
     int64_t step; /* the first divergent one, -1 before the first step of all; -1: not parted */
     bool roots_differ; /* there; else only what is recorded beside the tensors */
     bool evaluations;  /* there; the step itself is equal, only evaluations after it are not */
-    invar_diff_answer same_batch, same_rng; /* there */
-    invar_diff_answer same_weights;         /* before it */
+    invar_tristate same_batch, same_rng; /* there */
+    invar_tristate same_weights;         /* before it */
 
     const invar_diff_fact *facts;
     size_t n_facts;
     int64_t facts_equal;
 
     /* At the divergent step; of identical runs at the last common one. */
-    const invar_diff_change *changes;
+    const invar_diff_manifest_change *changes;
     size_t n_changes;
     const invar_diff_point *points; /* in order of execution */
     size_t n_points;

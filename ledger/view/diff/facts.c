@@ -52,7 +52,7 @@ static invar_status end_fact(invar_diff *diff, invar_diff_list *facts, fact *now
     now->several = eras->count > 1;
     for (size_t i = 0; now->several && i < eras->count; i++)
         bytes += strlen(list[i].value) + 64;
-    INVAR_TRY(invar_diff_take(&block, diff, 1, bytes));
+    INVAR_TRY(invar_diff_alloc(&block, diff, 1, bytes));
     text = block;
     for (size_t i = 0; now->several && i < eras->count; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%s%s (from segment %" PRId64 ")",
@@ -143,7 +143,7 @@ static bool names_program(const fact *f)
     return f->rank == 2 && strcmp(f->key, "binary") == 0 && !f->several;
 }
 
-const invar_diff_fact *invar_diff_two_makers(const invar_diff *diff)
+const invar_diff_fact *invar_diff_program_change(const invar_diff *diff)
 {
     for (const invar_diff_fact *f = diff->facts; f < diff->facts + diff->n_facts; f++) {
         bool program = strcmp(f->scope, "build") == 0 && strcmp(f->key, "binary") == 0;

@@ -161,9 +161,9 @@ static void put_steps(FILE *f, const void *data)
             at > 60 ? " left" : "", at, diff->step, diff->common_first, diff->common_last,
             diff->roots_differ ? "Found by binary search over the chains."
                                : "Their tensors are equal.");
-    invar_html_item(f, "same data", invar_diff_answer_name(diff->same_batch));
-    invar_html_item(f, "same rng", invar_diff_answer_name(diff->same_rng));
-    invar_html_item(f, "same weights before it", invar_diff_answer_name(diff->same_weights));
+    invar_html_item(f, "same data", invar_tristate_name(diff->same_batch));
+    invar_html_item(f, "same rng", invar_tristate_name(diff->same_rng));
+    invar_html_item(f, "same weights before it", invar_tristate_name(diff->same_weights));
     fputs("</dl></section>\n", f);
 }
 
@@ -179,7 +179,7 @@ static void put_culprit(FILE *f, const void *data)
             "<section><h2>Where it begins</h2><p class=\"note\">The first point in order of "
             "execution whose %s</p><div class=\"culprit\"><h3>",
             p->inputs == 0 ? "value differs; what it is made of is not on record."
-            : diff->same_weights == INVAR_DIFF_ANSWER_NO
+            : diff->same_weights == INVAR_TRISTATE_NO
                 ? "inputs are equal and whose value is not; the weights differ, too."
                 : "inputs are equal and whose value is not.");
     invar_html_text(f, p->name);
@@ -293,7 +293,7 @@ static void put_points(FILE *f, const void *data)
     static const char *const heads[] = {"Point", "Phase", "Layer", "Op",   "Kind",
                                         "Type",  "A",     "B",     "Note", NULL};
 
-    if (invar_diff_shown(diff) < 0)
+    if (invar_diff_compared_step(diff) < 0)
         return;
     if (!diff->a.digests || !diff->b.digests) {
         fprintf(f,
@@ -458,8 +458,9 @@ static void put_next(FILE *f, const void *data)
     if (count == 0)
         return;
     fprintf(f, "<section><h2>Next</h2><p class=\"note\">%s</p><pre>",
-            invar_diff_coarse(diff) ? "To find the op that differs, execute the step again."
-                                    : "To see the numbers of the step.");
+            invar_diff_replay_would_help(diff)
+                ? "To find the op that differs, execute the step again."
+                : "To see the numbers of the step.");
     for (int i = 0; i < count; i++) {
         invar_html_text(f, lines[i]);
         fputc('\n', f);

@@ -23,8 +23,8 @@ extern "C" {
 /* ---- memory: handed out piece by piece, given back by invar_diff_free ------------------------ */
 
 /* *out = count * size bytes of zeros. */
-invar_status invar_diff_take(void **out, invar_diff *diff, size_t count,
-                             size_t size) INVAR_MUST_USE;
+invar_status invar_diff_alloc(void **out, invar_diff *diff, size_t count,
+                              size_t size) INVAR_MUST_USE;
 
 /*
  * A printable copy. Different texts have different copies: a backslash that would read as one of
@@ -91,7 +91,7 @@ invar_status invar_diff_compare_facts(invar_diff *diff, const invar_diff_source 
                                       const invar_diff_source *b) INVAR_MUST_USE;
 
 /* The fact that says that two programs or plug-ins were at work; NULL: none: facts.c. */
-const invar_diff_fact *invar_diff_two_makers(const invar_diff *diff);
+const invar_diff_fact *invar_diff_program_change(const invar_diff *diff);
 
 /* Fills in metrics, samples and replies: records.c. */
 invar_status invar_diff_compare_records(invar_diff *diff, const invar_diff_source *a,
@@ -106,13 +106,13 @@ invar_status invar_diff_compare_evaluations(bool *found_out, int64_t *step_out,
                                             bool alone) INVAR_MUST_USE;
 
 /* The step that points and records are of: the divergent one, or the last common one; -1: none. */
-int64_t invar_diff_shown(const invar_diff *diff);
+int64_t invar_diff_compared_step(const invar_diff *diff);
 
 /*
  * The first difference was recorded without the inputs of its point: training that is executed
  * again can name the op.
  */
-bool invar_diff_coarse(const invar_diff *diff);
+bool invar_diff_replay_would_help(const invar_diff *diff);
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
@@ -120,8 +120,8 @@ bool invar_diff_coarse(const invar_diff *diff);
 void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value);
 
 /* "yes", "no", "not recorded"; in JSON true, false, null, a new reference. */
-const char *invar_diff_answer_name(invar_diff_answer answer);
-json_t *invar_diff_answer_json(invar_diff_answer answer);
+const char *invar_tristate_name(invar_tristate answer);
+json_t *invar_tristate_json(invar_tristate answer);
 
 /* "12 ulp (fp32)"; empty if there is no distance. */
 void invar_diff_distance(char out[INVAR_NUMBER_SIZE], const invar_diff_metric *metric);

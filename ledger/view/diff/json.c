@@ -57,10 +57,10 @@ static json_t *side(const invar_diff_side *s)
                      "digests", s->digests);
 }
 
-json_t *invar_diff_answer_json(invar_diff_answer answer)
+json_t *invar_tristate_json(invar_tristate answer)
 {
-    return answer == INVAR_DIFF_ANSWER_UNKNOWN ? json_null()
-                                               : json_boolean(answer == INVAR_DIFF_ANSWER_YES);
+    return answer == INVAR_TRISTATE_UNKNOWN ? json_null()
+                                            : json_boolean(answer == INVAR_TRISTATE_YES);
 }
 
 static json_t *fact(const invar_diff *diff, size_t i)
@@ -73,7 +73,7 @@ static json_t *fact(const invar_diff *diff, size_t i)
 
 static json_t *change(const invar_diff *diff, size_t i)
 {
-    const invar_diff_change *c = &diff->changes[i];
+    const invar_diff_manifest_change *c = &diff->changes[i];
 
     return json_pack("{s:s, s:s, s:s?, s:s?}", "point", c->point, "what", c->what, "a", c->a, "b",
                      c->b);
@@ -171,9 +171,9 @@ static json_t *whole(const invar_diff *diff)
         (json_int_t)(diff->metrics_equal + (int64_t)diff->n_metrics), "samples",
         (json_int_t)(diff->samples_equal + (int64_t)diff->n_samples), "step",
         (json_int_t)diff->step, "roots_differ", diff->roots_differ, "evaluations",
-        diff->evaluations, "same_batch", invar_diff_answer_json(diff->same_batch), "same_rng",
-        invar_diff_answer_json(diff->same_rng), "same_weights",
-        invar_diff_answer_json(diff->same_weights), "facts", list(diff, diff->n_facts, fact),
+        diff->evaluations, "same_batch", invar_tristate_json(diff->same_batch), "same_rng",
+        invar_tristate_json(diff->same_rng), "same_weights",
+        invar_tristate_json(diff->same_weights), "facts", list(diff, diff->n_facts, fact),
         "facts_equal", (json_int_t)diff->facts_equal, "changes",
         list(diff, diff->n_changes, change), "points_a", (json_int_t)diff->points_a, "points_b",
         (json_int_t)diff->points_b, "culprit",

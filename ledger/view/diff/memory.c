@@ -26,7 +26,7 @@ typedef struct block {
 
 enum { BLOCK_BYTES = 1 << 16 };
 
-invar_status invar_diff_take(void **out, invar_diff *diff, size_t count, size_t size)
+invar_status invar_diff_alloc(void **out, invar_diff *diff, size_t count, size_t size)
 {
     block *top = diff->memory;
     size_t bytes;
@@ -63,7 +63,7 @@ invar_status invar_diff_add(void **out, invar_diff *diff, invar_diff_list *list,
     if (list->count == list->room) {
         size_t room = list->room ? 2 * list->room : 16;
         void *data;
-        INVAR_TRY(invar_diff_take(&data, diff, room, size));
+        INVAR_TRY(invar_diff_alloc(&data, diff, room, size));
         if (list->count)
             memcpy(data, list->data, list->count * size);
         list->data = data;
@@ -113,7 +113,7 @@ invar_status invar_diff_text(const char **out, invar_diff *diff, const char *tex
 {
     void *copy;
 
-    INVAR_TRY(invar_diff_take(&copy, diff, 1, escape(NULL, text, bytes) + 1));
+    INVAR_TRY(invar_diff_alloc(&copy, diff, 1, escape(NULL, text, bytes) + 1));
     escape(copy, text, bytes);
     *out = copy;
     return INVAR_OK;
@@ -137,7 +137,7 @@ invar_status invar_diff_format(const char **out, invar_diff *diff, const char *f
     va_start(args, format);
     va_copy(again, args);
     length = vsnprintf(NULL, 0, format, args);
-    status = invar_diff_take(&copy, diff, 1, (size_t)length + 1);
+    status = invar_diff_alloc(&copy, diff, 1, (size_t)length + 1);
     if (status == INVAR_OK) {
         vsnprintf(copy, (size_t)length + 1, format, again);
         *out = copy;

@@ -55,7 +55,7 @@ static invar_status read_inputs(invar_diff *diff, point *p, int64_t ord, const m
         status = invar_diff_corrupt(m->source, "the inputs of a point are no list");
     p->n_inputs = json_array_size(array);
     if (status == INVAR_OK)
-        status = invar_diff_take(&inputs, diff, p->n_inputs, sizeof *p->inputs);
+        status = invar_diff_alloc(&inputs, diff, p->n_inputs, sizeof *p->inputs);
     p->inputs = inputs;
     for (size_t i = 0; status == INVAR_OK && i < p->n_inputs; i++) {
         const json_t *input = json_array_get(array, i);
@@ -172,7 +172,7 @@ static invar_status read_digests(invar_diff *diff, manifest *m)
     m->number = invar_sql_int(row, 0);
     data = invar_sql_blob(row, 1, &bytes);
     m->count = (int64_t)(bytes / sizeof m->points->value.bytes);
-    status = invar_diff_take(&points, diff, (size_t)m->count, sizeof *m->points);
+    status = invar_diff_alloc(&points, diff, (size_t)m->count, sizeof *m->points);
     if (status != INVAR_OK)
         goto done;
     m->points = points;
@@ -192,8 +192,8 @@ static invar_status add_change(invar_diff *diff, invar_diff_list *changes, const
 {
     void *change;
 
-    INVAR_TRY(invar_diff_add(&change, diff, changes, sizeof(invar_diff_change)));
-    *(invar_diff_change *)change = (invar_diff_change){name, what, a, b};
+    INVAR_TRY(invar_diff_add(&change, diff, changes, sizeof(invar_diff_manifest_change)));
+    *(invar_diff_manifest_change *)change = (invar_diff_manifest_change){name, what, a, b};
     return INVAR_OK;
 }
 
@@ -213,7 +213,7 @@ static invar_status list_inputs(const char **out, invar_diff *diff, const manife
 
     for (size_t i = 0; i < p->n_inputs; i++)
         bytes += strlen(m->points[p->inputs[i]].name) + 2;
-    INVAR_TRY(invar_diff_take(&block, diff, 1, bytes));
+    INVAR_TRY(invar_diff_alloc(&block, diff, 1, bytes));
     text = block;
     for (size_t i = 0; i < p->n_inputs; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "",
@@ -388,7 +388,7 @@ static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stre
     const void **order;
     void *block;
 
-    INVAR_TRY(invar_diff_take(&block, diff, stretches->count, sizeof *order));
+    INVAR_TRY(invar_diff_alloc(&block, diff, stretches->count, sizeof *order));
     order = block;
     for (size_t i = 0; i < stretches->count; i++)
         order[i] = &all[i];

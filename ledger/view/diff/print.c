@@ -113,7 +113,7 @@ static void add_tensors(line *l, const invar_diff *diff)
         add(l, p->inputs == 0 ? ", the first that differs"
                : p->bridged   ? ", whose inputs are equal where both have them"
                               : ", its inputs are equal");
-        if (p->inputs > 0 && diff->same_weights == INVAR_DIFF_ANSWER_NO)
+        if (p->inputs > 0 && diff->same_weights == INVAR_TRISTATE_NO)
             add(l, ", but not the weights");
         invar_diff_fused(fused, p, "in A", "in B");
         add(l, "%s%s", *fused ? "; " : "", fused);
@@ -173,7 +173,7 @@ static void add_step(line *l, const invar_diff *diff, const char *start)
 
 void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *diff)
 {
-    const invar_diff_fact *makers = invar_diff_two_makers(diff);
+    const invar_diff_fact *makers = invar_diff_program_change(diff);
     bool plugins = makers && strcmp(makers->scope, "plugin") == 0;
     line l = {out, 0, INVAR_DIFF_HEADLINE_SIZE};
 
@@ -230,7 +230,7 @@ static bool nameable(const invar_diff_side *side)
            !strchr(side->ledger, '\'') && !strchr(side->ledger, '\\');
 }
 
-bool invar_diff_coarse(const invar_diff *diff)
+bool invar_diff_replay_would_help(const invar_diff *diff)
 {
     const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points;
 
@@ -246,9 +246,9 @@ int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const
 
     if (!nameable(&diff->a) || !nameable(&diff->b))
         return 0;
-    if (invar_diff_coarse(diff)) {
+    if (invar_diff_replay_would_help(diff)) {
         line l = {out[0], 0, INVAR_DIFF_NEXT_SIZE};
-        add(&l, "%s diff", invar_program());
+        add(&l, "%s diff", invar_op_graph());
         add_run(&l, &diff->a);
         add_run(&l, &diff->b);
         add(&l, " --replay");
@@ -256,7 +256,7 @@ int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const
     }
     for (int i = 0; i < count; i++) {
         line l = {out[i], 0, INVAR_DIFF_NEXT_SIZE};
-        add(&l, "%s ledger show", invar_program());
+        add(&l, "%s ledger show", invar_op_graph());
         add_run(&l, sides[i]);
         if (diff->step >= 0)
             add(&l, " --step %" PRId64, diff->step);
@@ -408,12 +408,12 @@ static void print_digests(const printer *p, const char *what, const invar_digest
             style(p, INVAR_TERM_STYLE_PLAIN), y);
 }
 
-const char *invar_diff_answer_name(invar_diff_answer answer)
+const char *invar_tristate_name(invar_tristate answer)
 {
     static const char *const names[] = {
-        [INVAR_DIFF_ANSWER_NO] = "no",
-        [INVAR_DIFF_ANSWER_YES] = "yes",
-        [INVAR_DIFF_ANSWER_UNKNOWN] = "not recorded",
+        [INVAR_TRISTATE_NO] = "no",
+        [INVAR_TRISTATE_YES] = "yes",
+        [INVAR_TRISTATE_UNKNOWN] = "not recorded",
     };
 
     return names[answer];
@@ -426,8 +426,8 @@ static void print_step(printer *p, const invar_diff *diff)
     snprintf(name, sizeof name, "step %" PRId64, diff->step);
     title(p, name, true);
     fprintf(p->stream, "same data: %s, same random numbers: %s, same weights before it: %s\n",
-            invar_diff_answer_name(diff->same_batch), invar_diff_answer_name(diff->same_rng),
-            invar_diff_answer_name(diff->same_weights));
+            invar_tristate_name(diff->same_batch), invar_tristate_name(diff->same_rng),
+            invar_tristate_name(diff->same_weights));
     print_digests(p, "root", &diff->a.root, &diff->b.root);
     print_digests(p, "chain", &diff->a.chain, &diff->b.chain);
 }
@@ -444,7 +444,7 @@ static void print_changes(printer *p, const invar_diff *diff)
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++)
         name = widest(name, diff->changes[i].point, POINT_COLUMNS);
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++) {
-        const invar_diff_change *c = &diff->changes[i];
+        const invar_diff_manifest_change *c = &diff->changes[i];
         fprintf(p->stream, "  ");
         put(p, c->point, name + 2, POINT_COLUMNS);
         put_pair(p, c->what, 12, c->a, c->b);
@@ -654,7 +654,7 @@ static void print_compared(printer *p, const invar_diff *diff)
             diff->common_first + diff->steps_compared - 1,
             diff->points_equal + (int64_t)diff->n_points,
             diff->metrics_equal + (int64_t)diff->n_metrics,
-            diff->samples_equal + (int64_t)diff->n_samples, invar_diff_shown(diff));
+            diff->samples_equal + (int64_t)diff->n_samples, invar_diff_compared_step(diff));
     if (diff->only_a)
         fprintf(p->stream, "  only A has %" PRId64 " other steps\n", diff->only_a);
     if (diff->only_b)
@@ -670,7 +670,8 @@ static void print_next(printer *p, const invar_diff *diff)
         return;
     title(p, "next", true);
     fprintf(p->stream, "%s\n",
-            invar_diff_coarse(diff) ? "to find the op that differs" : "to see the numbers");
+            invar_diff_replay_would_help(diff) ? "to find the op that differs"
+                                               : "to see the numbers");
     for (int i = 0; i < count; i++)
         fprintf(p->stream, "  %s\n", lines[i]);
 }
@@ -689,7 +690,7 @@ invar_status invar_diff_print(FILE *stream, const invar_diff *diff, bool colour)
     print_facts(&p, diff);
     if (diff->step >= 0)
         print_step(&p, diff);
-    if (invar_diff_shown(diff) >= 0) {
+    if (invar_diff_compared_step(diff) >= 0) {
         print_changes(&p, diff);
         print_points(&p, diff);
     }

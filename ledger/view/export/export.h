@@ -52,27 +52,28 @@ invar_status invar_export_tensorboard(const char *folder, invar_ledger *ledger,
 
 /* ---- events while a run is written ----------------------------------------------------------- */
 
-typedef struct invar_export_events invar_export_events;
+typedef struct invar_tensorboard_writer invar_tensorboard_writer;
 
 /*
  * Before anything is written for a run called `name`: INVAR_E_IO where its file cannot be made;
  * INVAR_E_INVALID where it begins and there are events already.
  */
-invar_status invar_export_events_check(const char *folder, const char *name,
-                                       bool begins) INVAR_MUST_USE;
+invar_status invar_tensorboard_writer_check(const char *folder, const char *name,
+                                            bool begins) INVAR_MUST_USE;
 
 /*
  * The same file, which grows. It goes on behind step `after` (-2: it begins): what an earlier
  * process wrote up to there stays, what it wrote of later steps, or half, is cut off. At any time
  * the file has the bytes of an export of the steps that were added.
  */
-invar_status invar_export_events_open(invar_export_events **out, const char *folder,
-                                      invar_ledger *ledger, int64_t run,
-                                      int64_t after) INVAR_MUST_USE;
+invar_status invar_tensorboard_writer_open(invar_tensorboard_writer **out, const char *folder,
+                                           invar_ledger *ledger, int64_t run,
+                                           int64_t after) INVAR_MUST_USE;
 
 /* Steps up to this one, whose evaluations are recorded, too. */
-invar_status invar_export_events_add(invar_export_events *events, int64_t upto) INVAR_MUST_USE;
-void invar_export_events_close(invar_export_events *events);
+invar_status invar_tensorboard_writer_add(invar_tensorboard_writer *events,
+                                          int64_t upto) INVAR_MUST_USE;
+void invar_tensorboard_writer_close(invar_tensorboard_writer *events);
 
 #ifdef __cplusplus
 }

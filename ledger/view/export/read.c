@@ -100,7 +100,7 @@ static invar_status read_scalar(invar_export_scalar *out, invar_sql_stmt *row)
 }
 
 static invar_status read_scalars(invar_sql_stmt *stmt, int64_t run, const invar_export_range *range,
-                                 invar_export_take take, void *payload)
+                                 invar_export_scalar_fn take, void *payload)
 {
     invar_export_scalar scalar;
     bool row;
@@ -119,7 +119,7 @@ static invar_status read_scalars(invar_sql_stmt *stmt, int64_t run, const invar_
 }
 
 invar_status invar_export_scalars(invar_ledger *ledger, int64_t run,
-                                  const invar_export_range *range, invar_export_take take,
+                                  const invar_export_range *range, invar_export_scalar_fn take,
                                   void *payload)
 {
     invar_sql_stmt *stmt;

@@ -37,7 +37,7 @@ typedef struct invar_export_scalar {
     double value; /* the same */
 } invar_export_scalar;
 
-typedef invar_status (*invar_export_take)(void *payload, const invar_export_scalar *scalar);
+typedef invar_status (*invar_export_scalar_fn)(void *payload, const invar_export_scalar *scalar);
 
 /* Which numbers: those of steps behind `after`, up to `upto`. */
 typedef struct invar_export_range {
@@ -50,7 +50,7 @@ typedef struct invar_export_range {
  * segment that did the step, results of the newest that evaluated there.
  */
 invar_status invar_export_scalars(invar_ledger *ledger, int64_t run,
-                                  const invar_export_range *range, invar_export_take take,
+                                  const invar_export_range *range, invar_export_scalar_fn take,
                                   void *payload) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -215,10 +215,10 @@ static invar_status find_place(place *out, const char *folder, invar_ledger *led
     (void)snprintf(out->file, sizeof out->file, "events.out.tfevents.%010" PRId64 ".%s",
                    out->run.created_ns / 1000000000, out->run.uuid);
     (void)snprintf(out->path, sizeof out->path, "%s/%s", out->folder, out->file);
-    INVAR_TRY(invar_folder_make(out->folder));
+    INVAR_TRY(invar_held_folder_make(out->folder));
     INVAR_TRY(refuse_others(out->folder, goes_on ? out->file : ""));
     (void)snprintf(base, sizeof base, "%s/.invar-export", out->folder);
-    return invar_beside(out->partial, base, "new");
+    return invar_temp_name(out->partial, base, "new");
 }
 
 static invar_status write_file(const target *to, invar_ledger *ledger, const place *at, int64_t run,
@@ -280,20 +280,20 @@ invar_status invar_export_tensorboard(const char *folder, invar_ledger *ledger, 
 
 /* ---- a file that grows ----------------------------------------------------------------------- */
 
-struct invar_export_events {
+struct invar_tensorboard_writer {
     target to; /* owned */
     invar_ledger *ledger;
     int64_t run, told; /* the last step that was told */
     place at;
 };
 
-invar_status invar_export_events_check(const char *folder, const char *name, bool begins)
+invar_status invar_tensorboard_writer_check(const char *folder, const char *name, bool begins)
 {
     char inner[PATH_BYTES], file[INVAR_PATH_SIZE];
 
     INVAR_TRY(join(inner, folder, name));
     INVAR_TRY(invar_path_join(file, sizeof file, inner, "events"));
-    INVAR_TRY(invar_path_check_way(file));
+    INVAR_TRY(invar_path_check_creatable(file));
     return begins && invar_path_exists(inner) ? refuse_others(inner, "") : INVAR_OK;
 }
 
@@ -330,17 +330,17 @@ static invar_status keep_or_replace(const place *at)
     return INVAR_OK;
 }
 
-invar_status invar_export_events_open(invar_export_events **out, const char *folder,
-                                      invar_ledger *ledger, int64_t run, int64_t after)
+invar_status invar_tensorboard_writer_open(invar_tensorboard_writer **out, const char *folder,
+                                           invar_ledger *ledger, int64_t run, int64_t after)
 {
     const invar_export_range past = {.gauges = true, .after = -2, .upto = after};
-    invar_export_events *e;
+    invar_tensorboard_writer *e;
     invar_status status;
     int fd = -1;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&e, 1, sizeof *e, "events of a run"));
-    *e = (invar_export_events){.ledger = ledger, .run = run, .told = after};
+    *e = (invar_tensorboard_writer){.ledger = ledger, .run = run, .told = after};
     e->to.path = e->at.path;
     status = find_place(&e->at, folder, ledger, run, true);
     if (status == INVAR_OK)
@@ -364,7 +364,7 @@ invar_status invar_export_events_open(invar_export_events **out, const char *fol
 }
 
 /* What is written into a file that was removed is lost without an error. */
-static invar_status check_linked(const invar_export_events *e)
+static invar_status check_linked(const invar_tensorboard_writer *e)
 {
     struct stat info;
 
@@ -373,7 +373,7 @@ static invar_status check_linked(const invar_export_events *e)
                : INVAR_FAIL(INVAR_E_IO, 0, "%.1000s: was removed", e->to.path);
 }
 
-invar_status invar_export_events_add(invar_export_events *e, int64_t upto)
+invar_status invar_tensorboard_writer_add(invar_tensorboard_writer *e, int64_t upto)
 {
     const invar_export_range range = {.gauges = true, .after = e->told, .upto = upto};
 
@@ -386,7 +386,7 @@ invar_status invar_export_events_add(invar_export_events *e, int64_t upto)
     return check_linked(e);
 }
 
-void invar_export_events_close(invar_export_events *e)
+void invar_tensorboard_writer_close(invar_tensorboard_writer *e)
 {
     if (!e)
         return;

@@ -119,7 +119,7 @@ static invar_status parse_accepted(invar_golden *g, const invar_golden_lines *li
 {
     int64_t number;
 
-    if (g->n_accepted == INVAR_GOLDEN_ACCEPTED || !invar_golden_take_int(&number, &rest) ||
+    if (g->n_accepted == INVAR_GOLDEN_ACCEPTED || !invar_golden_parse_int(&number, &rest) ||
         strncmp(rest, ": ", 2) != 0 || rest[2] == '\0' || strlen(rest + 2) >= INVAR_GOLDEN_TEXT ||
         strchr(rest, '\t'))
         return invar_golden_damaged(lines, "accepted N: WHO, COMMIT, REASON");
@@ -143,7 +143,7 @@ static invar_status parse_step(invar_golden *g, const invar_golden_lines *lines)
     char *at = lines->line;
     int64_t step;
 
-    if (!invar_golden_take_int(&step, &at) || step != g->n_steps || strlen(at) < 68 ||
+    if (!invar_golden_parse_int(&step, &at) || step != g->n_steps || strlen(at) < 68 ||
         at[33] != ' ' || at[66] != ' ' || !parse_loss(s, at + 67))
         return invar_golden_damaged(lines, "STEP CHAIN ROOT LOSS");
     at[33] = at[66] = '\0';
@@ -302,8 +302,8 @@ static invar_status record_run(recording *r, invar_ledger *ledger, const invar_l
     return invar_golden_select(ledger, steps, run->run, 0, take_step, r);
 }
 
-invar_status invar_golden_of_run(invar_golden **out, invar_ledger *ledger, int64_t run,
-                                 const char *generator)
+invar_status invar_golden_from_run(invar_golden **out, invar_ledger *ledger, int64_t run,
+                                   const char *generator)
 {
     invar_ledger_summary summary;
     recording r = {0};
@@ -348,7 +348,7 @@ invar_status invar_golden_accept(invar_golden **out, const invar_golden *golden,
 static void note_op(invar_golden_comparison *out, const char *name, const char *was, const char *is)
 {
     if (out->ops_differ < INVAR_GOLDEN_SHOWN)
-        out->ops[out->ops_differ] = (invar_golden_change_of_op){.name = name, .was = was, .is = is};
+        out->ops[out->ops_differ] = (invar_golden_op_change){.name = name, .was = was, .is = is};
     out->ops_differ++;
 }
 
@@ -422,13 +422,13 @@ invar_status invar_golden_check_output(const char *path)
     char beside[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
-    if (invar_text_ends(path, ".points"))
+    if (invar_text_has_suffix(path, ".points"))
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "%.1000s: a file of this name has the points of a golden, beside it; give "
             "another name",
             path);
-    INVAR_TRY(invar_path_check_place(path));
+    INVAR_TRY(invar_path_check_writable(path));
     INVAR_TRY(invar_path_check_output(path, format.magic, 0));
     return invar_path_check_output(beside, format.magic, 0); // theirs begins with it, too
 }
@@ -442,7 +442,7 @@ invar_status invar_golden_record(const char *path, invar_ledger *ledger, int64_t
     invar_status status;
 
     INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
-    status = invar_golden_of_run(&golden, ledger, run, generator);
+    status = invar_golden_from_run(&golden, ledger, run, generator);
     if (status == INVAR_OK)
         status = invar_golden_points_of_run(&points, ledger, run);
     if (status == INVAR_OK)

@@ -72,8 +72,8 @@ invar_status invar_golden_parse(invar_golden **out, const char *where, const cha
 invar_status invar_golden_read(invar_golden **out, const char *path) INVAR_MUST_USE;
 
 /* A run as a golden; `generator` says who made it. */
-invar_status invar_golden_of_run(invar_golden **out, invar_ledger *ledger, int64_t run,
-                                 const char *generator) INVAR_MUST_USE;
+invar_status invar_golden_from_run(invar_golden **out, invar_ledger *ledger, int64_t run,
+                                   const char *generator) INVAR_MUST_USE;
 void invar_golden_free(invar_golden *golden); /* NULL is allowed */
 
 /* The text; the caller owns *out (invar_free). */
@@ -95,10 +95,10 @@ typedef enum invar_golden_verdict {
 
 #define INVAR_GOLDEN_SHOWN 16
 
-typedef struct invar_golden_change_of_op {
+typedef struct invar_golden_op_change {
     const char *name;
     const char *was, *is; /* revisions; NULL: not there */
-} invar_golden_change_of_op;
+} invar_golden_op_change;
 
 typedef struct invar_golden_comparison {
     invar_golden_verdict verdict;
@@ -109,7 +109,7 @@ typedef struct invar_golden_comparison {
     bool manifest;     /* the same points were hashed */
     bool only_loss;    /* at `first` the chains are equal */
     size_t ops_differ; /* of them the first are listed; strings of both goldens */
-    invar_golden_change_of_op ops[INVAR_GOLDEN_SHOWN];
+    invar_golden_op_change ops[INVAR_GOLDEN_SHOWN];
 } invar_golden_comparison;
 
 /* As far as both go. */
@@ -166,7 +166,7 @@ invar_status invar_golden_points_beside(invar_golden_points **out, const invar_g
 #define INVAR_GOLDEN_NAME (INVAR_LEDGER_NAME_BYTES + 1)
 #define INVAR_GOLDEN_CHANGE 192
 
-typedef struct invar_golden_place {
+typedef struct invar_golden_divergence {
     bool known; /* a point that differs was found */
     bool exact; /* at the very step that was asked for; else at a later one, of a run long parted */
     int64_t step; /* that was compared; -1: none of both is recorded */
@@ -177,20 +177,20 @@ typedef struct invar_golden_place {
     int64_t different, equal; /* points at that step */
     size_t n_changes;         /* of what is computed; of them the first are listed */
     char changes[INVAR_GOLDEN_SHOWN][INVAR_GOLDEN_CHANGE];
-} invar_golden_place;
+} invar_golden_divergence;
 
 /*
  * Where runs that part at `step` part: the first point in order of execution that differs, whose
  * inputs, all before it, are therefore equal; and what one side computes and the other does not.
  */
-invar_status invar_golden_localise(invar_golden_place *out, const invar_golden_points *was,
+invar_status invar_golden_localise(invar_golden_divergence *out, const invar_golden_points *was,
                                    const invar_golden_points *is, int64_t step) INVAR_MUST_USE;
 
 #define INVAR_GOLDEN_HEADLINE 768
 
 /* The place in one line, "step 7, point layer.1.mlp.out (forward, layer 1, swiglu.fwd)". */
-void invar_golden_place_tell(char out[INVAR_GOLDEN_HEADLINE], const invar_golden_place *place,
-                             int64_t first);
+void invar_golden_divergence_tell(char out[INVAR_GOLDEN_HEADLINE],
+                                  const invar_golden_divergence *place, int64_t first);
 
 /* NAME.points for NAME.golden, else PATH.points. */
 invar_status invar_golden_points_path(char *out, size_t size, const char *golden) INVAR_MUST_USE;

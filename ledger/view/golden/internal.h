@@ -101,7 +101,7 @@ invar_status invar_golden_read_digest(invar_digest *out, invar_golden_lines *lin
                                       const char *key) INVAR_MUST_USE;
 
 /* A whole number of digits alone at *at, which moves behind it; false: there is none. */
-bool invar_golden_take_int(int64_t *out, char **at);
+bool invar_golden_parse_int(int64_t *out, char **at);
 
 /* The points in the order of their names; the caller owns *out. */
 invar_status invar_golden_sort_points(const invar_golden_point ***out,
@@ -111,7 +111,7 @@ invar_status invar_golden_sort_points(const invar_golden_point ***out,
 
 /* Rows of a query with the parameters :run and :manifest (as far as it has them). */
 invar_status invar_golden_select(invar_ledger *ledger, const char *sql, int64_t run,
-                                 int64_t manifest, invar_ledger_row row,
+                                 int64_t manifest, invar_ledger_row_fn row,
                                  void *payload) INVAR_MUST_USE;
 
 /* The manifest of the run's first step: its number, 0: none, and its hash. */

@@ -46,8 +46,8 @@ static invar_status pair_up(pairs *p)
 
 /* ---- what is computed ------------------------------------------------------------------------ */
 
-static void note(invar_golden_place *out, const char *format, ...) INVAR_PRINTF(2, 3);
-static void note(invar_golden_place *out, const char *format, ...)
+static void note(invar_golden_divergence *out, const char *format, ...) INVAR_PRINTF(2, 3);
+static void note(invar_golden_divergence *out, const char *format, ...)
 {
     va_list list;
 
@@ -58,7 +58,7 @@ static void note(invar_golden_place *out, const char *format, ...)
     out->n_changes++;
 }
 
-static void note_field(invar_golden_place *out, const char *point, const char *field,
+static void note_field(invar_golden_divergence *out, const char *point, const char *field,
                        const char *was, const char *is)
 {
     if (strcmp(was, is) != 0)
@@ -70,7 +70,7 @@ static bool comparable(const invar_golden_point *a, const invar_golden_point *b)
     return strcmp(a->dtype, b->dtype) == 0 && strcmp(a->shape, b->shape) == 0;
 }
 
-static void compare_structure(invar_golden_place *out, const pairs *p)
+static void compare_structure(invar_golden_divergence *out, const pairs *p)
 {
     size_t last = 0;
 
@@ -117,7 +117,7 @@ static bool find_step(const invar_golden_values **a_out, const invar_golden_valu
     return false;
 }
 
-static void name_point(invar_golden_place *out, const invar_golden_point *p, const char *was,
+static void name_point(invar_golden_divergence *out, const invar_golden_point *p, const char *was,
                        const char *is)
 {
     out->known = true;
@@ -132,7 +132,8 @@ static void name_point(invar_golden_place *out, const invar_golden_point *p, con
     out->layer = p->layer;
 }
 
-static void compare_values(invar_golden_place *out, const pairs *p, const char *a, const char *b)
+static void compare_values(invar_golden_divergence *out, const pairs *p, const char *a,
+                           const char *b)
 {
     for (size_t i = 0; i < p->was->n_points; i++) {
         const char *was = a + INVAR_GOLDEN_DIGITS * i, *is;
@@ -148,7 +149,7 @@ static void compare_values(invar_golden_place *out, const pairs *p, const char *
     }
 }
 
-invar_status invar_golden_localise(invar_golden_place *out, const invar_golden_points *was,
+invar_status invar_golden_localise(invar_golden_divergence *out, const invar_golden_points *was,
                                    const invar_golden_points *is, int64_t step)
 {
     pairs p = {.was = was, .is = is};
@@ -156,7 +157,7 @@ invar_status invar_golden_localise(invar_golden_place *out, const invar_golden_p
     invar_status status;
     void *memory;
 
-    *out = (invar_golden_place){.step = -1, .layer = -1};
+    *out = (invar_golden_divergence){.step = -1, .layer = -1};
     INVAR_TRY(invar_alloc(&memory, was->n_points + is->n_points, sizeof *p.twin, "pairs"));
     p.twin = memory;
     p.origin = p.twin + was->n_points;
@@ -175,8 +176,8 @@ invar_status invar_golden_localise(invar_golden_place *out, const invar_golden_p
     return status;
 }
 
-void invar_golden_place_tell(char out[INVAR_GOLDEN_HEADLINE], const invar_golden_place *place,
-                             int64_t first)
+void invar_golden_divergence_tell(char out[INVAR_GOLDEN_HEADLINE],
+                                  const invar_golden_divergence *place, int64_t first)
 {
     char layer[32] = "";
     int at;

@@ -85,7 +85,7 @@ static invar_status parse_chain(invar_golden_points *p, invar_golden_lines *line
     if (strcmp(text, "-") == 0)
         return INVAR_OK;
     at = invar_golden_after(lines, "chain");
-    if (!invar_golden_take_int(&p->last_step, &at) || *at != ' ' ||
+    if (!invar_golden_parse_int(&p->last_step, &at) || *at != ' ' ||
         invar_digest_parse(&p->chain, at + 1) != INVAR_OK) {
         invar_error_clear();
         return invar_golden_damaged(lines, "chain STEP CHAIN");
@@ -96,8 +96,8 @@ static invar_status parse_chain(invar_golden_points *p, invar_golden_lines *line
 /* The point of this number; NULL: there is none. */
 static const invar_golden_point *find_ord(const invar_golden_points *p, int64_t ord)
 {
-    int64_t i = invar_sorted_find(p->points, (int64_t)p->n_points, sizeof *p->points,
-                                  offsetof(invar_golden_point, ord), ord);
+    int64_t i = invar_binary_search(p->points, (int64_t)p->n_points, sizeof *p->points,
+                                    offsetof(invar_golden_point, ord), ord);
 
     return i < 0 ? NULL : &p->points[i];
 }
@@ -110,7 +110,7 @@ static bool good_inputs(const invar_golden_points *p, char *text)
     if (strcmp(text, "-") == 0)
         return true;
     for (char *at = text;; at++) {
-        if (!invar_golden_take_int(&ord, &at) || ord <= last || !find_ord(p, ord))
+        if (!invar_golden_parse_int(&ord, &at) || ord <= last || !find_ord(p, ord))
             return false;
         last = ord;
         if (*at == '\0')
@@ -147,11 +147,11 @@ static invar_status parse_point(invar_golden_points *p, const invar_golden_lines
 
     if (p->n_points == MAX_POINTS)
         return invar_golden_damaged(lines, "fewer points");
-    if (!cut(f, lines->line) || !invar_golden_take_int(&point->ord, &f[0]) || *f[0] ||
+    if (!cut(f, lines->line) || !invar_golden_parse_int(&point->ord, &f[0]) || *f[0] ||
         point->ord <= last)
         return invar_golden_damaged(lines, "a point");
     point->layer = -1;
-    if (strcmp(f[3], "-") != 0 && (!invar_golden_take_int(&point->layer, &f[3]) || *f[3]))
+    if (strcmp(f[3], "-") != 0 && (!invar_golden_parse_int(&point->layer, &f[3]) || *f[3]))
         return invar_golden_damaged(lines, "a point's layer");
     if (!good_inputs(p, f[8]))
         return invar_golden_damaged(lines, "a point's inputs");
@@ -172,7 +172,7 @@ static invar_status parse_values(invar_golden_points *p, const invar_golden_line
     int64_t last = p->n_values ? v[-1].step : -1;
     char *at = invar_golden_after(lines, "step");
 
-    if (!at || !invar_golden_take_int(&v->step, &at) || *at != ' ' || v->step <= last ||
+    if (!at || !invar_golden_parse_int(&v->step, &at) || *at != ' ' || v->step <= last ||
         v->step > p->last_step || strlen(at + 1) != INVAR_GOLDEN_DIGITS * p->n_points ||
         strspn(at + 1, "0123456789abcdef") != INVAR_GOLDEN_DIGITS * p->n_points)
         return invar_golden_damaged(lines, "step N and 8 digits of each point");

@@ -113,7 +113,7 @@ static invar_status check_version(const invar_golden_lines *lines,
     char *rest = invar_golden_after(lines, format->magic);
     int64_t found;
 
-    if (!rest || !invar_golden_take_int(&found, &rest) || *rest)
+    if (!rest || !invar_golden_parse_int(&found, &rest) || *rest)
         return invar_golden_damaged(lines, format->magic);
     invar_path_show(shown, lines->where);
     if (found != format->version)
@@ -193,7 +193,7 @@ invar_status invar_golden_read_digest(invar_digest *out, invar_golden_lines *lin
     return invar_golden_damaged(lines, key);
 }
 
-bool invar_golden_take_int(int64_t *out, char **at)
+bool invar_golden_parse_int(int64_t *out, char **at)
 {
     char *from = *at;
 
@@ -295,16 +295,16 @@ invar_status invar_golden_format_read(void **out, const invar_golden_format *for
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
 invar_status invar_golden_select(invar_ledger *ledger, const char *sql, int64_t run,
-                                 int64_t manifest, invar_ledger_row row, void *payload)
+                                 int64_t manifest, invar_ledger_row_fn row, void *payload)
 {
     invar_ledger_argument arguments[2] = {
         {.name = "run", .value = {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
         {.name = "manifest", .value = {.type = INVAR_LEDGER_TYPE_INT, .integer = manifest}}};
-    invar_ledger_request request = {.sql = sql,
-                                    .arguments = arguments,
-                                    .n_arguments = manifest ? 2 : 1,
-                                    .row = row,
-                                    .payload = payload};
+    invar_ledger_select_request request = {.sql = sql,
+                                           .arguments = arguments,
+                                           .n_arguments = manifest ? 2 : 1,
+                                           .row = row,
+                                           .payload = payload};
 
     return invar_ledger_select(ledger, &request);
 }

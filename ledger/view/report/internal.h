@@ -48,11 +48,11 @@ invar_status invar_report_append(json_t *array, json_t *value) INVAR_MUST_USE;
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-typedef invar_status (*invar_report_take)(void *payload, invar_sql_stmt *row);
+typedef invar_status (*invar_report_row_fn)(void *payload, invar_sql_stmt *row);
 
 /* Calls `take` for each row of a statement; ?1 in it is the run. */
 invar_status invar_report_each(const invar_report_run *run, const char *text,
-                               invar_report_take take, void *payload) INVAR_MUST_USE;
+                               invar_report_row_fn take, void *payload) INVAR_MUST_USE;
 
 /* ---- parts of the data ----------------------------------------------------------------------- */
 
@@ -78,7 +78,7 @@ invar_status invar_report_add_kept(json_t *object, const char **why_out, size_t 
                                    const void *data, size_t bytes, size_t tokens) INVAR_MUST_USE;
 
 /* Leaves out of the data what is not for others. */
-invar_status invar_report_share(json_t *data) INVAR_MUST_USE;
+invar_status invar_report_redact(json_t *data) INVAR_MUST_USE;
 
 /* How many names of series its ledger has. */
 invar_status invar_report_series_count(int64_t *out, const invar_report_run *run) INVAR_MUST_USE;

@@ -233,9 +233,9 @@ static invar_status describe(json_t *pair, const invar_diff *diff)
         invar_report_set(pair, "verdict", json_string(invar_diff_verdict_name(diff->verdict))));
     INVAR_TRY(invar_report_set(pair, "self", self ? json_string(self) : json_null()));
     INVAR_TRY(invar_report_set(pair, "twins", json_boolean(diff->twins)));
-    INVAR_TRY(invar_report_set(pair, "same_weights", invar_diff_answer_json(diff->same_weights)));
-    INVAR_TRY(invar_report_set(pair, "same_batch", invar_diff_answer_json(diff->same_batch)));
-    INVAR_TRY(invar_report_set(pair, "same_rng", invar_diff_answer_json(diff->same_rng)));
+    INVAR_TRY(invar_report_set(pair, "same_weights", invar_tristate_json(diff->same_weights)));
+    INVAR_TRY(invar_report_set(pair, "same_batch", invar_tristate_json(diff->same_batch)));
+    INVAR_TRY(invar_report_set(pair, "same_rng", invar_tristate_json(diff->same_rng)));
     INVAR_TRY(invar_report_set(pair, "changes", json_integer((json_int_t)diff->n_changes)));
     INVAR_TRY(add_compared(pair, diff));
     INVAR_TRY(add_point(pair, diff));

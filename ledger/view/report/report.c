@@ -156,7 +156,7 @@ invar_status invar_report_append(json_t *array, json_t *value)
     return made(json_array_append_new(array, value));
 }
 
-static invar_status each(invar_sql_stmt *stmt, int64_t run, invar_report_take take, void *payload)
+static invar_status each(invar_sql_stmt *stmt, int64_t run, invar_report_row_fn take, void *payload)
 {
     bool row;
 
@@ -171,7 +171,7 @@ static invar_status each(invar_sql_stmt *stmt, int64_t run, invar_report_take ta
 }
 
 invar_status invar_report_each(const invar_report_run *run, const char *text,
-                               invar_report_take take, void *payload)
+                               invar_report_row_fn take, void *payload)
 {
     invar_sql_stmt *stmt;
 
@@ -240,7 +240,7 @@ static invar_status collect(json_t *data, const invar_report_run *runs, size_t c
     }
     for (size_t i = 1; i < count; i++)
         INVAR_TRY(invar_report_add_pair(pairs, runs, i));
-    return options->share ? invar_report_share(data) : INVAR_OK;
+    return options->share ? invar_report_redact(data) : INVAR_OK;
 }
 
 /* The rest of the runs inside this one's snapshot; a ledger that several share has one. */

@@ -72,7 +72,7 @@ static invar_status take_array(void *payload, invar_sql_stmt *row)
 
 static const struct {
     const char *key, *text;
-    invar_report_take take;
+    invar_report_row_fn take;
 } lists[] = {
     {"segments",
      "WITH " LIVES " SELECT l.after_step AS after, l.began / 1000000 AS ms,"
@@ -167,11 +167,12 @@ static invar_status ask(json_t *answers, const invar_report_run *run, const char
 
     INVAR_TRY(invar_ledger_query_find(&query, name));
     return invar_ledger_select(
-        run->ledger, &(invar_ledger_request){.sql = query.sql,
-                                             .arguments = arguments,
-                                             .n_arguments = sizeof arguments / sizeof arguments[0],
-                                             .row = take_answer,
-                                             .payload = answers});
+        run->ledger,
+        &(invar_ledger_select_request){.sql = query.sql,
+                                       .arguments = arguments,
+                                       .n_arguments = sizeof arguments / sizeof arguments[0],
+                                       .row = take_answer,
+                                       .payload = answers});
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -183,7 +184,7 @@ static invar_status add_summary(json_t *object, const invar_report_run *run,
     char writer[INVAR_LEDGER_WRITER_SIZE] = "";
     invar_digest content;
 
-    INVAR_TRY(invar_ledger_content(&content, run->ledger, run->run));
+    INVAR_TRY(invar_ledger_content_hash(&content, run->ledger, run->run));
     if (!summary->finished)
         INVAR_TRY(invar_ledger_writer(writer, invar_sql_path(run->ledger->sql)));
     const struct {

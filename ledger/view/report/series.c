@@ -199,8 +199,8 @@ static invar_status take_name(void *payload, invar_sql_stmt *row)
 
 static curve *find(const sheet *s, int64_t series)
 {
-    int64_t i =
-        invar_sorted_find(s->curves, s->count, sizeof *s->curves, offsetof(curve, series), series);
+    int64_t i = invar_binary_search(s->curves, s->count, sizeof *s->curves, offsetof(curve, series),
+                                    series);
 
     return i < 0 ? NULL : &s->curves[i];
 }

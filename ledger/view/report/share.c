@@ -128,7 +128,7 @@ static invar_status share_run(json_t *run)
     return invar_report_set(run, "label", json_string(label));
 }
 
-invar_status invar_report_share(json_t *data)
+invar_status invar_report_redact(json_t *data)
 {
     json_t *facts = json_object_get(data, "facts"), *run;
     size_t i;

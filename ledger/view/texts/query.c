@@ -147,5 +147,5 @@ invar_status invar_texts_add(invar_ledger *ledger)
     INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "a function of SQL"));
     *n = (newest){0};
     INVAR_TRY(invar_sql_define(ledger->sql, "sample_text", 2, sample_text, n, release));
-    return invar_sql_stand_in(ledger->sql, view);
+    return invar_sql_create_temp(ledger->sql, view);
 }

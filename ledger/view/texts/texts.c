@@ -91,10 +91,10 @@ invar_status invar_texts_read(invar_texts_sample *out, const void *data, size_t 
 {
     *out = (invar_texts_sample){0};
     invar_status status = invar_gzip_expand(&out->text, &out->bytes, "a kept sample", data, bytes,
-                                            INVAR_LEDGER_KEPT_BYTES);
+                                            INVAR_LEDGER_KEPT_SAMPLE_BYTES);
     if (status == INVAR_E_INVALID) {
-        bool bounded = bytes < INVAR_LEDGER_KEPT_BYTES / GZIP_RATIO;
-        out->bytes = bounded ? bytes * GZIP_RATIO : INVAR_LEDGER_KEPT_BYTES;
+        bool bounded = bytes < INVAR_LEDGER_KEPT_SAMPLE_BYTES / GZIP_RATIO;
+        out->bytes = bounded ? bytes * GZIP_RATIO : INVAR_LEDGER_KEPT_SAMPLE_BYTES;
         out->why = "is no gzip data, or too much";
         invar_error_clear();
         return INVAR_OK;

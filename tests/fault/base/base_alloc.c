@@ -151,7 +151,7 @@ static invar_status use_recipe(invar_recipe *recipe)
     INVAR_TRY(invar_file_hash(&digest, &length, path));
     INVAR_TRY(invar_recipe_flatten(&text, &bytes, including));
     invar_free(text);
-    INVAR_TRY(invar_recipe_read_whole(recipe, including));
+    INVAR_TRY(invar_recipe_read_with_includes(recipe, including));
     INVAR_TRY(invar_recipe_set(recipe, "int", "3", "--int"));
     INVAR_TRY(invar_recipe_set(recipe, "float", "0.5", "--float"));
     INVAR_TRY(invar_recipe_check(recipe));

@@ -60,7 +60,7 @@ static int prepare(void **state)
 static int tidy(void **state)
 {
     (void)state;
-    return invar_folder_remove(work) != INVAR_OK;
+    return invar_held_folder_remove(work) != INVAR_OK;
 }
 
 /* The whole of it, with all three views. */
@@ -73,7 +73,7 @@ static invar_status experiment(invar_ab_verdict expected)
                                 .timeout = 60};
     const invar_ab_options options = {.work = shop, .jobs = 2, .threads = 1};
     FILE *nothing = fopen("/dev/null", "w");
-    invar_ab_answer *answer;
+    invar_ab_result *answer;
     invar_status status = invar_ab_run(&answer, &what, &options);
 
     assert_non_null(nothing);
@@ -88,7 +88,7 @@ static invar_status experiment(invar_ab_verdict expected)
         status = invar_ab_json(nothing, answer);
     if (status == INVAR_OK)
         status = invar_ab_print(nothing, answer, false);
-    invar_ab_answer_free(answer);
+    invar_ab_result_free(answer);
     (void)fclose(nothing);
     return status;
 }

@@ -24,24 +24,24 @@ static const char make_history[] =
     "git init -q -b main; for i in 0 1 2 3 4 5 6; do echo $i >value; git add value; "
     "git commit -q -m \"value $i\"; done";
 
-static invar_bisect_answer *bisect(invar_status *status_out)
+static invar_bisect_result *bisect(invar_status *status_out)
 {
     const invar_bisect_case what = {
         .repo = repository,
         .good = "main~6",
         .bad = "main",
-        .question = {.kind = INVAR_QUESTION_EXIT, .until = -1, .layer = -1},
+        .question = {.kind = INVAR_CRITERION_EXIT, .until = -1, .layer = -1},
         .run = "test $(cat value) -ne 2 || exit 125; test $(cat value) -lt 4",
         .build = "true",
         .timeout = 60};
     const invar_bisect_options options = {.work = work, .jobs = 2, .threads = 1};
-    invar_bisect_answer *answer;
+    invar_bisect_result *answer;
 
     *status_out = invar_bisect_run(&answer, &what, &options);
     return answer;
 }
 
-static void expect_answer(const invar_bisect_answer *answer, int n)
+static void expect_answer(const invar_bisect_result *answer, int n)
 {
     if (answer->verdict != INVAR_BISECT_FOUND || answer->n_changes != 1 || !answer->confirmed ||
         strcmp(answer->changes->commit.subject, "value 4") != 0)
@@ -54,16 +54,16 @@ static int fail_and_go_on(int n)
 {
     faulty f = {.fail_at = n};
     invar_allocator allocator = {faulty_alloc, faulty_free, &f};
-    invar_bisect_answer *answer;
+    invar_bisect_result *answer;
     invar_status status;
 
-    assert_ok(invar_folder_remove(work));
+    assert_ok(invar_held_folder_remove(work));
     invar_error_clear();
     invar_allocator_set(&allocator);
     answer = bisect(&status);
     if (status == INVAR_OK)
         expect_answer(answer, n);
-    invar_bisect_answer_free(answer);
+    invar_bisect_result_free(answer);
     invar_allocator_set(NULL);
     if (f.live != 0 || (status != INVAR_OK && status != INVAR_E_NOMEM))
         fail_msg("allocation %d: status %d, %d blocks left: %s", n, (int)status, (int)f.live,
@@ -73,7 +73,7 @@ static int fail_and_go_on(int n)
     answer = bisect(&status);
     assert_ok(status);
     expect_answer(answer, n);
-    invar_bisect_answer_free(answer);
+    invar_bisect_result_free(answer);
     return f.calls;
 }
 
@@ -102,7 +102,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : 1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : 1;
 }
 
 int main(void)

@@ -79,7 +79,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) != INVAR_OK;
+    return invar_held_folder_remove(folder) != INVAR_OK;
 }
 
 static void test_fault_golden_alloc__recorded_and_reviewed(void **state)

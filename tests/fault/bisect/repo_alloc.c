@@ -31,7 +31,7 @@ static int set_up(void **state)
 static int clean_up(void **state)
 {
     (void)state;
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
 static invar_status use(invar_repo *repo)
@@ -60,7 +60,7 @@ static invar_status scenario(void)
     invar_repo *repo;
     invar_status status;
 
-    INVAR_TRY(invar_folder_remove(folder));
+    INVAR_TRY(invar_held_folder_remove(folder));
     (void)remove(memory);
     INVAR_TRY(invar_repo_open(&repo, source));
     status = use(repo);

@@ -14,10 +14,10 @@ static invar_status use(invar_search *search)
     invar_search_next next;
     int32_t *suspects, count;
 
-    INVAR_TRY(invar_search_mark(search, 15, INVAR_MARK_SKIP));
-    INVAR_TRY(invar_search_note(search, 2, INVAR_MARK_GOOD));
-    INVAR_TRY(invar_search_ask(&next, search, 8));
-    INVAR_TRY(invar_search_note(search, next.commits[0], INVAR_MARK_BAD));
+    INVAR_TRY(invar_search_mark(search, 15, INVAR_COMMIT_MARK_SKIP));
+    INVAR_TRY(invar_search_add_result(search, 2, INVAR_COMMIT_MARK_GOOD));
+    INVAR_TRY(invar_search_next_commits(&next, search, 8));
+    INVAR_TRY(invar_search_add_result(search, next.commits[0], INVAR_COMMIT_MARK_BAD));
     INVAR_TRY(invar_search_suspects(&suspects, &count, search));
     invar_free(suspects);
     return INVAR_OK;

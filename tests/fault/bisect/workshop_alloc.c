@@ -35,7 +35,7 @@ static const char look[] =
 
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
-static invar_status use(invar_workshop *shop, invar_slot *slot, invar_repo *repo)
+static invar_status use(invar_workspace *shop, invar_worktree *slot, invar_repo *repo)
 {
     static const char *const flags[] = {"--lr", "1", NULL};
     invar_build_plan how = {.command = "cp prog \"$INVAR_BUILD\"; echo done",
@@ -44,17 +44,17 @@ static invar_status use(invar_workshop *shop, invar_slot *slot, invar_repo *repo
                             .threads = 1};
     invar_run_request request = {.recipe = paths[2], .flags = flags, .until = -1, .timeout = 60};
     char commit[INVAR_OID_SIZE];
-    invar_built built, copy;
-    invar_ran ran;
+    invar_revision_build built, copy;
+    invar_run_result ran;
 
     INVAR_TRY(invar_repo_resolve(commit, repo, "HEAD"));
-    INVAR_TRY(invar_workshop_program(&built, shop, slot, repo, commit, &how, NULL));
-    assert_int_equal(built.state, INVAR_PROGRAM_READY);
+    INVAR_TRY(invar_workspace_program(&built, shop, slot, repo, commit, &how, NULL));
+    assert_int_equal(built.state, INVAR_REVISION_BUILD_READY);
     assert_int_equal(built.cached, again);
-    INVAR_TRY(invar_workshop_program_of_file(&copy, shop, built.path));
+    INVAR_TRY(invar_workspace_program_of_file(&copy, shop, built.path));
     request.program = built.path;
     request.binary = built.binary;
-    INVAR_TRY(invar_workshop_run(&ran, shop, slot->lock, &request));
+    INVAR_TRY(invar_workspace_run(&ran, shop, slot->lock, &request));
     assert_int_equal(ran.state, INVAR_RUN_DONE);
     assert_int_equal(ran.cached, again);
     return INVAR_OK;
@@ -62,23 +62,23 @@ static invar_status use(invar_workshop *shop, invar_slot *slot, invar_repo *repo
 
 static invar_status live(void)
 {
-    invar_workshop *shop = NULL;
+    invar_workspace *shop = NULL;
     invar_repo *repo = NULL;
-    invar_slot slot = {.lock = -1};
+    invar_worktree slot = {.lock = -1};
     invar_status status;
 
     if (!again)
         assert_int_equal(system("rm -rf \"$SHOP\""), 0);
-    status = invar_workshop_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL});
+    status = invar_workspace_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL});
     if (status == INVAR_OK)
         status = invar_repo_open(&repo, paths[0]);
     if (status == INVAR_OK)
-        status = invar_slot_take(&slot, shop);
+        status = invar_worktree_acquire(&slot, shop);
     if (status == INVAR_OK)
         status = use(shop, &slot, repo);
-    invar_slot_give(&slot);
+    invar_worktree_release(&slot);
     invar_repo_close(repo);
-    invar_workshop_close(shop);
+    invar_workspace_close(shop);
     assert_int_equal(system(look), 0);
     return status;
 }
@@ -106,17 +106,17 @@ static void test_workshop_alloc__a_look_that_fails_ends_the_run(void **state)
     static const char *const environment[] = {"NAP=0.25", NULL};
     faulty f;
     invar_allocator allocator = {faulty_alloc, faulty_free, &f};
-    invar_workshop *shop;
-    invar_built built;
-    invar_ran ran;
+    invar_workspace *shop;
+    invar_revision_build built;
+    invar_run_result ran;
     int looks = 0;
     char program[sizeof work + 32];
 
     (void)state;
     snprintf(program, sizeof program, "%s/prog", paths[0]);
     assert_ok(
-        invar_workshop_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL}));
-    assert_ok(invar_workshop_program_of_file(&built, shop, program));
+        invar_workspace_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL}));
+    assert_ok(invar_workspace_program_of_file(&built, shop, program));
     invar_allocator_set(&allocator);
     for (int n = 7; n <= 12; n++) { // the last is a run in which none fails
         invar_run_request request = {.program = built.path,
@@ -132,14 +132,14 @@ static void test_workshop_alloc__a_look_that_fails_ends_the_run(void **state)
 
         f.calls = f.live = 0;
         f.fail_at = n < 12 ? n : 0;
-        status = invar_workshop_run(&ran, shop, -1, &request);
+        status = invar_workspace_run(&ran, shop, -1, &request);
         assert_int_equal(f.live, 0);
         assert_int_equal(status, n < 12 ? INVAR_E_NOMEM : INVAR_OK);
         assert_int_equal(system(look), 0);
         assert_int_equal(looks > 0, n == 12);
     }
     invar_allocator_set(NULL);
-    invar_workshop_close(shop);
+    invar_workspace_close(shop);
 }
 
 static int prepare(void **state)
@@ -173,5 +173,5 @@ int main(void)
     if (!mkdtemp(work))
         return 1;
     rc = cmocka_run_group_tests(tests, prepare, NULL);
-    return invar_folder_remove(work) == INVAR_OK ? rc : 1;
+    return invar_held_folder_remove(work) == INVAR_OK ? rc : 1;
 }

@@ -28,7 +28,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 static void put(const char *path, const char *bytes, size_t count)

@@ -36,7 +36,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 static int64_t now_us(void)
@@ -127,7 +127,7 @@ static int begin(invar_ledger *ledger, const char *save, int64_t after)
         return 0;
     if (invar_checkpoint_open(&c, save, NULL) != INVAR_OK)
         return 5;
-    status = invar_checkpoint_settle(c, ledger);
+    status = invar_checkpoint_finish_pending(c, ledger);
     invar_checkpoint_close(c);
     return status == INVAR_OK ? 0 : 6;
 }
@@ -185,7 +185,7 @@ static int64_t live(const char *save, const char *path, int64_t after, int64_t u
 
 static void check_ledger(const char *path, int64_t step)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger_summary summary;
     invar_digest chain, expected;
     invar_ledger *ledger;

@@ -37,7 +37,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 static invar_status write_step(int64_t step)
@@ -300,7 +300,7 @@ static invar_status read_all(void)
 
     ckpt_make(&got, 1, ROWS);
     INVAR_TRY(invar_checkpoint_open(&c, save, NULL));
-    status = invar_checkpoint_read(&text, &bytes, c, "buffer.bin");
+    status = invar_checkpoint_read_blob(&text, &bytes, c, "buffer.bin");
     invar_free(text);
     for (int64_t i = 0; i < CKPT_TENSORS && status == INVAR_OK; i++)
         status = invar_checkpoint_load(&got.tensors[i].tensor, c, got.tensors[i].set,

@@ -94,7 +94,7 @@ static inline void ckpt_fill(ckpt_data *d, int64_t step, int64_t rows)
     d->state.actor = (invar_checkpoint_optimizer){step + 1, 0.9f, 0.999f};
     d->state.critic = (invar_checkpoint_optimizer){0, 1, -0.0f};
     memcpy(d->state.cursors[0].name, "train", 6);
-    d->state.cursors[0].at = (invar_cursor){step / 3, step % 3};
+    d->state.cursors[0].at = (invar_data_cursor){step / 3, step % 3};
     d->state.n_cursors = 1;
 }
 
@@ -152,15 +152,15 @@ static inline void ckpt_check(invar_checkpoint *c, int64_t step, int64_t rows)
     assert_memory_equal(got.longs, expected.longs, sizeof got.longs);
     assert_memory_equal(got.halves, expected.halves, sizeof got.halves);
     assert_memory_equal(invar_checkpoint_state_of(c), &expected.state, sizeof expected.state);
-    assert_ok(invar_checkpoint_read(&text, &bytes, c, "buffer.bin"));
+    assert_ok(invar_checkpoint_read_blob(&text, &bytes, c, "buffer.bin"));
     assert_int_equal(bytes, sizeof expected.text);
     assert_memory_equal(text, expected.text, bytes);
     invar_free(text);
 }
 
 /* Opens what `choice` says (NULL: the latest), checks it whole, and yields its step. */
-static inline int64_t ckpt_open_and_check(const char *save, const invar_checkpoint_choice *choice,
-                                          int64_t rows)
+static inline int64_t ckpt_open_and_check(const char *save,
+                                          const invar_checkpoint_open_options *choice, int64_t rows)
 {
     invar_checkpoint *c;
     int64_t step;

@@ -15,9 +15,9 @@ static invar_status part(rank_run *run)
 {
     static const size_t bytes[RANKS] = {8, 8, 8};
     uint64_t in = 7, out[RANKS];
-    invar_comm_move move = {
+    invar_comm_transfer move = {
         .op = INVAR_COMM_ALLGATHERV, .phase = "fault", .in = &in, .out = out, .out_bytes = bytes};
-    invar_comm_ticket *first, *second;
+    invar_comm_request *first, *second;
     invar_comm *comm = run->comm, *child;
     invar_status status;
 
@@ -53,9 +53,9 @@ static invar_status threads(void)
 
 static invar_status try_part(rank_run *run)
 {
-    invar_comm_trial trial;
+    invar_link_test trial;
 
-    return invar_comm_try(&trial, run->comm, 0);
+    return invar_link_test_run(&trial, run->comm, 0);
 }
 
 static invar_status trial(void)

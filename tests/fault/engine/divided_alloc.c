@@ -56,7 +56,7 @@ static invar_status step(invar_model *model, invar_grads *grads)
     invar_optimizer *optimizer;
     invar_status status;
 
-    INVAR_TRY(invar_grads_join(grads, model, &dev));
+    INVAR_TRY(invar_grads_finalize(grads, model, &dev));
     INVAR_TRY(invar_optimizer_norm(&norm, &clip, model, grads, true, 1.0f, &dev));
     INVAR_TRY(invar_optimizer_new(&optimizer, model, 0));
     status = invar_optimizer_step(optimizer, model, grads, clip, 0.1f, true, &adamw, &dev);
@@ -66,19 +66,19 @@ static invar_status step(invar_model *model, invar_grads *grads)
 
 static invar_status collect(const invar_model *model)
 {
-    invar_whole whole = {.room = 0};
-    invar_masters masters = {.of = NULL};
-    invar_status status = invar_masters_collect(&masters, model);
+    invar_full_param_reader whole = {.room = 0};
+    invar_full_masters masters = {.of = NULL};
+    invar_status status = invar_full_masters_collect(&masters, model);
     const float *values;
 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
-        const invar_whole_source source = {
+        const invar_full_param_source source = {
             model, i, masters.of ? &masters.of[i] : invar_param_f32(&model->params[i]),
             masters.of ? NULL : &model->dev};
-        status = invar_whole_read(&values, &whole, &source, 0, model->params[i].stack);
+        status = invar_full_param_reader_read(&values, &whole, &source, 0, model->params[i].stack);
     }
-    invar_masters_release(&masters);
-    invar_whole_release(&whole);
+    invar_full_masters_release(&masters);
+    invar_full_param_reader_release(&whole);
     return status;
 }
 

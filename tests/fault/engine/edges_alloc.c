@@ -24,7 +24,7 @@ static invar_status ask(invar_plugin *plugin, const invar_plugin_replies *stored
     double reward[6];
     invar_status status;
 
-    INVAR_TRY(invar_plugin_begin(plugin, 1, stored));
+    INVAR_TRY(invar_plugin_begin_step(plugin, 1, stored));
     status = invar_plugin_reward(plugin, samples.items, 6, reward, parts);
     for (int i = 0; i < 6; i++)
         invar_reward_parts_release(&parts[i]);
@@ -45,7 +45,7 @@ static invar_status live_plugin(const char *spec)
 
     INVAR_TRY(invar_plugin_open(&plugin, &options));
     status = ask(plugin, NULL);
-    stored = invar_plugin_replies_take(plugin);
+    stored = invar_plugin_get_replies(plugin);
     options.spec = NULL;
     if (status == INVAR_OK)
         status = invar_plugin_open(&again, &options);
@@ -86,10 +86,10 @@ static invar_status live_write(void)
 
 static invar_status live_read(void)
 {
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     INVAR_TRY(invar_rollout_file_read(&data, path));
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     return INVAR_OK;
 }
 

@@ -87,7 +87,7 @@ static invar_status task(void)
     invar_dataset *dataset = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_tokenizer_alphabet(&tokenizer, invar_task_alphabet("copy")));
+    INVAR_TRY(invar_tokenizer_alphabet(&tokenizer, invar_builtin_task_alphabet("copy")));
     status = invar_dataset_open(&dataset, &options, tokenizer);
     invar_dataset_close(dataset);
     invar_tokenizer_free(tokenizer);
@@ -145,7 +145,7 @@ static void test_fault_engine_data__rows(void **state)
     fail_each_allocation(rows);
     assert_int_equal(setenv("PATH", kept, 1), 0);
     free(kept);
-    assert_ok(invar_folder_remove(folder));
+    assert_ok(invar_held_folder_remove(folder));
 }
 
 static void test_fault_engine_data__task(void **state)

@@ -28,7 +28,7 @@ static invar_status train_on_two(const invar_recipe *recipe)
     invar_launch launch;
     invar_status status;
 
-    INVAR_TRY(invar_launch_open(&launch, invar_launch_patience(recipe), 2));
+    INVAR_TRY(invar_launch_open(&launch, invar_launch_timeout(recipe), 2));
     status = invar_launch_train(&summary, &launch, recipe, &options);
     invar_launch_close(&launch);
     return status;
@@ -41,7 +41,7 @@ static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, 
     int64_t began;
     char what[40];
 
-    assert_ok(invar_folder_remove(run_below(SCENARIO_RUN)));
+    assert_ok(invar_held_folder_remove(run_below(SCENARIO_RUN)));
     *f = (faulty){.fail_at = n};
     invar_error_clear();
     invar_allocator_set(&allocator);

@@ -62,7 +62,7 @@ static int teardown(void **state)
 {
     (void)state;
     invar_model_free(model);
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
 static invar_status live_spec(void)

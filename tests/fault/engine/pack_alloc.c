@@ -34,8 +34,8 @@ static invar_status read_archive(void)
 {
     invar_tar_list list;
 
-    INVAR_TRY(invar_folder_remove(out));
-    INVAR_TRY(invar_folder_make(out));
+    INVAR_TRY(invar_held_folder_remove(out));
+    INVAR_TRY(invar_held_folder_make(out));
     INVAR_TRY(invar_tar_unpack(&list, path, out));
     invar_tar_list_release(&list);
     return INVAR_OK;
@@ -67,25 +67,25 @@ static const char text[] = "[model]\n"
 
 static invar_status use_keys(void)
 {
-    invar_recorded keys;
+    invar_recorded_keys keys;
     invar_recipe *recipe = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_recorded_load(&keys, path));
-    status = invar_recorded_put(&keys, INVAR_KEY_THREADS, "3");
+    INVAR_TRY(invar_recorded_keys_load(&keys, path));
+    status = invar_recorded_keys_put(&keys, INVAR_KEY_THREADS, "3");
     if (status == INVAR_OK)
-        status = invar_recorded_recipe(&recipe, &keys);
+        status = invar_recorded_keys_to_recipe(&recipe, &keys);
     if (status == INVAR_OK)
-        status = invar_recorded_write(&keys, out);
+        status = invar_recorded_keys_write(&keys, out);
     invar_recipe_free(recipe);
-    invar_recorded_release(&keys);
+    invar_recorded_keys_release(&keys);
     return status;
 }
 
 static void test_fault_pack_alloc__keys(void **state)
 {
     (void)state;
-    assert_ok(invar_folder_remove(out));
+    assert_ok(invar_held_folder_remove(out));
     assert_ok(invar_file_write(path, text, sizeof text - 1));
     fail_each_allocation(use_keys);
 }
@@ -103,7 +103,7 @@ int main(void)
     snprintf(path, sizeof path, "%s/file", folder);
     snprintf(out, sizeof out, "%s/out", folder);
     rc = cmocka_run_group_tests(tests, NULL, NULL);
-    if (invar_folder_remove(folder) != INVAR_OK)
+    if (invar_held_folder_remove(folder) != INVAR_OK)
         rc = 1;
     return rc;
 }

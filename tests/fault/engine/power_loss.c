@@ -52,7 +52,7 @@ static void make_run(const char *where)
 {
     invar_ledger *ledger;
 
-    assert_ok(invar_folder_make(where));
+    assert_ok(invar_held_folder_make(where));
     disk_record(where);
     assert_ok(invar_ledger_open(&ledger, in(disk.folder, "ledger.db"),
                                 &(invar_ledger_options){.create = true}));
@@ -92,7 +92,7 @@ static const char *complain(const char *what)
 /* All steps up to `last` are there, and each that is there has its chain. */
 static const char *check_steps(invar_ledger *ledger, int64_t last)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger_summary summary = {.last_step = -1};
     invar_digest chain, expected;
 
@@ -116,7 +116,7 @@ static const char *check_checkpoint(const char *save, int64_t step)
     invar_checkpoint *c;
     invar_digest hash;
 
-    if (invar_checkpoint_open(&c, save, &(invar_checkpoint_choice){.step = step}) != INVAR_OK)
+    if (invar_checkpoint_open(&c, save, &(invar_checkpoint_open_options){.step = step}) != INVAR_OK)
         return complain("a checkpoint is not whole");
     invar_checkpoint_hash(&hash, c);
     invar_checkpoint_close(c);
@@ -192,7 +192,7 @@ static const char *lose(int n, uint64_t seed, disk_trust trust)
     const char *where = in(folder, "lost"), *wrong;
 
     invar_error_clear();
-    assert_ok(invar_folder_remove(where));
+    assert_ok(invar_held_folder_remove(where));
     disk_lose(where, n, seed, trust);
     wrong = check(where, told_before(n));
     invar_error_clear();
@@ -212,7 +212,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 /* Everything is lost that may be; nothing is; then other parts of it each time. */

@@ -102,16 +102,16 @@ static invar_status train(const invar_layout *layout)
 static invar_status part(rank_run *run)
 {
     invar_layout layout;
-    invar_work_all all;
-    invar_work *work;
+    invar_rank_times all;
+    invar_rank_timer *work;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, 60);
-    INVAR_TRY(invar_work_new(&work, &layout, true));
+    INVAR_TRY(invar_rank_timer_new(&work, &layout, true));
     status = train(&layout);
     if (status == INVAR_OK)
-        status = invar_work_collect(&all, work);
-    invar_work_free(work);
+        status = invar_rank_timer_collect(&all, work);
+    invar_rank_timer_free(work);
     return status;
 }
 

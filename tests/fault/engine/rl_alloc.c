@@ -50,7 +50,7 @@ static invar_status rewards(void)
     double value;
 
     for (int i = 0; i < INVAR_REWARD_COUNT; i++) {
-        if (invar_reward_asked((invar_reward)i))
+        if (invar_reward_is_external((invar_reward)i))
             continue; // nobody is there
         INVAR_TRY(invar_reward_of(&value, (invar_reward)i, false, &sample));
     }

@@ -39,15 +39,15 @@ static invar_status use_rollout(invar_rollout *rollout, invar_rl_samples *sample
 {
     static const char *const stop[] = {"never this"};
     const int32_t ids[] = {3};
-    const invar_sampling sampling = {.seed = 1,
-                                     .temperature = 1.0f,
-                                     .top_p = 0.9f,
-                                     .max_response = 70,
-                                     .min_response = 66,
-                                     .stop_ids = ids,
-                                     .n_stop_ids = 1,
-                                     .stop = stop,
-                                     .n_stop = 1};
+    const invar_sampling_params sampling = {.seed = 1,
+                                            .temperature = 1.0f,
+                                            .top_p = 0.9f,
+                                            .max_response = 70,
+                                            .min_response = 66,
+                                            .stop_ids = ids,
+                                            .n_stop_ids = 1,
+                                            .stop = stop,
+                                            .n_stop = 1};
 
     INVAR_TRY(prompts_new(samples, 2, 2, 5, 27));
     return invar_rollout_run(rollout, samples->items, samples->count, &sampling, NULL, NULL);
@@ -55,7 +55,7 @@ static invar_status use_rollout(invar_rollout *rollout, invar_rl_samples *sample
 
 static invar_status live(invar_speculative_algorithm guesser)
 {
-    const invar_rollout_limits limits = {
+    const invar_rollout_exec_options limits = {
         .concurrency = 2, .page_size = 4, .speculation = {guesser, 2, {1, 4}, model}};
     invar_rl_samples samples = {0};
     invar_rollout *rollout;
@@ -83,7 +83,7 @@ static invar_status live_score(void)
     static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7};
     const int32_t *const sequences[] = {tokens, tokens + 2};
     const int64_t n[] = {7, 5};
-    const invar_rollout_limits limits = {.chunk = 4};
+    const invar_rollout_exec_options limits = {.chunk = 4};
     float logp[2][6], *out[] = {logp[0], logp[1]};
     invar_rollout *rollout;
     invar_status status;
@@ -96,15 +96,15 @@ static invar_status live_score(void)
 
 /* More samples than there is room for at first join one by one; some of them are dropped. */
 static invar_status use_open(invar_rollout *rollout, invar_rl_samples *samples,
-                             const invar_sampling *sampling)
+                             const invar_sampling_params *sampling)
 {
     INVAR_TRY(prompts_new(samples, 60, 2, 3, 27));
-    INVAR_TRY(invar_rollout_open(rollout, 9));
+    INVAR_TRY(invar_rollout_open_stream(rollout, 9));
     for (int64_t i = 0; i < samples->count; i++) {
         INVAR_TRY(invar_rollout_add(rollout, &samples->items[i], 1, sampling));
         INVAR_TRY(i % 2 ? invar_rollout_step(rollout) : INVAR_OK);
         if (i % 5 == 0)
-            invar_rollout_drop(rollout, &samples->items[i / 2], 1);
+            invar_rollout_cancel(rollout, &samples->items[i / 2], 1);
     }
     return INVAR_OK;
 }
@@ -112,9 +112,9 @@ static invar_status use_open(invar_rollout *rollout, invar_rl_samples *samples,
 static invar_status live_open_with(invar_speculative_algorithm guesser)
 {
     static const char *const stop[] = {"never this"};
-    const invar_sampling sampling = {
+    const invar_sampling_params sampling = {
         .temperature = 1.0f, .top_p = 1.0f, .max_response = 4, .stop = stop, .n_stop = 1};
-    const invar_rollout_limits limits = {
+    const invar_rollout_exec_options limits = {
         .concurrency = 2, .page_size = 4, .speculation = {guesser, 2, {1, 4}, model}};
     invar_rl_samples samples = {0};
     invar_rollout *rollout;

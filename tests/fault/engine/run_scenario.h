@@ -40,7 +40,7 @@ static inline invar_recipe *scenario_recipe(const run_pair *own)
 /* The run from its beginning, undisturbed. */
 static inline run_memory scenario_whole(const invar_recipe *recipe)
 {
-    assert_ok(invar_folder_remove(run_below(SCENARIO_RUN)));
+    assert_ok(invar_held_folder_remove(run_below(SCENARIO_RUN)));
     invar_far_begin(0);
     assert_ok(run_train(recipe));
     return run_memory_of(SCENARIO_RUN);
@@ -55,7 +55,7 @@ static inline invar_status scenario_disturbed(faulty *f, const invar_recipe *rec
     invar_allocator allocator = {faulty_alloc, faulty_free, f};
     invar_status status;
 
-    assert_ok(invar_folder_remove(run_below(SCENARIO_RUN)));
+    assert_ok(invar_held_folder_remove(run_below(SCENARIO_RUN)));
     *f = (faulty){.fail_at = fail_at};
     invar_error_clear();
     invar_allocator_set(&allocator);

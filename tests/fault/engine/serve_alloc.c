@@ -35,20 +35,20 @@ static int teardown(void **state)
 }
 
 /* What prompt.h and a rollout would have made. */
-static invar_status fill(invar_ask *ask, invar_ticket *ticket)
+static invar_status fill(invar_completion_request *ask, invar_generation_request *ticket)
 {
     int64_t count;
 
-    if (ask->kind == INVAR_ASK_CHAT) {
+    if (ask->kind == INVAR_COMPLETION_REQUEST_CHAT) {
         INVAR_TRY(invar_alloc((void **)&ask->prompts, 1, sizeof *ask->prompts, "a prompt"));
-        *ask->prompts = (invar_ask_prompt){.text = "ab"};
+        *ask->prompts = (invar_completion_prompt){.text = "ab"};
         ask->n_prompts = 1;
     }
     for (int64_t i = 0; i < ask->n_prompts; i++)
         if (ask->prompts[i].text)
             INVAR_TRY(invar_tokenizer_encode(&ask->prompts[i].ids, &ask->prompts[i].n_ids,
                                              tokenizer, "ab", 2));
-    INVAR_TRY(invar_ticket_init(ticket, ask->n_prompts, ask->n));
+    INVAR_TRY(invar_generation_request_init(ticket, ask->n_prompts, ask->n));
     for (int64_t i = 0; i < ask->n_prompts; i++) {
         ticket->prompts[i].tokens = ask->prompts[i].ids;
         ticket->prompts[i].count = 2;
@@ -56,7 +56,7 @@ static invar_status fill(invar_ask *ask, invar_ticket *ticket)
         ticket->prompts[i].logp[0] = -1.0f;
     }
     for (int64_t i = 0; i < ask->n_prompts * ask->n; i++) {
-        invar_ticket_choice *c = &ticket->choices[i];
+        invar_generation_choice *c = &ticket->choices[i];
         INVAR_TRY(invar_tokenizer_encode(&c->tokens, &count, tokenizer, CALL, strlen(CALL)));
         INVAR_TRY(invar_alloc((void **)&c->logp, (size_t)count, sizeof *c->logp, "log-probs"));
         memset(c->logp, 0, (size_t)count * sizeof *c->logp);
@@ -66,31 +66,33 @@ static invar_status fill(invar_ask *ask, invar_ticket *ticket)
     return INVAR_OK;
 }
 
-static invar_status write_reply(const invar_ask *ask, const invar_ticket *ticket, bool events)
+static invar_status write_reply(const invar_completion_request *ask,
+                                const invar_generation_request *ticket, bool events)
 {
-    static const invar_serve_facts facts = {.model = "m", .numerics = "ieee", .format = "fp32"};
+    static const invar_server_info facts = {.model = "m", .numerics = "ieee", .format = "fp32"};
     invar_json_text text = {0};
-    invar_reply reply;
-    invar_status status = invar_reply_init(&reply, ask, ticket, &facts, tokenizer);
+    invar_completion_response reply;
+    invar_status status = invar_completion_response_init(&reply, ask, ticket, &facts, tokenizer);
 
     if (status == INVAR_OK)
-        status = invar_reply_copy(&reply);
+        status = invar_completion_response_copy(&reply);
     if (status == INVAR_OK)
-        status =
-            events ? invar_reply_events(&text, &reply, true) : invar_reply_whole(&text, &reply);
-    invar_reply_release(&reply);
+        status = events ? invar_completion_response_events(&text, &reply, true)
+                        : invar_completion_response_whole(&text, &reply);
+    invar_completion_response_release(&reply);
     invar_json_text_release(&text);
     return status;
 }
 
-static invar_status live(invar_ask_kind kind, const char *body)
+static invar_status live(invar_completion_kind kind, const char *body)
 {
     static const int32_t ids[] = {2};
-    const invar_sampling sampling = {
+    const invar_sampling_params sampling = {
         .temperature = 1.0f, .top_p = 1.0f, .stop_ids = ids, .n_stop_ids = 1};
-    invar_ticket ticket = {0};
-    invar_ask ask;
-    invar_status status = invar_ask_read(&ask, kind, body, strlen(body), &sampling, NULL);
+    invar_generation_request ticket = {0};
+    invar_completion_request ask;
+    invar_status status =
+        invar_completion_request_read(&ask, kind, body, strlen(body), &sampling, NULL);
     bool has_ticket = status == INVAR_OK;
 
     if (has_ticket)
@@ -100,19 +102,19 @@ static invar_status live(invar_ask_kind kind, const char *body)
     if (status == INVAR_OK)
         status = write_reply(&ask, &ticket, true);
     if (has_ticket)
-        invar_ticket_release(&ticket);
-    invar_ask_release(&ask);
+        invar_generation_request_release(&ticket);
+    invar_completion_request_release(&ask);
     return status;
 }
 
 static invar_status live_text(void)
 {
-    return live(INVAR_ASK_TEXT, TEXT);
+    return live(INVAR_COMPLETION_REQUEST_TEXT, TEXT);
 }
 
 static invar_status live_chat(void)
 {
-    return live(INVAR_ASK_CHAT, TALK);
+    return live(INVAR_COMPLETION_REQUEST_CHAT, TALK);
 }
 
 static void test_serve_alloc__a_text_survives_each_failure(void **state)

@@ -22,25 +22,25 @@ static invar_model_spec spec_of(void)
     return s;
 }
 
-static invar_status sync_once(const invar_sides *sides, invar_model *model)
+static invar_status sync_once(const invar_rank_roles *sides, invar_model *model)
 {
-    const invar_sync_options o = {
+    const invar_weight_sync_options o = {
         .sides = sides, .model = model, .dev = &model->dev, .bucket = 10000};
-    invar_sync_result result;
-    invar_sync *sync;
+    invar_weight_sync_result result;
+    invar_weight_sync *sync;
     invar_status status;
 
-    INVAR_TRY(invar_sync_new(&sync, &o));
-    status = invar_sync_move(sync);
+    INVAR_TRY(invar_weight_sync_new(&sync, &o));
+    status = invar_weight_sync_transfer(sync);
     if (status == INVAR_OK)
-        status = invar_sync_compare(&result, sync);
-    invar_sync_free(sync);
+        status = invar_weight_sync_compare(&result, sync);
+    invar_weight_sync_free(sync);
     return status;
 }
 
 static invar_status part(rank_run *run)
 {
-    const invar_sides_sizes sizes = {
+    const invar_rank_role_sizes sizes = {
         .train = {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
         .rollout = {.tensor = 2, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
         .rollout_ranks = 2};
@@ -48,8 +48,8 @@ static invar_status part(rank_run *run)
     const invar_model_spec spec = spec_of();
     invar_layout own = {.world = NULL};
     invar_model *model = NULL;
-    invar_sides sides;
-    invar_status status = invar_sides_open(&sides, &own, run->comm, DIVIDED_SECONDS, &sizes);
+    invar_rank_roles sides;
+    invar_status status = invar_rank_roles_open(&sides, &own, run->comm, DIVIDED_SECONDS, &sizes);
 
     if (status == INVAR_OK && sides.samples)
         status = invar_model_new_weights(&model, &spec, INVAR_FORMAT_BF16, &own, &dev);
@@ -63,7 +63,7 @@ static invar_status part(rank_run *run)
         invar_comm_abort(run->comm, invar_error_last()->message);
     invar_model_free(model);
     invar_layout_release(&own);
-    invar_sides_close(&sides);
+    invar_rank_roles_close(&sides);
     return status;
 }
 

@@ -104,15 +104,15 @@ static invar_status live_alphabet(void)
 
 static invar_status live_template(void)
 {
-    invar_template *chat;
+    invar_chat_template *chat;
     invar_status status;
     size_t bytes;
     char *text;
 
-    INVAR_TRY(invar_template_open(&chat, folder, "", "{\"x\": 1}"));
-    status = invar_template_render(&text, &bytes, chat, "[{\"content\": \"a\"}]", "", false);
+    INVAR_TRY(invar_chat_template_open(&chat, folder, "", "{\"x\": 1}"));
+    status = invar_chat_template_render(&text, &bytes, chat, "[{\"content\": \"a\"}]", "", false);
     invar_free(text);
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child is left
     return status;
 }
@@ -135,7 +135,7 @@ static void test_fault_template__survives_lack_of_memory(void **state)
     assert_ok(invar_path_join(path, sizeof path, folder, "chat_template.jinja"));
     assert_ok(invar_file_write(path, "{{ x }}", 7));
     fail_each_allocation(live_template);
-    assert_ok(invar_folder_remove(folder));
+    assert_ok(invar_held_folder_remove(folder));
 }
 
 int main(void)

@@ -250,7 +250,7 @@ static void copy_old(void)
 
 static invar_status use_old(const invar_ledger_options *options)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger *ledger;
     invar_status status;
 

@@ -178,7 +178,7 @@ static bool integrity_check_finds(const char *path)
 /* Refused at opening, or named by verify. */
 static bool ledger_finds(const char *path)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger *ledger;
     invar_status status;
 
@@ -285,7 +285,7 @@ static void cut_short(const char *name, int64_t cuts, uint64_t seed)
 /* "whole.db": every table but one has rows; "short.db": a copy without old detail has that one. */
 static int make_ledgers(void **state)
 {
-    const invar_ledger_keep keep = {.last = 3, .every = 0};
+    const invar_ledger_retention keep = {.last = 3, .every = 0};
     char seal[INVAR_LEDGER_SEAL_SIZE];
     invar_ledger *ledger;
 
@@ -345,7 +345,7 @@ static void make_live(bytes *file, bytes *log)
 /* SQLite takes of a log what is whole. So a run lost its last steps, at most, and goes on. */
 static int64_t check_prefix(const char *path)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger_summary summary;
     invar_ledger *ledger;
     invar_digest expected;

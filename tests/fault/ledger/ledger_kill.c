@@ -115,7 +115,7 @@ static void live(record *r, const char *path, int64_t us)
 /* What the ledger holds beyond what was told: at most the one step that was being told. */
 static int64_t check(const record *r, const char *path)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger_summary summary;
     invar_ledger *ledger;
     invar_digest chain, expected = scenario_chain(r->steps - 1);

@@ -85,17 +85,17 @@ static inline invar_status scenario_begin(invar_ledger *ledger)
 static inline invar_status scenario_append(invar_ledger *ledger, int64_t step)
 {
     invar_digest digests[SCENARIO_POINTS], d = scenario_digest(step, 9);
-    const invar_ledger_replica replica = {1, digests};
+    const invar_ledger_replica_digests replica = {1, digests};
     const invar_ledger_metric metrics[] = {{"train/loss", 1.0 / (double)(step + 3)},
                                            {"train/grad_norm", (double)step}};
     const invar_ledger_metric gauge = {"perf/tokens", 1000};
     const invar_ledger_stat stat = {0, 1, 0, 0, 1.5, 2.5};
     const invar_ledger_sample sample = {7, d, "1,2,3", step, step, d,  10,     20, d,
                                         d, d, 1,       -1,   0,    -1, "stop", 0};
-    const invar_ledger_reply reply = {"reward", 0, d, "1.0", 3};
+    const invar_ledger_plugin_reply reply = {"reward", 0, d, "1.0", 3};
     const invar_ledger_timing timing = {"rollout", 1, 2};
-    const invar_ledger_part part = {0, "format", 0.5};
-    const invar_ledger_work work = {1, "node1", "rollout", "samples", 1, 2, 3, 4};
+    const invar_ledger_reward_part part = {0, "format", 0.5};
+    const invar_ledger_rank_time work = {1, "node1", "rollout", "samples", 1, 2, 3, 4};
     const invar_ledger_event event = {-1, "info", "note", "all is well", "{\"a\":1}"};
     const invar_ledger_step made = {.step = step,
                                     .weights = step,
@@ -132,7 +132,7 @@ static inline invar_status scenario_evaluate(invar_ledger *ledger, int64_t step)
 {
     const invar_ledger_metric result = {"reward", (double)step / 8};
 
-    return invar_ledger_evaluate(ledger, "gsm8k", &result, 1);
+    return invar_ledger_add_evaluation(ledger, "gsm8k", &result, 1);
 }
 
 /* After these steps there is an evaluation. */
@@ -143,7 +143,7 @@ static inline bool scenario_evaluates(int64_t step)
 
 static inline invar_status scenario_resume(invar_ledger *ledger, int64_t after)
 {
-    const invar_ledger_circumstances bare = {.bare = true};
+    const invar_ledger_provenance bare = {.bare = true};
     invar_digest chain = scenario_chain(after);
 
     return invar_ledger_resume(ledger, NULL, after, &chain, &bare);
@@ -215,7 +215,7 @@ static inline invar_status scenario_do(scenario *s, scenario_call call)
     case CALL_BEGIN: INVAR_TRY(scenario_begin(s->ledger)); break;
     case CALL_DEFINE: return scenario_define(s->ledger);
     case CALL_APPEND: return scenario_append_next(s);
-    case CALL_NOTE: return invar_ledger_note(s->ledger, &event);
+    case CALL_NOTE: return invar_ledger_log_event(s->ledger, &event);
     case CALL_EVALUATE: return scenario_evaluate(s->ledger, s->steps - 1);
     case CALL_INTENT: return scenario_checkpoint(s, false);
     case CALL_COMPLETE: return scenario_checkpoint(s, true);
@@ -278,7 +278,7 @@ typedef struct scenario_result {
 /* Opens what is there; it is clean, complete up to the last step, and says so. */
 static inline scenario_result scenario_check_whole(const scenario *s)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger_summary summary;
     scenario_result out;
     invar_ledger *ledger;
@@ -292,7 +292,7 @@ static inline scenario_result scenario_check_whole(const scenario *s)
     assert_int_equal(summary.last_step, SCENARIO_STEPS - 1);
     assert_true(summary.finished);
     assert_memory_equal(&summary.chain, &expected, sizeof expected);
-    assert_ok(invar_ledger_content(&out.content, ledger, summary.run));
+    assert_ok(invar_ledger_content_hash(&out.content, ledger, summary.run));
     out.entries = summary.entries;
     invar_ledger_close(ledger);
     return out;
@@ -301,7 +301,7 @@ static inline scenario_result scenario_check_whole(const scenario *s)
 /* Every acknowledged step is there with the chain that was acknowledged. */
 static inline void scenario_check_kept(const scenario *s, invar_ledger *ledger, bool *run_out)
 {
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger_summary summary;
     invar_digest chain, expected;
 

@@ -175,7 +175,7 @@ static void fuzz_files(const uint8_t *data, size_t size)
 
     cut(&first, &all, 0);
     bytes = (size_t)(first.end - first.at);
-    status = invar_recipe_parse_whole(whole, "fuzz", first.at, bytes, open_piece, &all);
+    status = invar_recipe_parse_with_includes(whole, "fuzz", first.at, bytes, open_piece, &all);
     read = status == INVAR_OK;
     if (!read)
         check_failure(status);

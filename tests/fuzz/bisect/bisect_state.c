@@ -31,48 +31,48 @@ static void check_list(const char *const *a, const char *const *b)
 }
 
 /* The case again, in a state of its own, with the trials taken over. */
-static void write_again(const invar_state *state)
+static void write_again(const invar_bisect_state *state)
 {
-    invar_bisect_case what = *invar_state_case(state);
+    invar_bisect_case what = *invar_bisect_state_case(state);
     const invar_bisect_case *back;
     char folder[FUZZ_PATH_SIZE];
-    invar_state *again;
+    invar_bisect_state *again;
     invar_status status;
     size_t before, after;
 
-    what.recipe_text = invar_state_recipe(state);
+    what.recipe_text = invar_bisect_state_recipe(state);
     fuzz_path(folder, "again");
-    INVAR_CHECK(invar_folder_remove(folder) == INVAR_OK);
-    status = invar_state_open(&again, folder, &what);
+    INVAR_CHECK(invar_held_folder_remove(folder) == INVAR_OK);
+    status = invar_bisect_state_open(&again, folder, &what);
     INVAR_CHECK(status == INVAR_OK);
-    INVAR_CHECK(invar_state_import(again, state) == INVAR_OK);
-    back = invar_state_case(again);
+    INVAR_CHECK(invar_bisect_state_import(again, state) == INVAR_OK);
+    back = invar_bisect_state_case(again);
     INVAR_CHECK(strcmp(back->repo, what.repo) == 0 && strcmp(back->good, what.good) == 0);
     INVAR_CHECK(back->first_parent == what.first_parent);
     INVAR_CHECK(memcmp(&back->question.until, &what.question.until, sizeof(int64_t)) == 0);
     check_list(back->paths, what.paths);
     check_list(back->skip, what.skip);
     check_list(back->flags, what.flags);
-    invar_state_trials(&before, state);
-    invar_state_trials(&after, again);
+    invar_bisect_state_trials(&before, state);
+    invar_bisect_state_trials(&after, again);
     INVAR_CHECK(after <= before); // one of two with the same commit and attempt
-    invar_state_close(again);
+    invar_bisect_state_close(again);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char path[FUZZ_PATH_SIZE];
-    invar_state *state;
+    invar_bisect_state *state;
     invar_status status;
 
     fuzz_path(path, "state");
     fuzz_write(path, data, size);
-    status = invar_state_read(&state, path);
+    status = invar_bisect_state_read(&state, path);
     if (status != INVAR_OK) {
         fuzz_check_failure(status);
         return 0;
     }
     write_again(state);
-    invar_state_close(state);
+    invar_bisect_state_close(state);
     return 0;
 }

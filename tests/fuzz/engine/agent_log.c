@@ -21,7 +21,7 @@ enum { VOCABULARY = 14, CONTEXT = 16, CALLS = 12, BRANCHES = 8 };
 
 static const invar_agent_limits limits = {
     .vocab = VOCABULARY, .context = CONTEXT, .calls = CALLS, .branches = BRANCHES};
-static const invar_agent_rollout rollout = {.number = 3};
+static const invar_session_journal_id rollout = {.number = 3};
 static const char head[] =
     "{\"invar_sessions\":1,\"rollout\":3,\"run\":\"00000000000000000000000000000000\","
     "\"weights\":\"00000000000000000000000000000000\"}\n";
@@ -79,7 +79,7 @@ static void check_session(const invar_agent_session *s)
 
 static void read_file(const uint8_t *data, size_t size)
 {
-    invar_agent_logged logged = {0};
+    invar_journal_contents logged = {0};
     invar_status status;
     char *text;
 
@@ -87,14 +87,14 @@ static void read_file(const uint8_t *data, size_t size)
     memcpy(text, head, sizeof head - 1);
     if (size)
         memcpy(text + sizeof head - 1, data, size);
-    status =
-        invar_agent_logged_read(&logged, text, sizeof head - 1 + size, &rollout, &limits, "fuzz");
+    status = invar_journal_contents_read(&logged, text, sizeof head - 1 + size, &rollout, &limits,
+                                         "fuzz");
     INVAR_CHECK(status == INVAR_OK || status == INVAR_E_CORRUPT);
     if (status != INVAR_OK)
         fuzz_check_failure(status);
     for (int64_t i = 0; status == INVAR_OK && i < logged.count; i++)
         check_session(&logged.items[i].is);
-    invar_agent_logged_release(&logged);
+    invar_journal_contents_release(&logged);
     invar_free(text);
 }
 

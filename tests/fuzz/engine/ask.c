@@ -20,25 +20,26 @@ static void check_refusal(invar_status status)
         INVAR_CHECK((unsigned char)*message >= 0x20 && *message != 0x7F);
 }
 
-static void check_sampling(const invar_sampling *p)
+static void check_sampling(const invar_sampling_params *p)
 {
-    INVAR_CHECK(p->temperature == 0.0f || p->temperature >= (float)INVAR_ASK_LEAST_TEMPERATURE);
+    INVAR_CHECK(p->temperature == 0.0f ||
+                p->temperature >= (float)INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE);
     INVAR_CHECK(p->temperature <= 100.0f);
     INVAR_CHECK(p->top_p > 0.0f && p->top_p <= 1.0f && p->min_p >= 0.0f && p->min_p <= 1.0f);
     INVAR_CHECK(p->top_k >= 0 && p->max_response >= -1 && p->min_response >= 0);
-    INVAR_CHECK(p->n_stop >= 1 && p->n_stop <= 1 + INVAR_ASK_MOST_STOPS);
-    INVAR_CHECK(p->n_stop_ids >= 2 && p->n_stop_ids <= 2 + INVAR_ASK_MOST_STOPS);
+    INVAR_CHECK(p->n_stop >= 1 && p->n_stop <= 1 + INVAR_COMPLETION_REQUEST_MAX_STOPS);
+    INVAR_CHECK(p->n_stop_ids >= 2 && p->n_stop_ids <= 2 + INVAR_COMPLETION_REQUEST_MAX_STOPS);
     for (int64_t i = 0; i < p->n_stop; i++)
         INVAR_CHECK(p->stop[i][0]);
     for (int64_t i = 0; i < p->n_stop_ids; i++)
         INVAR_CHECK(p->stop_ids[i] >= 0);
 }
 
-static void check_prompts(const invar_ask *ask)
+static void check_prompts(const invar_completion_request *ask)
 {
-    INVAR_CHECK(ask->n >= 1 && ask->n_prompts * ask->n <= INVAR_ASK_MOST_CHOICES);
+    INVAR_CHECK(ask->n >= 1 && ask->n_prompts * ask->n <= INVAR_COMPLETION_REQUEST_MAX_CHOICES);
     for (int64_t i = 0; i < ask->n_prompts; i++) {
-        const invar_ask_prompt *p = &ask->prompts[i];
+        const invar_completion_prompt *p = &ask->prompts[i];
         INVAR_CHECK(!p->text == !!p->ids);
         for (int64_t n = 0; n < p->n_ids; n++)
             INVAR_CHECK(p->ids[n] >= 0);
@@ -46,7 +47,7 @@ static void check_prompts(const invar_ask *ask)
 }
 
 /* As a chat template reads them. */
-static void check_messages(const invar_ask *ask)
+static void check_messages(const invar_completion_request *ask)
 {
     const json_t *message;
     size_t i;
@@ -60,18 +61,18 @@ static void check_messages(const invar_ask *ask)
     }
 }
 
-static void fuzz(invar_ask_kind kind, const char *data, size_t size)
+static void fuzz(invar_completion_kind kind, const char *data, size_t size)
 {
     static const int32_t ids[] = {2, 0};
     static const char *const stops[] = {"end"};
-    const invar_sampling sampling = {.temperature = 1.0f,
-                                     .top_p = 1.0f,
-                                     .stop_ids = ids,
-                                     .n_stop_ids = 2,
-                                     .stop = stops,
-                                     .n_stop = 1};
-    invar_ask ask;
-    invar_status status = invar_ask_read(&ask, kind, data, size, &sampling, NULL);
+    const invar_sampling_params sampling = {.temperature = 1.0f,
+                                            .top_p = 1.0f,
+                                            .stop_ids = ids,
+                                            .n_stop_ids = 2,
+                                            .stop = stops,
+                                            .n_stop = 1};
+    invar_completion_request ask;
+    invar_status status = invar_completion_request_read(&ask, kind, data, size, &sampling, NULL);
 
     if (status != INVAR_OK) {
         check_refusal(status);
@@ -79,15 +80,15 @@ static void fuzz(invar_ask_kind kind, const char *data, size_t size)
         check_sampling(&ask.sampling);
         check_prompts(&ask);
         INVAR_CHECK(!ask.usage || ask.stream);
-        if (kind == INVAR_ASK_CHAT)
+        if (kind == INVAR_COMPLETION_REQUEST_CHAT)
             check_messages(&ask);
     }
-    invar_ask_release(&ask);
+    invar_completion_request_release(&ask);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    fuzz(INVAR_ASK_TEXT, (const char *)data, size);
-    fuzz(INVAR_ASK_CHAT, (const char *)data, size);
+    fuzz(INVAR_COMPLETION_REQUEST_TEXT, (const char *)data, size);
+    fuzz(INVAR_COMPLETION_REQUEST_CHAT, (const char *)data, size);
     return 0;
 }

@@ -67,7 +67,7 @@ static void fuzz_hashes(const char *text, size_t size)
 
 static void remove_save(void)
 {
-    INVAR_CHECK(invar_folder_remove(save) == INVAR_OK);
+    INVAR_CHECK(invar_held_folder_remove(save) == INVAR_OK);
 }
 
 /* Files that many states of the corpus want. */

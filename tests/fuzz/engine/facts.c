@@ -34,14 +34,14 @@ static void expect(const char **at, const char *end, const char *word)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *at = (const char *)data, *end = at + size;
-    invar_facts facts;
-    invar_status status = invar_facts_parse(&facts, at, size);
+    invar_user_facts facts;
+    invar_status status = invar_user_facts_parse(&facts, at, size);
 
     if (status != INVAR_OK) {
         check_refusal(status);
         return 0;
     }
-    INVAR_CHECK(facts.count <= INVAR_FACTS_MAX);
+    INVAR_CHECK(facts.count <= INVAR_USER_FACTS_MAX);
     for (size_t i = 0; i < facts.count; i++) {
         if (i > 0)
             expect(&at, end, "\n");
@@ -52,6 +52,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         expect(&at, end, facts.items[i].value);
     }
     INVAR_CHECK(at == end || (at + 1 == end && *at == '\n'));
-    invar_facts_release(&facts);
+    invar_user_facts_release(&facts);
     return 0;
 }

@@ -38,9 +38,10 @@ enum { MOST_GROUPS = 40 }; /* with surplus more than rollouts have */
 static invar_model_spec spec = {.vocab = VOCABULARY, .max_positions = CONTEXT};
 
 /* What the run knows: made once, with the data of its task. */
-static invar_flight_wants wants_of(int64_t route_size, bool surplus, bool led, bool recorded)
+static invar_inflight_expectation wants_of(int64_t route_size, bool surplus, bool led,
+                                           bool recorded)
 {
-    static invar_flight_wants wants;
+    static invar_inflight_expectation wants;
     invar_dataset_options options = dataset_options("task:max", "label");
     invar_tokenizer *tokenizer;
     invar_dataset *data;
@@ -48,20 +49,21 @@ static invar_flight_wants wants_of(int64_t route_size, bool surplus, bool led, b
     if (!wants.data) {
         options.task_size = 5;
         options.seed = 42;
-        INVAR_CHECK(invar_tokenizer_alphabet(&tokenizer, invar_task_alphabet("max")) == INVAR_OK);
+        INVAR_CHECK(invar_tokenizer_alphabet(&tokenizer, invar_builtin_task_alphabet("max")) ==
+                    INVAR_OK);
         INVAR_CHECK(invar_dataset_open(&data, &options, tokenizer) == INVAR_OK);
-        wants = (invar_flight_wants){.where = "fuzz",
-                                     .data = data,
-                                     .spec = &spec,
-                                     .sampling = {.max_response = RESPONSE},
-                                     .first = FIRST,
-                                     .weights = FIRST,
-                                     .samples = MOST_GROUPS * EACH,
-                                     .groups = MOST_GROUPS,
-                                     .round = PROMPTS,
-                                     .per_prompt = EACH,
-                                     .lag = LAG,
-                                     .delay = DELAY};
+        wants = (invar_inflight_expectation){.where = "fuzz",
+                                             .data = data,
+                                             .spec = &spec,
+                                             .sampling = {.max_response = RESPONSE},
+                                             .first = FIRST,
+                                             .weights = FIRST,
+                                             .samples = MOST_GROUPS * EACH,
+                                             .groups = MOST_GROUPS,
+                                             .round = PROMPTS,
+                                             .per_prompt = EACH,
+                                             .lag = LAG,
+                                             .delay = DELAY};
         invar_tokenizer_hash(&wants.tokenizer, tokenizer);
         invar_tokenizer_free(tokenizer);
     }
@@ -72,7 +74,7 @@ static invar_flight_wants wants_of(int64_t route_size, bool surplus, bool led, b
     return wants;
 }
 
-static void check_sample(const invar_rl_sample *s, const invar_flight_wants *wants)
+static void check_sample(const invar_rl_sample *s, const invar_inflight_expectation *wants)
 {
     bool bare = s->n_tokens == s->prompt_tokens;
 
@@ -89,8 +91,8 @@ static void check_sample(const invar_rl_sample *s, const invar_flight_wants *wan
         INVAR_CHECK(s->tokens[i] >= 0 && s->tokens[i] < VOCABULARY);
 }
 
-static void format(char **text, size_t *bytes, const invar_flight *flight,
-                   const invar_flight_wants *wants)
+static void format(char **text, size_t *bytes, const invar_inflight *flight,
+                   const invar_inflight_expectation *wants)
 {
     invar_rollout_header header = {.rollout = FIRST,
                                    .weights = FIRST,
@@ -98,16 +100,16 @@ static void format(char **text, size_t *bytes, const invar_flight *flight,
                                    .n_samples_per_prompt = EACH,
                                    .sampling = wants->sampling};
 
-    INVAR_CHECK(invar_flight_format(text, bytes, flight, &header) == INVAR_OK);
+    INVAR_CHECK(invar_inflight_format(text, bytes, flight, &header) == INVAR_OK);
 }
 
-static void check_flight(const invar_flight *flight, const invar_flight_wants *wants)
+static void check_flight(const invar_inflight *flight, const invar_inflight_expectation *wants)
 {
-    invar_flight again = {.count = 0};
+    invar_inflight again = {.count = 0};
     char *first, *second;
     size_t first_bytes, second_bytes;
 
-    INVAR_CHECK(flight->count >= 0 && flight->count <= INVAR_LAG_MOST);
+    INVAR_CHECK(flight->count >= 0 && flight->count <= INVAR_LAG_MAX);
     INVAR_CHECK(flight->first == FIRST || wants->recorded);
     if (wants->recorded)
         INVAR_CHECK(flight->first >= FIRST - DELAY && flight->first + flight->count == FIRST + LAG);
@@ -126,10 +128,10 @@ static void check_flight(const invar_flight *flight, const invar_flight_wants *w
             check_sample(&flight->begun[r].items[i], wants);
     }
     format(&first, &first_bytes, flight, wants);
-    INVAR_CHECK(invar_flight_parse(&again, first, first_bytes, wants) == INVAR_OK);
+    INVAR_CHECK(invar_inflight_parse(&again, first, first_bytes, wants) == INVAR_OK);
     format(&second, &second_bytes, &again, wants);
     INVAR_CHECK(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
-    invar_flight_release(&again);
+    invar_inflight_release(&again);
     invar_free(first);
     invar_free(second);
 }
@@ -141,10 +143,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     for (int kind = 0; kind < 10; kind++) {
         const bool recorded = kind >= 8;
-        const invar_flight_wants wants = recorded ? wants_of(2 * (kind & 1), false, false, true)
-                                                  : wants_of(kind & 2, kind & 1, kind & 4, false);
-        invar_flight flight = {.count = 0};
-        invar_status status = invar_flight_parse(&flight, text, bytes, &wants);
+        const invar_inflight_expectation wants =
+            recorded ? wants_of(2 * (kind & 1), false, false, true)
+                     : wants_of(kind & 2, kind & 1, kind & 4, false);
+        invar_inflight flight = {.count = 0};
+        invar_status status = invar_inflight_parse(&flight, text, bytes, &wants);
 
         if (status == INVAR_OK) {
             check_flight(&flight, &wants);
@@ -153,11 +156,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         status == INVAR_E_UNSUPPORTED);
             INVAR_CHECK(strncmp(invar_error_last()->message, "fuzz", 4) == 0);
             fuzz_check_failure(status);
-            for (int64_t r = 0; r <= INVAR_LAG_MOST; r++)
+            for (int64_t r = 0; r <= INVAR_LAG_MAX; r++)
                 INVAR_CHECK(flight.count == 0 && flight.begun[r].count == 0);
             INVAR_CHECK(flight.surplus.count == 0);
         }
-        invar_flight_release(&flight);
+        invar_inflight_release(&flight);
     }
     invar_free(text);
     return 0;

@@ -55,13 +55,13 @@ static void write_pack(const char *path, const char *data, size_t size)
 static void check_pack(const invar_pack *pack, const char *folder)
 {
     size_t count, length = strlen(folder);
-    const invar_key *paths = invar_recorded_paths(&count);
+    const invar_key *paths = invar_recorded_keys_paths(&count);
 
     INVAR_CHECK(pack->step >= 0 && strlen(pack->uuid) == 32);
     INVAR_CHECK(strspn(pack->uuid, "0123456789abcdefABCDEF") == 32);
     INVAR_CHECK(strncmp(pack->ledger, folder, length) == 0);
     for (size_t i = 0; i < count; i++) {
-        const char *value = invar_recorded_get(&pack->keys, paths[i]);
+        const char *value = invar_recorded_keys_get(&pack->keys, paths[i]);
         if (value[0] && strncmp(value, "task:", 5) != 0)
             INVAR_CHECK(strncmp(value, folder, length) == 0 && !strstr(value, ".."));
     }
@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_path(path, "pack");
     fuzz_path(folder, "unpacked");
     write_pack(path, (const char *)data, size);
-    INVAR_CHECK(invar_folder_make(folder) == INVAR_OK);
+    INVAR_CHECK(invar_held_folder_make(folder) == INVAR_OK);
     status = invar_pack_read(&pack, path, folder);
     if (status == INVAR_OK) {
         check_pack(&pack, folder);
@@ -85,6 +85,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         INVAR_CHECK(status == INVAR_E_CORRUPT || status == INVAR_E_UNSUPPORTED);
         fuzz_check_failure(status);
     }
-    INVAR_CHECK(invar_folder_remove(folder) == INVAR_OK);
+    INVAR_CHECK(invar_held_folder_remove(folder) == INVAR_OK);
     return 0;
 }

@@ -148,7 +148,7 @@ static void fuzz_greeting(const char *data, size_t size)
 }
 
 /* What follows a turn is an end or an insertion, never both, and has what it says. */
-static void check_next(const invar_turn_next *next)
+static void check_next(const invar_turn_action *next)
 {
     INVAR_CHECK(!next->end || (!next->text && !next->tokens && next->max_tokens == 0));
     INVAR_CHECK(next->end || (!next->text != !next->tokens && !next->rewarded));
@@ -164,7 +164,7 @@ static void check_next(const invar_turn_next *next)
 
 static void fuzz_turns(bool live, const char *data, size_t size)
 {
-    invar_turn_next next[COUNT] = {{.end = false}};
+    invar_turn_action next[COUNT] = {{.end = false}};
     const invar_plugin_call call = {.plugin = "judge",
                                     .kind = INVAR_PLUGIN_KIND_GENERATE,
                                     .id = 7,
@@ -177,7 +177,7 @@ static void fuzz_turns(bool live, const char *data, size_t size)
     for (int i = 0; i < COUNT; i++) {
         if (status == INVAR_OK)
             check_next(&next[i]);
-        invar_turn_next_release(&next[i]);
+        invar_turn_action_release(&next[i]);
     }
 }
 

@@ -52,13 +52,13 @@ static void judge(const invar_rl_sample *sample)
 /* What stands in the box, given as the label, is right: unless it is empty or no answer at all. */
 static void judge_itself(const invar_rl_sample *sample)
 {
-    invar_piece response = {sample->response, sample->response_bytes}, box;
+    invar_str_view response = {sample->response, sample->response_bytes}, box;
     invar_rl_sample other = *sample;
     double value;
     char *label;
 
-    if (!invar_piece_boxed(&box, response) || box.length == 0 || box.length > 1000 ||
-        memchr(box.text, '\0', box.length) || invar_piece_find(box, 0, "\\boxed") < box.length)
+    if (!invar_str_view_boxed(&box, response) || box.length == 0 || box.length > 1000 ||
+        memchr(box.text, '\0', box.length) || invar_str_view_find(box, 0, "\\boxed") < box.length)
         return;
     label = copy((const uint8_t *)box.text, box.length);
     other.label = label;

@@ -27,7 +27,7 @@ static void check_refusal(invar_status status)
         INVAR_CHECK((unsigned char)*message >= 0x20 && *message != 0x7F);
 }
 
-static void check_samples(const invar_rollout_data *data)
+static void check_samples(const invar_rollout_file *data)
 {
     for (int64_t i = 0; i < data->samples.count; i++) {
         const invar_rl_sample *s = &data->samples.items[i];
@@ -38,11 +38,11 @@ static void check_samples(const invar_rollout_data *data)
 }
 
 /* The canonical bytes of what was read, and of what is read from those, are the same. */
-static void check_round_trip(const invar_rollout_data *data)
+static void check_round_trip(const invar_rollout_file *data)
 {
     char path[64], *first, *second;
     size_t first_bytes, second_bytes;
-    invar_rollout_data again;
+    invar_rollout_file again;
 
     snprintf(path, sizeof path, "fuzz-rollout-%d", (int)getpid());
     INVAR_CHECK(invar_rollout_file_write(path, &data->header, data->samples.items,
@@ -54,22 +54,22 @@ static void check_round_trip(const invar_rollout_data *data)
     INVAR_CHECK(invar_file_read(&second, &second_bytes, path, 1 << 24) == INVAR_OK);
     INVAR_CHECK(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
     unlink(path);
-    invar_rollout_data_release(&again);
+    invar_rollout_file_release(&again);
     invar_free(first);
     invar_free(second);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    invar_rollout_data read;
+    invar_rollout_file read;
     size_t bytes;
     char *text = rollout_text(&bytes, data, size);
-    invar_status status = invar_rollout_data_parse(&read, "fuzz", text, bytes);
+    invar_status status = invar_rollout_file_parse(&read, "fuzz", text, bytes);
 
     if (status == INVAR_OK) {
         check_samples(&read);
         check_round_trip(&read);
-        invar_rollout_data_release(&read);
+        invar_rollout_file_release(&read);
     } else {
         check_refusal(status);
     }

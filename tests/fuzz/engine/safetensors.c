@@ -58,7 +58,7 @@ static void write_again(const invar_safetensors *file)
 
         INVAR_CHECK(data);
         INVAR_CHECK(invar_safetensors_read(data, file, &list[i], 0, list[i].elements) == INVAR_OK);
-        INVAR_CHECK(invar_safetensors_put(writer, data, list[i].elements) == INVAR_OK);
+        INVAR_CHECK(invar_safetensors_write(writer, data, list[i].elements) == INVAR_OK);
         free(data);
     }
     if (status == INVAR_OK) {

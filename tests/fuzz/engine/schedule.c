@@ -15,9 +15,9 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
 
-static const char head[] = "{\"invar_schedule\":1,\"run\":\"00000000000000000000000000000000\"}\n";
+static const char head[] = "{\"invar_scheduler\":1,\"run\":\"00000000000000000000000000000000\"}\n";
 
-static void check_tick(const invar_tick *tick, bool first, bool last)
+static void check_tick(const invar_schedule_tick *tick, bool first, bool last)
 {
     INVAR_CHECK((tick->batched || first) && (tick->drawn || last));
     for (int64_t i = 0; i < tick->n_groups; i++)
@@ -28,24 +28,24 @@ static void check_tick(const invar_tick *tick, bool first, bool last)
     }
 }
 
-static void write_all(invar_json_text *out, const invar_ticks *ticks)
+static void write_all(invar_json_text *out, const invar_schedule_log *ticks)
 {
     for (int64_t i = 0; i < ticks->count; i++) {
-        const invar_tick *tick = invar_ticks_find(ticks, ticks->first + i);
+        const invar_schedule_tick *tick = invar_schedule_log_find(ticks, ticks->first + i);
 
         check_tick(tick, i == 0, i + 1 == ticks->count);
         if (tick->batched)
-            invar_ticks_write_batch(out, ticks->first + i, tick);
+            invar_schedule_log_write_batch(out, ticks->first + i, tick);
         if (tick->drawn)
-            invar_ticks_write_drawn(out, ticks->first + i, tick);
+            invar_schedule_log_write_drawn(out, ticks->first + i, tick);
     }
     INVAR_CHECK(out->status == INVAR_OK);
 }
 
-static void check(const invar_ticks *ticks, invar_status status)
+static void check(const invar_schedule_log *ticks, invar_status status)
 {
     invar_json_text first = {0}, second = {0};
-    invar_ticks again = {0};
+    invar_schedule_log again = {0};
 
     INVAR_CHECK(status == INVAR_OK || status == INVAR_E_CORRUPT);
     if (status != INVAR_OK) {
@@ -53,30 +53,31 @@ static void check(const invar_ticks *ticks, invar_status status)
         return;
     }
     write_all(&first, ticks);
-    INVAR_CHECK(invar_ticks_read(&again, first.bytes ? first.data : "", first.bytes, "fuzz") ==
-                INVAR_OK);
+    INVAR_CHECK(invar_schedule_log_read(&again, first.bytes ? first.data : "", first.bytes,
+                                        "fuzz") == INVAR_OK);
     write_all(&second, &again);
     INVAR_CHECK(first.bytes == second.bytes &&
                 (first.bytes == 0 || memcmp(first.data, second.data, first.bytes) == 0));
-    INVAR_CHECK(ticks->count == 0 || invar_ticks_end(ticks) == invar_ticks_end(&again));
-    invar_ticks_release(&again);
+    INVAR_CHECK(ticks->count == 0 ||
+                invar_schedule_log_end(ticks) == invar_schedule_log_end(&again));
+    invar_schedule_log_release(&again);
     invar_json_text_release(&first);
     invar_json_text_release(&second);
 }
 
 static void read_file(const char *text, size_t bytes)
 {
-    invar_ticks ticks = {0};
-    invar_ticks_head found;
-    invar_status status = invar_ticks_read_file(&ticks, &found, text, bytes, "fuzz");
+    invar_schedule_log ticks = {0};
+    invar_schedule_log_head found;
+    invar_status status = invar_schedule_log_read_file(&ticks, &found, text, bytes, "fuzz");
 
     check(&ticks, status);
-    invar_ticks_release(&ticks);
+    invar_schedule_log_release(&ticks);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    invar_ticks ticks = {0};
+    invar_schedule_log ticks = {0};
     char *text;
 
     INVAR_CHECK(invar_alloc((void **)&text, sizeof head + size, 1, "fuzz") == INVAR_OK);
@@ -85,8 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(text + sizeof head - 1, data, size);
     read_file(text, sizeof head - 1 + size);
     read_file(text + sizeof head - 1, size);
-    check(&ticks, invar_ticks_read(&ticks, text + sizeof head - 1, size, "fuzz"));
-    invar_ticks_release(&ticks);
+    check(&ticks, invar_schedule_log_read(&ticks, text + sizeof head - 1, size, "fuzz"));
+    invar_schedule_log_release(&ticks);
     invar_free(text);
     return 0;
 }

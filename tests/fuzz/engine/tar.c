@@ -78,14 +78,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_path(path, "archive");
     fuzz_path(folder, "unpacked");
     fuzz_write(path, copy, size);
-    INVAR_CHECK(invar_folder_make(folder) == INVAR_OK);
+    INVAR_CHECK(invar_held_folder_make(folder) == INVAR_OK);
     status = invar_tar_unpack(&list, path, folder);
     if (status == INVAR_OK)
         write_again(&list, folder, copy, size);
     else
         fuzz_check_failure(status);
     invar_tar_list_release(&list);
-    INVAR_CHECK(invar_folder_remove(folder) == INVAR_OK);
+    INVAR_CHECK(invar_held_folder_remove(folder) == INVAR_OK);
     free(copy);
     return 0;
 }

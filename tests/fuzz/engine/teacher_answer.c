@@ -33,12 +33,12 @@ static void check_line(const char *line)
 static void fuzz(double temperature, const char *earlier, const char *data, size_t size)
 {
     static const int32_t tokens[COUNT] = {0, 1, 2, 3};
-    const invar_teacher_words words = {text_of, NULL, COUNT};
-    const invar_teacher_question q = {tokens, COUNT, FIRST, 3};
-    const invar_teacher_expected e = {"opd-teacher-url", temperature, &words, earlier};
-    char print[INVAR_TEACHER_PRINT_SIZE];
+    const invar_token_text_fn words = {text_of, NULL, COUNT};
+    const invar_logprob_request q = {tokens, COUNT, FIRST, 3};
+    const invar_logprob_expectation e = {"opd-teacher-url", temperature, &words, earlier};
+    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
     float logp[COUNT - FIRST];
-    invar_status status = invar_teacher_read(logp, print, &e, &q, data, size);
+    invar_status status = invar_remote_teacher_read(logp, print, &e, &q, data, size);
 
     if (status != INVAR_OK) {
         INVAR_CHECK(status == INVAR_E_CORRUPT || (status == INVAR_E_STATE && earlier));

@@ -14,7 +14,7 @@
 
 static void check_points(const invar_golden_points *points, const uint8_t *data, size_t size)
 {
-    invar_golden_place place;
+    invar_golden_divergence place;
     char *text;
     size_t bytes;
 

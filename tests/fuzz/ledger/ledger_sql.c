@@ -84,12 +84,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = '\0';
     start = now_ms();
-    status = invar_ledger_select(ledger, &(invar_ledger_request){.sql = text,
-                                                                 .arguments = arguments,
-                                                                 .n_arguments = 2,
-                                                                 .limit_ms = LIMIT_MS,
-                                                                 .row = take_row,
-                                                                 .payload = &row});
+    status = invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = text,
+                                                                        .arguments = arguments,
+                                                                        .n_arguments = 2,
+                                                                        .limit_ms = LIMIT_MS,
+                                                                        .row = take_row,
+                                                                        .payload = &row});
     INVAR_CHECK(now_ms() - start < LIMIT_MS + GRACE_MS);
     if (status != INVAR_OK)
         fuzz_check_failure(status);

@@ -53,12 +53,13 @@ static void ask(invar_ledger *ledger, int index)
     for (int i = 0; i < query.n_params; i++)
         arguments[i] = (invar_ledger_argument){query.params[i].name,
                                                {.type = INVAR_LEDGER_TYPE_INT, .integer = 1}};
-    check(invar_ledger_select(ledger, &(invar_ledger_request){.sql = query.sql,
-                                                              .arguments = arguments,
-                                                              .n_arguments = (size_t)query.n_params,
-                                                              .limit_ms = QUERY_MS,
-                                                              .row = take_row,
-                                                              .payload = &bytes}));
+    check(invar_ledger_select(ledger,
+                              &(invar_ledger_select_request){.sql = query.sql,
+                                                             .arguments = arguments,
+                                                             .n_arguments = (size_t)query.n_params,
+                                                             .limit_ms = QUERY_MS,
+                                                             .row = take_row,
+                                                             .payload = &bytes}));
 }
 
 static void compare(FILE *sink, invar_ledger *a, invar_ledger *b)
@@ -79,7 +80,7 @@ bool fuzz_use(invar_ledger *ledger, invar_ledger *other, int query)
 {
     const invar_report_run both[] = {{ledger, 1, NULL}, {other, 1, NULL}};
     char line[INVAR_LEDGER_SEAL_SIZE];
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_status status;
     int64_t runs = 0;
     FILE *sink = fopen("/dev/null", "w");

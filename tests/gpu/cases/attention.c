@@ -140,14 +140,14 @@ static maker begin(invar_case *c, uint64_t seed)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static invar_segments segments_of(maker *m, const int64_t *counts)
+static invar_row_offsets segments_of(maker *m, const int64_t *counts)
 {
     int64_t *start = invar_case_take(m->c, (size_t)(m->samples + 1) * sizeof *start);
 
     start[0] = 0;
     for (int64_t i = 0; i < m->samples; i++)
         start[i + 1] = start[i] + counts[i];
-    return (invar_segments){start, m->samples};
+    return (invar_row_offsets){start, m->samples};
 }
 
 static const int64_t *lengths_of(maker *m)
@@ -183,7 +183,7 @@ static invar_tensor values(maker *m, int64_t rows)
         int64_t row = invar_roll(&m->dice, rows);
         int64_t col = invar_roll(&m->dice, m->f.kv_heads * m->f.dim);
         int64_t which = invar_roll(&m->dice, sizeof odd / sizeof odd[0]);
-        invar_row_store(&v, row, col, 1, &odd[which]);
+        invar_tensor_row_store(&v, row, col, 1, &odd[which]);
     }
     return v;
 }

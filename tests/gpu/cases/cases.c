@@ -100,7 +100,7 @@ invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, in
         for (int64_t j = 0; j < cols; j++) {
             float value = next_normal(dice, scale);
             // a vector counts as one row
-            invar_row_store(&t, vector ? 0 : i, vector ? i : j, 1, &value);
+            invar_tensor_row_store(&t, vector ? 0 : i, vector ? i : j, 1, &value);
         }
     return t;
 }
@@ -117,22 +117,22 @@ invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, inv
     return t;
 }
 
-invar_tensor invar_case_quantised(invar_case *c, invar_tensor view, invar_dice *dice, float scale)
+invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_dice *dice, float scale)
 {
     invar_device cpu = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE};
-    invar_case plain = {.op = INVAR_OP_QUANTISE};
+    invar_case plain = {.op = INVAR_OP_QUANTIZE};
     invar_tensor q = invar_case_tensor(c, view, 0);
 
-    plain.args.quantise.q = q;
-    plain.args.quantise.x = invar_case_normal(
+    plain.args.quantize.q = q;
+    plain.args.quantize.x = invar_case_normal(
         &plain, invar_tensor_2d(NULL, INVAR_DTYPE_F32, q.shape[0], q.shape[1]), 0, dice, scale);
     must(invar_case_run(&cpu, &plain));
     invar_case_free(&plain);
     return q;
 }
 
-invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
-                                   invar_dice *dice)
+invar_row_offsets invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
+                                      invar_dice *dice)
 {
     int64_t *start = invar_case_take(c, (size_t)(count + 1) * sizeof *start);
     int64_t least = empty ? 0 : 1, spare = rows - least * count;
@@ -144,7 +144,7 @@ invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, b
         start[i + 1] = start[i] + least + more;
         spare -= more;
     }
-    return (invar_segments){start, count};
+    return (invar_row_offsets){start, count};
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -293,8 +293,8 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_LINEAR_DX, "linear.dx.short", INVAR_CASE_SHORT},
         {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.short", INVAR_CASE_SHORT},
         {INVAR_OP_MOE_LINEAR_DX, "moe.linear.dx.short", INVAR_CASE_SHORT},
-        {INVAR_OP_QUANTISE, "quantise.short", INVAR_CASE_SHORT},
-        {INVAR_OP_DEQUANTISE, "dequantise.short", INVAR_CASE_SHORT},
+        {INVAR_OP_QUANTIZE, "quantise.short", INVAR_CASE_SHORT},
+        {INVAR_OP_DEQUANTIZE, "dequantise.short", INVAR_CASE_SHORT},
         {INVAR_OP_SWIGLU_FWD, "swiglu.fwd.short", INVAR_CASE_SHORT},
         {INVAR_OP_SWIGLU_BWD, "swiglu.bwd.short", INVAR_CASE_SHORT},
         {INVAR_OP_HASH_TREE, "hash.tree.short", INVAR_CASE_SHORT},
@@ -320,7 +320,7 @@ invar_status invar_case_lines(int count, const char *only,
                                     : more[n - INVAR_OP_COUNT];
         if (only && strcmp(only, l.name) != 0)
             continue;
-        for (int i = 0; i < (invar_op_uses_step(l.op) ? INVAR_NUMERICS_COUNT : 1); i++) {
+        for (int i = 0; i < (invar_op_depends_on_numerics(l.op) ? INVAR_NUMERICS_COUNT : 1); i++) {
             invar_status status = one_line(&l, (invar_numerics)i, count, run, payload);
             first = first == INVAR_OK ? status : first;
         }

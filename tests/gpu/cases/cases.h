@@ -59,12 +59,12 @@ invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, in
 invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
                               int64_t bound);
 
-/* A contiguous quantised tensor from normal numbers, made by the CPU's quantise. */
-invar_tensor invar_case_quantised(invar_case *c, invar_tensor view, invar_dice *dice, float scale);
+/* A contiguous quantized tensor from normal numbers, made by the CPU's quantize. */
+invar_tensor invar_case_quantized(invar_case *c, invar_tensor view, invar_dice *dice, float scale);
 
 /* `count` segments over `rows` rows, some of them empty where `empty` is set. */
-invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
-                                   invar_dice *dice);
+invar_row_offsets invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
+                                      invar_dice *dice);
 
 /* Which random numbers an op's cases draw: ops that come or go leave those of others alone. */
 static inline uint64_t invar_case_stream(invar_op op)
@@ -88,7 +88,7 @@ typedef struct invar_case_family {
 } invar_case_family;
 
 extern const invar_case_family invar_cases_linear;    /* linear.*, moe.linear.* */
-extern const invar_case_family invar_cases_rows;      /* token.sum ... swiglu, quantise */
+extern const invar_case_family invar_cases_rows;      /* token.sum ... swiglu, quantize */
 extern const invar_case_family invar_cases_attention; /* attention.*, kv.write */
 extern const invar_case_family invar_cases_moe;       /* moe.* but the linear ones */
 extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, adamw, hashes */
@@ -105,8 +105,8 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
 #define INVAR_CASE_ATOMS (UINT64_C(2) << 32)
 
 /*
- * Seeds from here on make calls of linear.fwd, linear.dx, moe.linear.fwd, moe.linear.dx, quantise,
- * dequantise, swiglu.* and the hashes on fp8 and mxfp8 tensors whose last scale blocks are short.
+ * Seeds from here on make calls of linear.fwd, linear.dx, moe.linear.fwd, moe.linear.dx, quantize,
+ * dequantize, swiglu.* and the hashes on fp8 and mxfp8 tensors whose last scale blocks are short.
  */
 #define INVAR_CASE_SHORT (UINT64_C(3) << 32)
 
@@ -139,7 +139,7 @@ invar_status invar_case_run(const invar_device *dev, const invar_case *c) INVAR_
 
 /* The parts of a case's call, and their side memory; a call that is not fused has none. */
 typedef struct invar_case_parts {
-    invar_parts list;
+    invar_fused_parts list;
     void *side, *host_side;
 } invar_case_parts;
 
@@ -148,7 +148,7 @@ invar_status invar_case_parts_run(invar_case_parts *out, const invar_device *dev
                                   const invar_case *c) INVAR_MUST_USE;
 
 /* After the case has run: an output of it that is not what its parts made, or NULL. */
-invar_status invar_case_parts_compare(const invar_part_output **differs_out,
+invar_status invar_case_parts_compare(const invar_fused_part_output **differs_out,
                                       const invar_case_parts *parts,
                                       const invar_device *dev) INVAR_MUST_USE;
 void invar_case_parts_free(invar_case_parts *parts, const invar_device *dev);

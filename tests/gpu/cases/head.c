@@ -150,7 +150,7 @@ static void make_logprob_sum(maker *m)
     a->targets = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice,
                                   a->logits.shape[1] + 1);
     a->temperature = temperature(m);
-    room += invar_logprob_sums_of(a->logits.shape[1], 1);
+    room += invar_logprob_sum_columns(a->logits.shape[1], 1);
     a->sums = invar_case_tensor(m->c, invar_tensor_2d(NULL, INVAR_DTYPE_F32, tokens, room),
                                 INVAR_PICK(&m->dice, 0, 5));
 }
@@ -169,7 +169,7 @@ static void make_logprob_join(maker *m)
     }
     a->sums = invar_case_normal(m->c,
                                 invar_tensor_2d(NULL, INVAR_DTYPE_F32, a->parts * tokens,
-                                                invar_logprob_sums_of(a->vocabulary, a->parts)),
+                                                invar_logprob_sum_columns(a->vocabulary, a->parts)),
                                 INVAR_PICK(&m->dice, 0, 5), &m->dice, 4.0f);
     for (int64_t i = 0; i < a->sums.shape[0]; i++) {
         float *row = (float *)a->sums.data + i * a->sums.row_stride;
@@ -357,13 +357,13 @@ static invar_tensor make_hashed(maker *m, int64_t edge, int32_t shards)
         bool square = dtype == INVAR_DTYPE_FP8 && shards <= 2 && invar_roll(&m->dice, 2);
         bool whole = !m->short_blocks || dtype == INVAR_DTYPE_INT4;
         invar_tensor view =
-            invar_tensor_quantised(NULL, NULL, dtype, square ? 128 : 1, square ? 256 : rows,
+            invar_tensor_quantized(NULL, NULL, dtype, square ? 128 : 1, square ? 256 : rows,
                                    whole ? (cols + block - 1) / block * block : cols);
         if (square && !whole && shards == 1) {
             view.shape[0] = rows;
             view.scale_period = (int32_t)INVAR_PICK(&m->dice, 0, 0, 1, 40, 130);
         }
-        return invar_case_quantised(m->c, view, &m->dice, 1.0f);
+        return invar_case_quantized(m->c, view, &m->dice, 1.0f);
     }
     if (invar_roll(&m->dice, 2))
         return invar_case_normal(m->c, invar_tensor_2d(NULL, dtype, rows, cols), gap, &m->dice,
@@ -461,9 +461,9 @@ static void make_norm_of_pieces(maker *m)
 
 static void make_tree_of_pieces(maker *m)
 {
-    static const invar_cut cuts[] = {{8, 0, 16, 1}, {8, 1, 16, 1}, {1, 0, 0, 4},  {4, 1, 128, 4},
-                                     {4, 0, 3, 2},  {8, 0, 5, 4},  {2, 1, 17, 1}, {8, 1, 200, 2},
-                                     {2, 0, 1, 1},  {8, 1, 64, 1}, {4, 0, 128, 1}};
+    static const invar_logical_split cuts[] = {
+        {8, 0, 16, 1}, {8, 1, 16, 1},  {1, 0, 0, 4}, {4, 1, 128, 4}, {4, 0, 3, 2},  {8, 0, 5, 4},
+        {2, 1, 17, 1}, {8, 1, 200, 2}, {2, 0, 1, 1}, {8, 1, 64, 1},  {4, 0, 128, 1}};
     invar_hash_tree_args *a = &m->c->args.hash_tree;
     int64_t count = 1 + invar_roll(&m->dice, 5);
     invar_tensor *x = invar_case_take(m->c, (size_t)count * sizeof *x);

@@ -21,7 +21,7 @@ typedef struct pair {
     const char *name;
     invar_dtype x; /* or dy */
     invar_dtype w;
-    int64_t block;     /* columns of w come in whole ones; so do those of a quantised x */
+    int64_t block;     /* columns of w come in whole ones; so do those of a quantized x */
     int64_t rows;      /* rows of w come in whole ones */
     int64_t unit[2];   /* where a chain may be cut: forward, dx */
     int64_t length[2]; /* of which a chain is a multiple in any case: forward, dx */
@@ -84,7 +84,7 @@ static void sprinkle(maker *m, const invar_tensor *t)
         // one after the other: C leaves the order of arguments to the compiler
         int64_t row = invar_roll(&m->dice, t->shape[0]), col = invar_roll(&m->dice, t->shape[1]);
         int64_t which = invar_roll(&m->dice, sizeof odd / sizeof odd[0]);
-        invar_row_store(t, row, col, 1, &odd[which]);
+        invar_tensor_row_store(t, row, col, 1, &odd[which]);
     }
 }
 
@@ -109,7 +109,7 @@ static invar_tensor storage(maker *m, invar_dtype dtype, int64_t rows, int64_t c
     return t;
 }
 
-/* A quantised tensor with a gap between its rows. */
+/* A quantized tensor with a gap between its rows. */
 static invar_tensor with_gap(maker *m, const invar_tensor *q, int64_t gap)
 {
     invar_tensor t = invar_case_tensor(m->c, *q, gap);
@@ -129,7 +129,7 @@ static invar_tensor operand(maker *m, invar_tensor view)
 
     if (view.dtype == INVAR_DTYPE_F32 || view.dtype == INVAR_DTYPE_BF16)
         return storage(m, view.dtype, view.shape[0], view.shape[1], true);
-    q = invar_case_quantised(m->c, view, &m->dice, m->scale);
+    q = invar_case_quantized(m->c, view, &m->dice, m->scale);
     if (m->edge || invar_roll(&m->dice, 3) > 0)
         return q;
     return with_gap(m, &q, INVAR_PICK(&m->dice, 2, 16, 128, 6));
@@ -137,14 +137,14 @@ static invar_tensor operand(maker *m, invar_tensor view)
 
 static invar_tensor activations(maker *m, int64_t rows, int64_t cols)
 {
-    return operand(m, invar_tensor_quantised(NULL, NULL, m->types->x, 1, rows, cols));
+    return operand(m, invar_tensor_quantized(NULL, NULL, m->types->x, 1, rows, cols));
 }
 
 /* Of so many experts, `rows` of each. */
 static invar_tensor weights(maker *m, int64_t experts, int64_t rows, int64_t cols)
 {
     bool fp8 = m->types->w == INVAR_DTYPE_FP8;
-    invar_tensor view = invar_tensor_quantised(NULL, NULL, m->types->w, fp8 ? INVAR_FP8_BLOCK : 1,
+    invar_tensor view = invar_tensor_quantized(NULL, NULL, m->types->w, fp8 ? INVAR_FP8_BLOCK : 1,
                                                experts * rows, cols);
 
     if (fp8 && experts > 1)
@@ -483,7 +483,7 @@ static void make_moe_input_grad(invar_case *c, uint64_t seed, bool atoms)
 /* ---- dw -------------------------------------------------------------------------------------- */
 
 /* Units of any size over the tokens, some of them tiny or empty. */
-static invar_segments any_units(maker *m, int64_t tokens)
+static invar_row_offsets any_units(maker *m, int64_t tokens)
 {
     return invar_case_segments(m->c, tokens, INVAR_PICK(&m->dice, 1, 1, 2, 3, 9, 40), true,
                                &m->dice);
@@ -516,7 +516,8 @@ static void make_weight_grad(invar_case *c, uint64_t seed, bool fresh)
 }
 
 /* The tokens of each expert, ascending; the number of tokens there must be. */
-static int64_t fill_tokens(maker *m, const invar_tensor *row_token, const invar_segments *experts)
+static int64_t fill_tokens(maker *m, const invar_tensor *row_token,
+                           const invar_row_offsets *experts)
 {
     int32_t *token = row_token->data;
     int64_t tokens = 1;

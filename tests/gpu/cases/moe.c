@@ -91,9 +91,9 @@ static void change(const invar_tensor *t, float (*f)(float))
     for (int64_t i = 0; i < t->shape[0]; i++)
         for (int64_t j = 0; j < t->shape[1]; j++) {
             float value;
-            invar_row_load(&value, t, i, j, 1);
+            invar_tensor_row_load(&value, t, i, j, 1);
             value = f(value);
-            invar_row_store(t, i, j, 1, &value);
+            invar_tensor_row_store(t, i, j, 1, &value);
         }
 }
 

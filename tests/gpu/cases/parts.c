@@ -10,16 +10,16 @@
 
 static invar_status take_side(invar_case_parts *p, const invar_device *dev)
 {
-    const invar_parts *list = &p->list;
+    const invar_fused_parts *list = &p->list;
     void *fill;
     invar_status status;
 
-    INVAR_TRY(invar_device_take(dev, &p->side, list->bytes, "side memory"));
+    INVAR_TRY(invar_device_alloc(dev, &p->side, list->bytes, "side memory"));
     INVAR_TRY(invar_alloc(&p->host_side, list->host_bytes, 1, "side memory of the host"));
     INVAR_TRY(invar_alloc(&fill, list->bytes, 1, "what fills side memory"));
     memset(fill, 0xFF, list->bytes);
     memset(p->host_side, 0xFF, list->host_bytes);
-    status = invar_device_put(dev, p->side, fill, list->bytes);
+    status = invar_device_upload(dev, p->side, fill, list->bytes);
     invar_free(fill);
     return status;
 }
@@ -28,12 +28,12 @@ invar_status invar_case_parts_run(invar_case_parts *out, const invar_device *dev
                                   const invar_case *c)
 {
     memset(out, 0, sizeof *out);
-    invar_parts_of(&out->list, c->op, &c->args, NULL, NULL);
+    invar_fused_parts_plan(&out->list, c->op, &c->args, NULL, NULL);
     if (out->list.count == 0)
         return INVAR_OK;
     INVAR_TRY(take_side(out, dev));
-    invar_parts_of(&out->list, c->op, &c->args, out->side, out->host_side);
-    INVAR_TRY(invar_parts_begin(dev, &out->list));
+    invar_fused_parts_plan(&out->list, c->op, &c->args, out->side, out->host_side);
+    INVAR_TRY(invar_fused_parts_copy_accumulators(dev, &out->list));
     for (int i = 0; i < out->list.count; i++) {
         invar_case part = {
             .op = out->list.call[i].op, .numerics = c->numerics, .args = out->list.call[i].args};
@@ -44,7 +44,7 @@ invar_status invar_case_parts_run(invar_case_parts *out, const invar_device *dev
 
 void invar_case_parts_free(invar_case_parts *parts, const invar_device *dev)
 {
-    invar_device_give(dev, parts->side);
+    invar_device_free(dev, parts->side);
     invar_free(parts->host_side);
 }
 
@@ -56,7 +56,7 @@ static invar_status fetch(void **out, const invar_device *dev, const void *from,
     INVAR_TRY(invar_alloc(out, bytes, 1, "what a call wrote"));
     if (bytes > 0 && host)
         memcpy(*out, from, bytes);
-    return bytes > 0 && !host ? invar_device_get(dev, *out, from, bytes) : INVAR_OK;
+    return bytes > 0 && !host ? invar_device_download(dev, *out, from, bytes) : INVAR_OK;
 }
 
 /* Bytes from the first element to the last one. */
@@ -90,7 +90,8 @@ static bool same(const invar_tensor *a, const invar_tensor *b)
     return memcmp(a->scale, b->scale, invar_tensor_scale_bytes(a)) == 0;
 }
 
-static invar_status compare(bool *same_out, const invar_device *dev, const invar_part_output *o)
+static invar_status compare(bool *same_out, const invar_device *dev,
+                            const invar_fused_part_output *o)
 {
     invar_tensor fused, side = {0};
     invar_status status = fetch_tensor(&fused, dev, &o->fused, o->field->host);
@@ -105,12 +106,12 @@ static invar_status compare(bool *same_out, const invar_device *dev, const invar
     return status;
 }
 
-invar_status invar_case_parts_compare(const invar_part_output **differs_out,
+invar_status invar_case_parts_compare(const invar_fused_part_output **differs_out,
                                       const invar_case_parts *parts, const invar_device *dev)
 {
     *differs_out = NULL;
     for (int i = 0; i < parts->list.outputs && !*differs_out; i++) {
-        const invar_part_output *o = &parts->list.output[i];
+        const invar_fused_part_output *o = &parts->list.output[i];
         bool equal;
         INVAR_TRY(compare(&equal, dev, o));
         *differs_out = equal ? NULL : o;

@@ -1,5 +1,5 @@
 /*
- * rows.c - random calls of the ops on rows: sums over tokens and shards, quantisation, embedding,
+ * rows.c - random calls of the ops on rows: sums over tokens and shards, quantization, embedding,
  * addition, norm, rotary embedding, activation.
  *
  * The first seeds are edge shapes: nothing, one element, rows around the lengths that kernels treat
@@ -119,7 +119,7 @@ static void sprinkle(maker *m, const invar_tensor *t)
 
     for (int i = 0; i < 12 && rows > 0 && cols > 0; i++) {
         int64_t row = invar_roll(&m->dice, rows), col = invar_roll(&m->dice, cols);
-        invar_row_store(t, row, col, 1, &values[i % 6]);
+        invar_tensor_row_store(t, row, col, 1, &values[i % 6]);
     }
 }
 
@@ -152,7 +152,7 @@ static invar_tensor vector(invar_dtype dtype, int64_t n)
     return invar_tensor_1d(NULL, dtype, n);
 }
 
-static invar_segments units(maker *m)
+static invar_row_offsets units(maker *m)
 {
     int64_t many = INVAR_PICK(&m->dice, 5, 5, 5, 700), most = m->f.rows < many ? m->f.rows : many;
     int64_t count = 1 + invar_roll(&m->dice, most);
@@ -172,9 +172,9 @@ static void make_token_sum(maker *m)
     a->units = units(m);
 }
 
-static invar_tensor blocks(const maker *m, const invar_segments *of)
+static invar_tensor blocks(const maker *m, const invar_row_offsets *of)
 {
-    return invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_of(of, m->f.rows), m->f.cols);
+    return invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_max(of, m->f.rows), m->f.cols);
 }
 
 static void make_token_fold(maker *m)
@@ -189,8 +189,8 @@ static void make_token_fold(maker *m)
 
 /* ---- low precision --------------------------------------------------------------------------- */
 
-/* A quantised tensor without memory: whole blocks of about the form's extents, or short ones. */
-static invar_tensor quantised_view(maker *m)
+/* A quantized tensor without memory: whole blocks of about the form's extents, or short ones. */
+static invar_tensor quantized_view(maker *m)
 {
     invar_dtype dtype =
         (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4);
@@ -199,7 +199,7 @@ static invar_tensor quantised_view(maker *m)
     bool whole = !m->short_blocks || dtype == INVAR_DTYPE_INT4;
     int64_t rows = square && whole ? (m->f.rows + 127) / 128 * 128 : m->f.rows;
     invar_tensor view =
-        invar_tensor_quantised(NULL, NULL, dtype, square ? INVAR_FP8_BLOCK : 1, rows,
+        invar_tensor_quantized(NULL, NULL, dtype, square ? INVAR_FP8_BLOCK : 1, rows,
                                whole ? (m->f.cols + block - 1) / block * block : m->f.cols);
 
     if (square && !whole) // now and then experts
@@ -207,12 +207,12 @@ static invar_tensor quantised_view(maker *m)
     return view;
 }
 
-static void make_quantise(maker *m)
+static void make_quantize(maker *m)
 {
-    invar_quantise_args *a = &m->c->args.quantise;
+    invar_quantize_args *a = &m->c->args.quantize;
     bool rounds = invar_roll(&m->dice, 5) == 0;
     invar_tensor q =
-        rounds ? invar_tensor_2d(NULL, INVAR_DTYPE_BF16, m->f.rows, m->f.cols) : quantised_view(m);
+        rounds ? invar_tensor_2d(NULL, INVAR_DTYPE_BF16, m->f.rows, m->f.cols) : quantized_view(m);
     float scale = (float[]){1.0f, 1e-30f, 1e6f}[invar_roll(&m->dice, 3)];
 
     a->q = invar_case_tensor(m->c, q, m->gap);
@@ -221,12 +221,12 @@ static void make_quantise(maker *m)
               scale);
 }
 
-static void make_dequantise(maker *m)
+static void make_dequantize(maker *m)
 {
-    invar_dequantise_args *a = &m->c->args.dequantise;
-    invar_tensor q = quantised_view(m);
+    invar_dequantize_args *a = &m->c->args.dequantize;
+    invar_tensor q = quantized_view(m);
 
-    a->q = invar_case_quantised(m->c, q, &m->dice, 1.0f);
+    a->q = invar_case_quantized(m->c, q, &m->dice, 1.0f);
     a->x = output(m, invar_tensor_2d(NULL, m->dtype, q.shape[0], q.shape[1]));
 }
 
@@ -297,17 +297,17 @@ static invar_dtype weight_type(maker *m)
 }
 
 /* Half of the heads that have pairs are rotated. */
-static invar_rotation rotation(maker *m)
+static invar_rope_args rotation(maker *m)
 {
     int64_t positions = 1 + invar_roll(&m->dice, 500);
     invar_tensor table = invar_tensor_2d(NULL, INVAR_DTYPE_F32, positions, m->f.cols / 2);
 
     if (m->f.cols % 2 != 0 || invar_roll(&m->dice, 2))
-        return (invar_rotation){.positions = {0}};
-    return (invar_rotation){.positions = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows),
-                                                          0, &m->dice, positions),
-                            .cosine = place(m, table, true, 1.0f),
-                            .sine = place(m, table, true, 1.0f)};
+        return (invar_rope_args){.positions = {0}};
+    return (invar_rope_args){.positions = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows),
+                                                           0, &m->dice, positions),
+                             .cosine = place(m, table, true, 1.0f),
+                             .sine = place(m, table, true, 1.0f)};
 }
 
 /* Among others rows whose squares overflow, in bf16: their results are NaN. */
@@ -320,7 +320,7 @@ static void overflow(maker *m, const invar_tensor *x)
     for (int i = 0; i < 3 && x->shape[0] > 0 && x->shape[1] > 0; i++) {
         int64_t column = invar_roll(&m->dice, invar_tensor_row_elements(x));
         int64_t row = invar_roll(&m->dice, x->shape[0]);
-        invar_row_store(x, row, column, 1, &large);
+        invar_tensor_row_store(x, row, column, 1, &large);
     }
 }
 
@@ -421,7 +421,7 @@ static invar_tensor codes(maker *m, invar_dtype type)
 
     if (type == INVAR_DTYPE_NONE)
         return (invar_tensor){0};
-    view = invar_tensor_quantised(NULL, NULL, type, 1, view.shape[0], view.shape[1]);
+    view = invar_tensor_quantized(NULL, NULL, type, 1, view.shape[0], view.shape[1]);
     return invar_case_tensor(m->c, view, m->gap);
 }
 
@@ -470,8 +470,8 @@ static void make(invar_case *c, uint64_t seed)
     case INVAR_OP_TOKEN_SUM: make_token_sum(&m); return;
     case INVAR_OP_TOKEN_FOLD: make_token_fold(&m); return;
     case INVAR_OP_SHARDS_FOLD: make_shards_fold(&m); return;
-    case INVAR_OP_QUANTISE: make_quantise(&m); return;
-    case INVAR_OP_DEQUANTISE: make_dequantise(&m); return;
+    case INVAR_OP_QUANTIZE: make_quantize(&m); return;
+    case INVAR_OP_DEQUANTIZE: make_dequantize(&m); return;
     case INVAR_OP_EMBEDDING_FWD: make_embedding_fwd(&m); return;
     case INVAR_OP_EMBEDDING_BWD: make_embedding_bwd(&m); return;
     case INVAR_OP_ADD: make_add(&m); return;

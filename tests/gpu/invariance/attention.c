@@ -108,7 +108,7 @@ static void pack_run(invar_sweep *s, const form *f, const pack *p, const int64_t
                      int64_t count, bool backward)
 {
     int mark = invar_sweep_mark(s);
-    invar_segments samples = {invar_sweep_numbers(s, start, count + 1), count};
+    invar_row_offsets samples = {invar_sweep_numbers(s, start, count + 1), count};
     invar_attention_fwd_args fwd = {.o = p->at[O],
                                     .lse2 = p->at[LSE2],
                                     .q = p->q,
@@ -281,7 +281,7 @@ static void write_sample(cached *c, int sample, const pack *p)
 
     args.cache.pages = invar_sweep_2d(c->s, INVAR_DTYPE_I32, 1, c->max_pages);
     invar_sweep_put(c->s, &args.cache.pages, c->pages + sample * c->max_pages);
-    args.rows = (invar_segments){invar_sweep_numbers(c->s, start, 2), 1};
+    args.rows = (invar_row_offsets){invar_sweep_numbers(c->s, start, 2), 1};
     args.lengths = invar_sweep_numbers(c->s, start + 1, 1);
     invar_sweep_run(c->s, INVAR_OP_KV_WRITE, &args);
     invar_sweep_release(c->s, mark);
@@ -350,7 +350,7 @@ static void check_call(cached *c, const sequence *sequences, int64_t count, cons
     }
     args.cache.pages = invar_sweep_2d(c->s, INVAR_DTYPE_I32, count, c->max_pages);
     invar_sweep_put(c->s, &args.cache.pages, pages);
-    args.rows = (invar_segments){invar_sweep_numbers(c->s, start, count + 1), count};
+    args.rows = (invar_row_offsets){invar_sweep_numbers(c->s, start, count + 1), count};
     args.lengths = invar_sweep_numbers(c->s, keys, count);
     args.q = invar_tensor_rows(&c->rows, 0, start[count]);
     args.o = invar_tensor_rows(&c->o, 0, start[count]);

@@ -26,7 +26,7 @@ typedef struct pools {
     invar_sweep *s;
     const invar_test_format *format;
     int64_t experts, most, n, k;          /* `most` rows in each pool */
-    invar_tensor x, dy;                   /* (E * most, k), (E * most, n): before quantisation */
+    invar_tensor x, dy;                   /* (E * most, k), (E * most, n): before quantization */
     invar_tensor w;                       /* (E * n, k) */
     invar_tensor expected_y, expected_dx; /* on the heap */
     invar_tensor rows_x, rows_dy, y, dx;  /* of the call at hand */
@@ -38,15 +38,15 @@ static pools pools_new(invar_sweep *s, const invar_test_format *format, int64_t 
     pools p = {.s = s, .format = format, .experts = experts, .most = most, .n = n, .k = k};
     invar_tensor plain = invar_sweep_normal(s, format->storage, experts * n, k, 1), xq, dyq;
 
-    p.w = invar_sweep_quantised(s, &plain, format->w, true);
+    p.w = invar_sweep_quantized(s, &plain, format->w, true);
     p.x = invar_sweep_normal(s, format->storage, experts * most, k, 2);
     p.dy = invar_sweep_normal(s, format->storage, experts * most, n, 3);
     p.rows_x = invar_sweep_2d(s, format->storage, experts * most, k);
     p.rows_dy = invar_sweep_2d(s, format->storage, experts * most, n);
     p.y = invar_sweep_2d(s, F32, experts * most, n);
     p.dx = invar_sweep_2d(s, F32, experts * most, k);
-    xq = invar_sweep_quantised(s, &p.x, format->x, false);
-    dyq = invar_sweep_quantised(s, &p.dy, format->x, false);
+    xq = invar_sweep_quantized(s, &p.x, format->x, false);
+    dyq = invar_sweep_quantized(s, &p.dy, format->x, false);
     for (int64_t e = 0; e < experts; e++) {
         invar_tensor w = invar_tensor_rows(&p.w, e * n, n);
         invar_linear_fwd_args fwd = {.y = invar_tensor_rows(&p.y, e * most, most),
@@ -83,10 +83,10 @@ static void check_counts(pools *p, const int64_t *counts, const char *what)
     x = invar_tensor_rows(&p->rows_x, 0, start[p->experts]);
     dy = invar_tensor_rows(&p->rows_dy, 0, start[p->experts]);
     fwd.experts = bwd.experts =
-        (invar_segments){invar_sweep_numbers(p->s, start, p->experts + 1), p->experts};
-    fwd.x = invar_sweep_quantised(p->s, &x, p->format->x, false);
+        (invar_row_offsets){invar_sweep_numbers(p->s, start, p->experts + 1), p->experts};
+    fwd.x = invar_sweep_quantized(p->s, &x, p->format->x, false);
     fwd.y = invar_tensor_rows(&p->y, 0, start[p->experts]);
-    bwd.parts[0] = (invar_linear_part){invar_sweep_quantised(p->s, &dy, p->format->x, false), p->w};
+    bwd.parts[0] = (invar_linear_part){invar_sweep_quantized(p->s, &dy, p->format->x, false), p->w};
     bwd.dx = invar_tensor_rows(&p->dx, 0, start[p->experts]);
     invar_sweep_zero(p->s, &fwd.y);
     invar_sweep_zero(p->s, &bwd.dx);
@@ -214,8 +214,8 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
     grouped.fresh = g->fresh;
     grouped.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));
     invar_sweep_put(s, &grouped.row_token, row_token);
-    grouped.experts = (invar_segments){invar_sweep_numbers(s, start, experts + 1), experts};
-    grouped.units = (invar_segments){invar_sweep_numbers(s, unit, UNITS + 1), UNITS};
+    grouped.experts = (invar_row_offsets){invar_sweep_numbers(s, start, experts + 1), experts};
+    grouped.units = (invar_row_offsets){invar_sweep_numbers(s, unit, UNITS + 1), UNITS};
     invar_sweep_fill(s, &all, g->fresh ? 7.0f : 0.0f);
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_DW, &grouped);
     expected = invar_sweep_get(s, &all);
@@ -235,7 +235,7 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
         if (e == 1) {
             const int64_t uncut[] = {0, count};
             assert_true(count > cut[e][3] && cut[e][3] > cut[e][1]);
-            dense.units = (invar_segments){invar_sweep_numbers(s, uncut, 2), 1};
+            dense.units = (invar_row_offsets){invar_sweep_numbers(s, uncut, 2), 1};
             invar_sweep_fill(s, &dw, g->fresh ? 7.0f : 0.0f);
             invar_sweep_run(s, INVAR_OP_LINEAR_DW, &dense);
             assert_false(invar_sweep_same(s, &dw, &expected, e * n));
@@ -282,7 +282,7 @@ static invar_tensor weight(invar_sweep *s, const invar_test_format *f, int64_t r
     invar_tensor plain = invar_sweep_2d(s, f->storage, rows, cols);
 
     invar_sweep_fill_normal(s, &plain, seed, 1.0f / sqrtf((float)cols));
-    return invar_sweep_quantised(s, &plain, f->w, true);
+    return invar_sweep_quantized(s, &plain, f->w, true);
 }
 
 static layer layer_new(invar_sweep *s, const invar_test_format *f, int64_t experts, int64_t slots)
@@ -331,14 +331,14 @@ static tokens tokens_rows(const tokens *t, int64_t first, int64_t count)
 /* Rows in order of experts, and what the products need. */
 typedef struct rows {
     invar_tensor row_token, slot_row, x, gate, up, act, y;
-    invar_segments experts;
+    invar_row_offsets experts;
 } rows;
 
 static void grouped(const layer *l, const rows *r, const invar_tensor *y, const invar_tensor *x,
                     const invar_tensor *w)
 {
     invar_moe_linear_fwd_args args = {
-        *y, invar_sweep_quantised(l->s, x, l->format->x, false), *w, r->experts, 1, 0};
+        *y, invar_sweep_quantized(l->s, x, l->format->x, false), *w, r->experts, 1, 0};
 
     invar_sweep_run(l->s, INVAR_OP_MOE_LINEAR_FWD, &args);
 }
@@ -415,12 +415,12 @@ static void run_layer(const layer *l, const tokens *t)
 
     invar_sweep_run(s, INVAR_OP_MOE_COMBINE_BWD, &combine);
     down.parts[0] =
-        (invar_linear_part){invar_sweep_quantised(s, &dy, l->format->x, false), l->down};
+        (invar_linear_part){invar_sweep_quantized(s, &dy, l->format->x, false), l->down};
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_DX, &down);
     invar_sweep_run(s, INVAR_OP_SWIGLU_BWD, &swiglu);
     both.parts[0] =
-        (invar_linear_part){invar_sweep_quantised(s, &dgate, l->format->x, false), l->gate};
-    both.parts[1] = (invar_linear_part){invar_sweep_quantised(s, &dup, l->format->x, false), l->up};
+        (invar_linear_part){invar_sweep_quantized(s, &dgate, l->format->x, false), l->gate};
+    both.parts[1] = (invar_linear_part){invar_sweep_quantized(s, &dup, l->format->x, false), l->up};
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_DX, &both);
     invar_sweep_run(s, INVAR_OP_MOE_GATHER_BWD, &gather);
     invar_sweep_run(s, INVAR_OP_MOE_ROUTE_BWD, &route);

@@ -120,7 +120,7 @@ typedef struct layer {
     invar_sweep *s;
     const invar_test_format *format;
     int64_t rows, n, k;
-    invar_tensor plain_x, plain_dy; /* before quantisation */
+    invar_tensor plain_x, plain_dy; /* before quantization */
     invar_tensor x, dy, w;
     invar_tensor y, dx;                   /* of the call at hand */
     invar_tensor expected_y, expected_dx; /* of the whole, on the heap */
@@ -191,9 +191,9 @@ static layer layer_with(const invar_test_format *format, invar_numerics numerics
     l.plain_x = filled(l.s, format->storage, rows, k, fill, 1);
     l.plain_dy = filled(l.s, format->storage, rows, n, fill, 2);
     plain_w = filled(l.s, format->storage, n, k, fill, 3);
-    l.x = invar_sweep_quantised(l.s, &l.plain_x, format->x, false);
-    l.dy = invar_sweep_quantised(l.s, &l.plain_dy, format->x, false);
-    l.w = invar_sweep_quantised(l.s, &plain_w, format->w, true);
+    l.x = invar_sweep_quantized(l.s, &l.plain_x, format->x, false);
+    l.dy = invar_sweep_quantized(l.s, &l.plain_dy, format->x, false);
+    l.w = invar_sweep_quantized(l.s, &plain_w, format->w, true);
     l.y = invar_sweep_2d(l.s, INVAR_DTYPE_F32, rows, n);
     l.dx = invar_sweep_2d(l.s, INVAR_DTYPE_F32, rows, k);
     forward(l.s, &l.y, &l.x, &l.w, 1);
@@ -355,7 +355,7 @@ static void test_linear__evenly_spaced_inputs(void **state)
 
 /* ---- place and neighbours -------------------------------------------------------------------- */
 
-/* Row 0 of the batch at `place` of m rows of `filler`, quantised with them. */
+/* Row 0 of the batch at `place` of m rows of `filler`, quantized with them. */
 static void check_place(layer *l, const invar_tensor *filler, int64_t m, int64_t place)
 {
     int mark = invar_sweep_mark(l->s);
@@ -364,8 +364,8 @@ static void check_place(layer *l, const invar_tensor *filler, int64_t m, int64_t
 
     invar_sweep_copy_rows(l->s, &plain, place, &l->plain_x, 0, 1);
     invar_sweep_copy_rows(l->s, &wide, place, &l->plain_dy, 0, 1);
-    x = invar_sweep_quantised(l->s, &plain, l->format->x, false);
-    dy = invar_sweep_quantised(l->s, &wide, l->format->x, false);
+    x = invar_sweep_quantized(l->s, &plain, l->format->x, false);
+    dy = invar_sweep_quantized(l->s, &wide, l->format->x, false);
     y = invar_tensor_rows(&l->y, 0, m);
     dx = invar_tensor_rows(&l->dx, 0, m);
     forward(l->s, &y, &x, &l->w, 1);
@@ -482,7 +482,7 @@ static fused fused_new(const invar_test_format *format, int64_t rows, int64_t n,
     f.w[FIRST] = f.l.w;
     for (int i = SECOND; i <= THIRD; i++) {
         invar_tensor plain = invar_sweep_normal(s, format->storage, n, k, 10 + (uint64_t)i);
-        f.w[i] = invar_sweep_quantised(s, &plain, format->w, true);
+        f.w[i] = invar_sweep_quantized(s, &plain, format->w, true);
     }
     f.residual = invar_sweep_normal(s, INVAR_DTYPE_BF16, rows, n, 14);
     for (int i = 0; i < FUSED; i++)
@@ -572,8 +572,8 @@ static void test_linear_dx__bits_invariant_to_rows_with_parts(void **state)
             invar_tensor dy = invar_sweep_normal(s, format->storage, rows, widths[p], seed);
             invar_tensor w = invar_sweep_normal(s, format->storage, widths[p], k, seed + 1);
 
-            whole.parts[p].dy = invar_sweep_quantised(s, &dy, format->x, false);
-            whole.parts[p].w = invar_sweep_quantised(s, &w, format->w, true);
+            whole.parts[p].dy = invar_sweep_quantized(s, &dy, format->x, false);
+            whole.parts[p].w = invar_sweep_quantized(s, &w, format->w, true);
         }
         invar_sweep_run(s, INVAR_OP_LINEAR_DX, &whole);
         expected = invar_sweep_get(s, &whole.dx);
@@ -664,7 +664,8 @@ static void accumulate(const layer *l, const invar_tensor *dw, const int64_t *st
 
     for (int u = first; u <= end; u++)
         moved[u - first] = start[u] - row;
-    args.units = (invar_segments){invar_sweep_numbers(l->s, moved, end - first + 1), end - first};
+    args.units =
+        (invar_row_offsets){invar_sweep_numbers(l->s, moved, end - first + 1), end - first};
     invar_sweep_run(l->s, INVAR_OP_LINEAR_DW, &args);
     invar_sweep_release(l->s, mark);
 }

@@ -45,7 +45,7 @@ static noise *noise_begin(const invar_sweep *beside)
         n.x = invar_sweep_normal(&n.s, BF16, invar_sweep_size(&n.s, 700, 3), 1024, 1);
         n.w = invar_sweep_normal(&n.s, BF16, invar_sweep_size(&n.s, 1024, 16), 1024, 2);
         n.y = invar_sweep_2d(&n.s, BF16, n.x.shape[0], n.w.shape[0]);
-        assert_ok(invar_device_wait(&n.s.dev));
+        assert_ok(invar_device_synchronize(&n.s.dev));
     }
     return &n;
 }
@@ -92,13 +92,13 @@ static void check_repeats(invar_sweep *s, const repeated *r, const invar_tensor 
         noise_run(beside, (uint64_t)i);
         run_once(s, r, digests, i);
     }
-    assert_ok(invar_device_get(&s->dev, &byte, change->data, 1));
+    assert_ok(invar_device_download(&s->dev, &byte, change->data, 1));
     byte ^= 0x40;
-    assert_ok(invar_device_put(&s->dev, change->data, &byte, 1));
+    assert_ok(invar_device_upload(&s->dev, change->data, &byte, 1));
     run_once(s, r, digests, count);
     byte ^= 0x40;
-    assert_ok(invar_device_put(&s->dev, change->data, &byte, 1));
-    assert_ok(invar_device_get(&s->dev, got, digests, bytes));
+    assert_ok(invar_device_upload(&s->dev, change->data, &byte, 1));
+    assert_ok(invar_device_download(&s->dev, got, digests, bytes));
     for (int n = 0; n < r->n_results; n++) {
         const invar_digest *first = &got[n];
 
@@ -132,7 +132,7 @@ static void check_attention(invar_sweep *s, const form *f)
     for (int64_t i = 1; i <= f->samples; i++)
         start[i] = i == f->samples ? rows : rows * i / f->samples + i;
     fwd.samples = bwd.samples =
-        (invar_segments){invar_sweep_numbers(s, start, f->samples + 1), f->samples};
+        (invar_row_offsets){invar_sweep_numbers(s, start, f->samples + 1), f->samples};
     fwd.q = bwd.q = invar_sweep_tensor(s, q);
     fwd.k = bwd.k = invar_sweep_tensor(s, kv);
     fwd.v = bwd.v = invar_sweep_tensor(s, kv);
@@ -208,7 +208,7 @@ static void test_token_sums__repeats(void **state)
     int mark = invar_sweep_mark(s);
     int64_t rows = invar_sweep_size(s, 4000, 300), d = invar_sweep_size(s, 1024, 64);
     const int64_t start[] = {0, rows / 3, rows / 2, rows};
-    invar_segments units = {invar_sweep_numbers(s, start, 4), 3};
+    invar_row_offsets units = {invar_sweep_numbers(s, start, 4), 3};
     invar_tensor x = invar_sweep_normal(s, BF16, rows, d, 1);
     invar_tensor dy = invar_sweep_normal(s, BF16, rows, d, 2);
     invar_tensor ids = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));
@@ -256,8 +256,8 @@ static void test_low_precision__repeats(void **state)
                 .dx = invar_sweep_2d(s, F32, rows, 2 * n), .n_parts = 1, .k_shards = 1};
             repeated r = {f->name, INVAR_OP_LINEAR_DX, &args, {args.dx}, 1};
 
-            args.parts[0] = (invar_linear_part){invar_sweep_quantised(s, &dy, f->x, false),
-                                                invar_sweep_quantised(s, &w, f->w, true)};
+            args.parts[0] = (invar_linear_part){invar_sweep_quantized(s, &dy, f->x, false),
+                                                invar_sweep_quantized(s, &w, f->w, true)};
             check_repeats(s, &r, &args.parts[0].dy);
             invar_sweep_release(s, mark);
         }

@@ -39,18 +39,19 @@ static subject subject_new(invar_test_model kind, invar_format format)
     spec.n_eos = 0;
     assert_ok(invar_model_new(&u.model, &spec, format, NULL, u.dev));
     assert_ok(invar_model_init(u.model, 3, u.dev));
-    assert_ok(invar_model_refresh(u.model, u.dev));
+    assert_ok(invar_model_update_weights(u.model, u.dev));
     return u;
 }
 
-static invar_sampling sampling_of(float temperature, int64_t response)
+static invar_sampling_params sampling_of(float temperature, int64_t response)
 {
-    return (invar_sampling){
+    return (invar_sampling_params){
         .seed = 42, .temperature = temperature, .top_p = 1.0f, .max_response = response};
 }
 
 static void generate(const subject *u, invar_rl_samples *samples,
-                     const invar_rollout_limits *limits, const invar_sampling *sampling)
+                     const invar_rollout_exec_options *limits,
+                     const invar_sampling_params *sampling)
 {
     invar_rollout *rollout;
 
@@ -98,9 +99,9 @@ static void check_equal(const subject *u)
 
     for (int t = 0; t < 2; t++)
         for (int shared = 0; shared < 2; shared++) {
-            const invar_sampling sampling =
+            const invar_sampling_params sampling =
                 sampling_of(temperatures[t], invar_sweep_size(u->s, 16, 5));
-            const invar_rollout_limits limits = {.no_prefix_sharing = !shared};
+            const invar_rollout_exec_options limits = {.no_prefix_sharing = !shared};
             invar_rl_samples samples = {0}, alone = {0};
 
             add(u, &alone, 1, 9, 0, 5);
@@ -128,8 +129,8 @@ static void test_rollout__equal_requests_have_one_answer(void **state)
 /* The same request at a random place of random batches. */
 static void check_needle(const subject *u)
 {
-    const invar_sampling sampling = sampling_of(0.6f, invar_sweep_size(u->s, 16, 4));
-    const invar_rollout_limits limits = {0};
+    const invar_sampling_params sampling = sampling_of(0.6f, invar_sweep_size(u->s, 16, 4));
+    const invar_rollout_exec_options limits = {0};
     int64_t longest = invar_sweep_size(u->s, 600, 20), large = invar_sweep_size(u->s, 64, 4);
     invar_rl_samples alone = {0};
     uint64_t n = 0;
@@ -169,7 +170,7 @@ static void test_rollout__request_among_others(void **state)
 static void check_prompts(const subject *u)
 {
     static const int64_t lengths[] = {1, 511, 2048, 4097}, small[] = {1, 17, 40, 33};
-    static const invar_rollout_limits ways[] = {
+    static const invar_rollout_exec_options ways[] = {
         {.concurrency = 3},
         {.no_prefix_sharing = true},
         {.chunk = 100, .page_size = 24},
@@ -178,8 +179,8 @@ static void check_prompts(const subject *u)
         {.speculation = {INVAR_SPECULATIVE_ALGORITHM_NGRAM, 4, {1, 4}, NULL}},
         {.page_size = 8, .speculation = {INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = 8}},
         {.speculation = {INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = 2}}};
-    const invar_sampling sampling = sampling_of(0.8f, 8);
-    const invar_rollout_limits usual = {0};
+    const invar_sampling_params sampling = sampling_of(0.8f, 8);
+    const invar_rollout_exec_options usual = {0};
     invar_rl_samples expected = {0};
 
     for (int64_t i = 0; i < 12; i++)
@@ -187,7 +188,7 @@ static void check_prompts(const subject *u)
             i / 3, (uint32_t)i);
     generate(u, &expected, &usual, &sampling);
     for (int way = 0; way < 8; way++) {
-        invar_rollout_limits limits = ways[way];
+        invar_rollout_exec_options limits = ways[way];
         invar_rl_samples samples = {0};
         char what[100];
 
@@ -218,7 +219,7 @@ static void score_cached(const subject *u, const invar_rl_samples *samples, int6
                          float temperature, const char *what)
 {
     static float logp[MOST_SCORES];
-    const invar_rollout_limits limits = {.chunk = chunk};
+    const invar_rollout_exec_options limits = {.chunk = chunk};
     const int32_t *tokens[MOST_SAMPLES];
     float *out[MOST_SAMPLES];
     int64_t n[MOST_SAMPLES], next = 0;
@@ -265,8 +266,8 @@ static void score_packed(const subject *u, const invar_rl_samples *samples, int6
 static void check_scores(const subject *u)
 {
     static const int64_t chunks[] = {0, 1, 7, 64, 100};
-    const invar_sampling sampling = sampling_of(0.7f, invar_sweep_size(u->s, 60, 12));
-    const invar_rollout_limits limits = {0};
+    const invar_sampling_params sampling = sampling_of(0.7f, invar_sweep_size(u->s, 60, 12));
+    const invar_rollout_exec_options limits = {0};
     invar_rl_samples samples = {0};
 
     for (int64_t i = 0; i < invar_sweep_size(u->s, 32, 5); i++)
@@ -290,8 +291,8 @@ static void test_rollout__generated_is_scored(void **state)
 /* Another draw or another prompt has another answer: the answers above could have differed. */
 static void check_controls(const subject *u)
 {
-    const invar_sampling sampling = sampling_of(0.6f, 8);
-    const invar_rollout_limits limits = {0};
+    const invar_sampling_params sampling = sampling_of(0.6f, 8);
+    const invar_rollout_exec_options limits = {0};
     invar_rl_samples samples = {0};
 
     add(u, &samples, 1, 9, 0, 5);

@@ -64,8 +64,8 @@ static void run_norm_bwd(invar_sweep *s, const invar_tensor *t, const constants 
     invar_sweep_run(s, INVAR_OP_RMSNORM_BWD, &args);
 }
 
-/* What a layer begins with: the residual, its norm, the norm quantised. */
-static void run_add_norm_quantise(invar_sweep *s, const invar_tensor *t, const constants *c)
+/* What a layer begins with: the residual, its norm, the norm quantized. */
+static void run_add_norm_quantize(invar_sweep *s, const invar_tensor *t, const constants *c)
 {
     int mark = invar_sweep_mark(s);
     int64_t rows = t[0].shape[0], d = t[0].shape[1];
@@ -76,7 +76,7 @@ static void run_add_norm_quantise(invar_sweep *s, const invar_tensor *t, const c
     invar_sweep_run(s, INVAR_OP_ADD, &(invar_add_args){t[1], t[2], t[3]});
     invar_sweep_run(s, INVAR_OP_RMSNORM_FWD,
                     &(invar_rmsnorm_fwd_args){.y = y, .x = x, .weight = c->weight, .eps = 1e-6f});
-    invar_sweep_run(s, INVAR_OP_QUANTISE, &(invar_quantise_args){t[0], flat});
+    invar_sweep_run(s, INVAR_OP_QUANTIZE, &(invar_quantize_args){t[0], flat});
     invar_sweep_release(s, mark);
 }
 
@@ -101,10 +101,10 @@ static void run_swiglu_bwd(invar_sweep *s, const invar_tensor *t, const constant
         &(invar_swiglu_bwd_args){.dgate = t[0], .dup = t[1], .dy = t[2], .gate = t[3], .up = t[4]});
 }
 
-static void run_quantise(invar_sweep *s, const invar_tensor *t, const constants *c)
+static void run_quantize(invar_sweep *s, const invar_tensor *t, const constants *c)
 {
     (void)c;
-    invar_sweep_run(s, INVAR_OP_QUANTISE, &(invar_quantise_args){t[0], t[1]});
+    invar_sweep_run(s, INVAR_OP_QUANTIZE, &(invar_quantize_args){t[0], t[1]});
 }
 
 static constants constants_new(invar_sweep *s, invar_dtype dtype, int64_t d)
@@ -232,20 +232,20 @@ static void test_rows__bits_invariant_to_batch(void **state)
         invar_tensor wide = invar_tensor_3d(NULL, dtype, 1, 1, d);
         invar_tensor heads = invar_tensor_3d(NULL, dtype, 1, 3, HEAD);
         invar_tensor index = invar_tensor_1d(NULL, I32, 1);
-        invar_tensor fp8 = invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 1, 1, d);
-        invar_tensor mx = invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 1, d);
+        invar_tensor fp8 = invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 1, 1, d);
+        invar_tensor mx = invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 1, d);
         const row_op ops[] = {
             {"add", 1, 3, {x, x, x}, run_add},
             {"embedding.fwd", 1, 2, {x, index}, run_embedding},
             {"rmsnorm.fwd", 1, 2, {wide, wide}, run_norm},
             {"rmsnorm.fwd, heads", 1, 2, {heads, heads}, run_norm},
             {"rmsnorm.bwd", 1, 3, {wide, wide, wide}, run_norm_bwd},
-            {"add, rmsnorm, quantise", 2, 4, {fp8, x, x, x}, run_add_norm_quantise},
+            {"add, rmsnorm, quantise", 2, 4, {fp8, x, x, x}, run_add_norm_quantize},
             {"rope.fwd", 1, 3, {heads, heads, index}, run_rope},
             {"swiglu.fwd", 1, 3, {x, x, x}, run_swiglu},
             {"swiglu.bwd", 2, 5, {x, x, x, x, x}, run_swiglu_bwd},
-            {"quantise fp8", 1, 2, {fp8, x}, run_quantise},
-            {"quantise mxfp8", 1, 2, {mx, x}, run_quantise},
+            {"quantise fp8", 1, 2, {fp8, x}, run_quantize},
+            {"quantise mxfp8", 1, 2, {mx, x}, run_quantize},
         };
 
         for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
@@ -399,8 +399,8 @@ static void test_rows__controls_are_seen(void **state)
     invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
     int mark = invar_sweep_mark(s);
     invar_tensor x = invar_sweep_normal(s, BF16, 128, 256, 1), few = invar_tensor_rows(&x, 0, 127);
-    invar_tensor wide = invar_sweep_quantised(s, &x, INVAR_DTYPE_FP8, true);
-    invar_tensor rows = invar_sweep_quantised(s, &few, INVAR_DTYPE_FP8, false);
+    invar_tensor wide = invar_sweep_quantized(s, &x, INVAR_DTYPE_FP8, true);
+    invar_tensor rows = invar_sweep_quantized(s, &few, INVAR_DTYPE_FP8, false);
     invar_tensor expected = invar_sweep_get(s, &rows), beginning = invar_tensor_rows(&wide, 0, 1);
 
     (void)state;
@@ -429,7 +429,7 @@ static void sum_units(invar_sweep *s, const token_sums *t, const int64_t *start,
     invar_tensor x = invar_tensor_rows(&t->x, row, rows), dy = invar_tensor_rows(&t->dy, row, rows);
     invar_tensor dx = invar_tensor_rows(&t->dx, row, rows);
     int mark = invar_sweep_mark(s);
-    invar_segments units = {NULL, end - first};
+    invar_row_offsets units = {NULL, end - first};
     invar_rmsnorm_bwd_args norm = {.dx = invar_tensor_3d(dx.data, x.dtype, rows, 1, d),
                                    .dweight = t->sum[1],
                                    .dy = invar_tensor_3d(dy.data, x.dtype, rows, 1, d),

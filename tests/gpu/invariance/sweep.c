@@ -39,9 +39,9 @@ int invar_sweep_mark(const invar_sweep *s)
 
 void invar_sweep_release(invar_sweep *s, int mark)
 {
-    assert_ok(invar_device_wait(&s->dev));
+    assert_ok(invar_device_synchronize(&s->dev));
     while (s->n_blocks > mark)
-        invar_device_give(&s->dev, s->blocks[--s->n_blocks]);
+        invar_device_free(&s->dev, s->blocks[--s->n_blocks]);
 }
 
 int64_t invar_sweep_size(const invar_sweep *s, int64_t large, int64_t small)
@@ -53,8 +53,8 @@ static void *take(invar_sweep *s, size_t bytes)
 {
     void *block = NULL;
 
-    assert_true(s->n_blocks < INVAR_SWEEP_MOST_BLOCKS);
-    assert_ok(invar_device_take(&s->dev, &block, bytes + !bytes, "a sweep"));
+    assert_true(s->n_blocks < INVAR_SWEEP_MAX_BLOCKS);
+    assert_ok(invar_device_alloc(&s->dev, &block, bytes + !bytes, "a sweep"));
     assert_ok(invar_device_zero(&s->dev, block, bytes));
     s->blocks[s->n_blocks++] = block;
     return block;
@@ -66,9 +66,9 @@ void invar_sweep_run(invar_sweep *s, invar_op op, const void *args)
 
     assert_ok(invar_op_workspace(&bytes, &s->dev, op, args));
     if (bytes > s->scratch_bytes) {
-        invar_device_give(&s->dev, s->scratch);
+        invar_device_free(&s->dev, s->scratch);
         s->scratch_bytes = bytes + bytes / 2;
-        assert_ok(invar_device_take(&s->dev, &s->scratch, s->scratch_bytes, "scratch of a sweep"));
+        assert_ok(invar_device_alloc(&s->dev, &s->scratch, s->scratch_bytes, "scratch of a sweep"));
     }
     assert_ok(s->dev.backend->ops[op].run(&s->dev, args, bytes > 0 ? s->scratch : NULL));
 }
@@ -177,18 +177,18 @@ invar_tensor invar_sweep_normal(invar_sweep *s, invar_dtype dtype, int64_t rows,
     return t;
 }
 
-invar_tensor invar_sweep_quantised(invar_sweep *s, const invar_tensor *plain, invar_dtype dtype,
+invar_tensor invar_sweep_quantized(invar_sweep *s, const invar_tensor *plain, invar_dtype dtype,
                                    bool weight)
 {
-    invar_quantise_args args = {.x = *plain};
+    invar_quantize_args args = {.x = *plain};
 
     if (dtype == plain->dtype)
         return *plain;
     args.q = invar_sweep_tensor(
-        s, invar_tensor_quantised(NULL, NULL, dtype,
+        s, invar_tensor_quantized(NULL, NULL, dtype,
                                   weight && dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1,
                                   plain->shape[0], plain->shape[1]));
-    invar_sweep_run(s, INVAR_OP_QUANTISE, &args);
+    invar_sweep_run(s, INVAR_OP_QUANTIZE, &args);
     return args.q;
 }
 
@@ -196,13 +196,13 @@ const int64_t *invar_sweep_numbers(invar_sweep *s, const int64_t *values, int64_
 {
     void *block = take(s, (size_t)count * sizeof *values);
 
-    assert_ok(invar_device_put(&s->dev, block, values, (size_t)count * sizeof *values));
+    assert_ok(invar_device_upload(&s->dev, block, values, (size_t)count * sizeof *values));
     return block;
 }
 
 void invar_sweep_put(const invar_sweep *s, const invar_tensor *t, const void *host)
 {
-    assert_ok(invar_device_put(&s->dev, t->data, host, tensor_bytes(t)));
+    assert_ok(invar_device_upload(&s->dev, t->data, host, tensor_bytes(t)));
 }
 
 void invar_sweep_copy_rows(const invar_sweep *s, const invar_tensor *to, int64_t to_row,
@@ -224,9 +224,10 @@ invar_tensor invar_sweep_get(const invar_sweep *s, const invar_tensor *t)
 {
     invar_tensor host = invar_test_tensor(*t);
 
-    assert_ok(invar_device_get(&s->dev, host.data, t->data, tensor_bytes(t)));
+    assert_ok(invar_device_download(&s->dev, host.data, t->data, tensor_bytes(t)));
     if (t->scale)
-        assert_ok(invar_device_get(&s->dev, host.scale, t->scale, invar_tensor_scale_bytes(t)));
+        assert_ok(
+            invar_device_download(&s->dev, host.scale, t->scale, invar_tensor_scale_bytes(t)));
     return host;
 }
 
@@ -264,7 +265,7 @@ static int64_t first_difference(const invar_sweep *s, const invar_tensor *got,
         host = malloc(host_bytes = 2 * bytes);
         assert_non_null(host);
     }
-    assert_ok(invar_device_get(&s->dev, host, got->data, bytes));
+    assert_ok(invar_device_download(&s->dev, host, got->data, bytes));
     *have = host;
     if (memcmp(host, want, bytes) == 0)
         return -1;

@@ -14,12 +14,12 @@
 #include "tests/formats.h"
 #include "tests/ops.h"
 
-#define INVAR_SWEEP_MOST_BLOCKS 512
+#define INVAR_SWEEP_MAX_BLOCKS 512
 
 typedef struct invar_sweep {
     invar_device dev;
     bool large; /* the sizes of a GPU */
-    void *blocks[INVAR_SWEEP_MOST_BLOCKS];
+    void *blocks[INVAR_SWEEP_MAX_BLOCKS];
     int n_blocks;
     void *scratch;
     size_t scratch_bytes;
@@ -52,7 +52,7 @@ invar_tensor invar_sweep_normal(invar_sweep *s, invar_dtype dtype, int64_t rows,
                                 uint64_t seed);
 
 /* `plain` in the format `dtype`, itself where that is its own; fp8 weights take 128x128 scales. */
-invar_tensor invar_sweep_quantised(invar_sweep *s, const invar_tensor *plain, invar_dtype dtype,
+invar_tensor invar_sweep_quantized(invar_sweep *s, const invar_tensor *plain, invar_dtype dtype,
                                    bool weight);
 
 /* A copy of numbers of the host. */

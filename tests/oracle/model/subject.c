@@ -43,7 +43,7 @@ double invar_subject_number(const invar_subject *s, const char *kind, const char
                                        : (double)*(const int64_t *)t->data;
 }
 
-static invar_segments segments(const invar_subject *s, const char *name)
+static invar_row_offsets segments(const invar_subject *s, const char *name)
 {
     char full[200];
     const invar_oracle_tensor *t;
@@ -52,7 +52,7 @@ static invar_segments segments(const invar_subject *s, const char *name)
     t = invar_oracle_find(s->oracle, full);
     if (!t || t->type != INVAR_ORACLE_I64 || t->rank != 1)
         fail_msg("the fixtures have no segments %s", full);
-    return (invar_segments){t->data, t->count - 1};
+    return (invar_row_offsets){t->data, t->count - 1};
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -111,17 +111,17 @@ void invar_subject_release(invar_subject *s)
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* The samples [first, last) as rows of their own; `start` has room for their boundaries. */
-static invar_rows pack(const invar_subject *s, int64_t first, int64_t last, int64_t *start)
+static invar_packed_rows pack(const invar_subject *s, int64_t first, int64_t last, int64_t *start)
 {
     int64_t row0 = s->samples.start[first];
-    invar_rows rows = {0};
+    invar_packed_rows rows = {0};
 
     for (int64_t i = first; i <= last; i++)
         start[i - first] = s->samples.start[i] - row0;
     rows.count = start[last - first];
     rows.ids = s->tokens + row0;
     rows.positions = s->positions + row0;
-    rows.samples = (invar_segments){start, last - first};
+    rows.samples = (invar_row_offsets){start, last - first};
     rows.units = rows.samples;
     return rows;
 }
@@ -130,8 +130,8 @@ void invar_subject_score(const invar_subject *s, float temperature, float *logp,
 {
     invar_pass_options options = {.head_rows = 50};
     int64_t start[16], *row = calloc((size_t)s->rows, sizeof *row);
-    invar_rows rows = pack(s, 0, s->samples.count, start);
-    invar_head_rows head = {s->rows, row, s->targets, rows.units, temperature};
+    invar_packed_rows rows = pack(s, 0, s->samples.count, start);
+    invar_logit_rows head = {s->rows, row, s->targets, rows.units, temperature};
     invar_pass *pass;
 
     assert_non_null(row);
@@ -179,7 +179,7 @@ static void read_options(batch *b, const invar_subject *s, const char *kind)
 
 static void read_batch(batch *b, const invar_subject *s, const char *kind)
 {
-    invar_segments response = segments(s, "response");
+    invar_row_offsets response = segments(s, "response");
     int64_t tokens = response.start[response.count];
     char name[40];
 
@@ -207,13 +207,14 @@ static void train_part(const invar_subject *s, const invar_subject_loss *how, co
 {
     invar_pass_options options = {.train = true, .recompute = how->recompute};
     int64_t start[16], units[16], n = 0, capacity = b->arrays.start[b->arrays.samples];
-    invar_rows rows = pack(s, INVAR_SUBJECT_FIRST + first, INVAR_SUBJECT_FIRST + last, start);
+    invar_packed_rows rows =
+        pack(s, INVAR_SUBJECT_FIRST + first, INVAR_SUBJECT_FIRST + last, start);
     int64_t *row = calloc((size_t)capacity, sizeof *row);
     int32_t *targets = calloc((size_t)capacity, sizeof *targets);
     float *work = calloc((size_t)capacity * 4, sizeof *work);
     float *logp = work, *entropy = work + capacity, *dlogp = work + 2 * capacity,
           *dentropy = work + 3 * capacity;
-    invar_head_rows head;
+    invar_logit_rows head;
     invar_pass *pass;
 
     assert_true(row && targets && work);
@@ -226,7 +227,7 @@ static void train_part(const invar_subject *s, const invar_subject_loss *how, co
     }
     units[last - first] = n;
     assert_int_equal(n, b->arrays.start[last] - b->arrays.start[first]);
-    head = (invar_head_rows){n, row, targets, {units, last - first}, b->temperature};
+    head = (invar_logit_rows){n, row, targets, {units, last - first}, b->temperature};
 
     assert_ok(invar_pass_new(&pass, &s->dev, &options));
     assert_ok(invar_pass_run(pass, s->model, &rows));
@@ -268,7 +269,7 @@ double invar_subject_train(invar_subject *s, const invar_subject_loss *how, inva
         train_part(s, how, &b, loss, first, first + count, *grads);
         first += count;
     }
-    assert_ok(invar_grads_join(*grads, s->model, &s->dev));
+    assert_ok(invar_grads_finalize(*grads, s->model, &s->dev));
     value = loss_value(loss);
     invar_loss_free(loss);
     free(b.advantage);

@@ -17,7 +17,7 @@ typedef struct invar_subject {
     const char *name; /* of the case: its folder, and the prefix of its tensors */
     invar_device dev;
     invar_model *model;
-    invar_segments samples;
+    invar_row_offsets samples;
     int64_t rows;           /* of all samples */
     const int32_t *tokens;  /* (rows) */
     const int32_t *targets; /* (rows) the token after each, also after the last of a sample */

@@ -20,7 +20,7 @@
 #define INVAR_ORACLE_BLOCK ((invar_oracle_limit){{0x1p-16, 0x1p-18}, {0x1p-2, 0x1.8p-5}})
 
 void invar_oracle_convert(invar_oracle_run *r);
-void invar_oracle_quantise(invar_oracle_run *r);
+void invar_oracle_quantize(invar_oracle_run *r);
 void invar_oracle_linear(invar_oracle_run *r);
 void invar_oracle_linear_low(invar_oracle_run *r);
 
@@ -47,7 +47,7 @@ void invar_oracle_mlp_forward(invar_oracle_mlp *m, invar_oracle_run *r, const in
 
 /* Returns dx; compares the gradients of the weights. */
 invar_tensor invar_oracle_mlp_backward(const invar_oracle_mlp *m, invar_oracle_run *r,
-                                       const invar_tensor *dy, invar_segments units,
+                                       const invar_tensor *dy, invar_row_offsets units,
                                        const char *suffix);
 
 /* dx of linear layers that share an input. */
@@ -55,7 +55,7 @@ invar_tensor invar_oracle_dx(invar_oracle_run *r, const invar_linear_part *parts
 
 /* Compares the gradient of the weight w with the result `name`. */
 void invar_oracle_expect_dw(invar_oracle_run *r, const char *name, const invar_tensor *dy,
-                            const invar_tensor *x, const invar_tensor *w, invar_segments units);
+                            const invar_tensor *x, const invar_tensor *w, invar_row_offsets units);
 
 void invar_oracle_logprob(invar_oracle_run *r);
 void invar_oracle_sample(invar_oracle_run *r);

@@ -20,7 +20,7 @@
 
 typedef struct problem {
     invar_tensor q, k, v, d_o;
-    invar_segments samples;
+    invar_row_offsets samples;
     invar_attention_shape shape;
 } problem;
 
@@ -76,7 +76,7 @@ static void packed(invar_oracle_run *r, const problem *p)
 /* ---- paged ----------------------------------------------------------------------------------- */
 
 static void write_and_read(invar_oracle_run *r, const problem *p, const invar_kv_pages *cache,
-                           const invar_tensor *o, invar_segments rows, const int64_t *lengths)
+                           const invar_tensor *o, invar_row_offsets rows, const int64_t *lengths)
 {
     assert_ok(invar_kv_write(
         &r->dev, &(invar_kv_write_args){
@@ -101,7 +101,7 @@ static void chunk(invar_oracle_run *r, const problem *p, const invar_kv_pages *c
     invar_tensor o_part = invar_tensor_rows(o, first, rows);
     int64_t start[2] = {0, rows};
 
-    write_and_read(r, &part, &pages, &o_part, (invar_segments){start, 1}, &length);
+    write_and_read(r, &part, &pages, &o_part, (invar_row_offsets){start, 1}, &length);
 }
 
 /* Chunks of `size` rows, sample by sample; size 0: all samples whole, in one call. */
@@ -154,7 +154,7 @@ static void controls(invar_oracle_run *r, const problem *p)
     if (p->shape.window > 0)
         reject(r, wrong);
     wrong = *p;
-    wrong.samples = (invar_segments){whole, 1};
+    wrong.samples = (invar_row_offsets){whole, 1};
     if (p->samples.count > 1)
         reject(r, wrong);
 }

@@ -32,7 +32,7 @@ invar_tensor invar_oracle_dx(invar_oracle_run *r, const invar_linear_part *parts
 }
 
 void invar_oracle_expect_dw(invar_oracle_run *r, const char *name, const invar_tensor *dy,
-                            const invar_tensor *x, const invar_tensor *w, invar_segments units)
+                            const invar_tensor *x, const invar_tensor *w, invar_row_offsets units)
 {
     invar_tensor dw = invar_oracle_sum(r, w);
 
@@ -68,7 +68,7 @@ void invar_oracle_mlp_forward(invar_oracle_mlp *m, invar_oracle_run *r, const in
 
 static void expect_mlp_dw(invar_oracle_run *r, const char *stem, const char *suffix,
                           const invar_tensor *dy, const invar_tensor *x, const invar_tensor *w,
-                          invar_segments units)
+                          invar_row_offsets units)
 {
     char name[32];
 
@@ -77,7 +77,7 @@ static void expect_mlp_dw(invar_oracle_run *r, const char *stem, const char *suf
 }
 
 invar_tensor invar_oracle_mlp_backward(const invar_oracle_mlp *m, invar_oracle_run *r,
-                                       const invar_tensor *dy, invar_segments units,
+                                       const invar_tensor *dy, invar_row_offsets units,
                                        const char *suffix)
 {
     invar_tensor dgate = invar_oracle_like(r, &m->gate), dup = invar_oracle_like(r, &m->up);
@@ -132,7 +132,7 @@ static invar_tensor norm_back(invar_oracle_run *r, const char *name, const invar
 
 /* What the backward of the layer needs from its forward; units are samples. */
 typedef struct layer {
-    invar_segments samples;
+    invar_row_offsets samples;
     invar_tensor x, norm_in, norm_post, norm_q, norm_k, wq, wk, wv, wo;
     invar_tensor h, q_raw, k_raw; /* before the norms of q and k */
     invar_attention_fwd_args attention;

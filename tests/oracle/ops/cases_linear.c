@@ -1,5 +1,5 @@
 /*
- * cases_linear.c - conversions, quantisation and linear layers against PyTorch.
+ * cases_linear.c - conversions, quantization and linear layers against PyTorch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -67,16 +67,16 @@ void invar_oracle_convert(invar_oracle_run *r)
     convert_codes(r, "from_e8m0", from_e8m0);
 }
 
-/* ---- quantisation ---------------------------------------------------------------------------- */
+/* ---- quantization ---------------------------------------------------------------------------- */
 
-static invar_tensor quantised(invar_oracle_run *r, const invar_tensor *x, invar_dtype dtype,
+static invar_tensor quantized(invar_oracle_run *r, const invar_tensor *x, invar_dtype dtype,
                               bool weight)
 {
-    return invar_oracle_own(r, invar_test_quantised(&r->dev, x, dtype, weight));
+    return invar_oracle_own(r, invar_test_quantized(&r->dev, x, dtype, weight));
 }
 
 /* `block` columns share a scale of `size` bytes. */
-static void expect_quantised(const invar_oracle_run *r, const char *name, const invar_tensor *q)
+static void expect_quantized(const invar_oracle_run *r, const char *name, const invar_tensor *q)
 {
     static const struct {
         int64_t block;
@@ -92,18 +92,18 @@ static void expect_quantised(const invar_oracle_run *r, const char *name, const 
     invar_oracle_expect_bits(r, scale, q->scale, (size_t)blocks * scales[q->dtype].size);
 }
 
-void invar_oracle_quantise(invar_oracle_run *r)
+void invar_oracle_quantize(invar_oracle_run *r)
 {
     static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};
     invar_tensor x = invar_oracle_given(r, "x");
 
     for (int i = 0; i < 3; i++) {
-        invar_tensor q = quantised(r, &x, formats[i], false), back = invar_oracle_like(r, &x);
+        invar_tensor q = quantized(r, &x, formats[i], false), back = invar_oracle_like(r, &x);
         const char *name = invar_dtype_name(formats[i]);
         char back_name[32];
 
-        expect_quantised(r, name, &q);
-        assert_ok(invar_dequantise(&r->dev, &(invar_dequantise_args){.x = back, .q = q}));
+        expect_quantized(r, name, &q);
+        assert_ok(invar_dequantize(&r->dev, &(invar_dequantize_args){.x = back, .q = q}));
         snprintf(back_name, sizeof back_name, "%s.back", name);
         invar_oracle_expect_equal(r, back_name, &back);
     }
@@ -158,7 +158,7 @@ void invar_oracle_linear(invar_oracle_run *r)
     invar_tensor x = invar_oracle_given(r, "x"), w = invar_oracle_given(r, "w");
     invar_tensor bias = invar_oracle_given(r, "bias"), dy = invar_oracle_given(r, "dy");
     invar_tensor dw = invar_oracle_sum(r, &w), dbias = invar_oracle_sum(r, &bias);
-    invar_segments units = invar_oracle_segments(r, "units");
+    invar_row_offsets units = invar_oracle_segments(r, "units");
 
     forward(r, &x, &w, &bias);
     input_gradient(r, &dy, &w);
@@ -190,14 +190,14 @@ static void low_format(invar_oracle_run *r, const invar_test_format *f)
 {
     invar_tensor w = invar_oracle_given(r, "w"), x = invar_oracle_given(r, "x");
     invar_tensor dy = invar_oracle_given(r, "dy");
-    invar_tensor qw = quantised(r, &w, f->w, true);
-    invar_tensor qx = quantised(r, &x, f->x, false), qdy = quantised(r, &dy, f->x, false);
+    invar_tensor qw = quantized(r, &w, f->w, true);
+    invar_tensor qx = quantized(r, &x, f->x, false), qdy = quantized(r, &dy, f->x, false);
     invar_tensor y = invar_oracle_storage(r, x.shape[0], w.shape[0]);
     invar_tensor dx = invar_oracle_storage(r, dy.shape[0], w.shape[1]);
     char name[32];
 
     snprintf(name, sizeof name, "%s.w", f->name);
-    expect_quantised(r, name, &qw);
+    expect_quantized(r, name, &qw);
     assert_ok(invar_linear_fwd(
         &r->dev, &(invar_linear_fwd_args){
                      .y = y, .x = qx, .w = qw, .k_shards = 2, .k_atom = qx.shape[1] / 2}));

@@ -85,7 +85,7 @@ void invar_oracle_route(invar_oracle_run *r)
 typedef struct plan {
     invar_tensor row_token, slot_row;
     int64_t start[17];
-    invar_segments experts;
+    invar_row_offsets experts;
 } plan;
 
 static void make_plan(plan *p, invar_oracle_run *r, const invar_tensor *ids, int64_t experts)
@@ -95,7 +95,7 @@ static void make_plan(plan *p, invar_oracle_run *r, const invar_tensor *ids, int
     assert_true(experts < (int64_t)(sizeof p->start / sizeof *p->start));
     p->row_token = invar_oracle_output(r, invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows));
     p->slot_row = invar_oracle_like(r, ids);
-    p->experts = (invar_segments){p->start, experts};
+    p->experts = (invar_row_offsets){p->start, experts};
     assert_ok(invar_moe_plan(&r->dev, &(invar_moe_plan_args){.row_token = p->row_token,
                                                              .slot_row = p->slot_row,
                                                              .expert_start = p->start,
@@ -285,7 +285,7 @@ static invar_tensor experts_backward(const block *b, invar_oracle_run *r, const 
 
 static void block_backward(const block *b, invar_oracle_run *r)
 {
-    invar_segments units = invar_oracle_segments(r, "units");
+    invar_row_offsets units = invar_oracle_segments(r, "units");
     invar_tensor dout = invar_oracle_given(r, "dy"), dy = invar_oracle_like(r, &b->y);
     invar_tensor dweights = invar_oracle_like(r, &b->routing.weights), drows, dlogits, part;
     invar_tensor dx = invar_oracle_like(r, &b->x);

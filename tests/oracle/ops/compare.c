@@ -25,7 +25,7 @@ typedef struct oracle_case {
 
 static const oracle_case cases[] = {
     {"convert", invar_oracle_convert},
-    {"quantise", invar_oracle_quantise},
+    {"quantise", invar_oracle_quantize},
     {"linear", invar_oracle_linear},
     {"linear.low", invar_oracle_linear_low},
     {"embedding", invar_oracle_embedding},

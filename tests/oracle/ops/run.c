@@ -126,12 +126,12 @@ double invar_oracle_number(const invar_oracle_run *r, const char *name)
     return *(const double *)t->data;
 }
 
-invar_segments invar_oracle_segments(const invar_oracle_run *r, const char *name)
+invar_row_offsets invar_oracle_segments(const invar_oracle_run *r, const char *name)
 {
     const invar_oracle_tensor *t = invar_oracle_fixture(r, name);
 
     assert_int_equal(t->type, INVAR_ORACLE_I64);
-    return (invar_segments){t->data, t->count - 1};
+    return (invar_row_offsets){t->data, t->count - 1};
 }
 
 /* ---- comparison ------------------------------------------------------------------------------ */

@@ -44,7 +44,7 @@ invar_tensor invar_oracle_given(invar_oracle_run *r, const char *name);
 /* An attribute: an i64 or f64 without extents. */
 double invar_oracle_number(const invar_oracle_run *r, const char *name);
 
-invar_segments invar_oracle_segments(const invar_oracle_run *r, const char *name);
+invar_row_offsets invar_oracle_segments(const invar_oracle_run *r, const char *name);
 
 /* For results; filled with NaN. */
 invar_tensor invar_oracle_output(invar_oracle_run *r, invar_tensor view);

@@ -230,7 +230,7 @@ static void check_choices(uint64_t number, bool skips)
     candidates = g.ancestors[bad];
     assert_ok(invar_search_new(&search, &g.history));
     for (;;) {
-        invar_status status = invar_search_ask(&next, search, 1);
+        invar_status status = invar_search_next_commits(&next, search, 1);
         int32_t answer = 1 + (int32_t)(invar_test_random(number, 7000 + draws++) % (skips ? 4 : 2));
 
         if (status == INVAR_E_NOTFOUND && (candidates & relevant_ones()) == 0)
@@ -254,16 +254,16 @@ static void check_choices(uint64_t number, bool skips)
             break;
         }
         assert_int_not_equal(expected, bad);
-        if (answer == INVAR_MARK_GOOD) {
+        if (answer == INVAR_COMMIT_MARK_GOOD) {
             candidates &= ~g.ancestors[expected];
-        } else if (answer == INVAR_MARK_BAD) {
+        } else if (answer == INVAR_COMMIT_MARK_BAD) {
             candidates &= g.ancestors[expected];
             bad = expected;
         } else {
-            answer = INVAR_MARK_SKIP;
+            answer = INVAR_COMMIT_MARK_SKIP;
             skipped |= UINT64_C(1) << expected;
         }
-        assert_ok(invar_search_mark(search, expected, (invar_mark)answer));
+        assert_ok(invar_search_mark(search, expected, (invar_commit_mark)answer));
     }
     invar_search_free(search);
 }
@@ -348,7 +348,7 @@ static void test_bisect_search__places_do_not_matter(void **state)
         graph_plant(&g, draw(g.history.count));
         for (int32_t i = 0; i < g.history.count - 1; i++)
             if (draw(4) == 0)
-                g.verdict[i] = INVAR_MARK_SKIP;
+                g.verdict[i] = INVAR_COMMIT_MARK_SKIP;
         shuffle(to);
         graph_search(&walk, &g, 1, 0);
         graph_search(&other, &shuffled, 1, 0);
@@ -381,14 +381,14 @@ static void test_bisect_search__finds_the_culprit_or_suspects_it(void **state)
         graph_plant(&g, culprit);
         for (int32_t i = 0, from = draw(g.history.count); i < g.history.count - 1 && skips; i++)
             if (skips == 1 ? draw(4) == 0 : i >= from && i < from + 20)
-                g.verdict[i] = INVAR_MARK_SKIP;
+                g.verdict[i] = INVAR_COMMIT_MARK_SKIP;
         graph_search(&walk, &g, jobs, (uint64_t)n);
 
         left = g.ancestors[g.history.count - 1];
         for (int32_t k = 0; k < walk.n_trials; k++) {
             uint64_t a = g.ancestors[walk.trials[k]];
-            if (g.verdict[walk.trials[k]] != INVAR_MARK_SKIP)
-                left &= g.verdict[walk.trials[k]] == INVAR_MARK_BAD ? a : ~a;
+            if (g.verdict[walk.trials[k]] != INVAR_COMMIT_MARK_SKIP)
+                left &= g.verdict[walk.trials[k]] == INVAR_COMMIT_MARK_BAD ? a : ~a;
         }
         for (int32_t k = 0; k < walk.n_suspects; k++)
             suspects |= UINT64_C(1) << walk.suspects[k];
@@ -420,7 +420,7 @@ static void test_bisect_search__a_wrong_answer_blames_another(void **state)
         graph_plant(&g, culprit);
         graph_search(&walk, &g, 1, 0);
         liar = walk.trials[draw(walk.n_trials)];
-        g.verdict[liar] = INVAR_MARK_GOOD + INVAR_MARK_BAD - g.verdict[liar];
+        g.verdict[liar] = INVAR_COMMIT_MARK_GOOD + INVAR_COMMIT_MARK_BAD - g.verdict[liar];
         graph_search(&walk, &g, 1, 0);
         blamed += walk.found != culprit;
     }
@@ -471,7 +471,7 @@ static void test_bisect_search__long_lines(void **state)
     (void)state;
     graph_line(&g, 5000);
     assert_ok(invar_search_new(&search, &g.history));
-    assert_ok(invar_search_ask(&next, search, 1));
+    assert_ok(invar_search_next_commits(&next, search, 1));
     assert_int_equal(next.commits[0] + 1, 2499); // 2 * 2499 is within 5000 / 1024 of 5000
     invar_search_free(search);
     for (int32_t culprit = 0; culprit < 5000; culprit += invar_test_full() ? 7 : 499) {

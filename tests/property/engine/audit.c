@@ -39,10 +39,10 @@ static invar_status run_wrong(const invar_device *dev, const void *args, void *w
     for (int64_t i = 0; i < t->shape[0]; i++) {
         char *at = (char *)t->data + (size_t)(i * t->row_stride) * size;
 
-        assert_ok(invar_device_get(dev, values, at, row));
+        assert_ok(invar_device_download(dev, values, at, row));
         for (size_t j = 0; j < row; j += size)
             values[j] ^= 1;
-        assert_ok(invar_device_put(dev, at, values, row));
+        assert_ok(invar_device_upload(dev, at, values, row));
     }
     invar_free(values);
     return INVAR_OK;
@@ -259,7 +259,7 @@ static invar_status count(void *payload, const invar_audit_finding *finding)
 }
 
 /* Twice, as the first time only few elements of a call are looked at. */
-static int64_t differences(invar_caller *caller, invar_op op, const void *args)
+static int64_t differences(invar_op_runner *caller, invar_op op, const void *args)
 {
     int64_t found = 0, checked, differ;
     invar_audit_options options = {.elements = 48, .found = count, .payload = &found};
@@ -268,7 +268,7 @@ static int64_t differences(invar_caller *caller, invar_op op, const void *args)
     assert_ok(invar_audit_new(&caller->audit, &caller->dev, &options));
     for (int64_t step = 0; step < 2; step++) {
         invar_audit_begin(caller->audit, step, INVAR_AUDIT_TRAIN);
-        assert_ok(invar_caller_run(caller, op, args));
+        assert_ok(invar_op_runner_run(caller, op, args));
         invar_audit_end(caller->audit);
     }
     invar_audit_counted(&checked, &differ, caller->audit);
@@ -286,7 +286,7 @@ static void check_long(const invar_device *dev, invar_dtype dtype, invar_attenti
     invar_tensor t[10];
     invar_attention_fwd_args fwd;
     invar_attention_bwd_args bwd;
-    invar_caller caller;
+    invar_op_runner caller;
 
     for (int i = 0; i < 9; i++) {
         int64_t heads = i < 4 ? HEADS : KV;
@@ -312,10 +312,10 @@ static void check_long(const invar_device *dev, invar_dtype dtype, invar_attenti
                                      .v = t[5],
                                      .samples = {start, 4},
                                      .shape = shape};
-    invar_caller_init(&caller, dev);
+    invar_op_runner_init(&caller, dev);
     assert_int_equal(differences(&caller, INVAR_OP_ATTENTION_FWD, &fwd), 0);
     assert_int_equal(differences(&caller, INVAR_OP_ATTENTION_BWD, &bwd), 0);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     for (int i = 0; i < 10; i++)
         invar_test_free(&t[i]);
 }
@@ -369,7 +369,7 @@ static void test_audit__products_with_all_arguments(void **state)
                                              .experts = {start, 2},
                                              .k_shards = 2,
                                              .k_atom = {16}};
-    invar_caller caller;
+    invar_op_runner caller;
     invar_device dev;
 
     (void)state;
@@ -379,7 +379,7 @@ static void test_audit__products_with_all_arguments(void **state)
     invar_test_fill_normal(&dy, 4, 1.0f);
     invar_test_fill_normal(&residual, 5, 1.0f);
     invar_test_device_init(&dev, INVAR_NUMERICS_SM90, INVAR_CPU_PATH_SIMD, 1);
-    invar_caller_init(&caller, &dev);
+    invar_op_runner_init(&caller, &dev);
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_DX, &back), 0);
     assert_int_equal(differences(&caller, INVAR_OP_MOE_LINEAR_FWD, &grouped), 0);
@@ -393,7 +393,7 @@ static void test_audit__products_with_all_arguments(void **state)
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
     fwd.y = fwd.more[0].y = (invar_tensor){0};
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     invar_test_device_release(&dev);
     invar_test_free(&x, &w, &bias, &y, &dx, &dy, &residual, &act, &up);
 }

@@ -45,7 +45,8 @@ static void both_free(both *b)
 }
 
 static void generate(invar_rl_samples *out, const invar_model *model, const invar_device *dev,
-                     const invar_rollout_limits *limits, const invar_sampling *sampling)
+                     const invar_rollout_exec_options *limits,
+                     const invar_sampling_params *sampling)
 {
     invar_rollout *rollout;
 
@@ -59,7 +60,7 @@ static void generate(invar_rl_samples *out, const invar_model *model, const inva
 static void score_cached(float out[TOKENS], const invar_rl_samples *samples,
                          const invar_model *model, const invar_device *dev, int64_t chunk)
 {
-    const invar_rollout_limits limits = {.chunk = chunk, .page_size = 4};
+    const invar_rollout_exec_options limits = {.chunk = chunk, .page_size = 4};
     const int32_t *tokens[GROUPS * EACH];
     float *logp[GROUPS * EACH];
     int64_t n[GROUPS * EACH], next = 0;
@@ -90,7 +91,7 @@ static void score_packed(float out[2][TOKENS], const invar_rl_samples *samples,
 }
 
 static void check(invar_test_model kind, invar_format format, invar_numerics numerics,
-                  const invar_rollout_limits *limits, const invar_sampling *sampling)
+                  const invar_rollout_exec_options *limits, const invar_sampling_params *sampling)
 {
     static float near[3][TOKENS], far[3][TOKENS];
     invar_rl_samples expected, got;
@@ -119,16 +120,16 @@ static void check(invar_test_model kind, invar_format format, invar_numerics num
     both_free(&m);
 }
 
-static const invar_sampling usual = {.seed = 11,
-                                     .temperature = 0.8f,
-                                     .top_p = 1.0f,
-                                     .max_response = RESPONSE,
-                                     .stop_ids = ends,
-                                     .n_stop_ids = 5};
+static const invar_sampling_params usual = {.seed = 11,
+                                            .temperature = 0.8f,
+                                            .top_p = 1.0f,
+                                            .max_response = RESPONSE,
+                                            .stop_ids = ends,
+                                            .n_stop_ids = 5};
 
 static void test_far_model__every_kind_and_format(void **state)
 {
-    const invar_rollout_limits limits = {.concurrency = 7, .chunk = 9, .page_size = 4};
+    const invar_rollout_exec_options limits = {.concurrency = 7, .chunk = 9, .page_size = 4};
     int step = invar_test_full() ? 1 : 3;
 
     (void)state;
@@ -141,10 +142,11 @@ static void test_far_model__every_kind_and_format(void **state)
 /* Prompts that are shared or not, ends out of reach for a while, one token after another. */
 static void test_far_model__every_way_of_sampling(void **state)
 {
-    static const invar_rollout_limits ways[] = {{.concurrency = 64},
-                                                {.concurrency = 3, .chunk = 2, .page_size = 1},
-                                                {.page_size = 16, .no_prefix_sharing = true}};
-    invar_sampling sampling[3] = {usual, usual, usual};
+    static const invar_rollout_exec_options ways[] = {
+        {.concurrency = 64},
+        {.concurrency = 3, .chunk = 2, .page_size = 1},
+        {.page_size = 16, .no_prefix_sharing = true}};
+    invar_sampling_params sampling[3] = {usual, usual, usual};
 
     (void)state;
     sampling[0].min_response = RESPONSE / 2;
@@ -168,11 +170,11 @@ typedef enum decoding { GRAPHS, PLAIN, REFUSED, AUDITED, DECODINGS } decoding;
 
 /* Two generations in a row by one rollout, whose second has the first one's graphs. */
 static void generate_twice(invar_rl_samples out[2], const invar_model *model,
-                           const invar_device *dev, const invar_rollout_limits *limits,
+                           const invar_device *dev, const invar_rollout_exec_options *limits,
                            decoding how)
 {
-    invar_rollout_limits own = *limits;
-    invar_sampling sampling = usual;
+    invar_rollout_exec_options own = *limits;
+    invar_sampling_params sampling = usual;
     invar_rollout *rollout;
     invar_audit *audit = NULL;
 
@@ -194,7 +196,7 @@ static void generate_twice(invar_rl_samples out[2], const invar_model *model,
     invar_audit_free(audit);
 }
 
-static void check_graphs(invar_test_model kind, const invar_rollout_limits *limits)
+static void check_graphs(invar_test_model kind, const invar_rollout_exec_options *limits)
 {
     invar_rl_samples expected[2], got[2];
 
@@ -223,7 +225,7 @@ static void check_graphs(invar_test_model kind, const invar_rollout_limits *limi
 /* Sequences that end one after another, with pages to spare for fillers or none. */
 static void test_far_model__graphs_change_no_bit(void **state)
 {
-    static const invar_rollout_limits ways[] = {
+    static const invar_rollout_exec_options ways[] = {
         {.concurrency = 16},
         {.concurrency = 10, .page_size = 2},
         {.page_size = 16, .pages = 9},
@@ -243,8 +245,8 @@ static void test_far_model__graphs_change_no_bit(void **state)
 static void test_far_model__passes_that_are_alike_are_graphs(void **state)
 {
     static const int32_t prompt[] = {5, 6, 7};
-    const invar_rollout_limits limits = {.page_size = 64};
-    invar_sampling sampling = usual;
+    const invar_rollout_exec_options limits = {.page_size = 64};
+    invar_sampling_params sampling = usual;
     int step = invar_test_full() ? 1 : 3;
 
     (void)state;
@@ -261,7 +263,7 @@ static void test_far_model__passes_that_are_alike_are_graphs(void **state)
             assert_ok(prompts_add(&samples, prompt, 3, n, n));
         assert_ok(invar_rollout_new(&rollout, m.far_model, NULL, &m.far, &limits));
         assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &sampling, NULL, NULL));
-        invar_rollout_counted(&counted, rollout);
+        invar_rollout_get_counters(&counted, rollout);
         invar_rollout_free(rollout);
         invar_rl_samples_reset(&samples);
         // the prompts, the first of its kind, one more where that has grown the scratch
@@ -280,8 +282,8 @@ static void generate_many(invar_rl_samples *out, const invar_model *model, const
                           int64_t concurrency)
 {
     static const int32_t prompt[] = {5, 6, 7};
-    const invar_rollout_limits limits = {.concurrency = concurrency};
-    invar_sampling sampling = usual;
+    const invar_rollout_exec_options limits = {.concurrency = concurrency};
+    invar_sampling_params sampling = usual;
     invar_rollout *rollout;
 
     *out = (invar_rl_samples){0};
@@ -339,8 +341,8 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
     invar_trainer *trainer;
     invar_grads *grads;
     invar_probe *probe;
-    invar_probe_view view = {.prefix = ""};
-    const invar_forward_probe show = {.take = invar_probe_take, .payload = &view};
+    invar_point_namer view = {.prefix = ""};
+    const invar_forward_hooks show = {.take = invar_probe_on_value, .payload = &view};
     invar_probe_result points;
     float norm, clip;
     int64_t before = 0;
@@ -379,7 +381,7 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
  */
 static void test_far_model__a_step_waits_for_what_is_recorded(void **state)
 {
-    const invar_rollout_limits limits = {.concurrency = 7};
+    const invar_rollout_exec_options limits = {.concurrency = 7};
     const invar_trainer_options options[] = {
         {.plan = {TOKENS, 3, 1, 0}, .head_rows = TOKENS, .temperature = 1.0f},
         {.plan = {TOKENS, 3, 4, 0}, .head_rows = TOKENS, .temperature = 1.0f},

@@ -56,7 +56,7 @@ static void fill_gradients(invar_grads *grads, const invar_model *model, int ste
         assert_non_null(values);
         for (size_t i = 0; i < bytes / sizeof(float); i++)
             values[i] = invar_test_normal((uint64_t)(step * 1000 + p), i, 0.1f);
-        assert_ok(invar_device_put(&model->dev, grads->of[p].data, values, bytes));
+        assert_ok(invar_device_upload(&model->dev, grads->of[p].data, values, bytes));
         free(values);
     }
 }
@@ -68,12 +68,12 @@ static void read_part(invar_tensor out[4], const invar_optimizer *o, const invar
     const invar_tensor from[4] = {p->master, p->weight, o->m[i], o->v[i]};
 
     for (int j = 0; j < 4; j++) {
-        invar_window window = {.dev = j < 2 ? &o->dev : invar_optimizer_place(o)};
+        invar_host_window window = {.dev = j < 2 ? &o->dev : invar_optimizer_place(o)};
         invar_tensor near;
 
-        assert_ok(invar_window_tensor(&near, &window, &from[j]));
+        assert_ok(invar_host_window_tensor(&near, &window, &from[j]));
         out[j] = invar_test_copy(&near);
-        invar_window_release(&window);
+        invar_host_window_release(&window);
     }
 }
 

@@ -160,7 +160,7 @@ static void check_chain(const char *name, const char *dtype, const run_pair *a, 
     far_stats = stats_of(far_name);
     cpu_stats = stats_of(cpu_name);
     assert_true(invar_digest_equal(&far_stats, &cpu_stats));
-    // every point but tokens, choices of experts and what is quantised
+    // every point but tokens, choices of experts and what is quantized
     assert_true((run_asked(far_name, "SELECT count(*) FROM stat WHERE step = 0") > 40.0) ==
                 (run_has(a, "debug-stats") || run_has(b, "debug-stats")));
     far_points = points_of(far_name);
@@ -356,7 +356,7 @@ static void set_values(scene *s, float value)
 
     for (int i = 0; i < VALUES; i++)
         values[i] = value + (float)i;
-    assert_ok(invar_device_put(&s->dev, s->values, values, sizeof values));
+    assert_ok(invar_device_upload(&s->dev, s->values, values, sizeof values));
 }
 
 static void scene_begin(scene *s, const char *save)
@@ -364,7 +364,7 @@ static void scene_begin(scene *s, const char *save)
     *s = (scene){.dev = {.backend = invar_far_backend()}, .save = run_below(save)};
     invar_far_begin(0);
     assert_ok(invar_device_open(&s->dev));
-    assert_ok(invar_device_take(&s->dev, &s->values, VALUES * sizeof(float), "values"));
+    assert_ok(invar_device_alloc(&s->dev, &s->values, VALUES * sizeof(float), "values"));
     s->tensor = (invar_checkpoint_tensor){
         "model", "x", invar_tensor_1d(s->values, INVAR_DTYPE_F32, VALUES), &s->dev};
     s->content =
@@ -375,7 +375,7 @@ static void scene_begin(scene *s, const char *save)
 static void scene_end(scene *s)
 {
     invar_checkpoint_writer_free(s->writer);
-    invar_device_give(&s->dev, s->values);
+    invar_device_free(&s->dev, s->values);
     invar_device_close(&s->dev);
     assert_int_equal(invar_far_counted().opens, 0);
 }
@@ -552,13 +552,13 @@ static void test_far_runs__a_checkpoint_behind_the_run_fails_like_any(void **sta
         assert_int_equal(invar_far_counted().live, 0);
         assert_true(run_remember(&memory, run_below("blocked"))); // a ledger that verifies
         // the reason is gone: it begins again, since there was no checkpoint, and ends
-        assert_ok(invar_folder_remove(save));
+        assert_ok(invar_held_folder_remove(save));
         assert_ok(run_train(recipe));
         assert_true(run_remember(&memory, run_below("blocked")));
         assert_int_equal(memory.last, 2);
         invar_recipe_free(recipe);
-        assert_ok(invar_folder_remove(save));
-        assert_ok(invar_folder_remove(run_below("blocked")));
+        assert_ok(invar_held_folder_remove(save));
+        assert_ok(invar_held_folder_remove(run_below("blocked")));
     }
     assert_string_equal(errors[0].message, errors[1].message);
     assert_int_equal(errors[0].status, errors[1].status);

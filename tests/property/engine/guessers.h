@@ -40,12 +40,12 @@ static inline int32_t guess_token(guess_maker *m, const invar_rl_sample *known, 
     }
 }
 
-static inline invar_status guess_make(void *self, invar_guess *guesses, int64_t count)
+static inline invar_status guess_make(void *self, invar_draft_request *guesses, int64_t count)
 {
     guess_maker *m = self;
 
     for (int64_t i = 0; i < count; i++) {
-        invar_guess *g = &guesses[i];
+        invar_draft_request *g = &guesses[i];
         const invar_rl_sample *known = &m->expected->items[g->sample - m->samples->items];
         int64_t from = g->sample->n_tokens, n = g->most;
 

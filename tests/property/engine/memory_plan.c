@@ -119,19 +119,19 @@ static void compare(const run_pair *kind, const char *dtype)
 {
     static int number;
     char name[32];
-    invar_memory_view plan;
+    invar_memory_planning plan;
     invar_recipe *recipe;
 
     (void)snprintf(name, sizeof name, "run%d", number++);
     recipe = recipe_of(kind, dtype, name);
     begin(PLENTY);
-    assert_ok(invar_memory_plan(&plan, recipe, 0));
+    assert_ok(invar_memory_planning_run(&plan, recipe, 0));
     assert_int_equal(takes(), 0); // a plan takes nothing
     assert_ok(run_train(recipe));
     if (most_taken() > plan.budget.need || (double)plan.budget.need > 1.05 * (double)most_taken())
         fail_msg("%s %s: %zu bytes were planned, %zu were taken", name, dtype, plan.budget.need,
                  most_taken());
-    invar_memory_release(&plan);
+    invar_memory_planning_release(&plan);
     invar_recipe_free(recipe);
 }
 
@@ -198,16 +198,16 @@ static void test_memory_plan__any_limit_is_refused_or_kept(void **state)
     (void)state;
     for (int device = 0; device < 2; device++) {
         int refused = 0, kept = 0;
-        invar_memory_view plan;
+        invar_memory_planning plan;
         invar_recipe *recipe;
         size_t most, step;
 
         far = device == 1;
         recipe = recipe_of(tight, "bf16", "planned");
         begin(PLENTY);
-        assert_ok(invar_memory_plan(&plan, recipe, 0));
+        assert_ok(invar_memory_planning_run(&plan, recipe, 0));
         most = plan.budget.need + plan.budget.need / 32;
-        invar_memory_release(&plan);
+        invar_memory_planning_release(&plan);
         invar_recipe_free(recipe);
         step = most / (size_t)invar_test_count(12, 100);
         for (size_t limit = most; limit > step; limit -= step) {

@@ -76,7 +76,7 @@ static void run(outcome *out, const invar_model *model, const invar_rl_samples *
         assert_ok(invar_pass_backward(pass, dlogp, dentropy, out->grads));
         out->tokens += batch.head.count;
     }
-    assert_ok(invar_grads_join(out->grads, model, dev));
+    assert_ok(invar_grads_finalize(out->grads, model, dev));
     invar_micro_batch_release(&batch);
     invar_pass_free(pass);
 }
@@ -297,7 +297,7 @@ static void test_model__bits_follow_the_inputs(void **state)
     samples.items[3].tokens[0] ^= 1;
     ((float *)model->params[0].master.data)[samples.items[0].tokens[0] * model->spec.hidden] +=
         1.0f;
-    assert_ok(invar_model_refresh(model, &dev));
+    assert_ok(invar_model_update_weights(model, &dev));
     run(&c, model, &samples, &dev, &way);
     assert_true(invar_bits_differ(a.logp, c.logp, sizeof a.logp));
     invar_grads_free(a.grads);
@@ -353,7 +353,7 @@ static void test_model__routing_replays(void **state)
 static void assert_no_gradients(invar_grads *grads, const invar_model *model,
                                 const invar_device *dev)
 {
-    assert_ok(invar_grads_join(grads, model, dev));
+    assert_ok(invar_grads_finalize(grads, model, dev));
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_tensor *t = &grads->of[i];
         for (int64_t j = 0; j < t->shape[0] * t->row_stride; j++)
@@ -372,7 +372,7 @@ static void test_model__nothing_to_learn_from(void **state)
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {
         int64_t units[SAMPLES + 1] = {0, 1, 2, 3, 4, 5, 6, 7};
         invar_micro_batch_plan plan = {0, SAMPLES, units, SAMPLES, 1.0f, 0, false};
-        invar_head_rows head = {.units = {none, 0}, .temperature = 1.0f};
+        invar_logit_rows head = {.units = {none, 0}, .temperature = 1.0f};
         invar_micro_batch batch = {0};
         invar_rl_samples samples;
         invar_pass *pass = NULL;

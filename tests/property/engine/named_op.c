@@ -51,8 +51,9 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     invar_trainer_loss loss = {.run = run_loss, .payload = samples->items};
     invar_trainer_result result = {.now = out->now, .entropy = out->entropy};
     const invar_probe_options watched = {.level = level};
-    invar_probe_view view = {.prefix = ""};
-    invar_forward_probe show = {.take = invar_probe_take, .payload = &view, .parts = with_parts};
+    invar_point_namer view = {.prefix = ""};
+    invar_forward_hooks show = {
+        .take = invar_probe_on_value, .payload = &view, .parts = with_parts};
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);
@@ -159,7 +160,7 @@ static void test_named_op__experts(void **state)
     assert_int_equal(sweep(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, dev), 23);
 }
 
-static void test_named_op__quantised(void **state)
+static void test_named_op__quantized(void **state)
 {
     const invar_device *dev = *state;
 
@@ -264,7 +265,7 @@ int main(void)
         cmocka_unit_test(test_named_op__dense),
         cmocka_unit_test(test_named_op__bias),
         cmocka_unit_test(test_named_op__experts),
-        cmocka_unit_test(test_named_op__quantised),
+        cmocka_unit_test(test_named_op__quantized),
         cmocka_unit_test(test_named_op__fused_alone),
         cmocka_unit_test(test_named_op__needs_the_finer_points),
     };

@@ -13,7 +13,7 @@
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
 
-static const invar_sampling usual = PROMPTS_SAMPLING(RESPONSE);
+static const invar_sampling_params usual = PROMPTS_SAMPLING(RESPONSE);
 
 typedef struct setting {
     invar_test_model kind;
@@ -26,21 +26,22 @@ typedef struct setting {
 static int64_t rows_again; /* of all generations: samples gave way to others */
 
 static void generate(invar_rl_samples *samples, const invar_model *model, const invar_device *dev,
-                     const invar_rollout_limits *limits, const invar_sampling *sampling)
+                     const invar_rollout_exec_options *limits,
+                     const invar_sampling_params *sampling)
 {
     invar_rollout_counters counted;
     invar_rollout *rollout;
 
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
     assert_ok(invar_rollout_run(rollout, samples->items, samples->count, sampling, NULL, NULL));
-    invar_rollout_counted(&counted, rollout);
+    invar_rollout_get_counters(&counted, rollout);
     rows_again += counted.again;
     invar_rollout_free(rollout);
 }
 
 static void generate_new(invar_rl_samples *samples, const invar_model *model,
-                         const invar_device *dev, const invar_rollout_limits *limits,
-                         const invar_sampling *sampling)
+                         const invar_device *dev, const invar_rollout_exec_options *limits,
+                         const invar_sampling_params *sampling)
 {
     assert_ok(prompts_new(samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     generate(samples, model, dev, limits, sampling);
@@ -57,7 +58,7 @@ static void describe(char *out, size_t size, const setting *s, const char *what)
 static void check_way(const invar_rl_samples *expected, const invar_model *model, const setting *s,
                       const way *w)
 {
-    const invar_rollout_limits limits = way_limits(w, LONGEST + RESPONSE);
+    const invar_rollout_exec_options limits = way_limits(w, LONGEST + RESPONSE);
     invar_rl_samples samples;
     invar_device dev;
     char what[160], way_text[80];
@@ -93,8 +94,8 @@ static void check_all_ways(const invar_rl_samples *expected, const invar_model *
 
 /* All samples packed, as training has them: log-probabilities of responses, routing. */
 typedef struct packed {
-    invar_rows rows;
-    invar_head_rows head;
+    invar_packed_rows rows;
+    invar_logit_rows head;
     int32_t ids[2048], positions[2048], targets[2048], routing[4096];
     int64_t start[64], row[2048], head_start[64];
     invar_sample_coords coords[2048];
@@ -123,22 +124,22 @@ static void pack(packed *p, const invar_rl_samples *samples, float temperature)
     p->start[samples->count] = t;
     p->head_start[samples->count] = r;
     assert_true(t <= 2048 && samples->count < 64);
-    p->rows = (invar_rows){.count = t,
-                           .ids = p->ids,
-                           .positions = p->positions,
-                           .samples = {p->start, samples->count},
-                           .units = {p->start, samples->count},
-                           .routing = p->routing};
-    p->head = (invar_head_rows){.count = r,
-                                .row = p->row,
-                                .targets = p->targets,
-                                .units = {p->head_start, samples->count},
-                                .temperature = temperature};
+    p->rows = (invar_packed_rows){.count = t,
+                                  .ids = p->ids,
+                                  .positions = p->positions,
+                                  .samples = {p->start, samples->count},
+                                  .units = {p->start, samples->count},
+                                  .routing = p->routing};
+    p->head = (invar_logit_rows){.count = r,
+                                 .row = p->row,
+                                 .targets = p->targets,
+                                 .units = {p->head_start, samples->count},
+                                 .temperature = temperature};
 }
 
 /* The tokens follow from training's logits and the coordinates (position, draw, rollout). */
 static void check_draws(packed *p, invar_pass *pass, const invar_device *dev,
-                        const invar_sampling *sampling)
+                        const invar_sampling_params *sampling)
 {
     static int32_t tokens[2048];
     invar_sample_args args = {.tokens = invar_tensor_1d(tokens, INVAR_DTYPE_I32, p->head.count),
@@ -156,7 +157,7 @@ static void check_draws(packed *p, invar_pass *pass, const invar_device *dev,
 }
 
 static void check_training(const invar_rl_samples *samples, const invar_model *model,
-                           const invar_device *dev, const invar_sampling *sampling,
+                           const invar_device *dev, const invar_sampling_params *sampling,
                            const char *what)
 {
     static packed p;
@@ -186,7 +187,8 @@ typedef float scores[64][LONGEST + RESPONSE];
 
 /* Scores of whole sequences; those of responses are what the rollout noted. */
 static void score(scores logp, const invar_rl_samples *samples, const invar_model *model,
-                  const invar_device *dev, const invar_rollout_limits *limits, const char *what)
+                  const invar_device *dev, const invar_rollout_exec_options *limits,
+                  const char *what)
 {
     const int32_t *tokens[64];
     float *out[64];
@@ -211,10 +213,11 @@ static void score(scores logp, const invar_rl_samples *samples, const invar_mode
 static void check_scores(const invar_rl_samples *samples, const invar_model *model,
                          const invar_device *dev, const char *what)
 {
-    static const invar_rollout_limits others[] = {{.chunk = 1, .concurrency = 5},
-                                                  {.chunk = 7, .page_size = 1, .concurrency = 3},
-                                                  {.chunk = 1, .concurrency = 64, .page_size = 2}};
-    const invar_rollout_limits usual_limits = {0};
+    static const invar_rollout_exec_options others[] = {
+        {.chunk = 1, .concurrency = 5},
+        {.chunk = 7, .page_size = 1, .concurrency = 3},
+        {.chunk = 1, .concurrency = 64, .page_size = 2}};
+    const invar_rollout_exec_options usual_limits = {0};
     scores whole, got;
 
     score(whole, samples, model, dev, &usual_limits, what);
@@ -231,7 +234,7 @@ static void check_scores(const invar_rl_samples *samples, const invar_model *mod
 static void check_neighbours(const invar_rl_samples *expected, const invar_model *model,
                              const invar_device *dev, const char *what)
 {
-    const invar_rollout_limits limits = {.concurrency = 5, .chunk = 4, .page_size = 3};
+    const invar_rollout_exec_options limits = {.concurrency = 5, .chunk = 4, .page_size = 3};
     invar_rl_samples samples = {0};
     int64_t last = expected->count - 1;
 
@@ -287,7 +290,7 @@ static const invar_rl_sample *with_draw(const invar_rl_samples *samples, uint32_
 static void check_pauses(const invar_rl_samples *expected, const invar_model *model,
                          const setting *s, const way *w)
 {
-    const invar_rollout_limits limits = way_limits(w, LONGEST + RESPONSE);
+    const invar_rollout_exec_options limits = way_limits(w, LONGEST + RESPONSE);
     invar_rl_samples samples;
     invar_device dev;
     char what[160];
@@ -313,7 +316,7 @@ static void check_pauses(const invar_rl_samples *expected, const invar_model *mo
 
 static void check_setting(const setting *s, int64_t number)
 {
-    const invar_rollout_limits limits = {0};
+    const invar_rollout_exec_options limits = {0};
     invar_rl_samples expected;
     invar_model *model;
     invar_device dev;
@@ -370,7 +373,7 @@ typedef struct fixture {
 static int setup(void **state)
 {
     static fixture f;
-    const invar_rollout_limits limits = {0};
+    const invar_rollout_exec_options limits = {0};
 
     invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
     f.model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 3, &f.dev);
@@ -421,7 +424,7 @@ static void test_rollout__samples_are_various(void **state)
 static void test_rollout__stale_pages_do_not_matter(void **state)
 {
     fixture *f = *state;
-    const invar_rollout_limits limits = {.concurrency = 3, .page_size = 4};
+    const invar_rollout_exec_options limits = {.concurrency = 3, .page_size = 4};
     invar_rl_samples samples;
     invar_rollout *rollout;
 
@@ -431,9 +434,9 @@ static void test_rollout__stale_pages_do_not_matter(void **state)
         assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &usual, NULL, NULL));
         prompts_assert_equal(&samples, &f->usual, "a later run");
         invar_rl_samples_reset(&samples);
-        memset(
-            rollout->cache->memory, 0xFF,
-            (size_t)(rollout->cache->shape.pages * invar_cache_page_bytes(&rollout->cache->shape)));
+        memset(rollout->cache->memory, 0xFF,
+               (size_t)(rollout->cache->shape.pages *
+                        invar_kv_cache_page_bytes(&rollout->cache->shape)));
     }
     invar_rollout_free(rollout);
 }
@@ -455,8 +458,8 @@ static void test_rollout__arrival_is_the_order_of_completion(void **state)
 static void test_rollout__filters_do_not_change_log_probs(void **state)
 {
     fixture *f = *state;
-    const invar_rollout_limits limits = {.concurrency = 5};
-    invar_sampling sampling[] = {usual, usual, usual, usual, usual};
+    const invar_rollout_exec_options limits = {.concurrency = 5};
+    invar_sampling_params sampling[] = {usual, usual, usual, usual, usual};
 
     sampling[0].top_k = 5;
     sampling[1].top_p = 0.6f;
@@ -476,8 +479,8 @@ static void test_rollout__filters_do_not_change_log_probs(void **state)
 static void test_rollout__greedy(void **state)
 {
     fixture *f = *state;
-    const invar_rollout_limits limits = {0};
-    invar_sampling sampling = usual;
+    const invar_rollout_exec_options limits = {0};
+    invar_sampling_params sampling = usual;
     invar_rl_samples samples;
 
     sampling.temperature = 0.0f;
@@ -500,10 +503,10 @@ static int64_t differing(const invar_rl_samples *a, const invar_rl_samples *b)
     return n;
 }
 
-static void assert_all_differ(fixture *f, const invar_sampling *sampling, uint32_t draw_shift,
-                              uint32_t rollout_shift)
+static void assert_all_differ(fixture *f, const invar_sampling_params *sampling,
+                              uint32_t draw_shift, uint32_t rollout_shift)
 {
-    const invar_rollout_limits limits = {0};
+    const invar_rollout_exec_options limits = {0};
     invar_rl_samples samples;
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, f->model->spec.vocab));
@@ -519,7 +522,7 @@ static void assert_all_differ(fixture *f, const invar_sampling *sampling, uint32
 static void test_rollout__coordinates_matter(void **state)
 {
     fixture *f = *state;
-    invar_sampling sampling = usual;
+    invar_sampling_params sampling = usual;
 
     assert_all_differ(f, &usual, 1000, 0);
     assert_all_differ(f, &usual, 0, 1);
@@ -537,7 +540,7 @@ static void test_rollout__coordinates_matter(void **state)
 static void test_rollout__weights_matter(void **state)
 {
     fixture *f = *state;
-    const invar_rollout_limits limits = {0};
+    const invar_rollout_exec_options limits = {0};
     uint32_t *weight = f->model->params[0].master.data;
     invar_rl_samples samples;
     uint32_t before;
@@ -546,11 +549,11 @@ static void test_rollout__weights_matter(void **state)
     weight += f->usual.items[0].tokens[0] * f->model->params[0].cols;
     before = *weight;
     *weight ^= 1u << 20;
-    assert_ok(invar_model_refresh(f->model, &f->dev));
+    assert_ok(invar_model_update_weights(f->model, &f->dev));
     generate_new(&samples, f->model, &f->dev, &limits, &usual);
     assert_false(prompts_equal(&samples.items[0], &f->usual.items[0]));
     *weight = before;
-    assert_ok(invar_model_refresh(f->model, &f->dev));
+    assert_ok(invar_model_update_weights(f->model, &f->dev));
     invar_rl_samples_reset(&samples);
 }
 

@@ -21,9 +21,9 @@ enum { GROUPS = 7, EACH = 4, LONGEST = 11, RESPONSE = 16, CONTEXT = LONGEST + RE
 /* ---- settings -------------------------------------------------------------------------------- */
 
 /* That of group g: no two are alike. */
-static invar_sampling sampling_of(int64_t g)
+static invar_sampling_params sampling_of(int64_t g)
 {
-    invar_sampling p = PROMPTS_SAMPLING(RESPONSE);
+    invar_sampling_params p = PROMPTS_SAMPLING(RESPONSE);
 
     p.seed = 11 + (uint32_t)g % 3;
     p.temperature = g % 4 == 1 ? 0.0f : 0.6f + 0.1f * (float)g;
@@ -68,9 +68,9 @@ static void run_alone(invar_rl_samples *out, const invar_model *model, const inv
     invar_rollout *rollout;
 
     assert_ok(prompts_new(out, GROUPS, EACH, LONGEST, model->spec.vocab));
-    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &(invar_rollout_limits){0}));
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &(invar_rollout_exec_options){0}));
     for (int64_t g = 0; g < GROUPS; g++) {
-        const invar_sampling p = sampling_of(g);
+        const invar_sampling_params p = sampling_of(g);
         group now = group_of(out, g);
         assert_ok(invar_rollout_run(rollout, now.samples, now.count, &p, NULL, NULL));
     }
@@ -85,7 +85,7 @@ typedef struct crowd {
     const invar_rl_samples *expected;
     uint64_t seed, luck;
     int64_t dropped;
-    invar_sampling sampling[GROUPS]; /* lives as long as the samples */
+    invar_sampling_params sampling[GROUPS]; /* lives as long as the samples */
 } crowd;
 
 static int64_t pick(crowd *c, int64_t below)
@@ -121,7 +121,7 @@ static void run_round(crowd *c, const char *what)
         for (int64_t n = pick(c, 4); n > 0; n--)
             step(c);
         c->dropped += !is_finished(&gone);
-        invar_rollout_drop(c->rollout, gone.samples, gone.count);
+        invar_rollout_cancel(c->rollout, gone.samples, gone.count);
         assert_ok(invar_rollout_add(c->rollout, now.samples, now.count, &c->sampling[order[i]]));
         for (int64_t n = pick(c, 5); n > 0; n--)
             step(c);
@@ -155,7 +155,7 @@ static invar_speculation speculation_of(int64_t number, const invar_model *model
 static void run_crowd(const invar_rl_samples *expected, const invar_model *model,
                       const invar_device *dev, const way *w, int64_t guesses, int rounds)
 {
-    invar_rollout_limits limits = way_limits(w, CONTEXT);
+    invar_rollout_exec_options limits = way_limits(w, CONTEXT);
     invar_rollout_counters counted;
     crowd c = {.model = model, .expected = expected, .seed = 31 + (uint64_t)(w - ways)};
     char what[160];
@@ -165,13 +165,13 @@ static void run_crowd(const invar_rl_samples *expected, const invar_model *model
     for (int64_t g = 0; g < GROUPS; g++)
         c.sampling[g] = sampling_of(g);
     assert_ok(invar_rollout_new(&c.rollout, model, NULL, dev, &limits));
-    assert_ok(invar_rollout_open(c.rollout, CONTEXT));
+    assert_ok(invar_rollout_open_stream(c.rollout, CONTEXT));
     for (int i = 0; i < rounds; i++)
         run_round(&c, what);
     assert_true(c.dropped > 0);
     step(&c); // of nothing, which retires the last
     assert_int_equal(c.rollout->cache->n_free, c.rollout->cache->shape.pages);
-    invar_rollout_counted(&counted, c.rollout);
+    invar_rollout_get_counters(&counted, c.rollout);
     assert_int_equal(counted.accepted > 0,
                      limits.speculation.algorithm != INVAR_SPECULATIVE_ALGORITHM_NONE);
     invar_rollout_close(c.rollout);
@@ -242,7 +242,7 @@ static void test_rollout_open__far_device(void **state)
 static void test_rollout_open__settings_are_its_own(void **state)
 {
     invar_rl_samples expected, samples;
-    const invar_sampling wrong = sampling_of(5);
+    const invar_sampling_params wrong = sampling_of(5);
     invar_rollout *rollout;
     invar_model *model;
     invar_device dev;
@@ -255,8 +255,8 @@ static void test_rollout_open__settings_are_its_own(void **state)
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     now = group_of(&samples, 6);
     alone = group_of(&expected, 6);
-    assert_ok(invar_rollout_new(&rollout, model, NULL, &dev, &(invar_rollout_limits){0}));
-    assert_ok(invar_rollout_open(rollout, CONTEXT));
+    assert_ok(invar_rollout_new(&rollout, model, NULL, &dev, &(invar_rollout_exec_options){0}));
+    assert_ok(invar_rollout_open_stream(rollout, CONTEXT));
     assert_ok(invar_rollout_add(rollout, now.samples, now.count, &wrong));
     while (!is_finished(&now))
         assert_ok(invar_rollout_step(rollout));
@@ -272,8 +272,8 @@ static void test_rollout_open__settings_are_its_own(void **state)
 /* What cannot join leaves no trace. */
 static void test_rollout_open__refusals(void **state)
 {
-    const invar_sampling good = sampling_of(0);
-    invar_sampling bad = good;
+    const invar_sampling_params good = sampling_of(0);
+    invar_sampling_params bad = good;
     invar_rl_samples samples;
     invar_rollout *rollout;
     invar_model *model;
@@ -285,10 +285,12 @@ static void test_rollout_open__refusals(void **state)
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 3, &dev);
     assert_ok(prompts_new(&samples, 3, 2, LONGEST, model->spec.vocab));
-    assert_ok(invar_rollout_new(&rollout, model, NULL, &dev, &(invar_rollout_limits){.pages = 3}));
-    assert_fails(invar_rollout_open(rollout, 1), INVAR_E_INVALID, "a context of 1 tokens");
-    assert_fails(invar_rollout_open(rollout, model->spec.max_positions + 1), INVAR_E_INVALID, "");
-    assert_ok(invar_rollout_open(rollout, CONTEXT));
+    assert_ok(
+        invar_rollout_new(&rollout, model, NULL, &dev, &(invar_rollout_exec_options){.pages = 3}));
+    assert_fails(invar_rollout_open_stream(rollout, 1), INVAR_E_INVALID, "a context of 1 tokens");
+    assert_fails(invar_rollout_open_stream(rollout, model->spec.max_positions + 1), INVAR_E_INVALID,
+                 "");
+    assert_ok(invar_rollout_open_stream(rollout, CONTEXT));
     assert_fails(invar_rollout_add(rollout, samples.items, 3, &bad), INVAR_E_INVALID, "rollout: ");
     token = samples.items[2].tokens[0];
     samples.items[2].tokens[0] = (int32_t)model->spec.vocab;
@@ -318,7 +320,7 @@ static bool has_token(const invar_rl_sample *s, int32_t token)
 /* A token whose embedding is damaged spoils the samples that have it, and no others. */
 static void test_rollout_open__not_finite_ends_alone(void **state)
 {
-    const invar_sampling p = sampling_of(0);
+    const invar_sampling_params p = sampling_of(0);
     invar_rl_samples samples, expected;
     invar_rollout *rollout;
     invar_model *model;
@@ -330,7 +332,8 @@ static void test_rollout_open__not_finite_ends_alone(void **state)
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     model = invar_test_model_new(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_FP32, 3, &dev);
     assert_ok(prompts_new(&expected, 4, 1, LONGEST, model->spec.vocab));
-    assert_ok(invar_rollout_new(&rollout, model, NULL, &dev, &(invar_rollout_limits){.pages = 8}));
+    assert_ok(
+        invar_rollout_new(&rollout, model, NULL, &dev, &(invar_rollout_exec_options){.pages = 8}));
     assert_ok(invar_rollout_run(rollout, expected.items, 4, &p, NULL, NULL));
     while (!has_token(&expected.items[1], token) || has_token(&expected.items[0], token) ||
            has_token(&expected.items[2], token) || has_token(&expected.items[3], token))
@@ -338,8 +341,8 @@ static void test_rollout_open__not_finite_ends_alone(void **state)
     table = invar_model_find(model, "model.embed_tokens.weight");
     for (int64_t i = 0; i < model->spec.hidden; i++)
         ((float *)table->master.data)[token * model->spec.hidden + i] = NAN;
-    assert_ok(invar_model_refresh(model, &dev));
-    assert_ok(invar_rollout_open(rollout, CONTEXT));
+    assert_ok(invar_model_update_weights(model, &dev));
+    assert_ok(invar_rollout_open_stream(rollout, CONTEXT));
     for (int round = 0; round < 3; round++) { // also in pages that a spoilt one has had
         assert_ok(prompts_new(&samples, 4, 1, LONGEST, model->spec.vocab));
         assert_ok(invar_rollout_add(rollout, samples.items, 4, &p));

@@ -17,7 +17,7 @@
 
 enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 9, MOST = 32 };
 
-static const invar_sampling usual = PROMPTS_SAMPLING(RESPONSE);
+static const invar_sampling_params usual = PROMPTS_SAMPLING(RESPONSE);
 
 /* ---- a rollout that is watched --------------------------------------------------------------- */
 
@@ -39,11 +39,11 @@ static void define_tokens(invar_probe *probe)
     assert_ok(invar_probe_digest(probe, number, &(invar_digest){{0}}));
 }
 
-static void finish(points *out, invar_probe *probe, invar_sequences *sequences,
+static void finish(points *out, invar_probe *probe, invar_rollout_points *sequences,
                    const invar_rl_samples *samples)
 {
     static const char *const given[] = {"batch.tokens", NULL};
-    const invar_probe_view view = {
+    const invar_point_namer view = {
         .probe = probe, .prefix = "rollout.", .phase = "rollout", .given = {given, NULL}};
     uint32_t draws[MOST];
 
@@ -52,35 +52,35 @@ static void finish(points *out, invar_probe *probe, invar_sequences *sequences,
         draws[i] = samples->items[i].draw;
     invar_probe_begin(probe, NULL);
     define_tokens(probe);
-    assert_ok(invar_sequences_give(sequences, &view, draws, samples->count));
+    assert_ok(invar_rollout_points_emit(sequences, &view, draws, samples->count));
     points_finish(out, probe);
 }
 
 /* Samples that have their tokens are followed, others are sampled. */
 static void watch(points *out, invar_rl_samples *samples, const invar_model *model,
-                  const invar_device *dev, const invar_rollout_limits *limits, int64_t level,
+                  const invar_device *dev, const invar_rollout_exec_options *limits, int64_t level,
                   bool taped)
 {
     const invar_probe_options options = {.level = level, .dev = dev};
-    invar_rollout_watcher watcher = {.settle = invar_sequences_settle};
-    invar_sequences *sequences;
+    invar_rollout_hooks watcher = {.settle = invar_rollout_points_flush};
+    invar_rollout_points *sequences;
     invar_rollout *rollout;
     invar_probe *probe;
 
     assert_ok(invar_probe_new(&probe, &options));
-    assert_ok(invar_sequences_new(&sequences, &options));
-    watcher.probe =
-        (invar_forward_probe){.take = invar_sequences_take, .payload = sequences, .taped = taped};
+    assert_ok(invar_rollout_points_new(&sequences, &options));
+    watcher.probe = (invar_forward_hooks){
+        .take = invar_rollout_points_on_value, .payload = sequences, .taped = taped};
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
     invar_rollout_watch(rollout, &watcher);
     if (samples->items[0].finish == INVAR_FINISH_NONE)
         assert_ok(invar_rollout_run(rollout, samples->items, samples->count, &usual, NULL, NULL));
     else
-        assert_ok(
-            invar_rollout_follow(rollout, samples->items, samples->count, &usual, NULL, NULL));
+        assert_ok(invar_rollout_teacher_force(rollout, samples->items, samples->count, &usual, NULL,
+                                              NULL));
     invar_rollout_free(rollout);
     finish(out, probe, sequences, samples);
-    invar_sequences_free(sequences);
+    invar_rollout_points_free(sequences);
 }
 
 static void assert_same(const points *a, const points *b, const char *what)
@@ -95,7 +95,7 @@ static void assert_same(const points *a, const points *b, const char *what)
 
 static void check_way(const points *expected, const invar_model *model, const way *w, bool given)
 {
-    const invar_rollout_limits limits = way_limits(w, LONGEST + RESPONSE);
+    const invar_rollout_exec_options limits = way_limits(w, LONGEST + RESPONSE);
     invar_rl_samples samples;
     invar_device dev;
     points got;
@@ -129,7 +129,7 @@ static void check_far(const points *expected, const invar_device *near, invar_te
 
     for (int i = 0; i < 3; i++) {
         // of 9 and of 11 sequences at a time passes have fillers
-        const invar_rollout_limits limits = {.concurrency = 12, .no_graphs = i == 1};
+        const invar_rollout_exec_options limits = {.concurrency = 12, .no_graphs = i == 1};
         invar_far_begin(0);
         dev.backend = invar_far_backend();
         dev.scratch = NULL;
@@ -164,7 +164,7 @@ static void test_rollout_points__do_not_depend_on_execution(void **state)
 
     for (int64_t i = 0; i < SETTINGS; i++) {
         invar_model *model = invar_test_model_new(settings[i].kind, settings[i].format, 3, dev);
-        const invar_rollout_limits limits = {0};
+        const invar_rollout_exec_options limits = {0};
         invar_rl_samples samples;
         points expected;
 
@@ -184,7 +184,7 @@ static void test_rollout_points__are_of_the_samples_asked_for(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
-    const invar_rollout_limits limits = {.concurrency = 3};
+    const invar_rollout_exec_options limits = {.concurrency = 3};
     const invar_rl_sample *last;
     invar_rl_samples samples, one = {0};
     points all, alone, other;
@@ -215,7 +215,7 @@ static void test_rollout_points__are_of_the_samples_asked_for(void **state)
 static int sweep(invar_test_model kind, invar_format format, const invar_device *dev)
 {
     invar_model *model = invar_test_model_new(kind, format, 3, dev);
-    const invar_rollout_limits limits = {.concurrency = 4, .chunk = 5};
+    const invar_rollout_exec_options limits = {.concurrency = 4, .chunk = 5};
     invar_device bad = *dev;
     invar_rl_samples samples;
     const invar_ledger_point *first;
@@ -262,7 +262,7 @@ static void test_rollout_points__name_a_single_call(void **state)
                  {INVAR_OP_SAMPLE, "rollout.token", NULL}};
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
-    const invar_rollout_limits limits = {.concurrency = 4};
+    const invar_rollout_exec_options limits = {.concurrency = 4};
     invar_device bad = *dev;
     invar_rl_samples samples;
     const invar_ledger_point *first;
@@ -305,8 +305,8 @@ static void test_rollout_points__given_samples_are_checked(void **state)
 {
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
-    const invar_rollout_limits limits = {0};
-    invar_sampling shorter = usual;
+    const invar_rollout_exec_options limits = {0};
+    invar_sampling_params shorter = usual;
     invar_rl_samples samples;
     invar_rollout *rollout;
     invar_rl_sample *s;
@@ -314,18 +314,22 @@ static void test_rollout_points__given_samples_are_checked(void **state)
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
-    assert_fails(invar_rollout_follow(rollout, samples.items, samples.count, &usual, NULL, NULL),
-                 INVAR_E_INVALID, "expected a response");
+    assert_fails(
+        invar_rollout_teacher_force(rollout, samples.items, samples.count, &usual, NULL, NULL),
+        INVAR_E_INVALID, "expected a response");
     assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &usual, NULL, NULL));
-    assert_ok(invar_rollout_follow(rollout, samples.items, samples.count, &usual, NULL, NULL));
+    assert_ok(
+        invar_rollout_teacher_force(rollout, samples.items, samples.count, &usual, NULL, NULL));
     shorter.max_response = 1;
-    assert_fails(invar_rollout_follow(rollout, samples.items, samples.count, &shorter, NULL, NULL),
-                 INVAR_E_INVALID, "tokens at most");
+    assert_fails(
+        invar_rollout_teacher_force(rollout, samples.items, samples.count, &shorter, NULL, NULL),
+        INVAR_E_INVALID, "tokens at most");
     s = &samples.items[2];
     token = s->tokens[s->n_tokens - 1];
     s->tokens[s->n_tokens - 1] = (int32_t)model->spec.vocab;
-    assert_fails(invar_rollout_follow(rollout, samples.items, samples.count, &usual, NULL, NULL),
-                 INVAR_E_INVALID, "in the response of sample 2");
+    assert_fails(
+        invar_rollout_teacher_force(rollout, samples.items, samples.count, &usual, NULL, NULL),
+        INVAR_E_INVALID, "in the response of sample 2");
     s->tokens[s->n_tokens - 1] = token;
     invar_rollout_free(rollout);
     invar_rl_samples_reset(&samples);

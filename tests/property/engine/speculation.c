@@ -15,18 +15,18 @@
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20, LETTERS = 27 };
 
-static const invar_sampling usual = PROMPTS_SAMPLING(RESPONSE);
+static const invar_sampling_params usual = PROMPTS_SAMPLING(RESPONSE);
 
 typedef struct subject {
     const invar_model *model, *draft; /* that guesses */
     const invar_device *dev;
     const invar_tokenizer *tokenizer;
-    const invar_sampling *sampling;
+    const invar_sampling_params *sampling;
     int32_t fixed; /* token of GUESS_FIXED */
 } subject;
 
 static invar_rollout_counters generate(invar_rl_samples *out, const subject *on,
-                                       const invar_rollout_limits *limits, guess_maker *maker)
+                                       const invar_rollout_exec_options *limits, guess_maker *maker)
 {
     invar_rollout_counters counted;
     invar_rollout *rollout;
@@ -35,10 +35,10 @@ static invar_rollout_counters generate(invar_rl_samples *out, const subject *on,
     assert_ok(invar_rollout_new(&rollout, on->model, on->tokenizer, on->dev, limits));
     if (maker && maker->kind != GUESS_NGRAM) {
         maker->samples = out;
-        rollout->guesser = (invar_guesser){guess_make, maker};
+        rollout->guesser = (invar_draft_proposer){guess_make, maker};
     }
     assert_ok(invar_rollout_run(rollout, out->items, out->count, on->sampling, NULL, NULL));
-    invar_rollout_counted(&counted, rollout);
+    invar_rollout_get_counters(&counted, rollout);
     invar_rollout_free(rollout);
     return counted;
 }
@@ -50,12 +50,12 @@ static invar_speculation guessing(int64_t tokens, int64_t least)
 
 /* Guesses of a kind against the samples that are expected. */
 static invar_rollout_counters check(const invar_rl_samples *expected, const subject *on,
-                                    const invar_rollout_limits *limits, guess_kind kind,
+                                    const invar_rollout_exec_options *limits, guess_kind kind,
                                     int64_t tokens)
 {
     guess_maker maker = {
         .kind = kind, .expected = expected, .vocab = on->model->spec.vocab, .fixed = on->fixed};
-    invar_rollout_limits own = *limits;
+    invar_rollout_exec_options own = *limits;
     invar_rollout_counters counted;
     invar_rl_samples samples;
     char what[80];
@@ -71,10 +71,10 @@ static invar_rollout_counters check(const invar_rl_samples *expected, const subj
 
 /* Guesses of another model; returns how many of 100 were drawn. */
 static int64_t check_draft(const invar_rl_samples *expected, const subject *on,
-                           const invar_model *draft, const invar_rollout_limits *limits,
+                           const invar_model *draft, const invar_rollout_exec_options *limits,
                            int64_t tokens)
 {
-    invar_rollout_limits own = *limits;
+    invar_rollout_exec_options own = *limits;
     invar_rollout_counters counted;
     invar_rl_samples samples;
     char what[80];
@@ -94,15 +94,15 @@ static int64_t check_draft(const invar_rl_samples *expected, const subject *on,
 /* Every kind of guess, a draft model's too; of numbers those that come next, or in full all. */
 static void check_all(const subject *on, int64_t number)
 {
-    const invar_rollout_limits plain = {0};
+    const invar_rollout_exec_options plain = {0};
     invar_rl_samples expected;
 
     generate(&expected, on, &plain, NULL);
     for (int kind = 0; kind <= GUESS_KINDS; kind++)
-        for (int64_t i = 0; i < invar_test_count(1, INVAR_SPECULATION_MOST); i++, number++) {
-            const invar_rollout_limits limits =
+        for (int64_t i = 0; i < invar_test_count(1, INVAR_SPECULATION_MAX); i++, number++) {
+            const invar_rollout_exec_options limits =
                 way_limits(&ways[number % WAYS], LONGEST + RESPONSE);
-            int64_t tokens = 1 + number % INVAR_SPECULATION_MOST;
+            int64_t tokens = 1 + number % INVAR_SPECULATION_MAX;
 
             if (kind < GUESS_KINDS)
                 check(&expected, on, &limits, (guess_kind)kind, tokens);
@@ -183,15 +183,15 @@ static void test_speculation__every_way_of_sampling(void **state)
     static const char *const stop[] = {"ab", "q", "zz"};
     static const int32_t ends[] = {LETTERS - 1, 3};
     const fixture *f = *state;
-    invar_sampling ways_to[6];
+    invar_sampling_params ways_to[6];
 
     for (int i = 0; i < 6; i++)
-        ways_to[i] = (invar_sampling){.seed = 4,
-                                      .temperature = 1.0f,
-                                      .top_p = 1.0f,
-                                      .max_response = RESPONSE,
-                                      .stop_ids = ends,
-                                      .n_stop_ids = 2};
+        ways_to[i] = (invar_sampling_params){.seed = 4,
+                                             .temperature = 1.0f,
+                                             .top_p = 1.0f,
+                                             .max_response = RESPONSE,
+                                             .stop_ids = ends,
+                                             .n_stop_ids = 2};
     ways_to[0].temperature = 0.0f;
     ways_to[1].top_p = 0.7f;
     ways_to[2].stop = stop, ways_to[2].n_stop = 3;
@@ -213,8 +213,9 @@ static void test_speculation__every_way_of_sampling(void **state)
 static void test_speculation__good_guesses_save_passes(void **state)
 {
     const fixture *f = *state;
-    const invar_rollout_limits plain = {.concurrency = 5};
-    const invar_sampling greedy = {.temperature = 0.0f, .top_p = 1.0f, .max_response = RESPONSE};
+    const invar_rollout_exec_options plain = {.concurrency = 5};
+    const invar_sampling_params greedy = {
+        .temperature = 0.0f, .top_p = 1.0f, .max_response = RESPONSE};
     const subject on = {.model = f->model, .dev = &f->dev, .sampling = &greedy};
     invar_rollout_counters without, with;
     invar_rl_samples expected;
@@ -235,7 +236,7 @@ static void test_speculation__good_guesses_save_passes(void **state)
 static void test_speculation__rejected_rows_need_not_be_finite(void **state)
 {
     const fixture *f = *state;
-    const invar_rollout_limits plain = {.page_size = 4};
+    const invar_rollout_exec_options plain = {.page_size = 4};
     invar_model *model =
         invar_test_model_new(INVAR_TEST_MODEL_LLAMA, INVAR_FORMAT_FP32, 3, &f->dev);
     subject on = {.model = model, .dev = &f->dev, .sampling = &usual, .fixed = -1};
@@ -252,7 +253,7 @@ static void test_speculation__rejected_rows_need_not_be_finite(void **state)
         on.fixed = occurs[t] ? on.fixed : t;
     assert_true(on.fixed >= 0);
     embedding[on.fixed * model->params[0].cols] = NAN;
-    assert_ok(invar_model_refresh(model, &f->dev));
+    assert_ok(invar_model_update_weights(model, &f->dev));
     assert_int_equal(check(&expected, &on, &plain, GUESS_FIXED, 3).accepted, 0);
     invar_rl_samples_reset(&expected);
     invar_model_free(model);
@@ -261,13 +262,13 @@ static void test_speculation__rejected_rows_need_not_be_finite(void **state)
 /* ---- a draft model --------------------------------------------------------------------------- */
 
 /* Nothing is guessed behind the end of a response. */
-static const invar_sampling endless = {
+static const invar_sampling_params endless = {
     .seed = 12, .temperature = 1.0f, .top_p = 0.9f, .max_response = RESPONSE};
 
 /* The model itself is always right, wherever its rows come from; another one is not. */
 static void test_speculation__a_draft_model(void **state)
 {
-    const invar_rollout_limits plain = {0};
+    const invar_rollout_exec_options plain = {0};
     subject on = {.sampling = &endless};
     invar_model *model, *draft;
     invar_device dev;
@@ -281,7 +282,7 @@ static void test_speculation__a_draft_model(void **state)
     on.dev = &dev;
     generate(&expected, &on, &plain, NULL);
     for (int64_t i = 0; i < WAYS; i++) {
-        const invar_rollout_limits limits = way_limits(&ways[i], LONGEST + RESPONSE);
+        const invar_rollout_exec_options limits = way_limits(&ways[i], LONGEST + RESPONSE);
 
         assert_int_equal(check_draft(&expected, &on, model, &limits, 1 + i), 100);
         assert_true(check_draft(&expected, &on, draft, &limits, 1 + i) < 50);
@@ -297,7 +298,7 @@ static void test_speculation__a_draft_model(void **state)
 /* On a device with graphs, passes with guesses are graphs, too. */
 static void test_speculation__graphs(void **state)
 {
-    static const invar_rollout_limits limits[] = {
+    static const invar_rollout_exec_options limits[] = {
         {.concurrency = 16}, {.concurrency = 7, .page_size = 2}, {.page_size = 1, .pages = 48}};
     subject near = {.sampling = &usual}, far = {.sampling = &usual};
     invar_device dev, far_dev;

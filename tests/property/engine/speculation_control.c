@@ -18,12 +18,13 @@ typedef struct fixture {
 
 static void generate(invar_rl_samples *out, const fixture *f, int64_t tokens, guess_maker *maker)
 {
-    const invar_sampling sampling = PROMPTS_SAMPLING(RESPONSE);
-    const invar_rollout_limits limits = {.speculation = {maker ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
-                                                               : INVAR_SPECULATIVE_ALGORITHM_NONE,
-                                                         tokens,
-                                                         {1, 4},
-                                                         NULL}};
+    const invar_sampling_params sampling = PROMPTS_SAMPLING(RESPONSE);
+    const invar_rollout_exec_options limits = {
+        .speculation = {maker ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
+                              : INVAR_SPECULATIVE_ALGORITHM_NONE,
+                        tokens,
+                        {1, 4},
+                        NULL}};
     invar_rollout *rollout;
 
     assert_ok(prompts_new(out, GROUPS, EACH, LONGEST, f->model->spec.vocab));
@@ -32,7 +33,7 @@ static void generate(invar_rl_samples *out, const fixture *f, int64_t tokens, gu
         maker->samples = out;
         maker->expected = &f->expected;
         maker->vocab = f->model->spec.vocab;
-        rollout->guesser = (invar_guesser){guess_make, maker};
+        rollout->guesser = (invar_draft_proposer){guess_make, maker};
     }
     assert_ok(invar_rollout_run(rollout, out->items, out->count, &sampling, NULL, NULL));
     invar_rollout_free(rollout);
@@ -59,7 +60,7 @@ static void test_speculation_control__guesses_that_were_not_drawn_show(void **st
     invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     f.model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 3, &f.dev);
     generate(&f.expected, &f, 0, NULL);
-    for (int64_t tokens = 1; tokens <= INVAR_SPECULATION_MOST; tokens += 3) {
+    for (int64_t tokens = 1; tokens <= INVAR_SPECULATION_MAX; tokens += 3) {
         assert_true(differing(&f, tokens, GUESS_RANDOM) > f.expected.count / 3);
         assert_true(differing(&f, tokens, GUESS_ERRS) > 0);
         assert_int_equal(differing(&f, tokens, GUESS_KNOWS), 0); // nothing to get wrong

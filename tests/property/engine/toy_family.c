@@ -58,7 +58,7 @@ typedef struct way {
     int64_t unit_rows; /* of samples whose gradients are one chain; 0: each has its own */
     int64_t micro_batch;
     bool recompute;
-    const invar_forward_probe *probe;
+    const invar_forward_hooks *probe;
     invar_audit *audit;
 } way;
 
@@ -123,12 +123,12 @@ static void slopes(double out[2], invar_model *model, int64_t param, const invar
             if (sign)
                 out[1] += d[i] * v / sqrt((double)n);
         }
-        assert_ok(invar_model_refresh(model, dev));
+        assert_ok(invar_model_update_weights(model, dev));
         loss[sign] = loss_of(model, dev);
     }
     out[0] = (loss[1] - loss[0]) / (2 * h);
     memcpy(w, before, (size_t)n * sizeof *w);
-    assert_ok(invar_model_refresh(model, dev));
+    assert_ok(invar_model_update_weights(model, dev));
     free(before);
 }
 
@@ -220,8 +220,8 @@ static void test_toy_family__has_points(void **state)
     const invar_device *dev = *state;
     invar_model *model = toy(INVAR_FORMAT_BF16, dev);
     invar_probe_options options = {.level = INVAR_PROBE_FULL};
-    invar_probe_view view = {.prefix = ""};
-    invar_forward_probe show = {.take = invar_probe_take, .payload = &view, .parts = true};
+    invar_point_namer view = {.prefix = ""};
+    invar_forward_hooks show = {.take = invar_probe_on_value, .payload = &view, .parts = true};
     invar_probe_result points;
     invar_probe *probe = NULL;
     learnt l;

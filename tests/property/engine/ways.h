@@ -27,9 +27,9 @@ static const way ways[] = {
 #define WAYS ((int64_t)(sizeof ways / sizeof *ways))
 
 /* For sequences of at most `longest` tokens, the last of which has no row in the cache. */
-static inline invar_rollout_limits way_limits(const way *w, int64_t longest)
+static inline invar_rollout_exec_options way_limits(const way *w, int64_t longest)
 {
-    return (invar_rollout_limits){
+    return (invar_rollout_exec_options){
         .concurrency = w->concurrency,
         .chunk = w->chunk,
         .page_size = w->page_size,

@@ -167,7 +167,7 @@ static invar_status append(invar_ledger *ledger, int64_t step, bool other, int p
 /* The run, or a segment of it that goes on with the step `from`. */
 static void start_life(invar_ledger *ledger, int64_t run, int64_t life, int64_t from)
 {
-    invar_ledger_circumstances bare = {.bare = true};
+    invar_ledger_provenance bare = {.bare = true};
     invar_ledger_run begun = {.name = "random", .kind = "train", .circumstances = bare};
     invar_ledger_summary summary;
     invar_digest chain = {{0}};
@@ -371,9 +371,9 @@ static void evaluate(invar_ledger *ledger, const story *s, int64_t life, int64_t
     invar_ledger_metric result = {"reward", twisted(s, TWIST_EVAL, life, step) ? 0.5 : 0.25};
 
     if (due(step, steps) && !twisted(s, TWIST_EVAL_LESS, life, step))
-        assert_ok(invar_ledger_evaluate(ledger, "a", &result, 1));
+        assert_ok(invar_ledger_add_evaluation(ledger, "a", &result, 1));
     if (twisted(s, TWIST_EVAL_MORE, life, step))
-        assert_ok(invar_ledger_evaluate(ledger, "b", &result, 1));
+        assert_ok(invar_ledger_add_evaluation(ledger, "b", &result, 1));
 }
 
 static void tell_step(invar_ledger *ledger, const story *s, int64_t life, int64_t step)
@@ -382,7 +382,7 @@ static void tell_step(invar_ledger *ledger, const story *s, int64_t life, int64_
     invar_ledger_metric metrics[] = {{"x", twisted(s, TWIST_METRIC, life, step)}, {"y", 1}};
     invar_ledger_sample samples[] = {{.rng = "0", .finish = "stop", .arrival = life},
                                      {.rng = "1", .finish = "stop"}};
-    invar_ledger_reply reply = {.plugin = "p", .data = "good", .bytes = 4};
+    invar_ledger_plugin_reply reply = {.plugin = "p", .data = "good", .bytes = 4};
     invar_ledger_step now = {
         .step = step,
         .digests = &digest,
@@ -464,7 +464,7 @@ static void check_stories(tally *seen, invar_ledger *ledger, int64_t run, const 
 
     for (int i = 0; i < 2; i++) {
         tell(ledger, run + i, &stories[i], steps);
-        assert_ok(invar_ledger_content(&contents[i], ledger, run + i));
+        assert_ok(invar_ledger_content_hash(&contents[i], ledger, run + i));
     }
     assert_ok(invar_diff_runs(&diff, ledger, run, ledger, run + 1));
     if (self_a || self_b) {
@@ -480,7 +480,7 @@ static void check_stories(tally *seen, invar_ledger *ledger, int64_t run, const 
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
         assert_true(diff->step == stories[0].step || diff->step == stories[1].step);
         assert_true(diff->n_points + diff->n_metrics + diff->n_samples > 0 ||
-                    diff->replies_different > 0 || diff->same_batch == INVAR_DIFF_ANSWER_NO);
+                    diff->replies_different > 0 || diff->same_batch == INVAR_TRISTATE_NO);
     }
     invar_diff_free(diff);
 }

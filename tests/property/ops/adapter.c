@@ -17,7 +17,7 @@ enum { ROWS = 40, N = 160, K = 256, R = 16, FILLED = 32 };
 typedef struct layer {
     const invar_test_format *format;
     invar_device dev;
-    invar_tensor plain_x, plain_w; /* before quantisation */
+    invar_tensor plain_x, plain_w; /* before quantization */
     invar_tensor x, w, a, b;
     invar_tensor y; /* of all rows */
 } layer;
@@ -69,8 +69,8 @@ static void set_up(layer *l, const invar_test_format *format, invar_numerics num
     l->plain_w = invar_test_normal_2d(format->storage, N, K, 2);
     l->a = invar_test_normal_2d(format->storage, R, K, 3);
     l->b = invar_test_normal_2d(format->storage, N, R, 4);
-    l->x = invar_test_quantised(&l->dev, &l->plain_x, format->x, false);
-    l->w = invar_test_quantised(&l->dev, &l->plain_w, format->w, true);
+    l->x = invar_test_quantized(&l->dev, &l->plain_x, format->x, false);
+    l->w = invar_test_quantized(&l->dev, &l->plain_w, format->w, true);
     l->y = make(format->storage, ROWS, N);
     adapted(l, &l->dev, &l->y, 0);
 }
@@ -203,7 +203,7 @@ static void merged(const layer *l, const invar_tensor *y)
                 sum += FACTOR * invar_test_get(&l->b, n, r) * invar_test_get(&l->a, r, k);
             invar_test_set(&w, n, k, sum);
         }
-    codes = invar_test_quantised(&l->dev, &w, l->format->w, true);
+    codes = invar_test_quantized(&l->dev, &w, l->format->w, true);
     product(&l->dev, y, &l->x, &codes);
     invar_test_free(&w, &codes);
 }

@@ -82,17 +82,17 @@ static invar_status run_swiglu_bwd(const invar_device *dev, const invar_tensor *
         &(invar_swiglu_bwd_args){.dgate = t[0], .dup = t[1], .dy = t[2], .gate = t[3], .up = t[4]});
 }
 
-static invar_status run_quantise(const invar_device *dev, const invar_tensor *t, const constants *c)
+static invar_status run_quantize(const invar_device *dev, const invar_tensor *t, const constants *c)
 {
     (void)c;
-    return invar_quantise(dev, &(invar_quantise_args){t[0], t[1]});
+    return invar_quantize(dev, &(invar_quantize_args){t[0], t[1]});
 }
 
-static invar_status run_dequantise(const invar_device *dev, const invar_tensor *t,
+static invar_status run_dequantize(const invar_device *dev, const invar_tensor *t,
                                    const constants *c)
 {
     (void)c;
-    return invar_dequantise(dev, &(invar_dequantise_args){t[0], t[1]});
+    return invar_dequantize(dev, &(invar_dequantize_args){t[0], t[1]});
 }
 
 /* ---- controls -------------------------------------------------------------------------------- */
@@ -199,10 +199,10 @@ static void sweep_init(sweep *s, const invar_device *devices, const row_op *op,
         else if (!s->base[i].scale)
             invar_test_fill_normal(&s->base[i], (uint64_t)i, 1.0f);
     }
-    if (s->base[op->tensors - 1].scale) { // dequantise: from some quantised rows
+    if (s->base[op->tensors - 1].scale) { // dequantize: from some quantized rows
         invar_tensor x = with_rows(op->views[0], ROWS, 0);
         invar_test_fill_normal(&x, 9, 1.0f);
-        assert_ok(invar_quantise(&devices[0], &(invar_quantise_args){s->base[1], x}));
+        assert_ok(invar_quantize(&devices[0], &(invar_quantize_args){s->base[1], x}));
         invar_test_free(&x);
     }
     assert_ok(op->run(&devices[0], s->base, fixed));
@@ -269,9 +269,9 @@ static void test_layers__bits_invariant_to_batch(void **state)
         invar_tensor heads = invar_tensor_3d(NULL, dtype, ROWS, 3, HEAD);
         invar_tensor narrow = invar_tensor_2d(NULL, dtype, ROWS, 128);
         invar_tensor index = invar_tensor_1d(NULL, INVAR_DTYPE_I32, ROWS);
-        invar_tensor fp8 = invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 1, ROWS, 640);
-        invar_tensor mx = invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_MXFP8, 1, ROWS, 640);
-        invar_tensor int4 = invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_INT4, 1, ROWS, 640);
+        invar_tensor fp8 = invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 1, ROWS, 640);
+        invar_tensor mx = invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_MXFP8, 1, ROWS, 640);
+        invar_tensor int4 = invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_INT4, 1, ROWS, 640);
         const row_op ops[] = {
             {"add", 1, 3, {x, x, x}, run_add},
             {"embedding.fwd", 1, 2, {narrow, index}, run_embedding},
@@ -283,12 +283,12 @@ static void test_layers__bits_invariant_to_batch(void **state)
             {"rope.bwd", 1, 3, {heads, heads, index}, run_rope_bwd},
             {"swiglu.fwd", 1, 3, {x, x, x}, run_swiglu},
             {"swiglu.bwd", 2, 5, {x, x, x, x, x}, run_swiglu_bwd},
-            {"quantise fp8", 1, 2, {fp8, x}, run_quantise},
-            {"quantise mxfp8", 1, 2, {mx, x}, run_quantise},
-            {"quantise int4", 1, 2, {int4, x}, run_quantise},
-            {"dequantise fp8", 1, 2, {x, fp8}, run_dequantise},
-            {"dequantise mxfp8", 1, 2, {x, mx}, run_dequantise},
-            {"dequantise int4", 1, 2, {x, int4}, run_dequantise},
+            {"quantise fp8", 1, 2, {fp8, x}, run_quantize},
+            {"quantise mxfp8", 1, 2, {mx, x}, run_quantize},
+            {"quantise int4", 1, 2, {int4, x}, run_quantize},
+            {"dequantise fp8", 1, 2, {x, fp8}, run_dequantize},
+            {"dequantise mxfp8", 1, 2, {x, mx}, run_dequantize},
+            {"dequantise int4", 1, 2, {x, int4}, run_dequantize},
         };
         constants c = constants_new(*state, dtype);
 
@@ -312,21 +312,21 @@ static void test_layers__controls_are_caught(void **state)
 }
 
 /* Rows of a 128x128 band share a scale; bands do not share anything. */
-static void test_quantise__bits_invariant_to_other_bands(void **state)
+static void test_quantize__bits_invariant_to_other_bands(void **state)
 {
     const invar_device *devices = *state;
     invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 384, 256));
     invar_tensor q =
-        invar_test_tensor(invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 128, 384, 256));
+        invar_test_tensor(invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 128, 384, 256));
     invar_tensor alone =
-        invar_test_tensor(invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 128, 128, 256));
+        invar_test_tensor(invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 128, 128, 256));
 
     invar_test_fill_normal(&x, 1, 1.0f);
     for (int i = 0; i < INVAR_TEST_DEVICES; i++)
         for (int64_t band = 0; band < 3; band++) {
             invar_tensor rows = invar_tensor_rows(&x, band * 128, 128), got;
-            assert_ok(invar_quantise(&devices[i], &(invar_quantise_args){q, x}));
-            assert_ok(invar_quantise(&devices[0], &(invar_quantise_args){alone, rows}));
+            assert_ok(invar_quantize(&devices[i], &(invar_quantize_args){q, x}));
+            assert_ok(invar_quantize(&devices[0], &(invar_quantize_args){alone, rows}));
             got = invar_tensor_rows(&q, band * 128, 128);
             invar_assert_bits_tensor(&got, &alone, "a band of fp8 128x128");
         }
@@ -338,7 +338,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers__bits_invariant_to_batch),
         cmocka_unit_test(test_layers__controls_are_caught),
-        cmocka_unit_test(test_quantise__bits_invariant_to_other_bands),
+        cmocka_unit_test(test_quantize__bits_invariant_to_other_bands),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

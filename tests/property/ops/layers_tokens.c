@@ -60,7 +60,7 @@ typedef struct micro {
     const batch *all;
     int64_t first;
     int64_t tokens;
-    invar_segments units;
+    invar_row_offsets units;
 } micro;
 
 /* A gradient: `grad` holds `floats` floats and accumulates. */

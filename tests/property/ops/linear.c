@@ -20,7 +20,7 @@ enum { ROWS = 300, N = 370, K = 736 };
 typedef struct fixture {
     const invar_test_format *format;
     invar_device dev;
-    invar_tensor plain_x, plain_dy, plain_w; /* before quantisation */
+    invar_tensor plain_x, plain_dy, plain_w; /* before quantization */
     invar_tensor x, dy, w;
     invar_tensor y, dx;
 } fixture;
@@ -47,9 +47,9 @@ static void set_up(fixture *f, const invar_test_format *format, invar_numerics n
     f->plain_x = invar_test_normal_2d(format->storage, ROWS, K, 1);
     f->plain_dy = invar_test_normal_2d(format->storage, ROWS, N, 2);
     f->plain_w = invar_test_normal_2d(format->storage, N, K, 3);
-    f->x = invar_test_quantised(&f->dev, &f->plain_x, format->x, false);
-    f->dy = invar_test_quantised(&f->dev, &f->plain_dy, format->x, false);
-    f->w = invar_test_quantised(&f->dev, &f->plain_w, format->w, true);
+    f->x = invar_test_quantized(&f->dev, &f->plain_x, format->x, false);
+    f->dy = invar_test_quantized(&f->dev, &f->plain_dy, format->x, false);
+    f->w = invar_test_quantized(&f->dev, &f->plain_w, format->w, true);
     f->y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
     f->dx = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, K));
     forward(&f->dev, &f->y, &f->x, &f->w);
@@ -122,12 +122,12 @@ static void check_place(fixture *f, int64_t m, int64_t place, float filler)
 
     invar_test_fill(&x, filler);
     invar_test_fill(&dy, filler);
-    invar_row_load(line, &f->plain_x, 0, 0, K);
-    invar_row_store(&x, place, 0, K, line);
-    invar_row_load(line, &f->plain_dy, 0, 0, N);
-    invar_row_store(&dy, place, 0, N, line);
-    qx = invar_test_quantised(&f->dev, &x, f->format->x, false);
-    qdy = invar_test_quantised(&f->dev, &dy, f->format->x, false);
+    invar_tensor_row_load(line, &f->plain_x, 0, 0, K);
+    invar_tensor_row_store(&x, place, 0, K, line);
+    invar_tensor_row_load(line, &f->plain_dy, 0, 0, N);
+    invar_tensor_row_store(&dy, place, 0, N, line);
+    qx = invar_test_quantized(&f->dev, &x, f->format->x, false);
+    qdy = invar_test_quantized(&f->dev, &dy, f->format->x, false);
     forward(&f->dev, &y, &qx, &f->w);
     backward(&f->dev, &dx, &qdy, &f->w);
     got = invar_tensor_rows(&y, place, 1), expected = invar_tensor_rows(&f->y, 0, 1);
@@ -250,8 +250,8 @@ typedef struct layer_of_ranks {
     const invar_device *dev;
     const invar_test_format *format;
     bool back;              /* dx of two parts, the second of 3 atoms */
-    invar_tensor in[2];     /* (SHARD_ROWS, K_p) before quantisation: x, or dy of the parts */
-    invar_tensor weight[2]; /* w before quantisation: (N, K), or (K_p, N) of the parts */
+    invar_tensor in[2];     /* (SHARD_ROWS, K_p) before quantization: x, or dy of the parts */
+    invar_tensor weight[2]; /* w before quantization: (N, K), or (K_p, N) of the parts */
     int64_t atoms[2];
 } layer_of_ranks;
 
@@ -273,8 +273,8 @@ static void run_atoms(const layer_of_ranks *l, const invar_device *dev, const in
         if (k == 0)
             continue;
         x = invar_tensor_rows(&x, row, out->shape[0]);
-        operand[count++] = fwd.x = invar_test_quantised(l->dev, &x, l->format->x, false);
-        operand[count++] = fwd.w = invar_test_quantised(l->dev, &w, l->format->w, true);
+        operand[count++] = fwd.x = invar_test_quantized(l->dev, &x, l->format->x, false);
+        operand[count++] = fwd.w = invar_test_quantized(l->dev, &w, l->format->w, true);
         dx.parts[dx.n_parts++] = (invar_linear_part){fwd.x, fwd.w};
     }
     invar_test_fill(out, count ? NAN : 0.0f); // a rank without atoms computes nothing: +0
@@ -437,14 +437,14 @@ static void reversed_is_seen(fixture *f)
         invar_tensor *t = operand ? &w : &x;
         for (int64_t i = 0; i < t->shape[0]; i++) {
             float line[K], reversed[K];
-            invar_row_load(line, t, i, 0, K);
+            invar_tensor_row_load(line, t, i, 0, K);
             for (int k = 0; k < K; k++)
                 reversed[k] = line[K - 1 - k];
-            invar_row_store(t, i, 0, K, reversed);
+            invar_tensor_row_store(t, i, 0, K, reversed);
         }
     }
-    qx = invar_test_quantised(&f->dev, &x, f->format->x, false);
-    qw = invar_test_quantised(&f->dev, &w, f->format->w, true);
+    qx = invar_test_quantized(&f->dev, &x, f->format->x, false);
+    qw = invar_test_quantized(&f->dev, &w, f->format->w, true);
     forward(&f->dev, &y, &qx, &qw);
     assert_true(invar_tensors_differ(&y, &f->y));
     invar_test_free(&x, &w, &qx, &qw, &y);

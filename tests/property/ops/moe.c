@@ -97,7 +97,7 @@ static invar_tensor make_weight(const invar_device *dev, const invar_test_format
     invar_tensor plain = make(f->storage, rows, cols), w;
 
     invar_test_fill_normal(&plain, seed, 1.0f / sqrtf((float)cols));
-    w = invar_test_quantised(dev, &plain, f->w, true);
+    w = invar_test_quantized(dev, &plain, f->w, true);
     invar_test_free(&plain);
     return w;
 }
@@ -193,20 +193,20 @@ static invar_tensor keep(temporaries *temps, invar_tensor t)
     return temps->at[temps->count++] = t;
 }
 
-static invar_tensor quantised(temporaries *temps, const invar_device *dev, const layer *l,
+static invar_tensor quantized(temporaries *temps, const invar_device *dev, const layer *l,
                               const invar_tensor *plain)
 {
-    return keep(temps, invar_test_quantised(dev, plain, l->format->x, false));
+    return keep(temps, invar_test_quantized(dev, plain, l->format->x, false));
 }
 
-static void run_layer(const invar_device *dev, const layer *l, const batch *b, invar_segments units,
-                      const results *r)
+static void run_layer(const invar_device *dev, const layer *l, const batch *b,
+                      invar_row_offsets units, const results *r)
 {
     const invar_tensor *at = r->at;
     invar_dtype storage = l->format->storage, f32 = INVAR_DTYPE_F32, i32 = INVAR_DTYPE_I32;
     int64_t tokens = b->x.shape[0], rows = tokens * l->slots;
     int64_t *start = malloc((size_t)(l->experts + 1) * sizeof *start);
-    const invar_segments experts = {start, l->experts};
+    const invar_row_offsets experts = {start, l->experts};
     temporaries temps = {.count = 0};
     invar_tensor logits = keep(&temps, make(f32, tokens, l->experts));
     invar_tensor scores = keep(&temps, make(f32, tokens, l->experts));
@@ -239,13 +239,13 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
     assert_ok(
         invar_moe_plan(dev, &(invar_moe_plan_args){row_token, slot_row, start, ids, l->experts}));
     assert_ok(invar_moe_gather_fwd(dev, &(invar_moe_gather_fwd_args){x, b->x, row_token}));
-    xq = quantised(&temps, dev, l, &x);
+    xq = quantized(&temps, dev, l, &x);
     assert_ok(invar_moe_linear_fwd(
         dev, &(invar_moe_linear_fwd_args){gate, xq, l->gate, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_moe_linear_fwd(
         dev, &(invar_moe_linear_fwd_args){up, xq, l->up, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = act, .gate = gate, .up = up}));
-    actq = quantised(&temps, dev, l, &act);
+    actq = quantized(&temps, dev, l, &act);
     assert_ok(invar_moe_linear_fwd(
         dev, &(invar_moe_linear_fwd_args){y, actq, l->down, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_moe_combine_fwd(
@@ -253,7 +253,7 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
 
     assert_ok(invar_moe_combine_bwd(
         dev, &(invar_moe_combine_bwd_args){dy, dweights, b->dout, y, at[WEIGHTS], slot_row}));
-    dyq = quantised(&temps, dev, l, &dy);
+    dyq = quantized(&temps, dev, l, &dy);
     assert_ok(invar_moe_linear_dw(
         dev, &(invar_moe_linear_dw_args){at[DDOWN], dy, act, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dx(
@@ -262,8 +262,8 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
     assert_ok(invar_swiglu_bwd(
         dev,
         &(invar_swiglu_bwd_args){.dgate = dgate, .dup = dup, .dy = dact, .gate = gate, .up = up}));
-    dgateq = quantised(&temps, dev, l, &dgate);
-    dupq = quantised(&temps, dev, l, &dup);
+    dgateq = quantized(&temps, dev, l, &dgate);
+    dupq = quantized(&temps, dev, l, &dup);
     assert_ok(invar_moe_linear_dw(
         dev, &(invar_moe_linear_dw_args){at[DGATE], dgate, x, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dw(
@@ -338,7 +338,7 @@ static void fill_replay(const batch *b, const layer *l, split kind)
 }
 
 /* Units of one token each. */
-static invar_segments single_units(int64_t tokens)
+static invar_row_offsets single_units(int64_t tokens)
 {
     enum { MOST = 64 };
     static int64_t start[MOST + 1];
@@ -346,7 +346,7 @@ static invar_segments single_units(int64_t tokens)
     assert_true(tokens <= MOST);
     for (int64_t t = 0; t <= MOST; t++)
         start[t] = t;
-    return (invar_segments){start, tokens};
+    return (invar_row_offsets){start, tokens};
 }
 
 /* ---- tokens alone ---------------------------------------------------------------------------- */
@@ -592,7 +592,7 @@ static void run_cut(const invar_device *dev, const layer *l, const batch *b, uns
             continue;
         for (int64_t v = first; v <= u + 1; v++)
             start[v - first] = unit_starts[v] - begin;
-        run_layer(dev, l, &part, (invar_segments){start, u + 1 - first}, &part_results);
+        run_layer(dev, l, &part, (invar_row_offsets){start, u + 1 - first}, &part_results);
         first = u + 1;
     }
 }
@@ -639,7 +639,7 @@ static void test_moe_layer__control_of_units(void **state)
         device_init(&dev, (invar_numerics)(i % 2), INVAR_CPU_PATH_SIMD, 1);
         fill_replay(&b, &l, SPLIT_ONE);
         run_cut(&dev, &l, &b, 0, &cut);
-        run_layer(&dev, &l, &b, (invar_segments){one, 1}, &uncut);
+        run_layer(&dev, &l, &b, (invar_row_offsets){one, 1}, &uncut);
         for (int j = 0; j < TOKEN_RESULTS; j++)
             invar_assert_bits_tensor(&uncut.at[j], &cut.at[j], result_names[j]);
         for (int j = TOKEN_RESULTS; j < RESULTS; j++)
@@ -803,7 +803,7 @@ static void test_moe_layer__gradients_match_finite_differences(void **state)
     (void)state;
     fill_replay(&b, &l, SPLIT_RANDOM);
     device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
-    run_layer(&dev, &l, &b, (invar_segments){start, 2}, &r);
+    run_layer(&dev, &l, &b, (invar_row_offsets){start, 2}, &r);
     for (int p = 0; p < PARAMETERS; p++)
         m.at[p] = doubles(source[p], &m.count[p]);
     for (int p = 0; p < PARAMETERS; p++)

@@ -118,7 +118,7 @@ static void test_ranks__weight_of_a_norm_of_heads(void **state)
 #define SUMS (BLOCKS * D)
 
 static const int64_t unit_start[] = {0, 30, 30, TOKENS};
-static const invar_segments units = {unit_start, 3};
+static const invar_row_offsets units = {unit_start, 3};
 
 /* The sums of blocks of the heads of shards [shard, shard + own). */
 static void block_sums(const invar_device *dev, float *out, const invar_tensor *x,

@@ -19,7 +19,7 @@ typedef struct spelled {
     int64_t shapes[MOST_FIELDS][INVAR_MAX_RANK], strides[MOST_FIELDS][INVAR_MAX_RANK];
     char names[MOST_FIELDS][48];
     int64_t count;
-    int64_t quantised; /* tensors */
+    int64_t quantized; /* tensors */
     bool can;          /* the interface has words for all of it */
 } spelled;
 
@@ -55,7 +55,7 @@ static void spell_scales(spelled *s, const char *name, const invar_tensor *t)
         spell_with(s, name, ".scale_rows")->integer = t->scale_rows;
     if (t->scale_period != 0)
         spell_with(s, name, ".scale_period")->integer = t->scale_period;
-    s->quantised++;
+    s->quantized++;
 }
 
 static void spell_tensor(spelled *s, invar_api_argument *a, const invar_tensor *t)
@@ -75,7 +75,7 @@ static void spell_field(spelled *s, const invar_field *f, const invar_op_args *a
 {
     invar_api_argument *a = &s->arguments[s->count];
     const void *in = invar_field_in(f, args);
-    const invar_segments *segments = in;
+    const invar_row_offsets *segments = in;
     invar_tensor vector;
     int32_t narrow;
     float real;
@@ -141,7 +141,7 @@ static void test_api_call__has_the_bits_of_the_typed_call(void **state)
 {
     invar_device dev = *(const invar_device *)*state;
     invar_api_device *device[INVAR_NUMERICS_COUNT];
-    int64_t calls = 0, ops = 0, quantised = 0, seeds = invar_test_full() ? 400 : 10;
+    int64_t calls = 0, ops = 0, quantized = 0, seeds = invar_test_full() ? 400 : 10;
     static spelled s;
 
     for (int n = 0; n < INVAR_NUMERICS_COUNT; n++)
@@ -166,7 +166,7 @@ static void test_api_call__has_the_bits_of_the_typed_call(void **state)
                     fail_msg("%s, seed %d: %s: other bytes than the typed call",
                              invar_op_name((invar_op)op), (int)seed, mine.text);
                 calls += !same_memory(&mine, &untouched);
-                quantised += s.quantised;
+                quantized += s.quantized;
                 // every argument that is needed is missed
                 for (int64_t i = 0; i < s.count && seed == 0; i++) {
                     invar_api_argument last = s.arguments[s.count - 1], out = s.arguments[i];
@@ -184,7 +184,7 @@ static void test_api_call__has_the_bits_of_the_typed_call(void **state)
         ops += calls > before;
     }
     assert_true(ops == INVAR_OP_COUNT - 2); // two have lists of tensors
-    assert_true(quantised > 50);
+    assert_true(quantized > 50);
     for (int n = 0; n < INVAR_NUMERICS_COUNT; n++)
         invar_api_device_close(device[n]);
 }

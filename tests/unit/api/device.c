@@ -46,16 +46,16 @@ static void test_api_call__takes_memory_where_it_is(void **state)
     (void)state;
     assert_ok(invar_api_device_open(&cpu, "cpu", "ieee", 1));
     assert_ok(invar_api_device_open(&gpu, "cuda", "ieee", 1));
-    assert_ok(invar_device_take(&gpu->dev, &x, sizeof near, "x"));
-    assert_ok(invar_device_take(&gpu->dev, &y, sizeof near, "y"));
-    assert_ok(invar_device_put(&gpu->dev, x, near, sizeof near));
+    assert_ok(invar_device_alloc(&gpu->dev, &x, sizeof near, "x"));
+    assert_ok(invar_device_alloc(&gpu->dev, &y, sizeof near, "y"));
+    assert_ok(invar_device_upload(&gpu->dev, x, near, sizeof near));
     for (int32_t far = 0; far < 2; far++) {
         invar_api_argument add[] = {matrix("out", far ? y : sum, far),
                                     matrix("a", far ? x : near, far),
                                     matrix("b", far ? x : near, far)};
         assert_ok(invar_api_call(far ? gpu : cpu, "add", add, 3));
         if (far)
-            assert_ok(invar_device_get(&gpu->dev, sum, y, sizeof sum));
+            assert_ok(invar_device_download(&gpu->dev, sum, y, sizeof sum));
         for (int i = 0; i < 8; i++) {
             assert_true(sum[i] == 2 * near[i]);
             sum[i] = 0;
@@ -70,8 +70,8 @@ static void test_api_call__takes_memory_where_it_is(void **state)
             add[i].tensor.place = far;
         }
     }
-    invar_device_give(&gpu->dev, x);
-    invar_device_give(&gpu->dev, y);
+    invar_device_free(&gpu->dev, x);
+    invar_device_free(&gpu->dev, y);
     invar_api_device_close(gpu);
     invar_api_device_close(cpu);
     assert_int_equal(invar_far_counted().live, 0);

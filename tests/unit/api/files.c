@@ -166,19 +166,19 @@ static void test_api_files__unpacks_what_is_verified(void **state)
 
     (void)state;
     write_pack(below(pack, "pack"), good, good);
-    assert_ok(invar_folder_make(below(to, "unpacked")));
+    assert_ok(invar_held_folder_make(below(to, "unpacked")));
     assert_ok(invar_api_pack_unpack(pack, to));
     assert_ok(invar_file_read(&recipe, &size, below(file, "unpacked/recipe.ini"), 1 << 20));
     assert_string_equal(recipe, good);
     invar_free(recipe);
     assert_true(invar_path_exists(below(file, "unpacked/manifest.json")));
     write_pack(pack, bad, good);
-    assert_ok(invar_folder_remove(to));
-    assert_ok(invar_folder_make(to));
+    assert_ok(invar_held_folder_remove(to));
+    assert_ok(invar_held_folder_make(to));
     assert_fails(invar_api_pack_unpack(pack, to), INVAR_E_CORRUPT, "\"recipe.ini\" is damaged");
     write_pack(pack, out_of_it, out_of_it);
-    assert_ok(invar_folder_remove(to));
-    assert_ok(invar_folder_make(to));
+    assert_ok(invar_held_folder_remove(to));
+    assert_ok(invar_held_folder_make(to));
     assert_fails(invar_api_pack_unpack(pack, to), INVAR_E_CORRUPT, "is a path out of the pack");
 }
 
@@ -216,8 +216,8 @@ static invar_status live_unpack(void)
 {
     path_text path, to;
 
-    assert_ok(invar_folder_remove(below(to, "faulty")));
-    assert_ok(invar_folder_make(to));
+    assert_ok(invar_held_folder_remove(below(to, "faulty")));
+    assert_ok(invar_held_folder_make(to));
     return invar_api_pack_unpack(below(path, "faulty.pack"), to);
 }
 
@@ -243,7 +243,7 @@ static int set_up(void **state)
     if (!mkdtemp(folder))
         return -1;
     make_rollout(&samples, 4, 9);
-    status = invar_rollout_data_format(&text, &bytes, &header, samples.items, samples.count);
+    status = invar_rollout_file_format(&text, &bytes, &header, samples.items, samples.count);
     invar_rl_samples_reset(&samples);
     return status == INVAR_OK ? 0 : -1;
 }
@@ -252,7 +252,7 @@ static int tear_down(void **state)
 {
     (void)state;
     invar_free(text);
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 int main(void)

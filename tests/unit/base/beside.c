@@ -51,7 +51,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 static void test_base_beside__removes_what_is_nobodys(void **state)
@@ -65,9 +65,9 @@ static void test_base_beside__removes_what_is_nobodys(void **state)
     put(in_folder("page.new-x", 0));
     put(in_folder("page.new-0", 0));
     put(in_folder("other.new-", gone));
-    assert_ok(invar_folder_make(in_folder("page.new-", (long)getpid())));
+    assert_ok(invar_held_folder_make(in_folder("page.new-", (long)getpid())));
     (void)snprintf(place, sizeof place, "%s", in_folder("page", 0));
-    assert_ok(invar_beside(out, place, "new"));
+    assert_ok(invar_temp_name(out, place, "new"));
     assert_string_equal(out, in_folder("page.new-", (long)getpid()));
     assert_false(invar_path_exists(in_folder("page.new-", gone)));
     assert_false(invar_path_exists(out)); // a folder, of a process that had our number
@@ -83,11 +83,11 @@ static void test_base_beside__follows_no_link(void **state)
     long gone = dead();
 
     (void)state;
-    assert_ok(invar_folder_make(in_folder("kept", 0)));
+    assert_ok(invar_held_folder_make(in_folder("kept", 0)));
     put(in_folder("kept/file", 0));
     assert_int_equal(symlink(in_folder("kept", 0), in_folder("copy.partial-", gone)), 0);
     (void)snprintf(place, sizeof place, "%s", in_folder("copy", 0));
-    assert_ok(invar_beside(out, place, "partial"));
+    assert_ok(invar_temp_name(out, place, "partial"));
     assert_false(invar_path_exists(in_folder("copy.partial-", gone)));
     assert_true(invar_path_exists(in_folder("kept/file", 0)));
 }
@@ -99,10 +99,10 @@ static void test_base_beside__long_and_bare_paths(void **state)
     (void)state;
     memset(path, 'x', sizeof path);
     path[sizeof path - 20] = '\0';
-    assert_fails(invar_beside(out, path, "new"), INVAR_E_INVALID, "longer than");
-    assert_ok(invar_beside(out, "bare", "new"));
+    assert_fails(invar_temp_name(out, path, "new"), INVAR_E_INVALID, "longer than");
+    assert_ok(invar_temp_name(out, "bare", "new"));
     assert_memory_equal(out, "bare.new-", 9);
-    assert_ok(invar_beside(out, "no/such/folder/x", "new"));
+    assert_ok(invar_temp_name(out, "no/such/folder/x", "new"));
 }
 
 int main(void)

@@ -76,7 +76,7 @@ static int make_work(void **state)
 static int remove_work(void **state)
 {
     (void)state;
-    return invar_folder_remove(work) == INVAR_OK && !invar_path_exists(work) ? 0 : -1;
+    return invar_held_folder_remove(work) == INVAR_OK && !invar_path_exists(work) ? 0 : -1;
 }
 
 static void assert_content(const char *path, const char *expected, size_t bytes)
@@ -176,13 +176,13 @@ static void test_base_file__checks_the_place_of_a_runs_output(void **state)
                *far = in_work("far/trace");
 
     (void)state;
-    assert_fails(invar_path_check_place(inside), INVAR_E_IO, "its folder is not there");
-    assert_ok(invar_path_check_place_of(inside, home));
-    assert_fails(invar_path_check_place_of(far, home), INVAR_E_IO, "its folder is not there");
-    assert_ok(invar_path_check_place_of(in_work("beside"), home));
+    assert_fails(invar_path_check_writable(inside), INVAR_E_IO, "its folder is not there");
+    assert_ok(invar_path_check_writable_in(inside, home));
+    assert_fails(invar_path_check_writable_in(far, home), INVAR_E_IO, "its folder is not there");
+    assert_ok(invar_path_check_writable_in(in_work("beside"), home));
     assert_int_equal(mkdir(home, 0700), 0);
     assert_int_equal(mkdir(inside, 0700), 0);
-    assert_fails(invar_path_check_place_of(inside, home), INVAR_E_INVALID, "is a folder");
+    assert_fails(invar_path_check_writable_in(inside, home), INVAR_E_INVALID, "is a folder");
 }
 
 static void test_base_file__checks_the_way_to_a_folder(void **state)
@@ -198,8 +198,8 @@ static void test_base_file__checks_the_way_to_a_folder(void **state)
     assert_ok(invar_path_check_folder("x"));
     assert_fails(invar_path_check_folder(file), INVAR_E_IO, "taken is no folder");
     assert_fails(invar_path_check_folder(in_work("taken/b/c")), INVAR_E_IO, "taken is no folder");
-    assert_fails(invar_path_check_way(in_work("taken/b")), INVAR_E_IO, "taken is no folder");
-    assert_fails(invar_path_check_place(in_work("taken/b")), INVAR_E_IO, "taken is no folder");
+    assert_fails(invar_path_check_creatable(in_work("taken/b")), INVAR_E_IO, "taken is no folder");
+    assert_fails(invar_path_check_writable(in_work("taken/b")), INVAR_E_IO, "taken is no folder");
     assert_fails(invar_path_check_folder(in_work("nowhere-else/b")), INVAR_E_IO, "is no folder");
     assert_fails(invar_path_check_folder("/proc/x"), INVAR_E_IO, "/proc/x: cannot be written");
     assert_ok(invar_path_standing(at, in_work("taken/b/c")));
@@ -343,7 +343,7 @@ static void test_base_file__a_failed_write_leaves_the_old_file(void **state)
     invar_file_writer_close(NULL);
     assert_content(path, "old", 3);
     assert_false(invar_path_exists(in_work("kept.invar-tmp")));
-    assert_ok(invar_folder_make(folder));
+    assert_ok(invar_held_folder_make(folder));
     assert_fails(invar_file_write(folder, "x", 1), INVAR_E_IO, "cannot be put in place");
     assert_false(invar_path_exists(in_work("folder.invar-tmp")));
     assert_fails(invar_file_write(in_work("none/file"), "x", 1), INVAR_E_NOTFOUND,
@@ -453,7 +453,7 @@ static void test_base_file__knows_two_names_of_one_folder(void **state)
     (void)snprintf(link, sizeof link, "%s/one.link", work);
     (void)snprintf(gone, sizeof gone, "%s/gone", work);
     (void)snprintf(slashes, sizeof slashes, "%s//", gone);
-    assert_ok(invar_folder_make(there));
+    assert_ok(invar_held_folder_make(there));
     assert_int_equal(symlink(there, link), 0);
     assert_true(invar_path_same(there, link));
     assert_false(invar_path_same(there, work));
@@ -480,7 +480,7 @@ static void test_base_file__joins_paths(void **state)
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
     assert_fails(invar_file_write(longer, "", 0), INVAR_E_INVALID, "longer than 4095 bytes");
-    assert_fails(invar_folder_make(longer), INVAR_E_INVALID, "longer than 4095 bytes");
+    assert_fails(invar_held_folder_make(longer), INVAR_E_INVALID, "longer than 4095 bytes");
 }
 
 static void test_base_file__shows_paths_harmlessly(void **state)
@@ -519,15 +519,15 @@ static void test_base_file__absent_files_have_their_whole_path(void **state)
                  "/absent/x: cannot be opened: no such file or folder");
     assert_null(strchr(invar_error_last()->message, '('));
     assert_int_equal(chdir("/"), 0);
-    invar_path_whole(whole, "a\nb");
+    invar_path_absolute_hint(whole, "a\nb");
     assert_int_equal(chdir(folder), 0);
     assert_string_equal(whole, " (/a?b)");
     memset(long_path, 'x', sizeof long_path - 1);
     long_path[sizeof long_path - 1] = '\0';
-    invar_path_whole(whole, long_path); // no file has such a path
+    invar_path_absolute_hint(whole, long_path); // no file has such a path
     assert_string_equal(whole, "");
     long_path[2000] = '\0';
-    invar_path_whole(whole, long_path);
+    invar_path_absolute_hint(whole, long_path);
     assert_in_range(strlen(whole), 200, INVAR_PATH_WHOLE_SIZE - 1);
 }
 
@@ -536,79 +536,79 @@ static void test_base_file__makes_and_removes_folders(void **state)
     const char *outside = in_work("outside");
 
     (void)state;
-    assert_ok(invar_folder_make(in_work("a/b//c/")));
-    assert_ok(invar_folder_make(in_work("a/b/c")));
+    assert_ok(invar_held_folder_make(in_work("a/b//c/")));
+    assert_ok(invar_held_folder_make(in_work("a/b/c")));
     assert_ok(invar_file_write(in_work("a/b/c/file"), "x", 1));
-    assert_fails(invar_folder_make(in_work("a/b/c/file")), INVAR_E_IO, "is no folder");
-    assert_fails(invar_folder_make(in_work("a/b/c/file/d")), INVAR_E_IO, "file: it is there");
+    assert_fails(invar_held_folder_make(in_work("a/b/c/file")), INVAR_E_IO, "is no folder");
+    assert_fails(invar_held_folder_make(in_work("a/b/c/file/d")), INVAR_E_IO, "file: it is there");
     assert_ok(invar_file_write(outside, "stays", 5));
     assert_int_equal(symlink(outside, in_work("a/link")), 0);
     assert_int_equal(symlink(work, in_work("a/b/up")), 0);
-    assert_ok(invar_folder_sync(in_work("a")));
-    assert_ok(invar_folder_remove(in_work("a")));
+    assert_ok(invar_held_folder_sync(in_work("a")));
+    assert_ok(invar_held_folder_remove(in_work("a")));
     assert_false(invar_path_exists(in_work("a")));
     assert_content(outside, "stays", 5);
-    assert_ok(invar_folder_remove(in_work("a")));
-    assert_fails(invar_folder_remove(outside), INVAR_E_INVALID, "is no folder");
-    assert_fails(invar_folder_sync(in_work("a")), INVAR_E_NOTFOUND, "a: cannot be opened");
+    assert_ok(invar_held_folder_remove(in_work("a")));
+    assert_fails(invar_held_folder_remove(outside), INVAR_E_INVALID, "is no folder");
+    assert_fails(invar_held_folder_sync(in_work("a")), INVAR_E_NOTFOUND, "a: cannot be opened");
 }
 
 static void test_base_file__syncs_the_folder_of_a_new_one(void **state)
 {
     (void)state;
     n_synced = 0;
-    assert_ok(invar_folder_make(in_work("new/folder/deep/")));
+    assert_ok(invar_held_folder_make(in_work("new/folder/deep/")));
     assert_true(was_synced(work));
     assert_true(was_synced(in_work("new")));
     assert_true(was_synced(in_work("new/folder")));
     n_synced = 0;
-    assert_ok(invar_folder_make(in_work("new/folder")));
+    assert_ok(invar_held_folder_make(in_work("new/folder")));
     assert_int_equal(n_synced, 0); // nothing is new
 }
 
 static void test_base_file__finds_a_folder_that_was_moved(void **state)
 {
-    invar_folder held;
+    invar_held_folder held;
 
     (void)state;
-    assert_fails(invar_folder_hold(&held, in_work("held")), INVAR_E_NOTFOUND, "held");
-    invar_folder_release(&held);
-    assert_ok(invar_folder_make(in_work("held")));
-    assert_ok(invar_folder_hold(&held, in_work("held")));
-    assert_ok(invar_folder_follow(&held));
+    assert_fails(invar_held_folder_open(&held, in_work("held")), INVAR_E_NOTFOUND, "held");
+    invar_held_folder_release(&held);
+    assert_ok(invar_held_folder_make(in_work("held")));
+    assert_ok(invar_held_folder_open(&held, in_work("held")));
+    assert_ok(invar_held_folder_refresh(&held));
     assert_string_equal(held.path, in_work("held"));
     assert_int_equal(rename(in_work("held"), in_work("moved")), 0);
-    assert_ok(invar_folder_make(in_work("held"))); // another one in its place
-    assert_ok(invar_folder_follow(&held));
+    assert_ok(invar_held_folder_make(in_work("held"))); // another one in its place
+    assert_ok(invar_held_folder_refresh(&held));
     assert_true(strlen(held.path) > 6 && strcmp(strrchr(held.path, '/'), "/moved") == 0);
-    assert_ok(invar_folder_remove(in_work("moved")));
-    assert_fails(invar_folder_follow(&held), INVAR_E_STATE, "moved: the folder was removed");
-    invar_folder_release(&held);
-    invar_folder_release(&held);
+    assert_ok(invar_held_folder_remove(in_work("moved")));
+    assert_fails(invar_held_folder_refresh(&held), INVAR_E_STATE, "moved: the folder was removed");
+    invar_held_folder_release(&held);
+    invar_held_folder_release(&held);
 }
 
 /* Another process moves it to and fro while it is looked for. */
 static void test_base_file__finds_a_folder_that_is_being_moved(void **state)
 {
     char here[INVAR_PATH_SIZE], there[INVAR_PATH_SIZE];
-    invar_folder held;
+    invar_held_folder held;
     pid_t mover;
 
     (void)state;
     (void)snprintf(here, sizeof here, "%s", in_work("here"));
     (void)snprintf(there, sizeof there, "%s", in_work("there"));
-    assert_ok(invar_folder_make(here));
-    assert_ok(invar_folder_hold(&held, here));
+    assert_ok(invar_held_folder_make(here));
+    assert_ok(invar_held_folder_open(&held, here));
     mover = fork();
     assert_true(mover >= 0);
     for (int i = 0; mover == 0; i++)
         if (rename(i % 2 ? there : here, i % 2 ? here : there) != 0)
             _exit(1);
     for (int i = 0; i < 20000; i++)
-        assert_ok(invar_folder_follow(&held));
+        assert_ok(invar_held_folder_refresh(&held));
     assert_int_equal(kill(mover, SIGKILL), 0);
     assert_int_equal(waitpid(mover, NULL, 0), mover);
-    invar_folder_release(&held);
+    invar_held_folder_release(&held);
 }
 
 int main(void)

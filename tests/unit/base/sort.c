@@ -87,13 +87,13 @@ static void test_sort__finds_what_is_there(void **state)
     rows[0].key = INT64_MIN;
     for (int64_t count = 0; count <= MOST; count++) {
         for (int64_t i = 0; i < MOST; i++) {
-            assert_int_equal(invar_sorted_find(rows, count, row, key_at, rows[i].key),
+            assert_int_equal(invar_binary_search(rows, count, row, key_at, rows[i].key),
                              i < count ? i : -1);
-            assert_int_equal(invar_sorted_find(rows, count, row, key_at, rows[i].key + 1), -1);
+            assert_int_equal(invar_binary_search(rows, count, row, key_at, rows[i].key + 1), -1);
         }
-        assert_int_equal(invar_sorted_find(rows, count, row, key_at, INT64_MAX), -1);
+        assert_int_equal(invar_binary_search(rows, count, row, key_at, INT64_MAX), -1);
     }
-    assert_int_equal(invar_sorted_find(NULL, 0, row, key_at, 1), -1);
+    assert_int_equal(invar_binary_search(NULL, 0, row, key_at, 1), -1);
 }
 
 int main(void)

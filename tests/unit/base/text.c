@@ -100,7 +100,7 @@ static void assert_word(const char *word, const char *expected)
     FILE *stream = open_memstream(&text, &bytes);
 
     assert_non_null(stream);
-    invar_text_print_word(stream, word);
+    invar_text_print_shell_word(stream, word);
     fclose(stream);
     assert_string_equal(text, expected);
     free(text);
@@ -137,11 +137,11 @@ static void test_text__join(void **state)
 static void test_text__ends(void **state)
 {
     (void)state;
-    assert_true(invar_text_ends("model.safetensors", ".safetensors"));
-    assert_true(invar_text_ends(".ini", ".ini"));
-    assert_true(invar_text_ends("", ""));
-    assert_false(invar_text_ends("ini", ".ini"));
-    assert_false(invar_text_ends("a.ini.new", ".ini"));
+    assert_true(invar_text_has_suffix("model.safetensors", ".safetensors"));
+    assert_true(invar_text_has_suffix(".ini", ".ini"));
+    assert_true(invar_text_has_suffix("", ""));
+    assert_false(invar_text_has_suffix("ini", ".ini"));
+    assert_false(invar_text_has_suffix("a.ini.new", ".ini"));
 }
 
 /* Values behind '?' and '#' are nobody's business; the rest is the address. */
@@ -160,9 +160,9 @@ static void test_text__urls(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        invar_text_show_url(shown, sizeof shown, cases[i][0]);
+        invar_text_redact_url(shown, sizeof shown, cases[i][0]);
         assert_string_equal(shown, cases[i][1]);
-        invar_text_show_url(again, sizeof again, shown);
+        invar_text_redact_url(again, sizeof again, shown);
         assert_string_equal(again, shown);
     }
     for (size_t from = 0; from < sizeof longest; from += 97) { // names, then values, of any length
@@ -170,7 +170,7 @@ static void test_text__urls(void **state)
         memset(longest + from, '&', sizeof longest - from);
         longest[from] = '?';
         longest[sizeof longest - 1] = '\0';
-        invar_text_show_url(shown, sizeof shown, longest);
+        invar_text_redact_url(shown, sizeof shown, longest);
         assert_true(strlen(shown) < sizeof shown);
     }
 }

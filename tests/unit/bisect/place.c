@@ -1,7 +1,7 @@
 /*
  * place.c - tests of the place where two runs part, from their ledgers.
  *
- * The functions of the workshop are the test's own: invar_workshop_run remembers what it was asked
+ * The functions of the workshop are the test's own: invar_workspace_run remembers what it was asked
  * and hands out ledgers.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -34,14 +34,14 @@ static const char *fresh(void)
     return out;
 }
 
-static invar_place place_of(const invar_test_ledger *a, const invar_test_ledger *b)
+static invar_divergence place_of(const invar_test_ledger *a, const invar_test_ledger *b)
 {
     const char *before = fresh(), *after = fresh();
-    invar_place place;
+    invar_divergence place;
 
     assert_ok(invar_test_ledger_write(before, a));
     assert_ok(invar_test_ledger_write(after, b));
-    assert_ok(invar_place_compare(&place, before, after));
+    assert_ok(invar_divergence_compare(&place, before, after));
     assert_string_equal(place.ledger_before, before);
     assert_string_equal(place.ledger_after, after);
     assert_false(place.fine);
@@ -53,7 +53,7 @@ static invar_place place_of(const invar_test_ledger *a, const invar_test_ledger 
 static void test_place__equal_runs_have_none(void **state)
 {
     invar_test_ledger spec = {.steps = 5};
-    invar_place place = place_of(&spec, &spec);
+    invar_divergence place = place_of(&spec, &spec);
 
     (void)state;
     assert_false(place.known);
@@ -65,7 +65,7 @@ static void test_place__equal_runs_have_none(void **state)
 static void test_place__tensor(void **state)
 {
     invar_test_ledger a = {.steps = 12}, b = {.steps = 12};
-    invar_place place;
+    invar_divergence place;
 
     (void)state;
     b.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 7, "layer.1.mlp.out", 0, 1};
@@ -85,7 +85,7 @@ static void test_place__tensor(void **state)
     assert_non_null(strstr(place.headline, "first at step 7"));
 
     // the other way round: the same place, the digests change sides
-    invar_place back = place_of(&b, &a);
+    invar_divergence back = place_of(&b, &a);
     assert_string_equal(back.point, place.point);
     assert_string_equal(back.before, place.after);
     assert_string_equal(back.after, place.before);
@@ -102,7 +102,7 @@ static void test_place__tensor(void **state)
 static void test_place__finer_points_count(void **state)
 {
     invar_test_ledger a = {.steps = 6, .finer = true}, b = a;
-    invar_place place;
+    invar_divergence place;
 
     (void)state;
     b.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 4, "layer.0.norm.out", 0, 1};
@@ -118,7 +118,7 @@ static void test_place__structure_alone(void **state)
     const char *before = fresh(), *after = fresh();
     const int64_t shapes[2] = {4, 8};
     const char *paths[2] = {before, after};
-    invar_place place;
+    invar_divergence place;
 
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -142,7 +142,7 @@ static void test_place__structure_alone(void **state)
         assert_ok(invar_ledger_finish(ledger, 0, "done"));
         invar_ledger_close(ledger);
     }
-    assert_ok(invar_place_compare(&place, before, after));
+    assert_ok(invar_divergence_compare(&place, before, after));
     assert_true(place.known);
     assert_int_equal(place.step, 0);
     assert_string_equal(place.kind, "structure");
@@ -155,7 +155,7 @@ static void test_place__structure_alone(void **state)
 static void test_place__records(void **state)
 {
     invar_test_ledger a = {.steps = 12}, b = {.steps = 12};
-    invar_place place;
+    invar_divergence place;
 
     (void)state;
     b.faults[0] = (invar_test_fault){.kind = INVAR_TEST_REWARD_SHIFT, .step = 5, .value = 0.5};
@@ -183,16 +183,16 @@ static void test_place__records(void **state)
 static void test_place__what_is_no_ledger(void **state)
 {
     const char *good = fresh(), *none = fresh(), *two = fresh();
-    invar_place place;
+    invar_divergence place;
 
     (void)state;
     assert_ok(invar_test_ledger_write(good, &(invar_test_ledger){.steps = 2}));
-    assert_fails(invar_place_compare(&place, good, none), INVAR_E_NOTFOUND, "");
+    assert_fails(invar_divergence_compare(&place, good, none), INVAR_E_NOTFOUND, "");
     assert_false(place.known);
-    assert_fails(invar_place_compare(&place, none, good), INVAR_E_NOTFOUND, "");
+    assert_fails(invar_divergence_compare(&place, none, good), INVAR_E_NOTFOUND, "");
     assert_ok(invar_test_ledger_write(two, &(invar_test_ledger){.steps = 2}));
     assert_ok(invar_test_ledger_add(two, &(invar_test_ledger){.steps = 2}));
-    assert_int_not_equal(invar_place_compare(&place, good, two), INVAR_OK); // which of them?
+    assert_int_not_equal(invar_divergence_compare(&place, good, two), INVAR_OK); // which of them?
     assert_false(place.known);
 }
 
@@ -203,7 +203,7 @@ enum { CALLS = 4 };
 /* What the stand-in does, and what it saw. */
 static struct {
     const char *ledgers[CALLS]; /* call by call */
-    invar_ran_state states[CALLS];
+    invar_run_outcome states[CALLS];
     invar_status status;
     int calls;
     char flags[CALLS][400]; /* joined by blanks */
@@ -214,14 +214,14 @@ static struct {
 
 static char samples[400]; /* as the first call says where to */
 
-const char *invar_workshop_folder(const invar_workshop *workshop)
+const char *invar_workspace_folder(const invar_workspace *workshop)
 {
     assert_null(workshop);
     return "/shop";
 }
 
-invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
-                                const invar_run_request *request)
+invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
+                                 const invar_run_request *request)
 {
     int i = fake.calls++;
 
@@ -265,11 +265,11 @@ static const invar_run_request asked[2] = {{.program = "before",
                                            {.program = "after", .name = "1", .until = 99}};
 
 /* A place as the coarse runs give it, and fine ledgers to come. */
-static invar_place coarse(const char *fine_point)
+static invar_divergence coarse(const char *fine_point)
 {
     invar_test_ledger a = {.steps = 6}, b = {.steps = 6};
     const char *before, *after;
-    invar_place place;
+    invar_divergence place;
 
     b.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 4, "layer.0.attn.out", 0, 1};
     place = place_of(&a, &b);
@@ -302,10 +302,10 @@ static void assert_flags(int call, const char *expected)
 
 static void test_refine__names_the_finer_point(void **state)
 {
-    invar_place place = coarse("layer.0.norm.out");
+    invar_divergence place = coarse("layer.0.norm.out");
 
     (void)state;
-    assert_ok(invar_place_refine(&place, NULL, 17, &asked[0], &asked[1]));
+    assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
     assert_true(place.known && place.fine);
     assert_string_equal(place.point, "layer.0.norm.out");
     assert_int_equal(place.step, 4);
@@ -328,7 +328,7 @@ static void test_refine__names_the_finer_point(void **state)
 static void test_refine__leaves_it_as_it_was(void **state)
 {
     static const struct {
-        invar_ran_state states[CALLS];
+        invar_run_outcome states[CALLS];
         int calls;
     } cases[] = {
         {{INVAR_RUN_FAILED, INVAR_RUN_FAILED}, 2},
@@ -340,9 +340,9 @@ static void test_refine__leaves_it_as_it_was(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        invar_place place = coarse(i == 4 ? NULL : "layer.0.norm.out"), old = place;
+        invar_divergence place = coarse(i == 4 ? NULL : "layer.0.norm.out"), old = place;
         memcpy(fake.states, cases[i].states, sizeof fake.states);
-        assert_ok(invar_place_refine(&place, NULL, 17, &asked[0], &asked[1]));
+        assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
         assert_memory_equal(&place, &old, sizeof place);
         assert_int_equal(fake.calls, cases[i].calls);
     }
@@ -351,13 +351,13 @@ static void test_refine__leaves_it_as_it_was(void **state)
 /* A program that cannot save its samples is run without. */
 static void test_refine__does_without_saving(void **state)
 {
-    invar_place place = coarse("layer.0.norm.out");
+    invar_divergence place = coarse("layer.0.norm.out");
 
     (void)state;
     fake.states[0] = INVAR_RUN_FAILED;
     fake.ledgers[2] = fake.ledgers[1];
     fake.ledgers[1] = fake.ledgers[0];
-    assert_ok(invar_place_refine(&place, NULL, 17, &asked[0], &asked[1]));
+    assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
     assert_int_equal(fake.calls, 3);
     assert_string_equal(fake.program[1], "before");
     assert_null(strstr(fake.flags[1], "rollout-data"));
@@ -374,7 +374,7 @@ static void test_refine__looks_behind_samples(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        invar_place place = coarse("rollout.tokens");
+        invar_divergence place = coarse("rollout.tokens");
         char kept[2][512]; // fresh() has room for few
         for (int k = 0; k < 2; k++) {
             (void)snprintf(kept[k], sizeof kept[k], "%s", fake.ledgers[k]);
@@ -384,7 +384,7 @@ static void test_refine__looks_behind_samples(void **state)
         assert_ok(invar_test_ledger_write(third, &behind));
         fake.ledgers[2] = i == 2 ? kept[0] : third; // the last: equal with these samples
         fake.states[2] = i == 1 ? INVAR_RUN_FAILED : INVAR_RUN_DONE;
-        assert_ok(invar_place_refine(&place, NULL, 17, &asked[0], &asked[1]));
+        assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
         assert_int_equal(fake.calls, 3);
         assert_string_equal(fake.program[2], "after");
         assert_flags(2, "--debug-determinism full --on-mismatch record "
@@ -398,28 +398,29 @@ static void test_refine__looks_behind_samples(void **state)
 
 static void test_refine__runs_nothing_for_nothing(void **state)
 {
-    invar_place place = coarse("layer.0.norm.out");
+    invar_divergence place = coarse("layer.0.norm.out");
 
     (void)state;
     place.known = false;
-    assert_ok(invar_place_refine(&place, NULL, 17, &asked[0], &asked[1]));
+    assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
     place.known = true;
     place.step = -1;
-    assert_ok(invar_place_refine(&place, NULL, 17, &asked[0], &asked[1]));
+    assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
     assert_int_equal(fake.calls, 0);
 }
 
 static void test_refine__passes_failures_on(void **state)
 {
-    invar_place place = coarse("layer.0.norm.out"), old = place;
+    invar_divergence place = coarse("layer.0.norm.out"), old = place;
 
     (void)state;
     fake.status = INVAR_E_IO;
-    assert_fails(invar_place_refine(&place, NULL, 17, &asked[0], &asked[1]), INVAR_E_IO, "no disk");
+    assert_fails(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]), INVAR_E_IO,
+                 "no disk");
     fake.status = INVAR_OK;
     fake.calls = 0;
     fake.ledgers[1] = "/nowhere/ledger.db";
-    assert_fails(invar_place_refine(&place, NULL, 17, &asked[0], &asked[1]), INVAR_E_NOTFOUND,
+    assert_fails(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]), INVAR_E_NOTFOUND,
                  "nowhere");
     assert_memory_equal(&place, &old, sizeof place);
 }

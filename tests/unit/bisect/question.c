@@ -36,19 +36,19 @@ static int set_up(void **state)
 
 static void test_question__parses_bounds(void **state)
 {
-    invar_question q;
+    invar_criterion q;
 
     (void)state;
-    assert_ok(invar_question_parse(&q, "grad_norm > 5"));
+    assert_ok(invar_criterion_parse(&q, "grad_norm > 5"));
     assert_string_equal(q.metric, "grad_norm");
     assert_string_equal(q.op, ">");
     assert_true(q.bound == 5);
-    assert_ok(invar_question_parse(&q, " train/loss<=-1e-3"));
+    assert_ok(invar_criterion_parse(&q, " train/loss<=-1e-3"));
     assert_string_equal(q.metric, "train/loss");
     assert_string_equal(q.op, "<=");
     assert_true(q.bound == -1e-3);
-    assert_ok(invar_question_parse(&q, "max_logp_diff != 0"));
-    assert_ok(invar_question_parse(&q, "loss == nan"));
+    assert_ok(invar_criterion_parse(&q, "max_logp_diff != 0"));
+    assert_ok(invar_criterion_parse(&q, "loss == nan"));
     assert_true(q.bound != q.bound);
 }
 
@@ -57,34 +57,34 @@ static void test_question__refuses_nonsense(void **state)
     static const char *const wrong[] = {"",         "loss",        "loss >",     "> 5",
                                         "loss = 5", "loss > five", "loss > 5 6", "loss >> 5",
                                         "loss 5",   "loss => 5"};
-    invar_question q;
+    invar_criterion q;
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_fails(invar_question_parse(&q, wrong[i]), INVAR_E_INVALID, "expected METRIC OP");
+        assert_fails(invar_criterion_parse(&q, wrong[i]), INVAR_E_INVALID, "expected METRIC OP");
 }
 
 static void test_question__tells_itself(void **state)
 {
-    char text[INVAR_QUESTION_TEXT];
-    invar_question q;
+    char text[INVAR_CRITERION_TEXT];
+    invar_criterion q;
 
     (void)state;
-    assert_ok(invar_question_parse(&q, "grad_norm>5"));
-    invar_question_tell(text, &q);
+    assert_ok(invar_criterion_parse(&q, "grad_norm>5"));
+    invar_criterion_describe(text, &q);
     assert_string_equal(text, "grad_norm > 5");
-    assert_ok(invar_question_parse(&q, "grad_norm > 100"));
-    invar_question_tell(text, &q);
+    assert_ok(invar_criterion_parse(&q, "grad_norm > 100"));
+    invar_criterion_describe(text, &q);
     assert_string_equal(text, "grad_norm > 100");
-    assert_ok(invar_question_parse(&q, "grad_norm > 0.1"));
-    invar_question_tell(text, &q);
+    assert_ok(invar_criterion_parse(&q, "grad_norm > 0.1"));
+    invar_criterion_describe(text, &q);
     assert_string_equal(text, "grad_norm > 0.1");
-    q = (invar_question){.kind = INVAR_QUESTION_CHAIN, .until = 7, .layer = -1};
-    invar_question_tell(text, &q);
+    q = (invar_criterion){.kind = INVAR_CRITERION_CHAIN, .until = 7, .layer = -1};
+    invar_criterion_describe(text, &q);
     assert_string_equal(text, "chain up to step 7");
-    q = (invar_question){.kind = INVAR_QUESTION_POINTS, .until = 3, .layer = 7};
+    q = (invar_criterion){.kind = INVAR_CRITERION_POINTS, .until = 3, .layer = 7};
     (void)snprintf(q.point_kind, sizeof q.point_kind, "grad");
-    invar_question_tell(text, &q);
+    invar_criterion_describe(text, &q);
     assert_string_equal(text, "points layer 7 kind grad up to step 3");
 }
 
@@ -93,11 +93,11 @@ static void test_question__tells_itself(void **state)
 static const char *answer(const char *question, int64_t until, const char *ledger)
 {
     static char value[INVAR_VALUE_SIZE];
-    invar_question q;
+    invar_criterion q;
 
-    assert_ok(invar_question_parse(&q, question));
+    assert_ok(invar_criterion_parse(&q, question));
     q.until = until;
-    assert_ok(invar_question_ask(value, &q, ledger));
+    assert_ok(invar_criterion_evaluate(value, &q, ledger));
     return value;
 }
 
@@ -116,17 +116,18 @@ static void test_question__a_bound_holds_at_some_step(void **state)
 
 static void test_question__a_metric_has_short_names(void **state)
 {
-    invar_question q;
+    invar_criterion q;
     char value[INVAR_VALUE_SIZE];
 
     (void)state;
     assert_string_equal(answer("grad_norm > 20", -1, spiked), "yes");
     assert_string_equal(answer("max_logp_diff != 0", -1, spiked), "no"); // logp_diff_max
     assert_string_equal(answer("eval/gsm8k/reward < -5", -1, spiked), "no");
-    assert_ok(invar_question_parse(&q, "grad_nrom > 20"));
-    assert_fails(invar_question_ask(value, &q, spiked), INVAR_E_NOTFOUND, "no metric 'grad_nrom'");
-    assert_ok(invar_question_parse(&q, "max_logp_diff_diff > 20"));
-    assert_fails(invar_question_ask(value, &q, spiked), INVAR_E_NOTFOUND, "no metric");
+    assert_ok(invar_criterion_parse(&q, "grad_nrom > 20"));
+    assert_fails(invar_criterion_evaluate(value, &q, spiked), INVAR_E_NOTFOUND,
+                 "no metric 'grad_nrom'");
+    assert_ok(invar_criterion_parse(&q, "max_logp_diff_diff > 20"));
+    assert_fails(invar_criterion_evaluate(value, &q, spiked), INVAR_E_NOTFOUND, "no metric");
 }
 
 static void test_question__nan_is_no_number(void **state)
@@ -148,19 +149,19 @@ static void test_question__nan_is_no_number(void **state)
 
 static void test_question__is_settled_once_crossed(void **state)
 {
-    invar_question q;
+    invar_criterion q;
     bool settled;
 
     (void)state;
-    assert_ok(invar_question_parse(&q, "grad_norm > 20"));
-    assert_ok(invar_question_settled(&settled, &q, spiked));
+    assert_ok(invar_criterion_parse(&q, "grad_norm > 20"));
+    assert_ok(invar_criterion_is_decided(&settled, &q, spiked));
     assert_true(settled);
-    assert_ok(invar_question_settled(&settled, &q, healthy));
+    assert_ok(invar_criterion_is_decided(&settled, &q, healthy));
     assert_false(settled);
-    assert_ok(invar_question_settled(&settled, &q, "/nowhere/at/all.db"));
+    assert_ok(invar_criterion_is_decided(&settled, &q, "/nowhere/at/all.db"));
     assert_false(settled);
-    q = (invar_question){.kind = INVAR_QUESTION_CHAIN, .until = -1};
-    assert_ok(invar_question_settled(&settled, &q, spiked));
+    q = (invar_criterion){.kind = INVAR_CRITERION_CHAIN, .until = -1};
+    assert_ok(invar_criterion_is_decided(&settled, &q, spiked));
     assert_false(settled);
 }
 
@@ -168,10 +169,10 @@ static void test_question__is_settled_once_crossed(void **state)
 
 static void ask_chain(char out[INVAR_VALUE_SIZE], const char *ledger, int64_t until)
 {
-    invar_question q = {.kind = INVAR_QUESTION_CHAIN, .until = until, .layer = -1};
+    invar_criterion q = {.kind = INVAR_CRITERION_CHAIN, .until = until, .layer = -1};
 
-    assert_true(invar_question_has_bits(&q));
-    assert_ok(invar_question_ask(out, &q, ledger));
+    assert_true(invar_criterion_has_bits(&q));
+    assert_ok(invar_criterion_evaluate(out, &q, ledger));
 }
 
 static void test_question__chains_part_at_a_step(void **state)
@@ -180,16 +181,16 @@ static void test_question__chains_part_at_a_step(void **state)
     int64_t step;
 
     (void)state;
-    assert_ok(invar_question_parted(&step, healthy, other));
+    assert_ok(invar_criterion_first_divergence(&step, healthy, other));
     assert_int_equal(step, 7);
-    assert_ok(invar_question_parted(&step, healthy, healthy));
+    assert_ok(invar_criterion_first_divergence(&step, healthy, healthy));
     assert_int_equal(step, -1);
     for (int64_t until = 0; until < 20; until++) {
         ask_chain(a, healthy, until);
         ask_chain(b, other, until);
         assert_int_equal(strcmp(a, b) == 0, until < 7);
     }
-    assert_ok(invar_question_last_step(&step, other));
+    assert_ok(invar_criterion_last_step(&step, other));
     assert_int_equal(step, 29);
     ask_chain(a, other, -1);
     ask_chain(b, other, 29);
@@ -199,17 +200,17 @@ static void test_question__chains_part_at_a_step(void **state)
 static void ask_points(char out[INVAR_VALUE_SIZE], const char *ledger, int64_t layer,
                        const char *kind, const char *point, int64_t until)
 {
-    invar_question q = {.kind = INVAR_QUESTION_POINTS, .until = until, .layer = layer};
+    invar_criterion q = {.kind = INVAR_CRITERION_POINTS, .until = until, .layer = layer};
 
     (void)snprintf(q.point_kind, sizeof q.point_kind, "%s", kind);
     (void)snprintf(q.point, sizeof q.point, "%s", point);
-    assert_ok(invar_question_ask(out, &q, ledger));
+    assert_ok(invar_criterion_evaluate(out, &q, ledger));
 }
 
 static void test_question__points_answer_for_themselves(void **state)
 {
     char a[INVAR_VALUE_SIZE], b[INVAR_VALUE_SIZE];
-    invar_question none = {.kind = INVAR_QUESTION_POINTS, .until = -1, .layer = 99};
+    invar_criterion none = {.kind = INVAR_CRITERION_POINTS, .until = -1, .layer = 99};
 
     (void)state;
     ask_points(a, healthy, -1, "", "layer.1.mlp.out", 10);
@@ -221,7 +222,7 @@ static void test_question__points_answer_for_themselves(void **state)
     ask_points(a, healthy, 0, "act", "", 7); // before the point that differs
     ask_points(b, other, 0, "act", "", 7);
     assert_string_equal(a, b);
-    assert_fails(invar_question_ask(a, &none, healthy), INVAR_E_NOTFOUND, "no point");
+    assert_fails(invar_criterion_evaluate(a, &none, healthy), INVAR_E_NOTFOUND, "no point");
 }
 
 int main(void)

@@ -12,14 +12,14 @@
 #include "tests/support.h"
 
 /* Three columns: text, number, text. NULL ends the cells. */
-static invar_grid *make(const char *const *cells)
+static invar_text_table *make(const char *const *cells)
 {
-    invar_grid *grid;
+    invar_text_table *grid;
 
-    assert_ok(invar_grid_new(&grid, 3));
+    assert_ok(invar_text_table_new(&grid, 3));
     for (int i = 0; cells[i]; i++)
-        assert_ok(i % 3 == 1 && i > 3 ? invar_grid_number(grid, cells[i])
-                                      : invar_grid_string(grid, cells[i]));
+        assert_ok(i % 3 == 1 && i > 3 ? invar_text_table_number(grid, cells[i])
+                                      : invar_text_table_string(grid, cells[i]));
     return grid;
 }
 
@@ -29,17 +29,17 @@ static const char *const usual[] = {
 
 static void assert_printed(const char *const *cells, int width, bool colour, const char *expected)
 {
-    invar_grid *grid = make(cells);
+    invar_text_table *grid = make(cells);
     char *text;
     size_t bytes;
     FILE *stream = open_memstream(&text, &bytes);
 
     assert_non_null(stream);
-    assert_ok(invar_grid_print(grid, stream, width, colour));
+    assert_ok(invar_text_table_print(grid, stream, width, colour));
     fclose(stream);
     assert_string_equal(text, expected);
     free(text);
-    invar_grid_free(grid);
+    invar_text_table_free(grid);
 }
 
 static void test_grid__aligns_numbers_at_the_right(void **state)
@@ -104,68 +104,68 @@ static void test_grid__fits_or_is_whole(void **state)
 {
     (void)state;
     for (int width = 4; width < 60; width++) {
-        invar_grid *grid = make(usual);
+        invar_text_table *grid = make(usual);
         char *text;
         size_t bytes;
         bool fits = true;
         FILE *stream = open_memstream(&text, &bytes);
-        assert_ok(invar_grid_print(grid, stream, width, false));
+        assert_ok(invar_text_table_print(grid, stream, width, false));
         fclose(stream);
         for (char *line = text; *line; line += strcspn(line, "\n") + 1)
-            fits = fits && invar_plain_width(line, strcspn(line, "\n")) <= (size_t)width;
+            fits = fits && invar_safe_text_width(line, strcspn(line, "\n")) <= (size_t)width;
         assert_true(fits || !strstr(text, "\xe2\x80\xa6"));
         free(text);
-        invar_grid_free(grid);
+        invar_text_table_free(grid);
     }
 }
 
 static void test_grid__grows(void **state)
 {
-    invar_grid *grid;
+    invar_text_table *grid;
     char *text;
     size_t bytes, lines = 0;
     FILE *stream = open_memstream(&text, &bytes);
 
     (void)state;
-    assert_ok(invar_grid_new(&grid, 1));
+    assert_ok(invar_text_table_new(&grid, 1));
     for (int64_t i = 0; i < 10000; i++)
-        assert_ok(invar_grid_int(grid, i - 1));
-    assert_ok(invar_grid_print(grid, stream, 0, false));
+        assert_ok(invar_text_table_int(grid, i - 1));
+    assert_ok(invar_text_table_print(grid, stream, 0, false));
     fclose(stream);
     for (const char *c = text; *c; c++)
         lines += *c == '\n';
     assert_int_equal(lines, 10000);
     assert_non_null(strstr(text, "\n9998\n"));
     free(text);
-    invar_grid_free(grid);
-    invar_grid_free(NULL);
+    invar_text_table_free(grid);
+    invar_text_table_free(NULL);
 }
 
 /* Rounded for people, and with all digits; neither has an exponent at ordinary magnitudes. */
 static void test_grid__numbers_are_plain_decimals(void **state)
 {
     static const double values[] = {10, 0.25, 56349.9};
-    invar_grid *grid;
+    invar_text_table *grid;
     char *text;
     size_t bytes;
     FILE *stream = open_memstream(&text, &bytes);
 
     (void)state;
-    assert_ok(invar_grid_new(&grid, 2));
-    assert_ok(invar_grid_string(grid, "a"));
-    assert_ok(invar_grid_string(grid, "b"));
+    assert_ok(invar_text_table_new(&grid, 2));
+    assert_ok(invar_text_table_string(grid, "a"));
+    assert_ok(invar_text_table_string(grid, "b"));
     for (size_t i = 0; i < 3; i++) {
-        assert_ok(invar_grid_real(grid, values[i], false));
-        assert_ok(invar_grid_real(grid, values[i], true));
+        assert_ok(invar_text_table_real(grid, values[i], false));
+        assert_ok(invar_text_table_real(grid, values[i], true));
     }
-    assert_ok(invar_grid_print(grid, stream, 0, false));
+    assert_ok(invar_text_table_print(grid, stream, 0, false));
     fclose(stream);
     assert_string_equal(text, "    a        b\n"
                               "   10       10\n"
                               " 0.25     0.25\n"
                               "56350  56349.9\n");
     free(text);
-    invar_grid_free(grid);
+    invar_text_table_free(grid);
 }
 
 int main(void)

@@ -34,7 +34,7 @@ static invar_status parse(line *l, const char *text, int low, int high)
          .low = -5,
          .high = 5},
         {.name = "bare",
-         .type = INVAR_OPTION_BARE,
+         .type = INVAR_OPTION_OPTIONAL_INT,
          .value = &l->bare,
          .metavar = "[N]",
          .low = 1,

@@ -13,7 +13,7 @@
 static void assert_escaped(const char *text, const char *expected)
 {
     char out[256];
-    size_t length = invar_plain_escape(out, sizeof out, text, strlen(text));
+    size_t length = invar_safe_text_escape(out, sizeof out, text, strlen(text));
 
     assert_string_equal(out, expected);
     assert_int_equal(length, strlen(expected));
@@ -32,7 +32,7 @@ static void test_plain__escapes_what_a_terminal_would_obey(void **state)
     assert_escaped("\xc2\x9b[31m", "\\xc2\\x9b[31m");                    // CSI in 8 bits
     assert_escaped("\xff\xc0\xaf\xe2\x82", "\\xff\\xc0\\xaf\\xe2\\x82"); // no UTF-8
     assert_escaped("\xed\xa0\x80", "\\xed\\xa0\\x80");                   // half of a surrogate pair
-    invar_plain_escape(out, sizeof out, "a\0b", 3);
+    invar_safe_text_escape(out, sizeof out, "a\0b", 3);
     assert_string_equal(out, "a\\x00b");
 }
 
@@ -43,7 +43,7 @@ static void test_plain__no_pair_of_bytes_gets_through(void **state)
     for (int first = 0; first < 256; first++)
         for (int second = 0; second < 256; second++) {
             char text[2] = {(char)first, (char)second}, out[16];
-            size_t length = invar_plain_escape(out, sizeof out, text, 2);
+            size_t length = invar_safe_text_escape(out, sizeof out, text, 2);
             assert_true(length >= 2 && length <= 8);
             for (size_t i = 0; i < length; i++)
                 assert_true((unsigned char)out[i] >= 0x20 && out[i] != 0x7f);
@@ -59,7 +59,7 @@ static void assert_json(const char *text, const char *expected)
     FILE *file = fmemopen(out, sizeof out, "w");
 
     assert_non_null(file);
-    invar_plain_print_json(file, text);
+    invar_safe_text_print_json(file, text);
     (void)fclose(file);
     assert_string_equal(out, expected);
 }
@@ -80,32 +80,32 @@ static void test_plain__leaves_out_what_does_not_fit(void **state)
     char out[6];
 
     (void)state;
-    assert_int_equal(invar_plain_escape(out, sizeof out, "ab\033", 3), 2);
+    assert_int_equal(invar_safe_text_escape(out, sizeof out, "ab\033", 3), 2);
     assert_string_equal(out, "ab");
-    assert_int_equal(invar_plain_escape(out, sizeof out, "a\033b", 3), 5);
+    assert_int_equal(invar_safe_text_escape(out, sizeof out, "a\033b", 3), 5);
     assert_string_equal(out, "a\\x1b");
 }
 
 static void test_plain__width_counts_characters(void **state)
 {
     (void)state;
-    assert_int_equal(invar_plain_width("a\xc3\xa4\xf0\x9f\x98\x80", 7), 3);
-    assert_int_equal(invar_plain_width("", 0), 0);
+    assert_int_equal(invar_safe_text_width("a\xc3\xa4\xf0\x9f\x98\x80", 7), 3);
+    assert_int_equal(invar_safe_text_width("", 0), 0);
 }
 
 static void assert_time(int64_t ns, const char *expected)
 {
-    char out[INVAR_PLAIN_TIME_SIZE];
+    char out[INVAR_SAFE_TEXT_TIME_SIZE];
 
-    invar_plain_time(out, ns);
+    invar_safe_text_time(out, ns);
     assert_string_equal(out, expected);
 }
 
 static void assert_span(int64_t seconds, const char *expected)
 {
-    char out[INVAR_PLAIN_TIME_SIZE];
+    char out[INVAR_SAFE_TEXT_TIME_SIZE];
 
-    invar_plain_span(out, seconds * 1000000000);
+    invar_safe_text_span(out, seconds * 1000000000);
     assert_string_equal(out, expected);
 }
 
@@ -133,7 +133,7 @@ static void assert_wrapped(int width, const char *expected)
 
     assert_non_null(stream);
     fputs("  --x ", stream);
-    invar_plain_wrap_to(stream, "as many w\xc3\xb6rds as fit", 6, width);
+    invar_safe_text_wrap_to(stream, "as many w\xc3\xb6rds as fit", 6, width);
     fclose(stream);
     assert_string_equal(text, expected);
     free(text);
@@ -157,7 +157,7 @@ static void test_plain__wraps_behind_a_choice(void **state)
 
     (void)state;
     assert_non_null(stream);
-    invar_plain_wrap_to(stream, "one|two|three (default one)", 0, 9);
+    invar_safe_text_wrap_to(stream, "one|two|three (default one)", 0, 9);
     fclose(stream);
     assert_string_equal(text, "one|two|\nthree\n(default\none)\n");
     free(text);
@@ -170,7 +170,7 @@ static void assert_filled(const char *paragraphs, int width, const char *expecte
     FILE *stream = open_memstream(&text, &bytes);
 
     assert_non_null(stream);
-    invar_plain_fill_to(stream, paragraphs, width);
+    invar_safe_text_fill_to(stream, paragraphs, width);
     fclose(stream);
     assert_string_equal(text, expected);
     free(text);

@@ -40,10 +40,10 @@ static void test_device__names_are_unique(void **state)
 static void test_device__step_ops_are_those_with_products(void **state)
 {
     (void)state;
-    assert_true(invar_op_uses_step(INVAR_OP_LINEAR_FWD));
-    assert_true(invar_op_uses_step(INVAR_OP_ATTENTION_PAGED));
-    assert_false(invar_op_uses_step(INVAR_OP_RMSNORM_FWD));
-    assert_false(invar_op_uses_step(INVAR_OP_COUNT));
+    assert_true(invar_op_depends_on_numerics(INVAR_OP_LINEAR_FWD));
+    assert_true(invar_op_depends_on_numerics(INVAR_OP_ATTENTION_PAGED));
+    assert_false(invar_op_depends_on_numerics(INVAR_OP_RMSNORM_FWD));
+    assert_false(invar_op_depends_on_numerics(INVAR_OP_COUNT));
 }
 
 static void test_device__missing_op_is_an_error(void **state)
@@ -127,7 +127,7 @@ static void test_device__refuses_another_rounding_mode(void **state)
 /* Copies of arguments are what they are copies of, but for what lies between the fields. */
 static void test_args__copy_keeps_all_fields(void **state)
 {
-    static unsigned char from[INVAR_OP_ARGS_MOST], to[INVAR_OP_ARGS_MOST];
+    static unsigned char from[INVAR_OP_ARGS_MAX], to[INVAR_OP_ARGS_MAX];
 
     (void)state;
     memset(from, 0xFF, sizeof from);

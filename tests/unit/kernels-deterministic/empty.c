@@ -79,9 +79,9 @@ static invar_tensor in_3d(invar_dtype dtype, int64_t n0, int64_t n1, int64_t n2)
     return invar_tensor_3d(in(n0 * n1 * n2), dtype, n0, n1, n2);
 }
 
-static invar_tensor in_quantised(invar_dtype dtype, int32_t scale_rows, int64_t rows, int64_t cols)
+static invar_tensor in_quantized(invar_dtype dtype, int32_t scale_rows, int64_t rows, int64_t cols)
 {
-    return invar_tensor_quantised(in(rows * cols), in(rows * cols), dtype, scale_rows, rows, cols);
+    return invar_tensor_quantized(in(rows * cols), in(rows * cols), dtype, scale_rows, rows, cols);
 }
 
 /* ---- no tokens ------------------------------------------------------------------------------- */
@@ -90,7 +90,7 @@ static invar_tensor in_quantised(invar_dtype dtype, int32_t scale_rows, int64_t 
 static void run_without_tokens(const invar_device *devices, int64_t count)
 {
     static const int64_t zero[2], length[1];
-    const invar_segments none = {count ? zero : NULL, count};
+    const invar_row_offsets none = {count ? zero : NULL, count};
     const int64_t *lengths = count ? length : NULL;
     const invar_moe_router router = {INVAR_MOE_SOFTMAX, 1, 1, 1, 1, 0.0f, 1.0f};
     const invar_kv_pages cache = {invar_tensor_4d(NULL, BF16, 0, 4, 2, 8),
@@ -115,14 +115,14 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_token_fold_args token_fold = {out_1d(F32, 16), in_2d(F32, 0, 16), none, 0};
     const invar_shards_fold_args shards_fold = {rows, in_2d(F32, 0, 16), rows, 4};
     const invar_scale_args scale = {rows, in_2d(F32, 0, 16), 2.0f};
-    const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_FP8, 128, 0, 128),
+    const invar_quantize_args quantize = {in_quantized(INVAR_DTYPE_FP8, 128, 0, 128),
                                           in_2d(BF16, 0, 128)};
-    const invar_dequantise_args dequantise = {in_2d(BF16, 0, 128),
-                                              in_quantised(INVAR_DTYPE_INT4, 1, 0, 128)};
+    const invar_dequantize_args dequantize = {in_2d(BF16, 0, 128),
+                                              in_quantized(INVAR_DTYPE_INT4, 1, 0, 128)};
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 3, 16), ids};
     const invar_embedding_bwd_args embedding_bwd = {out_2d(F32, 3, 16), rows, ids, none};
     const invar_add_args add = {rows, rows, rows};
-    const invar_rotation turn = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
+    const invar_rope_args turn = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
     const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, turn};
     const invar_rmsnorm_bwd_args rmsnorm_bwd = {
         heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8), none, 1e-6f, turn, heads, 0, 0, {0}};
@@ -177,9 +177,9 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
                                     .grad = vector,
                                     .clip = 1.0f,
                                     .eps = 1e-8f};
-    const invar_tensor hashed = in_quantised(INVAR_DTYPE_FP8, 128, 0, 128);
+    const invar_tensor hashed = in_quantized(INVAR_DTYPE_FP8, 128, 0, 128);
     const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2, NULL};
-    const invar_hash_leaves_args hash_leaves = {NULL, in_quantised(INVAR_DTYPE_FP8, 1, 0, 128),
+    const invar_hash_leaves_args hash_leaves = {NULL, in_quantized(INVAR_DTYPE_FP8, 1, 0, 128),
                                                 none, 0};
 
     const empty_case cases[] = {
@@ -189,8 +189,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
         {INVAR_OP_TOKEN_SUM, &token_sum, NULL},
         {INVAR_OP_TOKEN_FOLD, &token_fold, NULL},
         {INVAR_OP_SHARDS_FOLD, &shards_fold, NULL},
-        {INVAR_OP_QUANTISE, &quantise, NULL},
-        {INVAR_OP_DEQUANTISE, &dequantise, NULL},
+        {INVAR_OP_QUANTIZE, &quantize, NULL},
+        {INVAR_OP_DEQUANTIZE, &dequantize, NULL},
         {INVAR_OP_EMBEDDING_FWD, &embedding_fwd, NULL},
         {INVAR_OP_EMBEDDING_BWD, &embedding_bwd, NULL},
         {INVAR_OP_ADD, &add, NULL},
@@ -247,7 +247,7 @@ static void test_empty__no_tokens(void **state)
 static void test_empty__no_columns(void **state)
 {
     static const int64_t three[] = {0, 3};
-    const invar_segments unit = {three, 1};
+    const invar_row_offsets unit = {three, 1};
     const invar_tensor rows = in_2d(BF16, 3, 0), ids = in_1d(I32, 3), narrow = in_2d(F32, 3, 0);
     const invar_tensor heads = in_3d(BF16, 3, 2, 0), no_heads = in_3d(BF16, 3, 0, 8);
     const invar_kv_pages cache = {invar_tensor_4d(NULL, BF16, 1, 4, 0, 8),
@@ -272,8 +272,8 @@ static void test_empty__no_columns(void **state)
     const invar_token_fold_args token_fold = {in_1d(F32, 0), in_2d(F32, 1, 0), unit, 3};
     const invar_shards_fold_args shards_fold = {rows, in_2d(F32, 6, 0), rows, 2};
     const invar_scale_args scale = {rows, in_2d(F32, 3, 0), 2.0f};
-    const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_MXFP8, 1, 3, 0), rows};
-    const invar_dequantise_args dequantise = {rows, in_quantised(INVAR_DTYPE_FP8, 1, 3, 0)};
+    const invar_quantize_args quantize = {in_quantized(INVAR_DTYPE_MXFP8, 1, 3, 0), rows};
+    const invar_dequantize_args dequantize = {rows, in_quantized(INVAR_DTYPE_FP8, 1, 3, 0)};
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 5, 0), ids};
     const invar_embedding_bwd_args embedding_bwd = {in_2d(F32, 5, 0), rows, ids, unit};
     const invar_add_args add = {rows, rows, rows};
@@ -299,7 +299,7 @@ static void test_empty__no_columns(void **state)
     const invar_logprob_fwd_args logprob = {
         .logp = ids, .max = ids, .logsum = ids, .logits = narrow, .targets = ids};
     const invar_sample_args sample = {.tokens = ids, .logits = narrow, .top_p = 1.0f};
-    const invar_tensor hashed = in_quantised(INVAR_DTYPE_FP8, 1, 3, 0);
+    const invar_tensor hashed = in_quantized(INVAR_DTYPE_FP8, 1, 3, 0);
     const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2, NULL};
     const invar_hash_leaves_args hash_leaves = {NULL, hashed, unit, 0};
 
@@ -313,8 +313,8 @@ static void test_empty__no_columns(void **state)
         {INVAR_OP_TOKEN_SUM, &token_sum, NULL},
         {INVAR_OP_TOKEN_FOLD, &token_fold, NULL},
         {INVAR_OP_SHARDS_FOLD, &shards_fold, NULL},
-        {INVAR_OP_QUANTISE, &quantise, NULL},
-        {INVAR_OP_DEQUANTISE, &dequantise, NULL},
+        {INVAR_OP_QUANTIZE, &quantize, NULL},
+        {INVAR_OP_DEQUANTIZE, &dequantize, NULL},
         {INVAR_OP_EMBEDDING_FWD, &embedding_fwd, NULL},
         {INVAR_OP_EMBEDDING_BWD, &embedding_bwd, NULL},
         {INVAR_OP_ADD, &add, NULL},

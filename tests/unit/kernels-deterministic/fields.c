@@ -33,7 +33,7 @@ static void test_fields__cover_every_struct(void **state)
 {
     (void)state;
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++) {
-        char covered[INVAR_OP_ARGS_MOST] = {0}, all[INVAR_OP_ARGS_MOST], named[INVAR_OP_ARGS_MOST];
+        char covered[INVAR_OP_ARGS_MAX] = {0}, all[INVAR_OP_ARGS_MAX], named[INVAR_OP_ARGS_MAX];
         size_t bytes, gap = 0;
         memset(all, 0xFF, sizeof all);
         bytes = invar_op_args_copy(named, op, all); // padding is 0 now, where the compiler can say
@@ -230,7 +230,7 @@ static void test_fields__say_what_ops_do(void **state)
     const invar_device *dev = *state;
 
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++)
-        for (int n = 0; n < (invar_op_uses_step(op) ? INVAR_NUMERICS_COUNT : 1); n++)
+        for (int n = 0; n < (invar_op_depends_on_numerics(op) ? INVAR_NUMERICS_COUNT : 1); n++)
             check_op(dev, op, (invar_numerics)n);
 }
 
@@ -245,7 +245,7 @@ static void test_fields__counts_do_not_overflow(void **state)
         const invar_field *fields = invar_op_fields(&count, op);
 
         for (int i = 0; i < count; i++) {
-            char args[INVAR_OP_ARGS_MOST] = {0};
+            char args[INVAR_OP_ARGS_MAX] = {0};
             const int64_t most = INT64_MAX;
 
             if (!fields[i].count_at || !fields[i].more)

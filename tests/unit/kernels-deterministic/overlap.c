@@ -45,7 +45,7 @@ static const int64_t whole[] = {0, 4}, halves[] = {0, 2, 4};
 static void test_overlap__linear_is_refused(void **state)
 {
     const invar_device *dev = *state;
-    const invar_segments unit = {whole, 1}, experts = {halves, 2};
+    const invar_row_offsets unit = {whole, 1}, experts = {halves, 2};
     const invar_tensor x = invar_tensor_2d(at(0), BF16, 4, 16),
                        w = invar_tensor_2d(at(1), BF16, 8, 16);
     const invar_tensor y = invar_tensor_2d(at(2), BF16, 4, 8),
@@ -89,7 +89,7 @@ static void test_overlap__linear_is_refused(void **state)
 static void test_overlap__attention_is_refused(void **state)
 {
     const invar_device *dev = *state;
-    const invar_segments samples = {whole, 1};
+    const invar_row_offsets samples = {whole, 1};
     const int64_t length = 4;
 #define HEADS(place) invar_tensor_3d(at(place), BF16, 4, 2, 8)
     const invar_attention_fwd_args fwd = {.o = HEADS(0),
@@ -207,7 +207,7 @@ static void test_overlap__moe_is_refused(void **state)
 static void test_overlap__rows_and_vectors_are_refused(void **state)
 {
     const invar_device *dev = *state;
-    const invar_segments unit = {whole, 1};
+    const invar_row_offsets unit = {whole, 1};
     const invar_tensor a = invar_tensor_2d(at(0), F32, 4, 32),
                        b = invar_tensor_2d(at(1), F32, 4, 32);
     const invar_tensor c = invar_tensor_2d(at(2), F32, 4, 32),
@@ -219,7 +219,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_tensor v = invar_tensor_1d(at(5), F32, 32), ids = invar_tensor_1d(at(6), I32, 4);
     const invar_tensor cosine = invar_tensor_2d(at(7), F32, 4, 8),
                        sine = invar_tensor_2d(at(8), F32, 4, 8);
-    const invar_tensor q = invar_tensor_quantised(at(9), at(10), INVAR_DTYPE_MXFP8, 1, 4, 32);
+    const invar_tensor q = invar_tensor_quantized(at(9), at(10), INVAR_DTYPE_MXFP8, 1, 4, 32);
     const invar_tensor t = invar_tensor_1d(at(11), F32, 4), u = invar_tensor_1d(at(12), F32, 4);
     const invar_tensor s = invar_tensor_1d(at(13), F32, 4);
     const invar_token_sum_args sum = {v, a, unit};
@@ -227,12 +227,12 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_shards_fold_args shards = {invar_tensor_2d(at(1), F32, 2, 32), a,
                                            invar_tensor_2d(at(2), F32, 2, 32), 2};
     const invar_scale_args scale = {invar_tensor_2d(at(1), BF16, 4, 32), a, 2.0f};
-    const invar_quantise_args quantise = {q, a};
-    const invar_dequantise_args dequantise = {a, q};
+    const invar_quantize_args quantize = {q, a};
+    const invar_dequantize_args dequantize = {a, q};
     const invar_embedding_fwd_args embed = {a, b, ids};
     const invar_embedding_bwd_args embed_back = {a, b, ids, unit};
     const invar_add_args add = {a, b, c};
-    const invar_rotation turn = {ids, cosine, sine};
+    const invar_rope_args turn = {ids, cosine, sine};
     const invar_rmsnorm_fwd_args norm = {y, x, w, 1e-6f, turn};
     const invar_rmsnorm_bwd_args norm_back = {
         y, invar_tensor_1d(at(5), F32, 16), dy, x, w, unit, 1e-6f, turn, {0}, 0, 0, {0}};
@@ -266,7 +266,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_hash_tree_args hash = {&digest, &a, 1, 1, NULL};
     const invar_hash_leaves_args leaves = {&digest, a, unit, 1};
     invar_rmsnorm_bwd_args blocks = norm_back;
-    invar_quantise_args scales = quantise;
+    invar_quantize_args scales = quantize;
     invar_logprob_bwd_args half = back;
 
     memset(memory, 0, sizeof memory);
@@ -275,10 +275,10 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     OVERLAP(shards_fold, shards, y, x);
     OVERLAP(shards_fold, shards, y, residual);
     OVERLAP(scale, scale, y, x);
-    OVERLAP(quantise, quantise, q, x);
+    OVERLAP(quantize, quantize, q, x);
     scales.q.scale = a.data;
-    assert_refused(invar_quantise(dev, &scales), "quantise: q and x overlap");
-    OVERLAP(dequantise, dequantise, x, q);
+    assert_refused(invar_quantize(dev, &scales), "quantise: q and x overlap");
+    OVERLAP(dequantize, dequantize, x, q);
     OVERLAP(embedding_fwd, embed, out, table);
     OVERLAP(embedding_bwd, embed_back, dtable, dout);
     OVERLAP(add, add, out, a);

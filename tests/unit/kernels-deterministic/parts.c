@@ -26,7 +26,7 @@ static void for_calls(invar_op op, uint64_t seeds, each_call *each, void *payloa
     // where the calls with further outputs begin
     uint64_t more = op == INVAR_OP_GRAD_NORM ? INVAR_CASE_SHARDS : INVAR_CASE_MORE;
 
-    for (int n = 0; n < (invar_op_uses_step(op) ? INVAR_NUMERICS_COUNT : 1); n++)
+    for (int n = 0; n < (invar_op_depends_on_numerics(op) ? INVAR_NUMERICS_COUNT : 1); n++)
         for (uint64_t i = 0; i < 2 * seeds; i++) {
             invar_case c;
             invar_case_make(&c, op, (invar_numerics)n, i < seeds ? i : more + i - seeds);
@@ -53,7 +53,7 @@ static void for_all_calls(uint64_t seeds, each_call *each, void *payload)
     seeds *= invar_test_full() ? 20 : 1;
     for (invar_op op = 0; op < INVAR_OP_COUNT; op++)
         if (may_be_fused(op)) // products have more types to draw from
-            for_calls(op, invar_op_uses_step(op) ? 3 * seeds : seeds, each, payload);
+            for_calls(op, invar_op_depends_on_numerics(op) ? 3 * seeds : seeds, each, payload);
 }
 
 /* Whether the table says that the call is fused. */
@@ -75,7 +75,8 @@ static bool within(const void *p, size_t bytes, const char *memory, size_t size)
     return (const char *)p >= memory && (const char *)p + bytes <= memory + size;
 }
 
-static void check_output(const invar_case *c, const invar_case_parts *p, const invar_part_output *o)
+static void check_output(const invar_case *c, const invar_case_parts *p,
+                         const invar_fused_part_output *o)
 {
     int64_t row = invar_tensor_row_elements(&o->side);
     size_t bytes = (size_t)(o->side.shape[0] * row * invar_dtype_bits(o->side.dtype)) / 8;
@@ -91,11 +92,11 @@ static void check_output(const invar_case *c, const invar_case_parts *p, const i
 /* As long as it was said, an entry for each output, and calls that have no parts themselves. */
 static void check_list(const invar_case *c, const invar_case_parts *p)
 {
-    invar_parts asked;
+    invar_fused_parts asked;
     int count, outputs = 0;
     const invar_field *fields = invar_op_fields(&count, c->op);
 
-    invar_parts_of(&asked, c->op, &c->args, NULL, NULL);
+    invar_fused_parts_plan(&asked, c->op, &c->args, NULL, NULL);
     assert_int_equal(asked.count, p->list.count);
     assert_int_equal(asked.bytes, p->list.bytes);
     assert_int_equal(asked.host_bytes, p->list.host_bytes);
@@ -105,7 +106,7 @@ static void check_list(const invar_case *c, const invar_case_parts *p)
     for (int i = 0; i < p->list.outputs; i++)
         check_output(c, p, &p->list.output[i]);
     for (int i = 0; i < p->list.count; i++) {
-        invar_parts_of(&asked, p->list.call[i].op, &p->list.call[i].args, NULL, NULL);
+        invar_fused_parts_plan(&asked, p->list.call[i].op, &p->list.call[i].args, NULL, NULL);
         assert_int_equal(asked.count, 0);
     }
 }
@@ -140,7 +141,7 @@ static void note_types(comparison *n, const invar_case *c)
 static void compare(void *payload, invar_case *c)
 {
     comparison *n = payload;
-    const invar_part_output *differs;
+    const invar_fused_part_output *differs;
     invar_digest before = invar_case_digest(c), after;
     invar_case_parts parts;
 
@@ -180,7 +181,7 @@ static void check_seen(invar_op op, const invar_field *f, unsigned seen)
 
     if (f->fused && !seen)
         fail_msg("%s: %s: no call that was compared has it", invar_op_name(op), f->name);
-    if (!all_or_none(seen, INVAR_TYPES_QUANTISED) ||
+    if (!all_or_none(seen, INVAR_TYPES_QUANTIZED) ||
         (any_storage && !all_or_none(seen, INVAR_TYPES_STORAGE)))
         fail_msg("%s: %s: not every type was compared: %x", invar_op_name(op), f->name, seen);
 }
@@ -238,9 +239,9 @@ static bool is_empty(const invar_tensor *t)
 
 static invar_status flip(invar_op op, const void *args)
 {
-    invar_parts parts;
+    invar_fused_parts parts;
 
-    invar_parts_of(&parts, op, args, NULL, NULL);
+    invar_fused_parts_plan(&parts, op, args, NULL, NULL);
     for (int i = 0; i < parts.outputs; i++)
         if (parts.output[i].field == faulty.field && !is_empty(&parts.output[i].fused))
             *(unsigned char *)parts.output[i].fused.data ^= 1;
@@ -260,13 +261,13 @@ static invar_status flip(invar_op op, const void *args)
 static void find_faults(void *payload, invar_case *c)
 {
     const invar_device *dev = payload;
-    const invar_part_output *differs;
+    const invar_fused_part_output *differs;
     invar_case_parts parts;
-    invar_parts list;
+    invar_fused_parts list;
     int count;
     const invar_field *fields = invar_op_fields(&count, c->op);
 
-    invar_parts_of(&list, c->op, &c->args, NULL, NULL);
+    invar_fused_parts_plan(&list, c->op, &c->args, NULL, NULL);
     for (int i = 0; i < list.outputs; i++) {
         if (is_empty(&list.output[i].fused))
             continue;

@@ -103,8 +103,9 @@ static void test_ledger_append__state(void **state)
     assert_fails(append(ledger, 0), INVAR_E_STATE, "a step needs a run");
     assert_fails(define(ledger, 1), INVAR_E_STATE, "points belong to a run");
     assert_fails(invar_ledger_chain(&step, &chain, ledger), INVAR_E_STATE, "no run has begun");
-    assert_fails(invar_ledger_note(ledger, &event), INVAR_E_STATE, "there is no run");
-    assert_fails(invar_ledger_evaluate(ledger, "d", &result, 1), INVAR_E_STATE, "there is no run");
+    assert_fails(invar_ledger_log_event(ledger, &event), INVAR_E_STATE, "there is no run");
+    assert_fails(invar_ledger_add_evaluation(ledger, "d", &result, 1), INVAR_E_STATE,
+                 "there is no run");
     assert_fails(invar_ledger_checkpoint_intent(ledger, &made), INVAR_E_STATE, "there is no run");
     assert_fails(invar_ledger_finish(ledger, 0, "done"), INVAR_E_STATE, "there is no run");
     assert_ok(begin(ledger));
@@ -119,15 +120,15 @@ static void test_ledger_append__state(void **state)
     assert_fails(begin(reader), INVAR_E_STATE, "it is open for reading only");
     assert_fails(append(reader, 1), INVAR_E_STATE, "");
     assert_fails(
-        invar_ledger_resume(reader, NULL, -1, NULL, &(invar_ledger_circumstances){.bare = true}),
+        invar_ledger_resume(reader, NULL, -1, NULL, &(invar_ledger_provenance){.bare = true}),
         INVAR_E_STATE, "it is open for reading only");
     invar_ledger_close(reader);
 
     assert_ok(invar_ledger_finish(ledger, 3, "out of steps"));
     assert_fails(append(ledger, 1), INVAR_E_STATE, "the segment is finished; resume the run");
     assert_fails(define(ledger, 1), INVAR_E_STATE, "points belong to a run");
-    assert_fails(invar_ledger_note(ledger, &event), INVAR_E_STATE, "the segment is finished");
-    assert_fails(invar_ledger_evaluate(ledger, "d", &result, 1), INVAR_E_STATE, "finished");
+    assert_fails(invar_ledger_log_event(ledger, &event), INVAR_E_STATE, "the segment is finished");
+    assert_fails(invar_ledger_add_evaluation(ledger, "d", &result, 1), INVAR_E_STATE, "finished");
     assert_fails(invar_ledger_checkpoint_complete(ledger, &made), INVAR_E_STATE, "finished");
     assert_fails(invar_ledger_finish(ledger, 0, "done"), INVAR_E_STATE, "finished");
     invar_ledger_close(ledger);
@@ -144,12 +145,12 @@ enum { MOVE = 9, PART = 10, PLACES = 11 }; // with a free name; the level of an 
 static invar_status append_named(invar_ledger *ledger, int64_t step, int place, const char *name)
 {
     const invar_ledger_metric metric = {name, 1};
-    const invar_ledger_reply reply = {.plugin = name};
+    const invar_ledger_plugin_reply reply = {.plugin = name};
     const invar_ledger_timing timing = {.phase = name};
-    const invar_ledger_work work = {.host = place == 7 ? name : "node1",
-                                    .phase = place == 8 ? name : "train",
-                                    .move = place == MOVE ? name : ""};
-    const invar_ledger_part part = {.name = name};
+    const invar_ledger_rank_time work = {.host = place == 7 ? name : "node1",
+                                         .phase = place == 8 ? name : "train",
+                                         .move = place == MOVE ? name : ""};
+    const invar_ledger_reward_part part = {.name = name};
     const invar_ledger_sample sample = {.rng = place == 4 ? name : "0",
                                         .finish = place == 5 ? name : "stop"};
     const invar_ledger_event event = {.level = place == PLACES ? name : "info",
@@ -224,16 +225,16 @@ static void test_ledger_append__names(void **state)
 static void test_ledger_append__duplicates(void **state)
 {
     static const invar_ledger_metric metrics[] = {{"a", 1}, {"b", 2}, {"a", 3}};
-    static const invar_ledger_reply replies[] = {
+    static const invar_ledger_plugin_reply replies[] = {
         {.plugin = "p", .call = 1}, {.plugin = "p"}, {.plugin = "p", .call = 1}};
     static const invar_ledger_timing timings[] = {{"x", 1, 1}, {"y", 1, 1}, {"x", 2, 2}};
     static const invar_ledger_stat stats[] = {{.rank = 1}, {.point = 1}, {.rank = 1, .nans = 3}};
-    static const invar_ledger_work work[] = {{.host = "h", .phase = "p", .move = ""},
-                                             {.host = "h", .phase = "p", .move = "m"},
-                                             {.host = "i", .phase = "p", .move = "m"}};
-    static const invar_ledger_part parts[] = {{0, "a", 1}, {0, "a", 2}};
+    static const invar_ledger_rank_time work[] = {{.host = "h", .phase = "p", .move = ""},
+                                                  {.host = "h", .phase = "p", .move = "m"},
+                                                  {.host = "i", .phase = "p", .move = "m"}};
+    static const invar_ledger_reward_part parts[] = {{0, "a", 1}, {0, "a", 2}};
     static const invar_ledger_sample sample = {.rng = "0/1", .finish = "stop"};
-    const invar_ledger_replica replicas[] = {{1, digests}, {2, digests}, {1, digests}};
+    const invar_ledger_replica_digests replicas[] = {{1, digests}, {2, digests}, {1, digests}};
     const struct {
         invar_ledger_step step;
         const char *text;
@@ -282,22 +283,23 @@ static void test_ledger_append__duplicates(void **state)
 static void test_ledger_append__ranges(void **state)
 {
     static const invar_ledger_stat stats[] = {{.point = -1}, {.point = POINTS}, {.rank = -1}};
-    static const invar_ledger_op ops[] = {{-1, "p", "o", 1, 1, 1}, {0, "p", "o", 0, 1, 1},
-                                          {0, "p", "o", 1, -1, 1}, {0, "p", "o", 1, 1, -1},
-                                          {0, "", "o", 1, 1, 1},   {0, "p", "", 1, 1, 1}};
-    static const invar_ledger_led led[] = {{-1, 1, 0}, {1, 1, 0}, {0, 0, 0}, {0, 1, -1}};
-    static const invar_ledger_kept kept[][2] = {{{-1, "x", 1}, {0}},
-                                                {{1, "x", 1}, {0}},
-                                                {{0, "x", 0}, {0}},
-                                                {{0, "x", INVAR_LEDGER_KEPT_BYTES + 1}, {0}},
-                                                {{0, "x", 1}, {0, "x", 1}}};
+    static const invar_ledger_op_time ops[] = {{-1, "p", "o", 1, 1, 1}, {0, "p", "o", 0, 1, 1},
+                                               {0, "p", "o", 1, -1, 1}, {0, "p", "o", 1, 1, -1},
+                                               {0, "", "o", 1, 1, 1},   {0, "p", "", 1, 1, 1}};
+    static const invar_ledger_multi_turn led[] = {{-1, 1, 0}, {1, 1, 0}, {0, 0, 0}, {0, 1, -1}};
+    static const invar_ledger_kept_sample kept[][2] = {
+        {{-1, "x", 1}, {0}},
+        {{1, "x", 1}, {0}},
+        {{0, "x", 0}, {0}},
+        {{0, "x", INVAR_LEDGER_KEPT_SAMPLE_BYTES + 1}, {0}},
+        {{0, "x", 1}, {0, "x", 1}}};
     static const invar_ledger_sample alone = {.rng = "0/1", .finish = "stop"};
     invar_ledger *ledger = fresh("ranges.db");
     invar_ledger_step made = step_of(0);
 
     (void)state;
     for (int64_t rank = -1; rank <= 0; rank++) {
-        made.replicas = &(invar_ledger_replica){rank, digests};
+        made.replicas = &(invar_ledger_replica_digests){rank, digests};
         made.n_replicas = 1;
         assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "1 and above");
     }
@@ -308,12 +310,12 @@ static void test_ledger_append__ranges(void **state)
         assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "there are 4 points");
     }
     made.n_stats = 0;
-    made.work = &(invar_ledger_work){.rank = -1, .host = "h", .phase = "p", .move = ""};
+    made.work = &(invar_ledger_rank_time){.rank = -1, .host = "h", .phase = "p", .move = ""};
     made.n_work = 1;
     assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "numbered from 0");
     made.n_work = 0;
     for (int64_t sample = -1; sample <= 0; sample++) {
-        made.parts = &(invar_ledger_part){sample, "format", 0.5};
+        made.parts = &(invar_ledger_reward_part){sample, "format", 0.5};
         made.n_parts = 1;
         assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "the step has 0 samples");
     }
@@ -391,7 +393,7 @@ static void test_ledger_append__bits(void **state)
     made.stats = &stat;
     made.n_samples = made.n_stats = 1;
     assert_ok(invar_ledger_append(ledger, &made));
-    assert_ok(invar_ledger_evaluate(ledger, "d", metrics, COUNT(cases)));
+    assert_ok(invar_ledger_add_evaluation(ledger, "d", metrics, COUNT(cases)));
     invar_ledger_close(ledger);
     for (size_t i = 0; i < COUNT(cases); i++) {
         static const char *const tables[] = {"metric", "gauge", "evaluation"};
@@ -479,13 +481,14 @@ static void test_ledger_append__events(void **state)
     made.events = events;
     made.n_events = COUNT(events);
     assert_ok(invar_ledger_append(ledger, &made));
-    assert_ok(invar_ledger_note(ledger, &events[0]));
-    assert_ok(invar_ledger_note(ledger, &events[0])); // may be said twice
-    assert_fails(invar_ledger_note(ledger, &(invar_ledger_event){-1, "info", "k", NULL, NULL}),
+    assert_ok(invar_ledger_log_event(ledger, &events[0]));
+    assert_ok(invar_ledger_log_event(ledger, &events[0])); // may be said twice
+    assert_fails(invar_ledger_log_event(ledger, &(invar_ledger_event){-1, "info", "k", NULL, NULL}),
                  INVAR_E_INVALID, "message is missing");
-    assert_fails(invar_ledger_note(ledger, &(invar_ledger_event){-1, "info", "k", "\x1b", NULL}),
-                 INVAR_E_INVALID, "control character");
-    assert_fails(invar_ledger_note(ledger, &(invar_ledger_event){-1, "info", "k", "", "\xff"}),
+    assert_fails(
+        invar_ledger_log_event(ledger, &(invar_ledger_event){-1, "info", "k", "\x1b", NULL}),
+        INVAR_E_INVALID, "control character");
+    assert_fails(invar_ledger_log_event(ledger, &(invar_ledger_event){-1, "info", "k", "", "\xff"}),
                  INVAR_E_INVALID, "UTF-8");
     invar_ledger_close(ledger);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM event"), 5);

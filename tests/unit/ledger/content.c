@@ -16,12 +16,12 @@ typedef struct draft {
     invar_ledger_metric metrics[3], gauges[2], results[2];
     invar_ledger_stat stats[2];
     invar_ledger_sample samples[2];
-    invar_ledger_reply replies[2];
+    invar_ledger_plugin_reply replies[2];
     invar_ledger_timing timings[2];
-    invar_ledger_part parts[2];
-    invar_ledger_work work[2];
+    invar_ledger_reward_part parts[2];
+    invar_ledger_rank_time work[2];
     invar_ledger_event events[2];
-    invar_ledger_replica replicas[1];
+    invar_ledger_replica_digests replicas[1];
     invar_ledger_step step;
     const char *dataset;
     size_t n_results;
@@ -73,7 +73,7 @@ static void draft_init(draft *d, int64_t step)
     d->samples[1].rng = "0/2";
     for (int i = 0; i < 3; i++)
         d->digests[i] = d->replica_digests[i] = digest_of(step, i);
-    d->replicas[0] = (invar_ledger_replica){1, d->replica_digests};
+    d->replicas[0] = (invar_ledger_replica_digests){1, d->replica_digests};
     d->step = (invar_ledger_step){.step = step,
                                   .weights = step,
                                   .batch = digest_of(step, 40),
@@ -125,7 +125,7 @@ static void append(invar_ledger *ledger, int64_t step, void (*change)(draft *))
         change(&d);
     assert_ok(invar_ledger_append(ledger, &d.step));
     if (d.n_results > 0)
-        assert_ok(invar_ledger_evaluate(ledger, d.dataset, d.results, d.n_results));
+        assert_ok(invar_ledger_add_evaluation(ledger, d.dataset, d.results, d.n_results));
 }
 
 /* A new ledger with a run that has begun; `points` 2: without the finer one. */
@@ -145,7 +145,7 @@ static invar_digest end(invar_ledger *ledger)
 {
     invar_digest out;
 
-    assert_ok(invar_ledger_content(&out, ledger, 1));
+    assert_ok(invar_ledger_content_hash(&out, ledger, 1));
     invar_ledger_close(ledger);
     return out;
 }
@@ -171,7 +171,7 @@ static void swap_metrics(draft *d)
 
 static void swap_replies(draft *d)
 {
-    invar_ledger_reply first = d->replies[0];
+    invar_ledger_plugin_reply first = d->replies[0];
 
     d->replies[0] = d->replies[1];
     d->replies[1] = first;
@@ -314,7 +314,7 @@ static void test_ledger_content__different(void **state)
 static void resume(invar_ledger *ledger, int64_t after)
 {
     static const invar_ledger_fact fact = {"host", "name", "another"};
-    const invar_ledger_circumstances there = {.facts = &fact, .n_facts = 1, .bare = true};
+    const invar_ledger_provenance there = {.facts = &fact, .n_facts = 1, .bare = true};
     invar_digest chain = {{0}};
 
     if (after >= 0)
@@ -352,7 +352,7 @@ static void test_ledger_content__beside(void **state)
     invar_ledger *ledger = begin("beside.db", 2);
 
     (void)state;
-    assert_ok(invar_ledger_note(ledger, &event));
+    assert_ok(invar_ledger_log_event(ledger, &event));
     append(ledger, 0, NULL);
     append(ledger, 1, NULL);
     assert_ok(invar_ledger_chain_at(&made.chain, ledger, 1, 1));
@@ -373,7 +373,7 @@ static void test_ledger_content__of_its_steps(void **state)
 
     (void)state;
     for (int64_t step = 0; step <= STEPS; step++) {
-        assert_ok(invar_ledger_content(&seen[step], ledger, 1));
+        assert_ok(invar_ledger_content_hash(&seen[step], ledger, 1));
         for (int64_t k = 0; k < step; k++)
             assert_false(invar_digest_equal(&seen[step], &seen[k]));
         append(ledger, step, NULL);

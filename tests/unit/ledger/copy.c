@@ -239,8 +239,7 @@ static void test_ledger_copy__import_beside_a_run(void **state)
     other = raw_writer(ahead);
     source = raw_reader(ahead);
     assert_ok(invar_ledger_find(&(invar_ledger_summary){0}, source, "1"));
-    assert_ok(
-        invar_ledger_resume(other, "1", -1, NULL, &(invar_ledger_circumstances){.bare = true}));
+    assert_ok(invar_ledger_resume(other, "1", -1, NULL, &(invar_ledger_provenance){.bare = true}));
     assert_fails(invar_ledger_import(&runs, target, source), INVAR_E_STATE, "is being written");
     assert_ok(invar_test_ledger_step(target, &spec, 0, 2));
     invar_ledger_close(other);
@@ -268,7 +267,7 @@ static void test_ledger_copy__backup_of_a_live_ledger(void **state)
         before = raw_dump(raw_path("live.db"));
         reader = raw_reader(raw_path("live.db"));
         assert_ok(invar_ledger_backup(i == 1 ? ledger : reader, raw_path(names[i]),
-                                      i == 2 ? &(invar_ledger_keep){-1, 0} : NULL));
+                                      i == 2 ? &(invar_ledger_retention){-1, 0} : NULL));
         invar_ledger_close(reader);
         for (size_t k = 0; k < COUNT(beside); k++) {
             (void)snprintf(path, sizeof path, "%s%s", raw_path(names[i]), beside[k]);
@@ -288,8 +287,8 @@ static void test_ledger_copy__backup_of_a_live_ledger(void **state)
 
 static void test_ledger_copy__backup_overwrites_nothing(void **state)
 {
-    static const invar_ledger_keep all = {-1, 0}, last = {2, 0};
-    const invar_ledger_keep *keeps[] = {NULL, &all, &last};
+    static const invar_ledger_retention all = {-1, 0}, last = {2, 0};
+    const invar_ledger_retention *keeps[] = {NULL, &all, &last};
     invar_ledger *ledger = raw_reader(make("a.db", &base));
     const char *taken = raw_path("taken"), *log = raw_path("orphan.db-wal");
     raw_bytes bytes;
@@ -326,7 +325,7 @@ static void shorten(const char *to, const char *from, int64_t last, int64_t ever
     invar_ledger *ledger = raw_reader(from);
 
     raw_remove(to);
-    assert_ok(invar_ledger_backup(ledger, to, &(invar_ledger_keep){last, every}));
+    assert_ok(invar_ledger_backup(ledger, to, &(invar_ledger_retention){last, every}));
     invar_ledger_close(ledger);
 }
 
@@ -370,7 +369,7 @@ static void test_ledger_copy__shortened(void **state)
     seal_of(line, from, NULL);
     for (size_t i = 0; i < COUNT(cases); i++) {
         bool whole = strcmp(cases[i].kept, "1") == 0;
-        invar_ledger_verdict verdict;
+        invar_ledger_verify_result verdict;
         int64_t gone = 0;
         shorten(to, from, cases[i].last, cases[i].every);
         raw_assert_clean(to);

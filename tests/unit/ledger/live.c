@@ -189,7 +189,7 @@ static invar_status take_sight(void *payload, const char *const *columns,
 static void look(sight *out, invar_ledger *ledger)
 {
     assert_ok(invar_ledger_select(
-        ledger, &(invar_ledger_request){
+        ledger, &(invar_ledger_select_request){
                     .sql = "SELECT (SELECT count(*) FROM step), (SELECT coalesce(max(step), -1) "
                            "FROM step), (SELECT count(*) FROM metric), (SELECT count(*) FROM "
                            "sample), (SELECT count(*) FROM digest), (SELECT count(*) FROM entry "
@@ -201,7 +201,7 @@ static void look(sight *out, invar_ledger *ledger)
 static void test_ledger_live__reader_sees_whole_steps(void **state)
 {
     const char *path = raw_path("busy.db"), *stop = raw_path("stop");
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     int64_t looks = 0, changes = 0, previous = -1;
     invar_ledger *ledger = NULL;
     sight s = {.last = -1};
@@ -295,7 +295,7 @@ static void make_dead(raw_bytes *file, raw_bytes *log)
 static int64_t count_steps(const char *path, const invar_digest *chains)
 {
     invar_ledger *ledger = raw_reader(path);
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_digest chain;
     sight s;
 

@@ -452,7 +452,7 @@ static inline int raw_setup_whole(void **state)
     assert_ok(invar_test_ledger_write(raw_path("whole.db"), &spec));
     ledger = raw_writer(raw_path("whole.db"));
     assert_ok(invar_ledger_seal(seal, ledger, 1));
-    assert_ok(invar_ledger_backup(ledger, raw_path("short.db"), &(invar_ledger_keep){2, 0}));
+    assert_ok(invar_ledger_backup(ledger, raw_path("short.db"), &(invar_ledger_retention){2, 0}));
     invar_ledger_close(ledger);
     return 0;
 }
@@ -463,10 +463,10 @@ static inline const char *raw_with_rows(const char *table)
     return raw_path(strcmp(table, "pruned") == 0 ? "short.db" : "whole.db");
 }
 
-static inline invar_ledger_verdict raw_verify(const char *path)
+static inline invar_ledger_verify_result raw_verify(const char *path)
 {
     invar_ledger *ledger = raw_reader(path);
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
 
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
     invar_ledger_close(ledger);
@@ -475,7 +475,7 @@ static inline invar_ledger_verdict raw_verify(const char *path)
 
 static inline void raw_assert_clean(const char *path)
 {
-    invar_ledger_verdict verdict = raw_verify(path);
+    invar_ledger_verify_result verdict = raw_verify(path);
 
     if (verdict.bad > 0)
         fail_msg("%s: %s", path, verdict.first);
@@ -497,7 +497,7 @@ static inline invar_digest raw_content(const char *path, int64_t run)
     invar_ledger *ledger = raw_reader(path);
     invar_digest out;
 
-    assert_ok(invar_ledger_content(&out, ledger, run));
+    assert_ok(invar_ledger_content_hash(&out, ledger, run));
     invar_ledger_close(ledger);
     return out;
 }

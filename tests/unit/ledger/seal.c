@@ -68,7 +68,7 @@ static void test_ledger_seal__stays_true(void **state)
     char lines[3][INVAR_LEDGER_SEAL_SIZE];
     const char *path = raw_path("on.db");
     invar_ledger *ledger = fresh("on.db");
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
 
     (void)state;
     for (int i = 0; i < 3; i++) {

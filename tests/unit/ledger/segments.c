@@ -5,7 +5,7 @@
  */
 #include "tests/unit/ledger/raw.h"
 
-static const invar_ledger_circumstances bare = {.bare = true};
+static const invar_ledger_provenance bare = {.bare = true};
 static const invar_test_ledger spec = {.steps = 5};
 
 /* A new ledger with a run of `steps` steps, open for more. */
@@ -362,7 +362,7 @@ static void test_ledger_segments__refuses_damaged_row_of_repeated_step(void **st
     invar_ledger_close(ledger);
 }
 
-static invar_status count_reply(void *payload, const invar_ledger_reply *reply)
+static invar_status count_reply(void *payload, const invar_ledger_plugin_reply *reply)
 {
     assert_string_equal(reply->plugin, "reward");
     ++*(int *)payload;
@@ -480,18 +480,18 @@ static void test_ledger_segments__evaluations(void **state)
     invar_digest before, after;
 
     (void)state;
-    assert_ok(invar_ledger_evaluate(ledger, "gsm8k", results, 2)); // before the first step
+    assert_ok(invar_ledger_add_evaluation(ledger, "gsm8k", results, 2)); // before the first step
     before = raw_dump(path);
-    assert_fails(invar_ledger_evaluate(ledger, "gsm8k", results, 2), INVAR_E_INVALID,
+    assert_fails(invar_ledger_add_evaluation(ledger, "gsm8k", results, 2), INVAR_E_INVALID,
                  "evaluation has that row already");
-    assert_fails(invar_ledger_evaluate(ledger, "aime", results, 3), INVAR_E_INVALID, "twice");
-    assert_fails(invar_ledger_evaluate(ledger, "", results, 2), INVAR_E_INVALID, "is empty");
+    assert_fails(invar_ledger_add_evaluation(ledger, "aime", results, 3), INVAR_E_INVALID, "twice");
+    assert_fails(invar_ledger_add_evaluation(ledger, "", results, 2), INVAR_E_INVALID, "is empty");
     after = raw_dump(path);
     raw_assert_digest(&before, &after);
-    assert_ok(invar_ledger_evaluate(ledger, "aime", results, 2));
+    assert_ok(invar_ledger_add_evaluation(ledger, "aime", results, 2));
     assert_ok(invar_test_ledger_step(ledger, &spec, 0, 0));
-    assert_ok(invar_ledger_evaluate(ledger, "gsm8k", results, 1));
-    assert_ok(invar_ledger_evaluate(ledger, "nothing", NULL, 0));
+    assert_ok(invar_ledger_add_evaluation(ledger, "gsm8k", results, 1));
+    assert_ok(invar_ledger_add_evaluation(ledger, "nothing", NULL, 0));
     invar_ledger_close(ledger);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM evaluation WHERE step = -1"), 4);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM evaluation WHERE step = 0"), 1);

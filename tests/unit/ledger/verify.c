@@ -37,7 +37,7 @@ static int each_table(int (*test)(sqlite3 *db, const char *table))
 static void assert_found(const char *table, const char *sql, const char *named)
 {
     const char *path = raw_path("bad.db");
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
 
     raw_copy(path, raw_with_rows(table));
     raw_tamper(path, sql);
@@ -66,7 +66,7 @@ static const char *sign_of(const sign *signs, size_t count, const char *table, c
 
 static void test_ledger_verify__control(void **state)
 {
-    invar_ledger_verdict verdict = raw_verify(raw_path("whole.db"));
+    invar_ledger_verify_result verdict = raw_verify(raw_path("whole.db"));
 
     (void)state;
     assert_int_equal(verdict.bad, 0);
@@ -299,7 +299,7 @@ static void test_ledger_verify__rows_of_another_run(void **state)
 static void test_ledger_verify__names_the_run(void **state)
 {
     const char *path = raw_path("runs.db");
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
 
     (void)state;
     for (uint64_t seed = 0; seed < 3; seed++)
@@ -331,7 +331,7 @@ static void count(void *payload, int64_t done, int64_t total)
 static void test_ledger_verify__progress(void **state)
 {
     invar_ledger *ledger = raw_reader(raw_path("whole.db"));
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     track t = {0};
 
     (void)state;
@@ -347,7 +347,7 @@ static void test_ledger_verify__writer(void **state)
 {
     const invar_test_ledger spec = {.steps = 3};
     invar_ledger *ledger = raw_writer(raw_path("writer.db"));
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
 
     (void)state;
     assert_ok(invar_test_ledger_begin(ledger, &spec));

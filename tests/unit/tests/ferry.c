@@ -22,9 +22,9 @@ static invar_status run_add(const invar_device *dev, const void *args, void *scr
 
     INVAR_TRY(invar_far_backend()->ops[INVAR_OP_ADD].run(dev, args, scratch));
     switch (mischief) {
-    case WRITES_BEHIND: return invar_device_put(dev, (char *)a->out.data + bytes, &one, 1);
-    case WRITES_BEFORE: return invar_device_put(dev, (char *)a->out.data - 1, &one, 1);
-    case WRITES_INPUT: return invar_device_put(dev, a->b.data, &one, 1);
+    case WRITES_BEHIND: return invar_device_upload(dev, (char *)a->out.data + bytes, &one, 1);
+    case WRITES_BEFORE: return invar_device_upload(dev, (char *)a->out.data - 1, &one, 1);
+    case WRITES_INPUT: return invar_device_upload(dev, a->b.data, &one, 1);
     default: return INVAR_OK;
     }
 }

@@ -17,7 +17,7 @@
 #define INVAR_ATTENTION_FAR (INT64_C(1) << 60) /* beyond every position */
 
 /* The constants of one call. */
-typedef struct invar_cuda_attention_form {
+typedef struct invar_cuda_attention_params {
     int64_t dim; /* of a head */
     int64_t kv_heads;
     int64_t group;   /* query heads per kv head */
@@ -27,7 +27,7 @@ typedef struct invar_cuda_attention_form {
     int64_t q_span;
     float scale;
     float c; /* scale * log2(e): scores become exponents of two */
-} invar_cuda_attention_form;
+} invar_cuda_attention_params;
 
 /* A number of keys or queries; 0: no limit. */
 static inline int64_t invar_cuda_attention_limit(int64_t count)
@@ -35,11 +35,11 @@ static inline int64_t invar_cuda_attention_limit(int64_t count)
     return count > 0 && count < INVAR_ATTENTION_FAR ? count : INVAR_ATTENTION_FAR;
 }
 
-static inline invar_cuda_attention_form
-invar_cuda_attention_form_of(const invar_tensor *q /* (T, HQ, D) */, int64_t kv_heads,
-                             const invar_attention_shape *shape)
+static inline invar_cuda_attention_params
+invar_cuda_attention_params_of(const invar_tensor *q /* (T, HQ, D) */, int64_t kv_heads,
+                               const invar_attention_shape *shape)
 {
-    invar_cuda_attention_form form;
+    invar_cuda_attention_params form;
 
     form.dim = q->shape[2];
     form.kv_heads = kv_heads;
@@ -57,7 +57,7 @@ invar_cuda_attention_form_of(const invar_tensor *q /* (T, HQ, D) */, int64_t kv_
 
 /* The first key that the query at `position` sees; the last one is `position` itself. */
 __host__ __device__ __forceinline__ int64_t
-invar_attention_first_key(const invar_cuda_attention_form &form, int64_t position)
+invar_attention_first_key(const invar_cuda_attention_params &form, int64_t position)
 {
     return position >= form.window ? position - form.window + 1 : 0;
 }
@@ -66,7 +66,7 @@ invar_attention_first_key(const invar_cuda_attention_form &form, int64_t positio
 
 /* True where segments start at 0, ascend around `segment` and stay within `rows`; else reports. */
 __device__ __forceinline__ bool invar_attention_segment(invar_cuda_fault *fault, invar_op op,
-                                                        const invar_segments &segments,
+                                                        const invar_row_offsets &segments,
                                                         int64_t rows, int64_t segment)
 {
     int64_t begin = segments.start[segment], end = segments.start[segment + 1];

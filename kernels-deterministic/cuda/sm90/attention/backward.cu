@@ -21,7 +21,7 @@ static backward::problem<T> problem_of(const invar_device *dev, const invar_atte
 {
     backward::problem<T> call;
 
-    call.form = invar_cuda_attention_form_of(&a->q, a->k.shape[1], &a->shape);
+    call.form = invar_cuda_attention_params_of(&a->q, a->k.shape[1], &a->shape);
     call.dq = invar_view_of<T>(&a->dq);
     call.dk = invar_view_of<T>(&a->dk);
     call.dv = invar_view_of<T>(&a->dv);

@@ -21,11 +21,11 @@ namespace backward
 
 /* The arguments of a call, for kernels. */
 template <typename T> struct problem {
-    invar_cuda_attention_form form;
+    invar_cuda_attention_params form;
     invar_view<T> dq, dk, dv;
     invar_view<const T> d_o, o, q, k, v;
     invar_view<const float> lse2;
-    invar_segments samples;
+    invar_row_offsets samples;
     invar_cuda_fault *fault;
     int32_t head_shards; /* of query heads: 1 where no kv head's are in several */
     int64_t head_atom;
@@ -366,8 +366,8 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
                 p = STEP::probability(invar_fmaf(s[e] + 0.0f, call.form.c, -w.lse2[at.x]));
                 ds = p * ((dp[e] + 0.0f) - w.delta[at.x]);
             }
-            invar_store(w.p + to, p);
-            invar_store(w.ds + to, ds);
+            invar_run_checkpoints(w.p + to, p);
+            invar_run_checkpoints(w.ds + to, ds);
         }
         __syncthreads();
     }
@@ -384,8 +384,8 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
             for (int e = 0; e < 4; e++) {
                 int2 at = STEP::place(i, e);
                 if (position + at.x < length && at.y < dim)
-                    invar_store(to.row(row0 + position + at.x) + head * dim + at.y,
-                                sum.at[i][e] * factor);
+                    invar_run_checkpoints(to.row(row0 + position + at.x) + head * dim + at.y,
+                                          sum.at[i][e] * factor);
             }
         }
     }
@@ -404,7 +404,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
 
     __device__ void queries(int64_t position, int64_t head)
     {
-        const invar_cuda_attention_form &form = call.form;
+        const invar_cuda_attention_params &form = call.form;
         int64_t end = position + TILE < length ? position + TILE : length;
         int64_t first = invar_attention_first_key(form, position);
         sums total, span, part;
@@ -485,7 +485,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
 
     __device__ void keys(int64_t position, int64_t kv_head)
     {
-        const invar_cuda_attention_form &form = call.form;
+        const invar_cuda_attention_params &form = call.form;
         int64_t last = position + TILE < length ? position + TILE - 1 : length - 1;
         int64_t end = length - last < form.window ? length : last + form.window;
         sums total_dk, total_dv, dk, dv;

@@ -44,7 +44,7 @@ invar_attention_problem packed(const invar_device *dev, const invar_attention_fw
 
     set_queries(&p, dev, INVAR_OP_ATTENTION_FWD, &a->o, &a->q);
     set_keys(&p, &a->k, &a->v);
-    p.form = invar_cuda_attention_form_of(&a->q, a->k.shape[1], &a->shape);
+    p.form = invar_cuda_attention_params_of(&a->q, a->k.shape[1], &a->shape);
     p.rows = a->samples;
     if (invar_tensor_present(&a->lse2)) {
         p.lse2 = (float *)a->lse2.data;
@@ -59,7 +59,7 @@ invar_attention_problem paged(const invar_device *dev, const invar_attention_pag
 
     set_queries(&p, dev, INVAR_OP_ATTENTION_PAGED, &a->o, &a->q);
     set_keys(&p, &a->cache.k, &a->cache.v);
-    p.form = invar_cuda_attention_form_of(&a->q, a->cache.k.shape[2], &a->shape);
+    p.form = invar_cuda_attention_params_of(&a->q, a->cache.k.shape[2], &a->shape);
     p.rows = a->rows;
     p.lengths = a->lengths;
     p.paged = true;

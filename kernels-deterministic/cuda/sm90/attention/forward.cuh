@@ -21,7 +21,7 @@
 typedef struct invar_attention_problem {
     invar_op op;
     invar_cuda_fault *fault;
-    invar_cuda_attention_form form;
+    invar_cuda_attention_params form;
     invar_dtype dtype;
     void *o; /* (n_rows, HQ, D) */
     const void *q;
@@ -32,7 +32,7 @@ typedef struct invar_attention_problem {
     bool paged;                 /* what follows is for pages only, but for the rows */
     const int32_t *pages;       /* (S, max_pages) */
     int64_t pages_stride, page_size, n_pages, max_pages;
-    invar_segments rows;
+    invar_row_offsets rows;
     int64_t n_rows;
     const int64_t *lengths; /* (S) */
 } invar_attention_problem;
@@ -66,7 +66,7 @@ invar_status invar_attention_fma(const invar_device *dev,
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-#define INVAR_ATTENTION_MOST (INT32_MAX - 1024) /* positions of a sequence */
+#define INVAR_ATTENTION_MAX (INT32_MAX - 1024) /* positions of a sequence */
 
 typedef struct invar_attention_sequence {
     int64_t number;
@@ -91,7 +91,7 @@ __device__ __forceinline__ bool invar_attention_find(invar_attention_sequence *o
     out->length = (int)length;
     if (count == 0)
         return true;
-    if (length < count || length > INVAR_ATTENTION_MOST ||
+    if (length < count || length > INVAR_ATTENTION_MAX ||
         (p.paged && (length - 1) / p.page_size >= p.max_pages)) {
         invar_report(p.fault, p.op, INVAR_CUDA_INDEX, length);
         return false;

@@ -23,7 +23,7 @@ constexpr int threads = 384;   // a warpgroup that loads, two that compute
 constexpr int searchers = 3;   // warps
 constexpr int run_bytes = 128; // 64 elements: the width of a swizzled run
 constexpr int run_block = tile_rows * run_bytes;
-constexpr int64_t farthest = INVAR_ATTENTION_MOST; // of what is counted by 32 bits here
+constexpr int64_t farthest = INVAR_ATTENTION_MAX; // of what is counted by 32 bits here
 
 /* A number that all threads of a warp have alike, told to the compiler. */
 template <typename T> __device__ __forceinline__ T uniform(T x)
@@ -53,7 +53,7 @@ __host__ __device__ int64_t plan_slots(const invar_attention_problem &p)
 }
 
 /* The first block of keys that the tile sees; the last one is that of its own rows. */
-__device__ __forceinline__ int first_block(const invar_cuda_attention_form &form,
+__device__ __forceinline__ int first_block(const invar_cuda_attention_params &form,
                                            const tile_entry &e)
 {
     int position = max(tile_rows * e.tile, e.before);
@@ -63,7 +63,7 @@ __device__ __forceinline__ int first_block(const invar_cuda_attention_form &form
 
 /* True where some row of the tile does not see all keys of block b. */
 template <bool WINDOW>
-__device__ __forceinline__ bool cut(const invar_cuda_attention_form &form, int tile, int b)
+__device__ __forceinline__ bool cut(const invar_cuda_attention_params &form, int tile, int b)
 {
     return b == tile || (WINDOW && b * block_keys < (int)invar_attention_first_key(
                                                         form, (tile + 1) * tile_rows - 1));

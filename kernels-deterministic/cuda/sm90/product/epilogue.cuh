@@ -59,11 +59,11 @@ __device__ __forceinline__ invar_bf16_run invar_gated(invar_bf16_run gate, invar
 
 #pragma unroll
     for (int i = 0; i < INVAR_RUN; i++)
-        near = near & (invar_abs_f32(gate.get(i)) <= INVAR_NEAR);
+        near = near & (invar_abs_f32(gate.get(i)) <= INVAR_SIGMOID_MODERATE_MAX);
     if (near) {
 #pragma unroll
         for (int i = 0; i < INVAR_RUN; i++)
-            out[i] = invar_silu_near(gate.get(i), invar_sigmoid_near(gate.get(i))) * up.get(i);
+            out[i] = invar_silu_near(gate.get(i), invar_sigmoid_moderate(gate.get(i))) * up.get(i);
         gate.set(out);
         return gate;
     }

@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-bool invar_gemm_bf16_takes(const invar_device *dev, const invar_product *p)
+bool invar_gemm_bf16_supports(const invar_device *dev, const invar_gemm *p)
 {
     if (dev->numerics != INVAR_NUMERICS_SM90 || p->groups > ROWS_MAX_GROUPS || p->groups < 1 ||
         (p->groups > 1 && !p->start) || (p->residual && p->b[0].k_outer) ||
@@ -175,7 +175,7 @@ static const gemm_tile_cost rows_tiles[] = {
     {128, 128, 1.04, 1.12}, {64, 128, 1.32, 1.15},  {64, 64, 2.07, 1.07},
 };
 
-static gemm_choice rows_choose(const invar_product *p, int count, int multiprocessors)
+static gemm_choice rows_choose(const invar_gemm *p, int count, int multiprocessors)
 {
     int64_t rows = invar_ceil_div(p->rows, p->groups), cols = 0;
 
@@ -186,7 +186,7 @@ static gemm_choice rows_choose(const invar_product *p, int count, int multiproce
 }
 
 /* Whether tiles can be written late. */
-static bool rows_writes_late(const invar_product *p)
+static bool rows_writes_late(const invar_gemm *p)
 {
     using Tile = rows_late_tile;
     int64_t k = 0;
@@ -198,7 +198,7 @@ static bool rows_writes_late(const invar_product *p)
 }
 
 /* `count` products of one a. */
-static invar_status rows_run(const invar_device *dev, const invar_product *p, int count)
+static invar_status rows_run(const invar_device *dev, const invar_gemm *p, int count)
 {
     gemm_choice choice = rows_choose(p, count, invar_cuda_of(dev)->multiprocessors);
     auto run = [&](auto tile) {
@@ -219,18 +219,18 @@ static invar_status rows_run(const invar_device *dev, const invar_product *p, in
     return rows_by_tile(choice.tile, run);
 }
 
-invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p)
+invar_status invar_gemm_bf16(const invar_device *dev, const invar_gemm *p)
 {
     return p->shards > 1 ? invar_gemm_bf16_tree(dev, p) : rows_run(dev, p, 1);
 }
 
-bool invar_gemm_bf16_takes_set(const invar_device *dev, const invar_product_set *set)
+bool invar_gemm_bf16_supports_set(const invar_device *dev, const invar_gemm_set *set)
 {
     int64_t cols = 0;
 
     for (int i = 0; i < set->count; i++) {
-        const invar_product *p = &set->product[i];
-        if (!invar_gemm_bf16_takes(dev, p) || p->out_dtype != set->product[0].out_dtype ||
+        const invar_gemm *p = &set->product[i];
+        if (!invar_gemm_bf16_supports(dev, p) || p->out_dtype != set->product[0].out_dtype ||
             p->shards != 1 || p->residual)
             return false;
         cols += p->cols;
@@ -238,7 +238,7 @@ bool invar_gemm_bf16_takes_set(const invar_device *dev, const invar_product_set 
     return !set->act && gemm_extent_fits(cols);
 }
 
-invar_status invar_gemm_bf16_set(const invar_device *dev, const invar_product_set *set)
+invar_status invar_gemm_bf16_set(const invar_device *dev, const invar_gemm_set *set)
 {
     return rows_run(dev, set->product, set->count);
 }

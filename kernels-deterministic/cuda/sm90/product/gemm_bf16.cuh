@@ -445,7 +445,7 @@ struct gemm_operand_shape {
     int box_k, box_outer;
 };
 
-static inline invar_status gemm_operand_map(CUtensorMap *out, const invar_operand *o,
+static inline invar_status gemm_operand_map(CUtensorMap *out, const invar_gemm_operand *o,
                                             const gemm_operand_shape &shape)
 {
     invar_tensor_box box = {};
@@ -466,7 +466,7 @@ static inline invar_status gemm_operand_map(CUtensorMap *out, const invar_operan
     return invar_tensor_map(out, &box);
 }
 
-static inline bool gemm_operand_fits(const invar_operand *o)
+static inline bool gemm_operand_fits(const invar_gemm_operand *o)
 {
     return o->dtype == INVAR_DTYPE_BF16 && o->stride > 0 && o->stride < ((int64_t)1 << 38) &&
            invar_tensor_map_takes(o->data, o->stride * 2);

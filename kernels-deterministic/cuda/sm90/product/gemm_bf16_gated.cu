@@ -230,14 +230,14 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-bool invar_gemm_bf16_takes_gated(const invar_device *dev, const invar_product_set *set)
+bool invar_gemm_bf16_supports_gated(const invar_device *dev, const invar_gemm_set *set)
 {
-    const invar_product *gate = &set->product[0], *up = &set->product[1];
+    const invar_gemm *gate = &set->product[0], *up = &set->product[1];
 
     return set->act && gate->shards == 1 && gate->out_dtype == INVAR_DTYPE_BF16 &&
            up->out_dtype == INVAR_DTYPE_BF16 && !gate->bias && !up->bias && !gate->start &&
-           !gate->b[0].k_outer && invar_gemm_bf16_takes(dev, gate) &&
-           invar_gemm_bf16_takes(dev, up);
+           !gate->b[0].k_outer && invar_gemm_bf16_supports(dev, gate) &&
+           invar_gemm_bf16_supports(dev, up);
 }
 
 template <typename F> static invar_status gated_by_tile(int number, F f)
@@ -252,9 +252,9 @@ template <typename F> static invar_status gated_by_tile(int number, F f)
 static const gemm_tile_cost gated_tiles[] = {
     {128, 256, 1.0, 1.02}, {128, 128, 1.04, 1.12}, {64, 128, 1.32, 1.15}};
 
-invar_status invar_gemm_bf16_gated(const invar_device *dev, const invar_product_set *set)
+invar_status invar_gemm_bf16_gated(const invar_device *dev, const invar_gemm_set *set)
 {
-    const invar_product *gate = &set->product[0], *up = &set->product[1];
+    const invar_gemm *gate = &set->product[0], *up = &set->product[1];
     gemm_choice choice = gemm_choose(1, gate->rows, 2 * gate->cols, gated_tiles,
                                      (int)(sizeof gated_tiles / sizeof *gated_tiles),
                                      invar_cuda_of(dev)->multiprocessors);

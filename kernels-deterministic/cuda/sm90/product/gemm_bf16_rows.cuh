@@ -398,13 +398,13 @@ __device__ __forceinline__ void rows_ask(const rows_plan &plan, const rows_tile 
 /* ---- host ------------------------------------------------------------------------------------ */
 
 /* Whether all rows begin at multiples of 16 bytes, if there are any. */
-static inline bool rows_aligned(const invar_product *p, const void *data, int64_t stride)
+static inline bool rows_aligned(const invar_gemm *p, const void *data, int64_t stride)
 {
     return !data || invar_tensor_map_takes(data, stride * (invar_dtype_bits(p->out_dtype) / 8));
 }
 
 /* Which stages of K values make up the chains. That of an empty shard is of the zeros behind k. */
-static inline void rows_list_stages(rows_plan *out, const invar_product *p, int k)
+static inline void rows_list_stages(rows_plan *out, const invar_gemm *p, int k)
 {
     out->shards = p->shards;
     for (int32_t v = 0; v < p->shards; v++) {
@@ -423,7 +423,7 @@ static inline void rows_list_stages(rows_plan *out, const invar_product *p, int 
 }
 
 /* The next output, whose tiles begin behind `first` others side by side. */
-static inline void rows_add_output(rows_plan *out, const invar_product *p, int64_t first)
+static inline void rows_add_output(rows_plan *out, const invar_gemm *p, int64_t first)
 {
     out->output[out->outputs++] = {p->out,        p->out_stride,    p->bias,
                                    p->bias_dtype, (int32_t)p->cols, (int32_t)first};
@@ -432,7 +432,7 @@ static inline void rows_add_output(rows_plan *out, const invar_product *p, int64
 
 /* Its b, `box` columns of it in a box. */
 template <class Tile>
-static invar_status rows_map_b(CUtensorMap *out, const invar_product *p, int part, int box)
+static invar_status rows_map_b(CUtensorMap *out, const invar_gemm *p, int part, int box)
 {
     gemm_operand_shape b = {p->k[part], p->cols, p->groups, p->group_rows[part], Tile::K, box};
 
@@ -446,7 +446,7 @@ static invar_status rows_map_b(CUtensorMap *out, const invar_product *p, int par
  * `box` of its own.
  */
 template <class Tile>
-static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int count, int cluster,
+static invar_status rows_plan_of(rows_plan *out, const invar_gemm *p, int count, int cluster,
                                  int width, int box)
 {
     int64_t span = (int64_t)Tile::ROWS * cluster, k = 0, across = 0;

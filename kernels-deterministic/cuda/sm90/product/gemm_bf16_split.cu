@@ -179,13 +179,13 @@ static __global__ void __launch_bounds__(split_tile::THREADS, split_tile::AT_ONC
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-static int64_t split_tiles(const invar_product *p)
+static int64_t split_tiles(const invar_gemm *p)
 {
     return invar_ceil_div(p->rows, split_tile::ROWS) * invar_ceil_div(p->cols, split_tile::COLS);
 }
 
 /* Blocks of a cluster: as many as there are multiprocessors for, at least two. */
-static int split_cluster(const invar_device *dev, const invar_product *p)
+static int split_cluster(const invar_device *dev, const invar_gemm *p)
 {
     int cluster = p->shards;
 
@@ -194,15 +194,15 @@ static int split_cluster(const invar_device *dev, const invar_product *p)
     return cluster;
 }
 
-bool invar_gemm_bf16_takes_split(const invar_device *dev, const invar_product *p)
+bool invar_gemm_bf16_supports_split(const invar_device *dev, const invar_gemm *p)
 {
     bool few = p->rows <= split_tile::ROWS || split_tiles(p) <= invar_cuda_of(dev)->multiprocessors;
 
     return p->shards > 1 && p->parts == 1 && !p->start && !p->b[0].k_outer && few &&
-           invar_gemm_bf16_takes(dev, p);
+           invar_gemm_bf16_supports(dev, p);
 }
 
-invar_status invar_gemm_bf16_split(const invar_device *dev, const invar_product *p)
+invar_status invar_gemm_bf16_split(const invar_device *dev, const invar_gemm *p)
 {
     int cluster = split_cluster(dev, p);
     rows_plan plan = {};

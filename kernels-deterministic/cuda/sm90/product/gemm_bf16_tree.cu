@@ -233,7 +233,7 @@ static __global__ void __launch_bounds__(tree_tile::THREADS, 1)
 
 static const gemm_tile_cost tree_tiles[] = {{128, 128, 1.0, 1.08}};
 
-invar_status invar_gemm_bf16_tree(const invar_device *dev, const invar_product *p)
+invar_status invar_gemm_bf16_tree(const invar_device *dev, const invar_gemm *p)
 {
     using Tile = tree_tile;
     int64_t rows = invar_ceil_div(p->rows, p->groups);

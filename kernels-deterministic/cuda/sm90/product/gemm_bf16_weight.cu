@@ -459,7 +459,7 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-bool invar_gemm_bf16_takes_weight(const invar_device *dev, const invar_weight_product *p)
+bool invar_gemm_bf16_supports_weight(const invar_device *dev, const invar_wgrad_gemm *p)
 {
     return dev->numerics == INVAR_NUMERICS_SM90 && gemm_operand_fits(&p->a) &&
            gemm_operand_fits(&p->b) && p->a.k_outer && p->b.k_outer && gemm_extent_fits(p->rows) &&
@@ -493,9 +493,9 @@ static const gemm_tile_cost weight_short_tiles[] = {
 #define WEIGHT_TURNED_TOKENS 2048
 
 /* As turned tiles see it. */
-static invar_weight_product weight_turned(const invar_weight_product *p)
+static invar_wgrad_gemm weight_turned(const invar_wgrad_gemm *p)
 {
-    invar_weight_product out = *p;
+    invar_wgrad_gemm out = *p;
 
     out.a = p->b;
     out.b = p->a;
@@ -506,7 +506,7 @@ static invar_weight_product weight_turned(const invar_weight_product *p)
 
 /* The boxes of weight_sums_ahead. */
 template <class Tile>
-static invar_status weight_sums_map(CUtensorMap *out, const invar_weight_product *p)
+static invar_status weight_sums_map(CUtensorMap *out, const invar_wgrad_gemm *p)
 {
     invar_tensor_box box = {};
 
@@ -531,8 +531,7 @@ static invar_status weight_sums_map(CUtensorMap *out, const invar_weight_product
  * STRIPS of staging memory for each warp, sums come ahead and take shape there to be stored.
  */
 template <int CONSUMERS, int COLS, int K, int SHELVED, bool TURNED, int STRIPS = 0>
-static invar_status weight_launch(const invar_device *dev, const invar_weight_product *p,
-                                  int cluster)
+static invar_status weight_launch(const invar_device *dev, const invar_wgrad_gemm *p, int cluster)
 {
     constexpr int WAITING = STRIPS > 0 ? 64 * CONSUMERS * COLS * (int)sizeof(float) + 1024 : 0;
     constexpr int EXTRA = SHELVED * 256 * (int)sizeof(float) + WAITING; // 1024: alignment
@@ -561,7 +560,7 @@ static invar_status weight_launch(const invar_device *dev, const invar_weight_pr
 }
 
 /* Experts have such units. Blocks share nothing: it would not be faster. */
-static invar_status weight_short_units(const invar_device *dev, const invar_weight_product *p)
+static invar_status weight_short_units(const invar_device *dev, const invar_wgrad_gemm *p)
 {
     int n = invar_cuda_of(dev)->multiprocessors;
 
@@ -571,11 +570,11 @@ static invar_status weight_short_units(const invar_device *dev, const invar_weig
     return weight_launch<2, 192, 32, 0, false, 1>(dev, p, 1);
 }
 
-invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_weight_product *p)
+invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_wgrad_gemm *p)
 {
     constexpr int TILES = (int)(sizeof weight_tiles / sizeof *weight_tiles);
     int n = invar_cuda_of(dev)->multiprocessors;
-    invar_weight_product turned = weight_turned(p);
+    invar_wgrad_gemm turned = weight_turned(p);
     gemm_choice best = gemm_choose(p->groups, p->rows, p->cols, weight_tiles, TILES, n);
     gemm_choice other = gemm_choose(p->groups, p->cols, p->rows, &weight_turned_tile, 1, n);
 

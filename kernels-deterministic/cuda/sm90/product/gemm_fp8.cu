@@ -404,7 +404,7 @@ static __device__ __forceinline__ void store_each(const fp8_problem &p, const ti
                 if (p.residual)
                     y = invar_with_residual((const T *)p.residual + at * p.residual_stride + col,
                                             y);
-                invar_store((T *)p.out + at * p.out_stride + col, y);
+                invar_run_checkpoints((T *)p.out + at * p.out_stride + col, y);
             }
     }
 }
@@ -539,13 +539,13 @@ static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-static bool takes_operand(const invar_operand *o, int32_t scale_rows)
+static bool takes_operand(const invar_gemm_operand *o, int32_t scale_rows)
 {
     return o->dtype == INVAR_DTYPE_FP8 && o->scale_rows == scale_rows && !o->k_outer &&
            invar_tensor_map_takes(o->data, o->stride);
 }
 
-bool invar_gemm_fp8_takes(const invar_device *dev, const invar_product *p)
+bool invar_gemm_fp8_takes(const invar_device *dev, const invar_gemm *p)
 {
     int64_t blocks = 0;
 
@@ -565,8 +565,8 @@ bool invar_gemm_fp8_takes(const invar_device *dev, const invar_product *p)
 }
 
 /* A matrix with k contiguous, in boxes of `box` rows. */
-static invar_status map_matrix(CUtensorMap *out, const invar_operand *o, int64_t k, int64_t rows,
-                               int box)
+static invar_status map_matrix(CUtensorMap *out, const invar_gemm_operand *o, int64_t k,
+                               int64_t rows, int box)
 {
     invar_tensor_box description = {};
 
@@ -583,14 +583,14 @@ static invar_status map_matrix(CUtensorMap *out, const invar_operand *o, int64_t
 }
 
 /* Units of two tiles, at most: the host does not know how the rows are divided among groups. */
-template <typename S> static int64_t count_units(const invar_product *p, bool pair_rows)
+template <typename S> static int64_t count_units(const invar_gemm *p, bool pair_rows)
 {
     int64_t rows = S::rows * (pair_rows ? PAIR : 1), cols = S::cols * (pair_rows ? 1 : PAIR);
 
     return (invar_ceil_div(p->rows, rows) + p->groups - 1) * invar_ceil_div(p->cols, cols);
 }
 
-static invar_status describe(fp8_problem *out, const invar_device *dev, const invar_product *p,
+static invar_status describe(fp8_problem *out, const invar_device *dev, const invar_gemm *p,
                              int a_box, int b_box)
 {
     int64_t out_bytes = invar_dtype_bits(p->out_dtype) / 8;
@@ -628,7 +628,7 @@ static invar_status describe(fp8_problem *out, const invar_device *dev, const in
 }
 
 template <typename S>
-static invar_status launch(const invar_device *dev, const invar_product *p, bool pair_rows)
+static invar_status launch(const invar_device *dev, const invar_gemm *p, bool pair_rows)
 {
     constexpr size_t shared = 1024 + sizeof(shared_state<S>);
     static_assert(shared <= SHARED_BYTES, "what a block shares does not fit");
@@ -647,7 +647,7 @@ static invar_status launch(const invar_device *dev, const invar_product *p, bool
 }
 
 /* An odd number of columns of tiles would leave one block of a pair idle. */
-template <typename S> static bool choose_pair_rows(const invar_product *p)
+template <typename S> static bool choose_pair_rows(const invar_gemm *p)
 {
     return invar_ceil_div(p->cols, S::cols) % 2 != 0 && p->rows > S::rows;
 }
@@ -655,14 +655,14 @@ template <typename S> static bool choose_pair_rows(const invar_product *p)
 /* A choice of tiles: `cost` is what a unit takes, relative to the others. */
 struct tiling {
     int cost;
-    int64_t (*units)(const invar_product *p);
-    invar_status (*launch)(const invar_device *dev, const invar_product *p);
+    int64_t (*units)(const invar_gemm *p);
+    invar_status (*launch)(const invar_device *dev, const invar_gemm *p);
 };
 
 template <typename S> static constexpr tiling tiling_of(int cost)
 {
-    return {cost, [](const invar_product *p) { return count_units<S>(p, choose_pair_rows<S>(p)); },
-            [](const invar_device *dev, const invar_product *p) {
+    return {cost, [](const invar_gemm *p) { return count_units<S>(p, choose_pair_rows<S>(p)); },
+            [](const invar_device *dev, const invar_gemm *p) {
                 return launch<S>(dev, p, choose_pair_rows<S>(p));
             }};
 }
@@ -673,7 +673,7 @@ static const tiling tilings[] = {
     tiling_of<tile_sizes<1, 64, 2>>(8),
 };
 
-invar_status invar_gemm_fp8(const invar_device *dev, const invar_product *p)
+invar_status invar_gemm_fp8(const invar_device *dev, const invar_gemm *p)
 {
     int64_t least = INT64_MAX, at_once = invar_cuda_of(dev)->multiprocessors / PAIR;
     const tiling *best = &tilings[0];

@@ -25,7 +25,7 @@ struct tile_rows {
  * Group g has the tiles from start[g] / height + g on, to where the next group's begin: enough for
  * its rows however they are spread, and found without adding up the groups before.
  */
-__device__ __forceinline__ tile_rows find_rows(const invar_product &p, int64_t tile, int height)
+__device__ __forceinline__ tile_rows find_rows(const invar_gemm &p, int64_t tile, int height)
 {
     __shared__ tile_rows found;
     auto start = [&](int64_t group) {
@@ -58,10 +58,10 @@ template <invar_dtype TYPE> __device__ __forceinline__ int64_t scales_across(int
 /* Continues the chains of a tile over a shard of a part. */
 template <typename STEP, typename TYPES, bool B_OUTER>
 __device__ __forceinline__ void run_part(typename STEP::chain &c, typename STEP::shared &s,
-                                         const invar_product &p, const tile_rows &rows,
-                                         int64_t col0, int part, int shard)
+                                         const invar_gemm &p, const tile_rows &rows, int64_t col0,
+                                         int part, int shard)
 {
-    const invar_operand &left = p.a[part], &right = p.b[part];
+    const invar_gemm_operand &left = p.a[part], &right = p.b[part];
     int64_t k = p.k[part];
     int64_t first = invar_shard_start(k, p.atom[part], p.shards, shard);
     int64_t end = invar_shard_start(k, p.atom[part], p.shards, shard + 1);
@@ -101,8 +101,8 @@ __device__ __forceinline__ void fold_shard(float (&acc)[COUNT], float (&left)[LE
 
 template <typename STEP, typename TYPES, bool B_OUTER>
 __device__ __forceinline__ void run_shard(typename STEP::chain &c, typename STEP::shared &s,
-                                          const invar_product &p, const tile_rows &rows,
-                                          int64_t col0, int shard)
+                                          const invar_gemm &p, const tile_rows &rows, int64_t col0,
+                                          int shard)
 {
     using plain = types<INVAR_DTYPE_BF16, INVAR_DTYPE_BF16>;
 
@@ -117,17 +117,17 @@ __device__ __forceinline__ void run_shard(typename STEP::chain &c, typename STEP
 }
 
 template <typename T>
-__device__ __forceinline__ void store_one(T *out, const invar_product &p, int64_t row, int64_t col,
+__device__ __forceinline__ void store_one(T *out, const invar_gemm &p, int64_t row, int64_t col,
                                           float x)
 {
     if (p.residual)
         x = invar_with_residual((const T *)p.residual + row * p.residual_stride + col, x);
-    invar_store(out + row * p.out_stride + col, x);
+    invar_run_checkpoints(out + row * p.out_stride + col, x);
 }
 
 template <typename STEP>
-__device__ __forceinline__ void store_tile(const invar_product &p, const tile_rows &rows,
-                                           int64_t col0, const float (&acc)[STEP::COUNT])
+__device__ __forceinline__ void store_tile(const invar_gemm &p, const tile_rows &rows, int64_t col0,
+                                           const float (&acc)[STEP::COUNT])
 {
     STEP::each([&](int n, int i, int j) {
         int64_t row = rows.first + i, col = col0 + j;
@@ -148,7 +148,7 @@ __device__ __forceinline__ void store_tile(const invar_product &p, const tile_ro
 /* SHARDED: accumulators for the tree; without, one chain. */
 template <typename STEP, typename TYPES, bool B_OUTER, bool SHARDED>
 static __global__ __launch_bounds__(THREADS,
-                                    2) void product_tiles(const __grid_constant__ invar_product p,
+                                    2) void product_tiles(const __grid_constant__ invar_gemm p,
                                                           int64_t across)
 {
     __shared__ typename STEP::shared s;
@@ -173,7 +173,7 @@ static __global__ __launch_bounds__(THREADS,
 }
 
 template <typename STEP, typename TYPES, bool SHARDED>
-static invar_status launch_product(const invar_device *dev, const invar_product *p)
+static invar_status launch_product(const invar_device *dev, const invar_gemm *p)
 {
     int64_t across = invar_ceil_div(p->cols, STEP::COLS);
     int64_t down =
@@ -204,7 +204,7 @@ static bool by_fma(const invar_device *dev, invar_dtype dtype)
 
 /* By the step of tile 128, 64 or 32; the first has no room for the tree over shards. */
 template <typename TYPES, typename S128, typename S64, typename S32>
-static invar_status product_by_tile(const invar_device *dev, const invar_product *p)
+static invar_status product_by_tile(const invar_device *dev, const invar_gemm *p)
 {
     int tile = choose_tile(dev, p->rows / p->groups, p->cols, p->groups);
 
@@ -215,7 +215,7 @@ static invar_status product_by_tile(const invar_device *dev, const invar_product
 }
 
 template <typename TYPES>
-static invar_status product_of(const invar_device *dev, const invar_product *p)
+static invar_status product_of(const invar_device *dev, const invar_gemm *p)
 {
     if constexpr (TYPES::A != INVAR_DTYPE_F32)
         if (!by_fma(dev, TYPES::A))
@@ -227,7 +227,7 @@ static invar_status product_of(const invar_device *dev, const invar_product *p)
         return launch_product<fma_step<64, false>, TYPES, true>(dev, p);
 }
 
-invar_status invar_generic_product(const invar_device *dev, const invar_product *p)
+invar_status invar_gemm_generic_product(const invar_device *dev, const invar_gemm *p)
 {
     using fp8 = types<INVAR_DTYPE_FP8, INVAR_DTYPE_FP8>;
     bool int4 = false;
@@ -264,9 +264,9 @@ __device__ __forceinline__ int64_t unknown(int64_t x)
 }
 
 template <typename STEP, invar_dtype TYPE>
-static __global__
-__launch_bounds__(THREADS, 2) void weight_tiles(const __grid_constant__ invar_weight_product p,
-                                                int64_t across, int64_t down)
+static __global__ __launch_bounds__(THREADS,
+                                    2) void weight_tiles(const __grid_constant__ invar_wgrad_gemm p,
+                                                         int64_t across, int64_t down)
 {
     __shared__ typename STEP::shared s;
     int64_t group = (int64_t)blockIdx.x / across / down;
@@ -299,7 +299,7 @@ __launch_bounds__(THREADS, 2) void weight_tiles(const __grid_constant__ invar_we
 }
 
 template <typename STEP, invar_dtype TYPE>
-static invar_status launch_weight(const invar_device *dev, const invar_weight_product *p)
+static invar_status launch_weight(const invar_device *dev, const invar_wgrad_gemm *p)
 {
     int64_t across = invar_ceil_div(p->cols, STEP::COLS),
             down = invar_ceil_div(p->rows, STEP::ROWS);
@@ -310,7 +310,7 @@ static invar_status launch_weight(const invar_device *dev, const invar_weight_pr
 }
 
 template <invar_dtype TYPE, typename S128, typename S64, typename S32>
-static invar_status weight_by_tile(const invar_device *dev, const invar_weight_product *p)
+static invar_status weight_by_tile(const invar_device *dev, const invar_wgrad_gemm *p)
 {
     switch (choose_tile(dev, p->rows, p->cols, p->groups)) {
     case 128: return launch_weight<S128, TYPE>(dev, p);
@@ -320,13 +320,13 @@ static invar_status weight_by_tile(const invar_device *dev, const invar_weight_p
 }
 
 template <invar_dtype TYPE>
-static invar_status weight_by_fma(const invar_device *dev, const invar_weight_product *p)
+static invar_status weight_by_fma(const invar_device *dev, const invar_wgrad_gemm *p)
 {
     return weight_by_tile<TYPE, fma_step<128, false>, fma_step<64, false>, fma_step<32, false>>(dev,
                                                                                                 p);
 }
 
-invar_status invar_generic_weight_product(const invar_device *dev, const invar_weight_product *p)
+invar_status invar_gemm_generic_weight_product(const invar_device *dev, const invar_wgrad_gemm *p)
 {
     if (p->a.dtype == INVAR_DTYPE_F32)
         return weight_by_fma<INVAR_DTYPE_F32>(dev, p);

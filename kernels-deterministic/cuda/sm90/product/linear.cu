@@ -81,20 +81,20 @@ static __global__ void transpose_fp8(fp8_transposition t)
 }
 
 /* The extents of operand b of a part, all groups together: index 0, then the contiguous one. */
-static int64_t rows_of_b(const invar_product *p, int part)
+static int64_t rows_of_b(const invar_gemm *p, int part)
 {
     return p->groups * p->group_rows[part];
 }
 
-static int64_t cols_of_b(const invar_product *p, int part)
+static int64_t cols_of_b(const invar_gemm *p, int part)
 {
     return p->b[part].k_outer ? p->cols : p->k[part];
 }
 
-static invar_status transpose(const invar_device *dev, const invar_product *p, int part,
-                              const invar_operand *to)
+static invar_status transpose(const invar_device *dev, const invar_gemm *p, int part,
+                              const invar_gemm_operand *to)
 {
-    const invar_operand *from = &p->b[part];
+    const invar_gemm_operand *from = &p->b[part];
     fp8_transposition t = {(uint8_t *)to->data,
                            (float *)to->scale,
                            (const uint8_t *)from->data,
@@ -109,16 +109,16 @@ static invar_status transpose(const invar_device *dev, const invar_product *p, i
     return invar_launch(dev, p->op, transpose_fp8, dim3((unsigned)blocks), dim3(THREADS), 0)(t);
 }
 
-static invar_status dequantise(const invar_device *dev, const invar_operand *from,
-                               const invar_operand *to, int64_t rows, int64_t cols)
+static invar_status dequantize(const invar_device *dev, const invar_gemm_operand *from,
+                               const invar_gemm_operand *to, int64_t rows, int64_t cols)
 {
-    invar_dequantise_args args = {};
+    invar_dequantize_args args = {};
 
     args.x = invar_tensor_2d((void *)to->data, INVAR_DTYPE_BF16, rows, cols);
-    args.q = invar_tensor_quantised((void *)from->data, (void *)from->scale, from->dtype,
+    args.q = invar_tensor_quantized((void *)from->data, (void *)from->scale, from->dtype,
                                     from->scale_rows, rows, cols);
     args.q.row_stride = from->stride;
-    return invar_cuda_dequantise(dev, &args, NULL); // takes no workspace
+    return invar_cuda_dequantize(dev, &args, NULL); // takes no workspace
 }
 
 /* ---- shards ---------------------------------------------------------------------------------- */
@@ -129,7 +129,7 @@ static __device__ __forceinline__ float4 add(float4 a, float4 b)
 }
 
 /* Bit v: shard v has values. */
-static uint32_t shards_there(const invar_product *p)
+static uint32_t shards_there(const invar_gemm *p)
 {
     uint32_t there = 0;
 
@@ -156,7 +156,7 @@ static __device__ __forceinline__ float4 load_four(const float4 *at, int64_t lef
  * one that is not `there` is +0, and its memory is not read.
  */
 template <typename T>
-static __global__ void fold_shards(invar_product p, const float4 *shards, int64_t fours,
+static __global__ void fold_shards(invar_gemm p, const float4 *shards, int64_t fours,
                                    uint32_t there)
 {
     constexpr int MOST = INVAR_LINEAR_MAX_SHARDS;
@@ -189,7 +189,7 @@ static __global__ void fold_shards(invar_product p, const float4 *shards, int64_
         if (p.residual)
             x[i] = invar_with_residual((const T *)p.residual + row * p.residual_stride + col + i,
                                        x[i]);
-        invar_store(out + col + i, x[i]);
+        invar_run_checkpoints(out + col + i, x[i]);
     }
 }
 
@@ -218,7 +218,7 @@ static __global__ void cut_scales(float *to, const float *from, int64_t lines, i
 
 /* ---- which kernel ---------------------------------------------------------------------------- */
 
-typedef invar_status (*run_product)(const invar_device *dev, const invar_product *p);
+typedef invar_status (*run_product)(const invar_device *dev, const invar_gemm *p);
 
 /*
  * A product as its kernel takes it: rewritten operands and checked segments in the workspace. Where
@@ -227,7 +227,7 @@ typedef invar_status (*run_product)(const invar_device *dev, const invar_product
  */
 struct plan {
     run_product run;
-    invar_product product;
+    invar_gemm product;
     float *shards;
     int64_t shard;
     float *a_scales[INVAR_LINEAR_MAX_PARTS], *b_scales[INVAR_LINEAR_MAX_PARTS];
@@ -246,11 +246,11 @@ static void *take(plan *plan, int64_t bytes)
     return at;
 }
 
-static run_product fast_kernel(const invar_device *dev, const invar_product *p)
+static run_product fast_kernel(const invar_device *dev, const invar_gemm *p)
 {
     if (invar_skinny_takes(dev, p))
         return invar_skinny;
-    if (invar_gemm_bf16_takes(dev, p))
+    if (invar_gemm_bf16_supports(dev, p))
         return invar_gemm_bf16;
     if (invar_gemm_fp8_takes(dev, p))
         return invar_gemm_fp8;
@@ -259,14 +259,14 @@ static run_product fast_kernel(const invar_device *dev, const invar_product *p)
 
 /* The scales of an fp8 operand with k contiguous: (scale_lines, ceil(k / 128)). `groups` of
  * `rows`. */
-static int64_t scale_lines(const invar_operand *x, int64_t groups, int64_t rows)
+static int64_t scale_lines(const invar_gemm_operand *x, int64_t groups, int64_t rows)
 {
     return groups * invar_ceil_div(rows, x->scale_rows);
 }
 
 /* The operand from `first` of its k on. Its scales, if any, are in `scales`, shard by shard. */
-static invar_operand cut_operand(invar_operand x, int64_t first, int64_t groups, int64_t rows,
-                                 const float *scales)
+static invar_gemm_operand cut_operand(invar_gemm_operand x, int64_t first, int64_t groups,
+                                      int64_t rows, const float *scales)
 {
     int64_t bytes = first * (x.k_outer ? x.stride : 1) * invar_dtype_bits(x.dtype) / 8;
 
@@ -277,10 +277,10 @@ static invar_operand cut_operand(invar_operand x, int64_t first, int64_t groups,
 }
 
 /* Shard v as a product of its own, into f32, of the parts that have values in it. */
-static invar_product shard_of(const plan *plan, int32_t v)
+static invar_gemm shard_of(const plan *plan, int32_t v)
 {
-    const invar_product *whole = &plan->product;
-    invar_product p = *whole;
+    const invar_gemm *whole = &plan->product;
+    invar_gemm p = *whole;
 
     p.parts = 0;
     for (int part = 0; part < whole->parts; part++) {
@@ -307,10 +307,10 @@ static invar_product shard_of(const plan *plan, int32_t v)
 /* Memory for the shards of a product, if they can be cut: bf16, or fp8 with k contiguous. */
 static bool take_shards(plan *plan)
 {
-    invar_product *p = &plan->product;
+    invar_gemm *p = &plan->product;
 
     for (int part = 0; part < p->parts; part++) {
-        const invar_operand *a = &p->a[part], *b = &p->b[part];
+        const invar_gemm_operand *a = &p->a[part], *b = &p->b[part];
         bool fp8 = a->dtype == INVAR_DTYPE_FP8 && b->dtype == INVAR_DTYPE_FP8 && !b->k_outer;
         int64_t line = invar_ceil_div(p->k[part], INVAR_FP8_BLOCK) * (int64_t)sizeof(float);
         if (fp8) {
@@ -339,22 +339,22 @@ static void find_fast(const invar_device *dev, plan *whole)
         whole->run = fast_kernel(dev, &whole->product);
         return;
     }
-    if (invar_gemm_bf16_takes_split(dev, &whole->product)) {
+    if (invar_gemm_bf16_supports_split(dev, &whole->product)) {
         whole->run = invar_gemm_bf16_split;
         return;
     }
     if (take_shards(&cut)) {
-        invar_product first = shard_of(&cut, 0); // the first atom is in it
+        invar_gemm first = shard_of(&cut, 0); // the first atom is in it
         cut.run = first.parts > 0 ? fast_kernel(dev, &first) : NULL;
     }
-    if (cut.run != invar_skinny && invar_gemm_bf16_takes(dev, &whole->product))
+    if (cut.run != invar_skinny && invar_gemm_bf16_supports(dev, &whole->product))
         whole->run = invar_gemm_bf16;
     else if (cut.run)
         *whole = cut;
 }
 
 /* The operand as bf16, if it stands for bf16 values. */
-static void rewrite_values(plan *plan, invar_operand *x, int64_t rows, int64_t cols)
+static void rewrite_values(plan *plan, invar_gemm_operand *x, int64_t rows, int64_t cols)
 {
     if (x->dtype != INVAR_DTYPE_MXFP8 && x->dtype != INVAR_DTYPE_INT4)
         return;
@@ -367,8 +367,8 @@ static void rewrite_values(plan *plan, invar_operand *x, int64_t rows, int64_t c
 /* fp8 weights with k outermost as weights with k contiguous. */
 static void rewrite_layout(plan *plan, int part)
 {
-    invar_product *p = &plan->product;
-    invar_operand *b = &p->b[part];
+    invar_gemm *p = &plan->product;
+    invar_gemm_operand *b = &p->b[part];
     int64_t stride = invar_ceil_div(p->k[part], 16) * 16;
     int64_t line = invar_ceil_div(p->k[part], INVAR_FP8_BLOCK) * (int64_t)sizeof(float);
 
@@ -383,7 +383,7 @@ static void rewrite_layout(plan *plan, int part)
 }
 
 /* Pure in everything but the contents of memory; of the workspace only its alignment matters. */
-static plan make_plan(const invar_device *dev, const invar_product *p, void *workspace)
+static plan make_plan(const invar_device *dev, const invar_gemm *p, void *workspace)
 {
     plan plain = {}, fast, few, rewritten;
 
@@ -415,36 +415,36 @@ static plan make_plan(const invar_device *dev, const invar_product *p, void *wor
         if (rewritten.run)
             return rewritten;
     }
-    plain.run = invar_generic_product;
+    plain.run = invar_gemm_generic_product;
     return plain;
 }
 
-static bool empty(const invar_product *p)
+static bool empty(const invar_gemm *p)
 {
     return p->rows == 0 || p->cols == 0;
 }
 
-static size_t product_workspace(const invar_device *dev, const invar_product *p)
+static size_t product_workspace(const invar_device *dev, const invar_gemm *p)
 {
     // an aligned address that nobody reads
     return empty(p) ? 0 : make_plan(dev, p, (void *)256).bytes;
 }
 
-static invar_status rewrite_part(const invar_device *dev, const invar_product *p, const plan *plan,
+static invar_status rewrite_part(const invar_device *dev, const invar_gemm *p, const plan *plan,
                                  int part)
 {
-    const invar_operand *a = &plan->product.a[part], *b = &plan->product.b[part];
+    const invar_gemm_operand *a = &plan->product.a[part], *b = &plan->product.b[part];
 
     if (a->data != p->a[part].data)
-        INVAR_TRY(dequantise(dev, &p->a[part], a, p->rows, p->k[part]));
+        INVAR_TRY(dequantize(dev, &p->a[part], a, p->rows, p->k[part]));
     if (b->data == p->b[part].data)
         return INVAR_OK;
     if (b->dtype == INVAR_DTYPE_FP8)
         return transpose(dev, p, part, b);
-    return dequantise(dev, &p->b[part], b, rows_of_b(p, part), cols_of_b(p, part));
+    return dequantize(dev, &p->b[part], b, rows_of_b(p, part), cols_of_b(p, part));
 }
 
-static invar_status fold(const invar_device *dev, const invar_product *p, const plan *plan)
+static invar_status fold(const invar_device *dev, const invar_gemm *p, const plan *plan)
 {
     int64_t fours = plan->shard / 4;
     uint32_t there = shards_there(p);
@@ -458,8 +458,9 @@ static invar_status fold(const invar_device *dev, const invar_product *p, const 
 }
 
 /* The scales of an operand, if it has any, shard by shard. */
-static invar_status cut_scales_of(const invar_device *dev, const invar_product *p, float *to,
-                                  const invar_operand *x, int64_t groups, int64_t rows, int part)
+static invar_status cut_scales_of(const invar_device *dev, const invar_gemm *p, float *to,
+                                  const invar_gemm_operand *x, int64_t groups, int64_t rows,
+                                  int part)
 {
     int64_t lines, line = invar_ceil_div(p->k[part], INVAR_FP8_BLOCK);
     shard_starts start = {};
@@ -475,26 +476,25 @@ static invar_status cut_scales_of(const invar_device *dev, const invar_product *
                         0)(to, (const float *)x->scale, lines, line, start, p->shards);
 }
 
-static invar_status multiply_shards(const invar_device *dev, const invar_product *p,
-                                    const plan *plan)
+static invar_status multiply_shards(const invar_device *dev, const invar_gemm *p, const plan *plan)
 {
     for (int part = 0; part < p->parts; part++) {
-        const invar_operand *a = &plan->product.a[part], *b = &plan->product.b[part];
+        const invar_gemm_operand *a = &plan->product.a[part], *b = &plan->product.b[part];
         INVAR_TRY(cut_scales_of(dev, p, plan->a_scales[part], a, 1, p->rows, part));
         INVAR_TRY(cut_scales_of(dev, p, plan->b_scales[part], b, p->groups,
                                 plan->product.group_rows[part], part));
     }
     for (int32_t v = 0; v < p->shards; v++) {
-        invar_product shard = shard_of(plan, v);
+        invar_gemm shard = shard_of(plan, v);
         if (shard.parts == 0)
             continue;                                // empty: the tree knows
         run_product fast = fast_kernel(dev, &shard); // they are not all of one length
-        INVAR_TRY((fast ? fast : invar_generic_product)(dev, &shard));
+        INVAR_TRY((fast ? fast : invar_gemm_generic_product)(dev, &shard));
     }
     return fold(dev, p, plan);
 }
 
-static invar_status multiply(const invar_device *dev, const invar_product *p, void *workspace)
+static invar_status multiply(const invar_device *dev, const invar_gemm *p, void *workspace)
 {
     if (empty(p))
         return INVAR_OK;
@@ -510,9 +510,9 @@ static invar_status multiply(const invar_device *dev, const invar_product *p, vo
 
 /* ---- y --------------------------------------------------------------------------------------- */
 
-static invar_product product_into(invar_op op, const invar_tensor *out, int32_t shards)
+static invar_gemm product_into(invar_op op, const invar_tensor *out, int32_t shards)
 {
-    invar_product p = {};
+    invar_gemm p = {};
 
     p.op = op;
     p.rows = out->shape[0];
@@ -525,14 +525,13 @@ static invar_product product_into(invar_op op, const invar_tensor *out, int32_t 
     return p;
 }
 
-static void by_expert(invar_product *p, const invar_segments *experts)
+static void by_expert(invar_gemm *p, const invar_row_offsets *experts)
 {
     p->start = experts->start;
     p->groups = experts->count;
 }
 
-static void set_forward(invar_product *p, const invar_tensor *x, const invar_tensor *w,
-                        int64_t atom)
+static void set_forward(invar_gemm *p, const invar_tensor *x, const invar_tensor *w, int64_t atom)
 {
     p->a[0] = operand(x, false);
     p->b[0] = operand(w, false);
@@ -543,10 +542,10 @@ static void set_forward(invar_product *p, const invar_tensor *x, const invar_ten
 }
 
 /* An output that is absent has the type and the shape of `act`, and nowhere to go. */
-static invar_product output_of(const invar_linear_fwd_args *a, const invar_linear_output *output)
+static invar_gemm output_of(const invar_linear_fwd_args *a, const invar_linear_output *output)
 {
     bool stored = invar_tensor_present(&output->y);
-    invar_product p = product_into(INVAR_OP_LINEAR_FWD, stored ? &output->y : &a->act, a->k_shards);
+    invar_gemm p = product_into(INVAR_OP_LINEAR_FWD, stored ? &output->y : &a->act, a->k_shards);
 
     set_forward(&p, &a->x, &output->w, a->k_atom);
     if (!stored)
@@ -558,10 +557,10 @@ static invar_product output_of(const invar_linear_fwd_args *a, const invar_linea
     return p;
 }
 
-static invar_product_set forward(const invar_linear_fwd_args *a)
+static invar_gemm_set forward(const invar_linear_fwd_args *a)
 {
     invar_linear_output first = {a->y, a->w, a->bias};
-    invar_product_set set = {};
+    invar_gemm_set set = {};
 
     set.count = 1 + a->n_more;
     set.product[0] = output_of(a, &first);
@@ -578,22 +577,22 @@ static invar_product_set forward(const invar_linear_fwd_args *a)
     return set;
 }
 
-typedef invar_status (*run_set)(const invar_device *dev, const invar_product_set *set);
+typedef invar_status (*run_set)(const invar_device *dev, const invar_gemm_set *set);
 
 /* The kernel that computes all of a set in one launch; NULL: there is none. */
-static run_set set_kernel(const invar_device *dev, const invar_product_set *set)
+static run_set set_kernel(const invar_device *dev, const invar_gemm_set *set)
 {
     if (set->count > 1 && invar_skinny_takes_set(dev, set))
         return invar_skinny_set;
-    if (set->act && invar_gemm_bf16_takes_gated(dev, set))
+    if (set->act && invar_gemm_bf16_supports_gated(dev, set))
         return invar_gemm_bf16_gated;
-    if (set->count > 1 && invar_gemm_bf16_takes_set(dev, set))
+    if (set->count > 1 && invar_gemm_bf16_supports_set(dev, set))
         return invar_gemm_bf16_set;
     return NULL;
 }
 
 /* Of what is made for the activation alone, if it is. */
-static int64_t hidden_bytes(const invar_product *p)
+static int64_t hidden_bytes(const invar_gemm *p)
 {
     int64_t bytes = p->rows * p->cols * invar_dtype_bits(p->out_dtype) / 8;
 
@@ -602,7 +601,7 @@ static int64_t hidden_bytes(const invar_product *p)
 
 size_t invar_cuda_linear_fwd_workspace(const invar_device *dev, const invar_linear_fwd_args *a)
 {
-    invar_product_set set = forward(a);
+    invar_gemm_set set = forward(a);
     size_t hidden = 0, most = 0;
 
     if (set_kernel(dev, &set))
@@ -616,7 +615,7 @@ size_t invar_cuda_linear_fwd_workspace(const invar_device *dev, const invar_line
 }
 
 /* What a product has for out. */
-static invar_tensor stored_by(const invar_product *p)
+static invar_tensor stored_by(const invar_gemm *p)
 {
     invar_tensor t = invar_tensor_2d(p->out, p->out_dtype, p->rows, p->cols);
 
@@ -625,8 +624,8 @@ static invar_tensor stored_by(const invar_product *p)
 }
 
 /* The set with x rewritten as bf16 values, if it is for few rows then; as each product alone is. */
-static bool rewrite_set(invar_product_set *out, const invar_device *dev,
-                        const invar_product_set *set, char *workspace)
+static bool rewrite_set(invar_gemm_set *out, const invar_device *dev, const invar_gemm_set *set,
+                        char *workspace)
 {
     plan plan = {};
 
@@ -638,24 +637,24 @@ static bool rewrite_set(invar_product_set *out, const invar_device *dev,
     return set->count > 1 && invar_skinny_takes_set(dev, out);
 }
 
-static invar_status multiply_few(const invar_device *dev, const invar_product_set *set,
-                                 const invar_product_set *few)
+static invar_status multiply_few(const invar_device *dev, const invar_gemm_set *set,
+                                 const invar_gemm_set *few)
 {
-    const invar_product *p = &set->product[0];
+    const invar_gemm *p = &set->product[0];
 
-    INVAR_TRY(dequantise(dev, &p->a[0], &few->product[0].a[0], p->rows, p->k[0]));
+    INVAR_TRY(dequantize(dev, &p->a[0], &few->product[0].a[0], p->rows, p->k[0]));
     return invar_skinny_set(dev, few);
 }
 
 /* One after the other. Outputs that nobody asked for go into the workspace. */
-static invar_status run_singly(const invar_device *dev, invar_product_set *set,
+static invar_status run_singly(const invar_device *dev, invar_gemm_set *set,
                                const invar_tensor *act, char *workspace)
 {
     invar_swiglu_fwd_args swiglu = {};
-    invar_product_set few;
+    invar_gemm_set few;
 
     for (int32_t i = 0; i < set->count; i++) {
-        invar_product *p = &set->product[i];
+        invar_gemm *p = &set->product[i];
         int64_t bytes = hidden_bytes(p);
         if (p->out)
             continue;
@@ -682,15 +681,15 @@ static invar_status run_singly(const invar_device *dev, invar_product_set *set,
 invar_status invar_cuda_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a,
                                    void *workspace)
 {
-    invar_product_set set = forward(a);
+    invar_gemm_set set = forward(a);
     run_set all = set_kernel(dev, &set);
 
     return all ? all(dev, &set) : run_singly(dev, &set, &a->act, (char *)workspace);
 }
 
-static invar_product moe_forward(const invar_moe_linear_fwd_args *a)
+static invar_gemm moe_forward(const invar_moe_linear_fwd_args *a)
 {
-    invar_product p = product_into(INVAR_OP_MOE_LINEAR_FWD, &a->y, a->k_shards);
+    invar_gemm p = product_into(INVAR_OP_MOE_LINEAR_FWD, &a->y, a->k_shards);
 
     set_forward(&p, &a->x, &a->w, a->k_atom);
     by_expert(&p, &a->experts);
@@ -700,7 +699,7 @@ static invar_product moe_forward(const invar_moe_linear_fwd_args *a)
 size_t invar_cuda_moe_linear_fwd_workspace(const invar_device *dev,
                                            const invar_moe_linear_fwd_args *a)
 {
-    invar_product p = moe_forward(a);
+    invar_gemm p = moe_forward(a);
 
     return product_workspace(dev, &p);
 }
@@ -708,14 +707,14 @@ size_t invar_cuda_moe_linear_fwd_workspace(const invar_device *dev,
 invar_status invar_cuda_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a,
                                        void *workspace)
 {
-    invar_product p = moe_forward(a);
+    invar_gemm p = moe_forward(a);
 
     return multiply(dev, &p, workspace);
 }
 
 /* ---- dx -------------------------------------------------------------------------------------- */
 
-static void set_parts(invar_product *p, const invar_linear_part *parts, const int64_t *atoms,
+static void set_parts(invar_gemm *p, const invar_linear_part *parts, const int64_t *atoms,
                       int32_t count)
 {
     p->parts = count;
@@ -728,9 +727,9 @@ static void set_parts(invar_product *p, const invar_linear_part *parts, const in
     }
 }
 
-static invar_product input_grad(const invar_linear_dx_args *a)
+static invar_gemm input_grad(const invar_linear_dx_args *a)
 {
-    invar_product p = product_into(INVAR_OP_LINEAR_DX, &a->dx, a->k_shards);
+    invar_gemm p = product_into(INVAR_OP_LINEAR_DX, &a->dx, a->k_shards);
 
     set_parts(&p, a->parts, a->k_atom, a->n_parts);
     return p;
@@ -738,7 +737,7 @@ static invar_product input_grad(const invar_linear_dx_args *a)
 
 size_t invar_cuda_linear_dx_workspace(const invar_device *dev, const invar_linear_dx_args *a)
 {
-    invar_product p = input_grad(a);
+    invar_gemm p = input_grad(a);
 
     return product_workspace(dev, &p);
 }
@@ -746,14 +745,14 @@ size_t invar_cuda_linear_dx_workspace(const invar_device *dev, const invar_linea
 invar_status invar_cuda_linear_dx(const invar_device *dev, const invar_linear_dx_args *a,
                                   void *workspace)
 {
-    invar_product p = input_grad(a);
+    invar_gemm p = input_grad(a);
 
     return multiply(dev, &p, workspace);
 }
 
-static invar_product moe_input_grad(const invar_moe_linear_dx_args *a)
+static invar_gemm moe_input_grad(const invar_moe_linear_dx_args *a)
 {
-    invar_product p = product_into(INVAR_OP_MOE_LINEAR_DX, &a->dx, a->k_shards);
+    invar_gemm p = product_into(INVAR_OP_MOE_LINEAR_DX, &a->dx, a->k_shards);
 
     set_parts(&p, a->parts, a->k_atom, a->n_parts);
     by_expert(&p, &a->experts);
@@ -763,7 +762,7 @@ static invar_product moe_input_grad(const invar_moe_linear_dx_args *a)
 size_t invar_cuda_moe_linear_dx_workspace(const invar_device *dev,
                                           const invar_moe_linear_dx_args *a)
 {
-    invar_product p = moe_input_grad(a);
+    invar_gemm p = moe_input_grad(a);
 
     return product_workspace(dev, &p);
 }
@@ -771,7 +770,7 @@ size_t invar_cuda_moe_linear_dx_workspace(const invar_device *dev,
 invar_status invar_cuda_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a,
                                       void *workspace)
 {
-    invar_product p = moe_input_grad(a);
+    invar_gemm p = moe_input_grad(a);
 
     return multiply(dev, &p, workspace);
 }

@@ -14,7 +14,7 @@
 
 #define THREADS 256
 
-static inline invar_operand operand(const invar_tensor *t, bool k_outer)
+static inline invar_gemm_operand operand(const invar_tensor *t, bool k_outer)
 {
     return {t->data, t->scale, t->dtype, t->scale_rows, k_outer, t->row_stride};
 }

@@ -42,7 +42,7 @@ static __device__ bool tokens_good(const int32_t *tokens, int64_t first, int64_t
 
 /* Block e: where the units cut the rows of expert e. A dense layer has unit boundaries for cuts. */
 static __global__ void cut_experts(int64_t *cuts, const int32_t *tokens, int64_t rows,
-                                   invar_segments experts, invar_segments units, invar_op op,
+                                   invar_row_offsets experts, invar_row_offsets units, invar_op op,
                                    invar_cuda_fault *fault)
 {
     int64_t *cut = cuts + (int64_t)blockIdx.x * (units.count + 1);
@@ -67,11 +67,10 @@ static size_t cuts_bytes(int64_t groups, int64_t units)
 }
 
 /* Of one group and no units: those, and where they are cut, are the caller's. */
-static invar_weight_product weight_product(invar_op op, const invar_tensor *dw,
-                                           const invar_tensor *dy, const invar_tensor *x,
-                                           bool fresh)
+static invar_wgrad_gemm weight_product(invar_op op, const invar_tensor *dw, const invar_tensor *dy,
+                                       const invar_tensor *x, bool fresh)
 {
-    invar_weight_product p = {};
+    invar_wgrad_gemm p = {};
 
     p.op = op;
     p.rows = dy->shape[1];
@@ -87,15 +86,15 @@ static invar_weight_product weight_product(invar_op op, const invar_tensor *dw,
 }
 
 /* Without tokens nothing is added, and then segments may be missing too: there are no units. */
-static bool nothing_to_do(const invar_weight_product *p)
+static bool nothing_to_do(const invar_wgrad_gemm *p)
 {
     return p->rows == 0 || p->cols == 0 || p->groups == 0 || (p->tokens == 0 && !p->fresh);
 }
 
-static invar_status add_gradients(const invar_device *dev, const invar_weight_product *p)
+static invar_status add_gradients(const invar_device *dev, const invar_wgrad_gemm *p)
 {
-    return invar_gemm_bf16_takes_weight(dev, p) ? invar_gemm_bf16_weight(dev, p)
-                                                : invar_generic_weight_product(dev, p);
+    return invar_gemm_bf16_supports_weight(dev, p) ? invar_gemm_bf16_weight(dev, p)
+                                                   : invar_gemm_generic_weight_product(dev, p);
 }
 
 size_t invar_cuda_linear_dw_workspace(const invar_device *dev, const invar_linear_dw_args *a)
@@ -108,7 +107,7 @@ invar_status invar_cuda_linear_dw(const invar_device *dev, const invar_linear_dw
                                   void *workspace)
 {
     invar_op op = INVAR_OP_LINEAR_DW;
-    invar_weight_product p = weight_product(op, &a->dw, &a->dy, &a->x, a->fresh);
+    invar_wgrad_gemm p = weight_product(op, &a->dw, &a->dy, &a->x, a->fresh);
 
     if (nothing_to_do(&p))
         return INVAR_OK;
@@ -133,7 +132,7 @@ invar_status invar_cuda_moe_linear_dw(const invar_device *dev, const invar_moe_l
                                       void *workspace)
 {
     invar_op op = INVAR_OP_MOE_LINEAR_DW;
-    invar_weight_product p = weight_product(op, &a->dw, &a->dy, &a->x, a->fresh);
+    invar_wgrad_gemm p = weight_product(op, &a->dw, &a->dy, &a->x, a->fresh);
 
     p.groups = a->experts.count;
     if (nothing_to_do(&p))

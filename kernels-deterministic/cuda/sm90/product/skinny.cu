@@ -20,7 +20,7 @@ static int64_t round_up(int64_t n, int64_t to)
 }
 
 /* Tiles of so many features, of all outputs. */
-static int64_t tiles_of(const invar_product_set *set, int features)
+static int64_t tiles_of(const invar_gemm_set *set, int features)
 {
     int64_t tiles = 0;
 
@@ -32,10 +32,10 @@ static int64_t tiles_of(const invar_product_set *set, int features)
 }
 
 /* What the busiest multiprocessor has to do with tiles of so many features, in features. */
-static int64_t busiest(const invar_product_set *set, int features, int blocks)
+static int64_t busiest(const invar_gemm_set *set, int features, int blocks)
 {
     enum { TILE_COST = 6 }; // of starting and ending one
-    const invar_product *p = &set->product[0];
+    const invar_gemm *p = &set->product[0];
     int64_t groups = p->groups < p->rows ? p->groups : p->rows; // that can have rows
     int64_t tiles = tiles_of(set, features) * groups;
 
@@ -43,7 +43,7 @@ static int64_t busiest(const invar_product_set *set, int features, int blocks)
 }
 
 /* The largest of the tiles that leave the busiest multiprocessor the least. */
-static int choose_features(const invar_product_set *set, int blocks, const int *sizes, int count)
+static int choose_features(const invar_gemm_set *set, int blocks, const int *sizes, int count)
 {
     int best = sizes[0];
 
@@ -54,24 +54,24 @@ static int choose_features(const invar_product_set *set, int blocks, const int *
 }
 
 /* Weights are codes, and these have scales. */
-static bool has_codes(const invar_product *p)
+static bool has_codes(const invar_gemm *p)
 {
     return p->b[0].dtype != INVAR_DTYPE_BF16;
 }
 
 /* Panels of w, and bytes of a feature's scales, in a stage of codes. */
-static int code_panels(const invar_product *p)
+static int code_panels(const invar_gemm *p)
 {
     return p->b[0].dtype == INVAR_DTYPE_INT4 ? INT4_PANELS : MXFP8_PANELS;
 }
 
-static int scale_bytes(const invar_product *p)
+static int scale_bytes(const invar_gemm *p)
 {
     return p->b[0].dtype == INVAR_DTYPE_INT4 ? INT4_SCALES : MXFP8_SCALES;
 }
 
 /* Completes a plan whose cut is made. */
-static void fill_ring(skinny_plan *plan, const invar_product *p)
+static void fill_ring(skinny_plan *plan, const invar_gemm *p)
 {
     enum { MANY_PANELS = 4, FEW_PANELS = 2, FEW_STAGES = 4 };
     int x_panel = plan->x_rows * ROW_BYTES, w_panel = plan->features * ROW_BYTES;
@@ -91,7 +91,7 @@ static void fill_ring(skinny_plan *plan, const invar_product *p)
 }
 
 /* Stages of w that a dense product asks for ahead. Codes gain nothing by it. */
-static int stages_ahead(const skinny_plan *plan, const invar_product *p)
+static int stages_ahead(const skinny_plan *plan, const invar_gemm *p)
 {
     int64_t stages = invar_ceil_div(p->k[0], plan->panels * PANEL);
     int64_t wanted = AHEAD_BYTES / (plan->panels * plan->features * ROW_BYTES);
@@ -102,7 +102,7 @@ static int stages_ahead(const skinny_plan *plan, const invar_product *p)
 }
 
 /* Rows of x that a stage has room for. A group with more of them reads its weights again. */
-static int rows_of_stage(const invar_product *p)
+static int rows_of_stage(const invar_gemm *p)
 {
     int64_t rows = p->rows;
 
@@ -111,12 +111,12 @@ static int rows_of_stage(const invar_product *p)
     return (int)round_up(rows < MAX_ROWS ? rows : (int64_t)MAX_ROWS, 8);
 }
 
-static skinny_plan make_plan(const invar_device *dev, const invar_product_set *set)
+static skinny_plan make_plan(const invar_device *dev, const invar_gemm_set *set)
 {
     static const int bf16_sizes[] = {8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128};
     static const int codes_sizes[] = {32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128};
     static const int gated_sizes[] = {16, 32, 48, 64, 80, 96, 112, 128};
-    const invar_product *p = &set->product[0];
+    const invar_gemm *p = &set->product[0];
     bool codes = has_codes(p);
     int blocks = invar_cuda_of(dev)->multiprocessors;
     skinny_plan plan = {};
@@ -134,8 +134,8 @@ static skinny_plan make_plan(const invar_device *dev, const invar_product_set *s
 /* ---- launch ---------------------------------------------------------------------------------- */
 
 /* Panels are the third index: one copy fetches several. */
-static invar_tensor_box panels_of(const invar_operand *x, int64_t rows, int64_t k, int box_rows,
-                                  int box_panels)
+static invar_tensor_box panels_of(const invar_gemm_operand *x, int64_t rows, int64_t k,
+                                  int box_rows, int box_panels)
 {
     invar_tensor_box box = {};
 
@@ -154,17 +154,16 @@ static invar_tensor_box panels_of(const invar_operand *x, int64_t rows, int64_t 
     return box;
 }
 
-static skinny_rows_out rows_out(const invar_product *p, void *data, int64_t stride)
+static skinny_rows_out rows_out(const invar_gemm *p, void *data, int64_t stride)
 {
     uintptr_t pair = p->out_dtype == INVAR_DTYPE_BF16 ? 4 : 8;
 
     return {data, stride, (uintptr_t)data % pair == 0 && stride % 2 == 0};
 }
 
-static invar_status make_output(skinny_output *output, const skinny_job *job,
-                                const invar_product *p)
+static invar_status make_output(skinny_output *output, const skinny_job *job, const invar_gemm *p)
 {
-    const invar_operand *b = &p->b[0];
+    const invar_gemm_operand *b = &p->b[0];
     const skinny_plan *plan = &job->plan;
     invar_tensor_box w;
 
@@ -189,9 +188,9 @@ static invar_status make_output(skinny_output *output, const skinny_job *job,
     return invar_tensor_map(&output->w, &w);
 }
 
-static invar_status make_job(skinny_job *job, const invar_product_set *set, const skinny_plan *plan)
+static invar_status make_job(skinny_job *job, const invar_gemm_set *set, const skinny_plan *plan)
 {
-    const invar_product *p = &set->product[0];
+    const invar_gemm *p = &set->product[0];
     invar_tensor_box x = panels_of(&p->a[0], p->rows, p->k[0], plan->x_rows, plan->panels);
 
     *job = {};
@@ -216,7 +215,7 @@ static invar_status make_job(skinny_job *job, const invar_product_set *set, cons
     return invar_tensor_map(&job->x, &x);
 }
 
-static invar_status launch(const invar_device *dev, const invar_product *p, const skinny_job *job)
+static invar_status launch(const invar_device *dev, const invar_gemm *p, const skinny_job *job)
 {
     const skinny_plan *plan = &job->plan;
     skinny_kernel kernel = p->b[0].dtype == INVAR_DTYPE_INT4    ? invar_skinny_int4(plan)
@@ -231,9 +230,9 @@ static invar_status launch(const invar_device *dev, const invar_product *p, cons
                               shared)(*job);
 }
 
-bool invar_skinny_takes(const invar_device *dev, const invar_product *p)
+bool invar_skinny_takes(const invar_device *dev, const invar_gemm *p)
 {
-    const invar_operand *a = &p->a[0], *b = &p->b[0];
+    const invar_gemm_operand *a = &p->a[0], *b = &p->b[0];
     bool codes = b->dtype == INVAR_DTYPE_INT4 || b->dtype == INVAR_DTYPE_MXFP8;
     int64_t max_rows = p->start ? p->groups * MAX_GROUP_ROWS : (int64_t)MAX_ROWS;
 
@@ -253,13 +252,13 @@ bool invar_skinny_takes(const invar_device *dev, const invar_product *p)
            invar_tensor_map_takes(b->data, b->stride * invar_dtype_bits(b->dtype) / 8);
 }
 
-bool invar_skinny_takes_set(const invar_device *dev, const invar_product_set *set)
+bool invar_skinny_takes_set(const invar_device *dev, const invar_gemm_set *set)
 {
-    const invar_product *first = &set->product[0];
+    const invar_gemm *first = &set->product[0];
     int64_t cols = 0;
 
     for (int i = 0; i < set->count; i++) {
-        const invar_product *p = &set->product[i];
+        const invar_gemm *p = &set->product[i];
         if (!invar_skinny_takes(dev, p) || p->start || p->out_dtype != first->out_dtype ||
             p->b[0].dtype != first->b[0].dtype)
             return false;
@@ -269,7 +268,7 @@ bool invar_skinny_takes_set(const invar_device *dev, const invar_product_set *se
                                                 first->out_dtype == INVAR_DTYPE_BF16));
 }
 
-invar_status invar_skinny_set(const invar_device *dev, const invar_product_set *set)
+invar_status invar_skinny_set(const invar_device *dev, const invar_gemm_set *set)
 {
     skinny_plan plan = make_plan(dev, set);
     skinny_job job;
@@ -278,9 +277,9 @@ invar_status invar_skinny_set(const invar_device *dev, const invar_product_set *
     return launch(dev, &set->product[0], &job);
 }
 
-invar_status invar_skinny(const invar_device *dev, const invar_product *p)
+invar_status invar_skinny(const invar_device *dev, const invar_gemm *p)
 {
-    invar_product_set set = {};
+    invar_gemm_set set = {};
 
     set.product[0] = *p;
     set.count = 1;

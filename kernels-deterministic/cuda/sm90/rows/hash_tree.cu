@@ -4,7 +4,7 @@
  * Contract (rev 1), base/hash.h and docs/arithmetic.md, section 10: XXH3-128 of leaves of 16 KiB of
  * canonical bytes, of up to 1024 digests at each level above, and of (bytes, shards, top) at the
  * root. Row i of n is in logical shard floor(i V / n); with cuts a shard is a piece, of some rows
- * or of some columns. A quantised tensor gives the tree two shards for each logical one: its data,
+ * or of some columns. A quantized tensor gives the tree two shards for each logical one: its data,
  * then its scales.
  *
  * A warp hashes a node. 1024 digests are 16 KiB as well: the levels above the leaves are trees of
@@ -312,7 +312,7 @@ static tree_source source_of(const invar_tensor *x, int64_t shards, const void *
 
 static tree_source tree_of(const invar_hash_tree_args *a, int64_t number)
 {
-    invar_cut cut = {a->shards, 0, 1, 1}; // what is not cut is one, also a stack
+    invar_logical_split cut = {a->shards, 0, 1, 1}; // what is not cut is one, also a stack
     if (a->cuts && a->cuts[number].pieces > 1)
         cut = a->cuts[number];
     tree_source source = source_of(&a->x[number], cut.pieces * cut.stack, a->digest);

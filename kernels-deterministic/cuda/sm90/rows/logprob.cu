@@ -79,7 +79,7 @@ __device__ __forceinline__ float lower_chunk(float x[LANES], int count, float in
     return largest;
 }
 
-/* Whether invar_exp_near is enough for all x, none of which is above 0. */
+/* Whether invar_exp_nonpositive_normal is enough for all x, none of which is above 0. */
 template <int Count> __device__ __forceinline__ bool all_near(const float *x)
 {
     uint32_t bits = 0;
@@ -126,12 +126,12 @@ __device__ __forceinline__ void sum_chunk(chunk_sum *sums, float x[Chunks * LANE
     if (__all_sync(0xFFFFFFFFu, Full && all_near<Chunks * LANES>(x))) {
 #pragma unroll
         for (int k = 0; k < Chunks * LANES; k++)
-            e[k] = invar_exp_near(x[k]);
+            e[k] = invar_exp_nonpositive_normal(x[k]);
     } else {
 #pragma unroll
         for (int k = 0; k < Chunks * LANES; k++) {
             bool there = Full || thread + 32 * k < count;
-            e[k] = there ? invar_exp_not_above_0(x[k]) : 0.0f;
+            e[k] = there ? invar_exp_nonpositive(x[k]) : 0.0f;
             x[k] = there ? x[k] : 0.0f;
         }
     }
@@ -161,7 +161,7 @@ __device__ __forceinline__ void join_chunks(const results &out, int64_t token, c
         largest = invar_max_nan(largest, sums[c].largest);
     largest = invar_largest_of_block<THREADS>(largest, shared);
     for (int64_t c = threadIdx.x; c < chunks; c += THREADS) {
-        float below = sums[c].largest - largest, factor = invar_exp_not_above_0(below);
+        float below = sums[c].largest - largest, factor = invar_exp_nonpositive(below);
         if (Entropy)
             sums[c].weighted = invar_fmaf(sums[c].total, below, sums[c].weighted) * factor;
         sums[c].total = sums[c].total * factor;
@@ -523,7 +523,7 @@ __device__ __forceinline__ void exponentials(float p[INVAR_RUN], const float log
     if (most <= (int)INVAR_EXP_NEAR_BITS) {
 #pragma unroll
         for (int i = 0; i < INVAR_RUN; i++)
-            p[i] = invar_exp_near(logp[i]);
+            p[i] = invar_exp_nonpositive_normal(logp[i]);
         return;
     }
 #pragma unroll
@@ -532,7 +532,7 @@ __device__ __forceinline__ void exponentials(float p[INVAR_RUN], const float log
     if (usual) {
 #pragma unroll
         for (int i = 0; i < INVAR_RUN; i++)
-            p[i] = invar_exp_not_above_0(logp[i]);
+            p[i] = invar_exp_nonpositive(logp[i]);
         return;
     }
 #pragma unroll 1

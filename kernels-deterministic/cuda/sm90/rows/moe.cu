@@ -146,7 +146,7 @@ static invar_status clear_marks(row_marks *out, const invar_device *dev, invar_o
 /* Without weights every weight is 1, and fma(1, y, acc) is acc + y: the backward of gather. */
 template <typename T> struct combine_runs {
     static constexpr int width = INVAR_RUN;
-    invar_mixed out, shared;
+    invar_any_float_rows out, shared;
     invar_view<T> y;
     invar_view<float> weights; /* data NULL: none */
     invar_view<int32_t> slot_row;
@@ -213,8 +213,8 @@ static invar_status combine(const invar_device *dev, invar_op op,
     INVAR_TRY(clear_marks(&marks, dev, op, &a->slot_row, scratch));
     return invar_by_storage(a->y.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        combine_runs<T> runs = {invar_mixed_of(&a->out),
-                                invar_mixed_of(&a->shared),
+        combine_runs<T> runs = {invar_any_float_rows_of(&a->out),
+                                invar_any_float_rows_of(&a->shared),
                                 invar_view_of<T>(&a->y),
                                 {},
                                 invar_view_of<int32_t>(&a->slot_row),
@@ -259,7 +259,7 @@ invar_status invar_cuda_moe_gather_bwd(const invar_device *dev, const invar_moe_
 
 /* ---- combine, backward ----------------------------------------------------------------------- */
 
-/* Rows: invar_typed or invar_mixed. */
+/* Rows: invar_typed or invar_any_float_rows. */
 template <typename Rows> struct combine_back_rows {
     Rows dy, dout, y;
     invar_view<float> dweights, weights;
@@ -337,12 +337,13 @@ invar_status invar_cuda_moe_combine_bwd(const invar_device *dev,
         });
     };
 
-    if (cols > INVAR_WARP_SUM_MOST)
+    if (cols > INVAR_WARP_SUM_MAX)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: rows of more than 2^24 values",
                           invar_op_name(op));
     INVAR_TRY(clear_marks(&marks, dev, op, &a->slot_row, workspace));
     if (a->dy.dtype != a->y.dtype || a->dout.dtype != a->y.dtype)
-        return launch(invar_mixed_of(&a->dy), invar_mixed_of(&a->dout), invar_mixed_of(&a->y));
+        return launch(invar_any_float_rows_of(&a->dy), invar_any_float_rows_of(&a->dout),
+                      invar_any_float_rows_of(&a->y));
     return invar_by_storage(a->y.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         auto typed = [](const invar_tensor &t) {

@@ -382,7 +382,7 @@ static invar_status launch_norm(const invar_device *dev, const invar_grad_norm_a
     norm_level from = {nullptr, begin}; // the gradients
     float *sums = (float *)(scratch + at.sums);
 
-    INVAR_TRY(invar_device_put(dev, begin, table, table_bytes(a)));
+    INVAR_TRY(invar_device_upload(dev, begin, table, table_bytes(a)));
     for (int level = 1; level <= levels; level++) {
         norm_level to = {sums, begin + level * (a->count + 1)};
         int64_t chunks = table[level * (a->count + 1) + a->count];
@@ -423,11 +423,11 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
     INVAR_TRY(status);
     INVAR_TRY(launch_hashes(dev, a, scratch));
     // nobody wrote what fills up the struct
-    INVAR_TRY(invar_device_get(dev, &result, scratch + layout_of(dev, a).result,
-                               offsetof(norm_result, norm) + sizeof result.norm));
+    INVAR_TRY(invar_device_download(dev, &result, scratch + layout_of(dev, a).result,
+                                    offsetof(norm_result, norm) + sizeof result.norm));
     if (a->squares && a->count > 0)
-        INVAR_TRY(invar_device_get(dev, a->squares, scratch + layout_of(dev, a).squares,
-                                   (size_t)a->count * sizeof *a->squares));
+        INVAR_TRY(invar_device_download(dev, a->squares, scratch + layout_of(dev, a).squares,
+                                        (size_t)a->count * sizeof *a->squares));
     if (result.faulty < a->count)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: grads: tensor %" PRId64 ": the sum of squares is not finite",
@@ -436,7 +436,8 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: grads: the sum of squares over tensors overflows",
                           invar_op_name(op));
     if (a->digest)
-        INVAR_TRY(invar_device_get(dev, a->digest, scratch, (size_t)a->count * sizeof *a->digest));
+        INVAR_TRY(
+            invar_device_download(dev, a->digest, scratch, (size_t)a->count * sizeof *a->digest));
     *a->norm = result.norm;
     *a->clip = invar_norm_clip(result.norm, a->max_norm);
     return INVAR_OK;
@@ -458,7 +459,7 @@ struct adamw_runs {
     static constexpr int width = 4;
     float *master, *m, *v;
     const float *grad;
-    invar_mixed weight;
+    invar_any_float_rows weight;
     float clip, lr, eps, decay;
     float beta1, rest1, correction1;
     float beta2, rest2, correction2;
@@ -627,7 +628,7 @@ static invar_status launch_hashed(const invar_device *dev, const invar_adamw_arg
     int64_t leaves = lists.table[2 * a->tensors + 1];
     invar_hash_tree_args trees = {a->digest, lists.x, a->tensors, 1, nullptr};
 
-    INVAR_TRY(invar_device_put(dev, table, lists.table, table_bytes(a)));
+    INVAR_TRY(invar_device_upload(dev, table, lists.table, table_bytes(a)));
     INVAR_TRY(invar_launch(dev, op, adamw_and_hash,
                            dim3((unsigned)invar_ceil_div(leaves, LEAF_WARPS)),
                            dim3(32 * LEAF_WARPS), 0)((invar_digest *)scratch, step, tensors));
@@ -646,7 +647,7 @@ invar_status invar_cuda_adamw(const invar_device *dev, const invar_adamw_args *a
                        (float *)a->m.data,
                        (float *)a->v.data,
                        (const float *)a->grad.data,
-                       invar_mixed_of(&a->weight),
+                       invar_any_float_rows_of(&a->weight),
                        a->clip,
                        a->lr,
                        a->eps,

@@ -127,7 +127,7 @@ template <typename F, typename T> struct thread_place {
     }
 };
 
-/* Which rows share scales: invar_tensor_band_of and invar_tensor_band, for a device. */
+/* Which rows share scales: invar_tensor_band_index and invar_tensor_band, for a device. */
 struct row_bands {
     int64_t rows; /* of all */
     int64_t height, period, each /* bands of a period */;
@@ -157,7 +157,7 @@ static row_bands bands_of(const invar_tensor *q)
 
 template <typename F, typename T, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS)
-    quantise_rows(invar_view<const T> from, codes_view<F> to)
+    quantize_rows(invar_view<const T> from, codes_view<F> to)
 {
     thread_place<F, T> place(from.rows, from.cols);
     constexpr int vector = vector_of<T>, accesses = place.accesses;
@@ -191,7 +191,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <typename F, typename T, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS)
-    dequantise_rows(invar_view<T> to, codes_view<F> from, row_bands bands)
+    dequantize_rows(invar_view<T> to, codes_view<F> from, row_bands bands)
 {
     thread_place<F, T> place(to.rows, to.cols);
     constexpr int vector = vector_of<T>, accesses = place.accesses;
@@ -225,7 +225,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* One block of threads a scale block: each thread has the same columns of several rows. */
 template <typename T, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS)
-    quantise_squares(invar_view<const T> from, codes_view<fp8_format> to, row_bands bands)
+    quantize_squares(invar_view<const T> from, codes_view<fp8_format> to, row_bands bands)
 {
     constexpr int side = INVAR_FP8_BLOCK, vector = vector_of<T>, across = side / vector;
     constexpr int step = THREADS / across, accesses = side / step;
@@ -336,19 +336,19 @@ template <typename F, typename T> static unsigned row_grid(const invar_tensor *x
         x->shape[0] * invar_ceil_div(x->shape[1], F::block) * thread_place<F, T>::lanes, THREADS);
 }
 
-size_t invar_cuda_quantise_workspace(const invar_device *dev, const invar_quantise_args *a)
+size_t invar_cuda_quantize_workspace(const invar_device *dev, const invar_quantize_args *a)
 {
     (void)dev, (void)a;
     return 0;
 }
 
-invar_status invar_cuda_quantise(const invar_device *dev, const invar_quantise_args *a,
+invar_status invar_cuda_quantize(const invar_device *dev, const invar_quantize_args *a,
                                  void *workspace)
 {
     (void)workspace;
     if (a->q.dtype == INVAR_DTYPE_BF16)
         return invar_launch_early(
-            dev, INVAR_OP_QUANTISE, round_rows,
+            dev, INVAR_OP_QUANTIZE, round_rows,
             (unsigned)invar_ceil_div(a->q.shape[0] * invar_ceil_div(a->q.shape[1], ROUNDED),
                                      THREADS),
             THREADS, 0)(invar_view_of<__nv_bfloat16>(&a->q), invar_view_of<const float>(&a->x),
@@ -360,30 +360,30 @@ invar_status invar_cuda_quantise(const invar_device *dev, const invar_quantise_a
         if constexpr (std::is_same_v<F, fp8_format>)
             if (a->q.scale_rows == INVAR_FP8_BLOCK)
                 return invar_launch_early(
-                    dev, INVAR_OP_QUANTISE, quantise_squares<T, decltype(aligned)::value>,
+                    dev, INVAR_OP_QUANTIZE, quantize_squares<T, decltype(aligned)::value>,
                     (unsigned)(invar_tensor_bands(&a->q) * invar_tensor_scale_blocks(&a->q)),
                     THREADS, 0)(x, codes_of<F>(&a->q), bands_of(&a->q));
-        return invar_launch_early(dev, INVAR_OP_QUANTISE,
-                                  quantise_rows<F, T, decltype(aligned)::value>,
+        return invar_launch_early(dev, INVAR_OP_QUANTIZE,
+                                  quantize_rows<F, T, decltype(aligned)::value>,
                                   row_grid<F, T>(&a->x), THREADS, 0)(x, codes_of<F>(&a->q));
     });
 }
 
-size_t invar_cuda_dequantise_workspace(const invar_device *dev, const invar_dequantise_args *a)
+size_t invar_cuda_dequantize_workspace(const invar_device *dev, const invar_dequantize_args *a)
 {
     (void)dev, (void)a;
     return 0;
 }
 
-invar_status invar_cuda_dequantise(const invar_device *dev, const invar_dequantise_args *a,
+invar_status invar_cuda_dequantize(const invar_device *dev, const invar_dequantize_args *a,
                                    void *workspace)
 {
     (void)workspace;
     return by_types(&a->x, &a->q, [&](auto *format, auto *storage, auto aligned) {
         using F = std::remove_pointer_t<decltype(format)>;
         using T = std::remove_pointer_t<decltype(storage)>;
-        return invar_launch_early(dev, INVAR_OP_DEQUANTISE,
-                                  dequantise_rows<F, T, decltype(aligned)::value>,
+        return invar_launch_early(dev, INVAR_OP_DEQUANTIZE,
+                                  dequantize_rows<F, T, decltype(aligned)::value>,
                                   row_grid<F, T>(&a->x), THREADS,
                                   0)(invar_view_of<T>(&a->x), codes_of<F>(&a->q), bands_of(&a->q));
     });

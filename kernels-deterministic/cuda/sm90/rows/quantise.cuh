@@ -6,8 +6,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_KERNELS_CUDA_SM90_ROWS_QUANTISE_CUH
-#define INVAR_KERNELS_CUDA_SM90_ROWS_QUANTISE_CUH
+#ifndef INVAR_KERNELS_CUDA_SM90_ROWS_QUANTIZE_CUH
+#define INVAR_KERNELS_CUDA_SM90_ROWS_QUANTIZE_CUH
 
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
 #include "kernels-deterministic/math/fp8.h"
@@ -172,7 +172,7 @@ struct mxfp8_format {
     }
     template <typename F> static __device__ __forceinline__ void encode(uint8_t s, F f)
     {
-        float inverse = invar_f32_from_e8m0((uint8_t)(254u - s)); // as invar_mx_quantise has it
+        float inverse = invar_f32_from_e8m0((uint8_t)(254u - s)); // as invar_mx_quantize has it
         f([&](const float *x) {
             return e4m3_four(x[0] * inverse, x[1] * inverse, x[2] * inverse, x[3] * inverse);
         });
@@ -183,7 +183,7 @@ struct mxfp8_format {
 
         invar_e4m3_values(x, codes);
 #pragma unroll
-        for (int i = 0; i < 4; i++) // a bf16, as invar_mx_dequantise yields it
+        for (int i = 0; i < 4; i++) // a bf16, as invar_mx_dequantize yields it
             x[i] = invar_bits_f32(invar_f32_bits(x[i] * scale) & 0xFFFF0000u);
     }
 };
@@ -220,7 +220,7 @@ struct int4_format {
     }
 
   private:
-    /* q + 8 of a quotient: invar_int4_quantise after its division. */
+    /* q + 8 of a quotient: invar_int4_quantize after its division. */
     static __device__ __forceinline__ uint32_t code(float t)
     {
         t = t < -7.0f ? -7.0f : t;
@@ -230,7 +230,7 @@ struct int4_format {
     }
 };
 
-/* A quantised matrix; strides in bytes. */
+/* A quantized matrix; strides in bytes. */
 template <typename F> struct codes_view {
     uint8_t *data;
     int64_t stride;

@@ -25,7 +25,7 @@
 /* A warp for a row of any length and alignment, which is read twice. */
 template <typename T>
 static __global__ void __launch_bounds__(128, 8)
-    plain_forward(invar_view<T> y, invar_view<T> x, invar_mixed weight, norm_shape shape)
+    plain_forward(invar_view<T> y, invar_view<T> x, invar_any_float_rows weight, norm_shape shape)
 {
     int64_t row = ((int64_t)blockIdx.x * 128 + threadIdx.x) / 32;
     int lane = (int)threadIdx.x % 32 * INVAR_RUN;
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(128, 8)
 /* dx of a row of any length and alignment, by a warp; rstd_out is for dweight, NULL without it. */
 template <typename T>
 static __global__ void __launch_bounds__(128, 6)
-    plain_backward(invar_view<T> dx, invar_view<T> dy, invar_view<T> x, invar_mixed weight,
+    plain_backward(invar_view<T> dx, invar_view<T> dy, invar_view<T> x, invar_any_float_rows weight,
                    float *rstd_out, norm_shape shape, bool aligned)
 {
     int64_t row = ((int64_t)blockIdx.x * 128 + threadIdx.x) / 32;
@@ -177,13 +177,13 @@ static norm_shape shape_of(const invar_tensor *x, float eps)
 
 static invar_status check_length(invar_op op, const norm_shape *shape)
 {
-    if (shape->n > INVAR_WARP_SUM_MOST)
+    if (shape->n > INVAR_WARP_SUM_MAX)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: rows of more than 2^24 values",
                           invar_op_name(op));
     return INVAR_OK;
 }
 
-static invar_status check_rotation(invar_op op, const norm_shape *shape, const invar_rotation *r)
+static invar_status check_rotation(invar_op op, const norm_shape *shape, const invar_rope_args *r)
 {
     if (!invar_tensor_present(&r->positions))
         return INVAR_OK;
@@ -225,20 +225,20 @@ template <typename T, typename F> static invar_status by_weight(const invar_tens
     return f((const T *)weight->data);
 }
 
-static bool has_rotation(const invar_rotation *r)
+static bool has_rotation(const invar_rope_args *r)
 {
     return invar_tensor_present(&r->positions);
 }
 
 /* Whether the kernels of short rows rotate: rows that are as wide as a group of 4 or 8 threads. */
-static bool rotates_inside(const norm_shape *shape, const invar_rotation *r)
+static bool rotates_inside(const norm_shape *shape, const invar_rope_args *r)
 {
     return (shape->n == 4 * SHORT_VALUES || shape->n == 8 * SHORT_VALUES) &&
            invar_aligned({&r->cosine, &r->sine});
 }
 
 static short_rotation rotation_of(const invar_device *dev, invar_op op, const norm_shape *shape,
-                                  const invar_rotation *r)
+                                  const invar_rope_args *r)
 {
     return {invar_view_of<float>(&r->cosine),
             invar_view_of<float>(&r->sine),
@@ -249,7 +249,7 @@ static short_rotation rotation_of(const invar_device *dev, invar_op op, const no
 }
 
 /* f(whether to rotate); only kernels of narrow groups can. */
-template <int Group, typename F> static invar_status by_rotation(const invar_rotation *r, F f)
+template <int Group, typename F> static invar_status by_rotation(const invar_rope_args *r, F f)
 {
     if constexpr (Group <= 8)
         if (has_rotation(r))
@@ -316,7 +316,7 @@ invar_status invar_cuda_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm
         if (whole && shape.n <= SHORT_MOST)
             return launch_short_forward<T>(dev, a, &shape);
         forward_rows<T> rows = {invar_view_of<T>(&a->y), invar_view_of<T>(&a->x),
-                                invar_mixed_of(&a->weight), shape, FORWARD_SLOTS};
+                                invar_any_float_rows_of(&a->weight), shape, FORWARD_SLOTS};
         int warps = FORWARD_WARPS;
         auto room = [&] {
             return forward_head_bytes(shape.n) + warps * rows.slots * shape.n * (int64_t)sizeof(T);
@@ -381,7 +381,7 @@ static int long_slots(const invar_rmsnorm_bwd_args *a, bool whole)
 /* Of scratch; block_sums are the caller's. */
 static size_t sums_bytes(const invar_rmsnorm_bwd_args *a)
 {
-    int64_t blocks = invar_token_blocks_of(&a->units, a->x.shape[0]);
+    int64_t blocks = invar_token_blocks_max(&a->units, a->x.shape[0]);
 
     if (!invar_tensor_present(&a->dweight))
         return 0;
@@ -418,7 +418,7 @@ static invar_view<float> sums_of(const invar_rmsnorm_bwd_args *a, void *workspac
 {
     if (invar_tensor_present(&a->block_sums))
         return invar_view_of<float>(&a->block_sums);
-    return invar_block_rows(workspace, invar_token_blocks_of(&a->units, a->x.shape[0]),
+    return invar_block_rows(workspace, invar_token_blocks_max(&a->units, a->x.shape[0]),
                             a->x.shape[2]);
 }
 
@@ -466,7 +466,7 @@ static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bw
                           x,
                           invar_view_if_present<T>(&a->residual),
                           invar_joined({&a->dy, &a->x}),
-                          invar_mixed_of(&a->weight),
+                          invar_any_float_rows_of(&a->weight),
                           *shape,
                           short_shards_of(shards_of(a), shape->heads),
                           rotation_of(dev, op, shape, &a->rotation),
@@ -479,7 +479,7 @@ static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bw
         using memory = short_memory<T, lanes>;
         if (sums_weight(a))
             return by_rotation<lanes>(&a->rotation, [&](auto turn) {
-                dim3 grid((unsigned)invar_token_blocks_of(&a->units, a->x.shape[0]));
+                dim3 grid((unsigned)invar_token_blocks_max(&a->units, a->x.shape[0]));
                 return invar_launch_early(dev, op, short_backward_sums<T, lanes, turn.value>, grid,
                                           dim3(memory::threads), sizeof(memory))(rows);
             });
@@ -499,7 +499,7 @@ static invar_status launch_stream(const invar_device *dev, const invar_rmsnorm_b
     invar_op op = INVAR_OP_RMSNORM_BWD;
     int64_t n = rows->shape.n;
     size_t bytes = (size_t)(backward_head_bytes(n) + rows->slots * slot_bytes<T>(n));
-    dim3 grid((unsigned)invar_token_blocks_of(&a->units, a->x.shape[0]));
+    dim3 grid((unsigned)invar_token_blocks_max(&a->units, a->x.shape[0]));
 
     return by_pieces(n, [&](auto pieces) {
         return invar_launch_early(dev, op, stream_backward<T, pieces.value>, grid,
@@ -515,7 +515,7 @@ static invar_status launch_plain(const invar_device *dev, const invar_rmsnorm_bw
     bool aligned =
         invar_aligned({&a->dx, &a->dy, &a->x, &a->weight}) && rows->shape.n % INVAR_RUN == 0;
     dim3 grid((unsigned)invar_ceil_div(rows->shape.rows, 4));
-    dim3 blocks((unsigned)invar_token_blocks_of(&a->units, a->x.shape[0]),
+    dim3 blocks((unsigned)invar_token_blocks_max(&a->units, a->x.shape[0]),
                 invar_grid_rows(invar_ceil_div(rows->shape.n, PLAIN_COLUMNS)));
 
     INVAR_TRY(invar_launch(dev, op, plain_backward<T>, grid, dim3(128), 0)(
@@ -539,7 +539,7 @@ static invar_tensor as_rows(const invar_tensor *t)
 static invar_status differentiate_by_parts(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
                                            void *workspace)
 {
-    const invar_rotation *r = &a->rotation;
+    const invar_rope_args *r = &a->rotation;
     bool rotated = has_rotation(r), added = invar_tensor_present(&a->residual);
     char *memory = (char *)workspace + own_bytes(a);
     invar_rmsnorm_bwd_args norm = *a;
@@ -597,7 +597,7 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
                                  invar_view_of<T>(&a->dy),
                                  invar_view_of<T>(&a->x),
                                  invar_view_if_present<T>(&a->residual),
-                                 invar_mixed_of(&a->weight),
+                                 invar_any_float_rows_of(&a->weight),
                                  shape,
                                  blocks,
                                  sums,

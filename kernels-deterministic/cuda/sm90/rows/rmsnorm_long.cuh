@@ -119,7 +119,8 @@ __device__ __forceinline__ void load_weight(float w[INVAR_RUN], const float *wei
 }
 
 /* By all threads; then they are in step. */
-__device__ __forceinline__ void share_weight(float *to, const invar_mixed &weight, int64_t n)
+__device__ __forceinline__ void share_weight(float *to, const invar_any_float_rows &weight,
+                                             int64_t n)
 {
     for (int first = (int)threadIdx.x * INVAR_RUN; first < n;
          first += (int)blockDim.x * INVAR_RUN) {
@@ -139,7 +140,7 @@ __device__ __forceinline__ void share_weight(float *to, const invar_mixed &weigh
 
 template <typename T> struct forward_rows {
     invar_view<T> y, x;
-    invar_mixed weight;
+    invar_any_float_rows weight;
     norm_shape shape;
     int slots; /* rows that a warp has under way */
 };
@@ -217,7 +218,7 @@ static __global__ void __launch_bounds__(32 * FORWARD_WARPS, 2) stream_forward(f
 template <typename T> struct backward_rows {
     invar_view<T> dx, dy, x;
     invar_view<T> residual; /* data NULL: none */
-    invar_mixed weight;
+    invar_any_float_rows weight;
     norm_shape shape;
     invar_token_blocks blocks;
     invar_view<float> sums; /* (blocks, n) */

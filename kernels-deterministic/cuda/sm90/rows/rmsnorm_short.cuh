@@ -283,7 +283,7 @@ template <typename T> struct short_sums {
     invar_view<T> dx, dy, x;
     invar_view<T> residual; /* data NULL: none */
     bool gapless;           /* the rows of x, and of dy, follow each other */
-    invar_mixed weight;
+    invar_any_float_rows weight;
     norm_shape shape;
     short_shards shards;
     short_rotation rotation;
@@ -326,7 +326,8 @@ template <typename T, int Group> struct short_memory {
     }
 
     /* By the row threads; zeros behind the end of the row. */
-    __device__ __forceinline__ void share_weight(const invar_mixed &from, int64_t n, int thread)
+    __device__ __forceinline__ void share_weight(const invar_any_float_rows &from, int64_t n,
+                                                 int thread)
     {
         for (int run = thread; run < runs; run += 32 * row_warps) {
             float w[INVAR_RUN];

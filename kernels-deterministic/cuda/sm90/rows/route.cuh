@@ -157,7 +157,7 @@ __device__ __forceinline__ void score_experts(float *scores, const float *logits
     for (int half = 16; half > 0; half /= 2)
         largest = invar_max_nan(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, half));
     float sum = invar_reduce_warp_long(experts, [&](int64_t j) {
-        float e = invar_exp_not_above_0(logits[j] - largest);
+        float e = invar_exp_nonpositive(logits[j] - largest);
         scores[j] = e;
         return e;
     });
@@ -322,7 +322,7 @@ __device__ __forceinline__ void score_few(float x[Count], int experts, invar_moe
     largest = invar_largest_of_warp(largest);
 #pragma unroll
     for (int k = 0; k < Count; k++) // of all, without branches: they take turns
-        x[k] = invar_exp_not_above_0(x[k] - largest);
+        x[k] = invar_exp_nonpositive(x[k] - largest);
 #pragma unroll
     for (int k = 0; k < Count; k++)
         lane[k] = x[k] = warp_thread() + 32 * k < experts ? x[k] : 0.0f;
@@ -454,7 +454,7 @@ size_t invar_cuda_moe_route_fwd_workspace(const invar_device *dev,
 
 static invar_status check_experts(invar_op op, int64_t experts)
 {
-    if (experts > INVAR_WARP_SUM_MOST)
+    if (experts > INVAR_WARP_SUM_MAX)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: more than 2^24 experts", invar_op_name(op));
     return INVAR_OK;
 }

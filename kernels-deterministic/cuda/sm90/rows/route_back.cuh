@@ -11,7 +11,7 @@
 #include "kernels-deterministic/cuda/sm90/rows/route.cuh"
 
 struct route_back_rows {
-    invar_mixed dlogits;
+    invar_any_float_rows dlogits;
     invar_view<float> dweights, scores;
     invar_view<int32_t> ids;
     invar_moe_router router;
@@ -115,7 +115,8 @@ static __global__ void __launch_bounds__(32 * WARPS, 8) route_few_back(route_bac
     }
     __syncwarp();
     if (live)
-        invar_store(out + chosen, softmax ? own * (dscore - mean) : dscore * (own * (1.0f - own)));
+        invar_run_checkpoints(out + chosen,
+                              softmax ? own * (dscore - mean) : dscore * (own * (1.0f - own)));
 }
 
 size_t invar_cuda_moe_route_bwd_workspace(const invar_device *dev,
@@ -128,7 +129,7 @@ size_t invar_cuda_moe_route_bwd_workspace(const invar_device *dev,
 invar_status invar_cuda_moe_route_bwd(const invar_device *dev, const invar_moe_route_bwd_args *a,
                                       void *workspace)
 {
-    route_back_rows rows = {invar_mixed_of(&a->dlogits),
+    route_back_rows rows = {invar_any_float_rows_of(&a->dlogits),
                             invar_view_of<float>(&a->dweights),
                             invar_view_of<float>(&a->scores),
                             invar_view_of<int32_t>(&a->ids),

@@ -114,7 +114,7 @@ __device__ __forceinline__ unsigned may_win(const drawing &d, const pass_rows &p
         most_of_all = j == 0 ? most[0] : invar_max_nan(most_of_all, most[j]);
     }
     if (!__any_sync(0xFFFFFFFFu,
-                    !(most_of_all + INVAR_GUMBEL_MOST < least || most_of_all < d.lowest)))
+                    !(most_of_all + INVAR_GUMBEL_MAX < least || most_of_all < d.lowest)))
         return 0;
     draw_words<GROUPS>(words, group, THREADS, d, p);
     // the bound never falls with the word: this one is above those of all four

@@ -39,7 +39,7 @@ struct softmax {
 
     __device__ __forceinline__ uint64_t weight(float z) const
     {
-        return fixed_point(invar_exp_not_above_0(z - most) / total);
+        return fixed_point(invar_exp_nonpositive(z - most) / total);
     }
 
     /* Never lower for a lower z. */
@@ -298,7 +298,7 @@ __device__ __forceinline__ void sum_few(last_shared &shared, int first, int coun
             return;
         for (; same != 0; same &= same - 1) {
             uint64_t key = __shfl_sync(0xFFFFFFFFu, own, __ffs(same) - 1);
-            float e = invar_exp_not_above_0(invar_order_value(key) - largest);
+            float e = invar_exp_nonpositive(invar_order_value(key) - largest);
 #pragma unroll
             for (int k = 0; k < LANES; k++)
                 if ((int)(invar_order_id(key) % CHUNK) == warp_thread() + 32 * k)
@@ -307,7 +307,7 @@ __device__ __forceinline__ void sum_few(last_shared &shared, int first, int coun
     }
     float sum = invar_fold_warp(lane), most = invar_order_value(shared.keys[0]);
     if (warp_thread() == 0)
-        shared.sums[chunk] = sum * invar_exp_not_above_0(largest - most);
+        shared.sums[chunk] = sum * invar_exp_nonpositive(largest - most);
 }
 
 /* The last of `count` sorted keys that top-p keeps, of a vocabulary of so many chunks. */
@@ -398,7 +398,7 @@ static __global__ void __launch_bounds__(FILTER_THREADS) sum_left(filter_rows f)
         largest = invar_largest_of_warp(largest);
 #pragma unroll
         for (int k = 0; k < LANES; k++)
-            z[k] = largest == -INFINITY ? 0.0f : invar_exp_not_above_0(z[k] - largest);
+            z[k] = largest == -INFINITY ? 0.0f : invar_exp_nonpositive(z[k] - largest);
         float sum = invar_fold_warp(z);
         if (warp_thread() == 0) {
             f.largest[row * f.chunks + c] = largest;
@@ -418,7 +418,7 @@ __device__ __forceinline__ softmax join_chunks(const filter_rows &f, int64_t row
         most = invar_max_nan(most, largest[c]);
     most = invar_largest_of_block<FILTER_THREADS>(most, shared);
     return {most, invar_reduce_block(f.chunks, shared, [&](int64_t c) {
-                return sums[c] * invar_exp_not_above_0(largest[c] - most);
+                return sums[c] * invar_exp_nonpositive(largest[c] - most);
             })};
 }
 

@@ -7,7 +7,7 @@
  *   dup   = dy * silu(gate)
  *   dgate = (dy * up) * silu'(gate)
  * A gate in bf16 has few values: large tensors take what depends on it alone from a table. What is
- * stored there can be quantised in the same pass, as quantise.cu would from memory.
+ * stored there can be quantized in the same pass, as quantise.cu would from memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +21,7 @@ template <typename T> __device__ __forceinline__ bool all_near(const invar_run<T
 
 #pragma unroll
     for (int i = 0; i < INVAR_RUN; i++)
-        near = near & (invar_abs_f32(run.get(i)) <= INVAR_NEAR);
+        near = near & (invar_abs_f32(run.get(i)) <= INVAR_SIGMOID_MODERATE_MAX);
     return near;
 }
 
@@ -166,11 +166,11 @@ static bool takes_codes(const invar_tensor *q)
            (((uintptr_t)q->data | (uintptr_t)q->row_stride) & 7) == 0;
 }
 
-static invar_status quantise(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)
+static invar_status quantize(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)
 {
-    invar_quantise_args args = {*q, *x};
+    invar_quantize_args args = {*q, *x};
 
-    return invar_cuda_quantise(dev, &args, NULL); // takes no workspace
+    return invar_cuda_quantize(dev, &args, NULL); // takes no workspace
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -230,7 +230,7 @@ template <typename T> struct forward_runs {
         if (all_near(g)) {
 #pragma unroll
             for (int i = 0; i < width; i++)
-                out[i] = invar_silu_near(g.get(i), invar_sigmoid_near(g.get(i))) * u.get(i);
+                out[i] = invar_silu_near(g.get(i), invar_sigmoid_moderate(g.get(i))) * u.get(i);
         } else {
 #pragma unroll
             for (int i = 0; i < width; i++)
@@ -280,7 +280,7 @@ invar_status invar_cuda_swiglu_fwd(const invar_device *dev, const invar_swiglu_f
                    ? forward_table(dev, a, codes_too_of<fp8_format>(&a->y_q))
                    : forward_table(dev, a, codes_too_of<mxfp8_format>(&a->y_q));
     INVAR_TRY(table ? forward_table(dev, a, no_codes()) : forward(dev, a));
-    return codes ? quantise(dev, &a->y_q, &a->y) : INVAR_OK;
+    return codes ? quantize(dev, &a->y_q, &a->y) : INVAR_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -349,7 +349,7 @@ template <typename T> struct backward_runs {
         if (all_near(g)) {
 #pragma unroll
             for (int i = 0; i < width; i++) {
-                invar_sigmoid_parts parts = invar_sigmoid_near(g.get(i));
+                invar_sigmoid_parts parts = invar_sigmoid_moderate(g.get(i));
                 out_gate[i] = d.get(i) * u.get(i) * invar_silu_grad_near(g.get(i), parts);
                 out_up[i] = d.get(i) * invar_silu_near(g.get(i), parts);
             }
@@ -416,6 +416,6 @@ invar_status invar_cuda_swiglu_bwd(const invar_device *dev, const invar_swiglu_b
     INVAR_TRY(table ? backward_table(dev, a, no_codes(), no_codes()) : backward(dev, a));
     if (!codes)
         return INVAR_OK;
-    INVAR_TRY(quantise(dev, &a->dgate_q, &a->dgate));
-    return quantise(dev, &a->dup_q, &a->dup);
+    INVAR_TRY(quantize(dev, &a->dgate_q, &a->dgate));
+    return quantize(dev, &a->dup_q, &a->dup);
 }

@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(SUM_THREADS, 6)
 size_t invar_cuda_token_sum_workspace(const invar_device *dev, const invar_token_sum_args *a)
 {
     (void)dev;
-    return (size_t)(invar_token_blocks_of(&a->units, a->x.shape[0]) * a->x.shape[1]) *
+    return (size_t)(invar_token_blocks_max(&a->units, a->x.shape[0]) * a->x.shape[1]) *
            sizeof(float);
 }
 
@@ -77,7 +77,7 @@ invar_status invar_cuda_token_sum(const invar_device *dev, const invar_token_sum
 {
     invar_op op = INVAR_OP_TOKEN_SUM;
     int64_t tokens = a->x.shape[0], cols = a->x.shape[1];
-    int64_t most = invar_token_blocks_of(&a->units, tokens);
+    int64_t most = invar_token_blocks_max(&a->units, tokens);
     invar_token_blocks blocks = invar_blocks_of_units(dev, op, &a->units, tokens);
     invar_view<float> sums = invar_block_rows(workspace, most, cols);
     dim3 grid((unsigned)most, invar_grid_rows(invar_ceil_div(cols, SUM_THREADS * SUM_COLUMNS)));

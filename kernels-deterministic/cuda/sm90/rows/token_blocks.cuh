@@ -21,7 +21,8 @@ struct invar_token_blocks {
 };
 
 static inline invar_token_blocks invar_blocks_of_units(const invar_device *dev, invar_op op,
-                                                       const invar_segments *units, int64_t tokens)
+                                                       const invar_row_offsets *units,
+                                                       int64_t tokens)
 {
     return {units->start, units->count, tokens, op, invar_cuda_of(dev)->fault};
 }

@@ -13,11 +13,11 @@ static const char *const verbs[] = {"train", "eval", "generate", "score", "ledge
 
 static const char *guess(const char *wanted)
 {
-    static invar_near near;
+    static invar_spelling near;
 
-    invar_near_init(&near, wanted, strlen(wanted));
+    invar_spelling_init(&near, wanted, strlen(wanted));
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-        invar_near_offer(&near, verbs[i]);
+        invar_spelling_offer(&near, verbs[i]);
     return near.found;
 }
 
@@ -44,27 +44,27 @@ static void test_base_near__guesses_nothing_far(void **state)
 
 static void test_base_near__asks(void **state)
 {
-    invar_near near;
+    invar_spelling near;
 
     (void)state;
-    invar_near_init(&near, "scoreboard", 4);
-    assert_string_equal(invar_near_hint(&near), "");
-    invar_near_offer(&near, "score");
-    assert_string_equal(invar_near_hint(&near), " (did you mean 'score'?)");
+    invar_spelling_init(&near, "scoreboard", 4);
+    assert_string_equal(invar_spelling_hint(&near), "");
+    invar_spelling_offer(&near, "score");
+    assert_string_equal(invar_spelling_hint(&near), " (did you mean 'score'?)");
 }
 
 static void test_base_near__long_words_are_near_to_none(void **state)
 {
-    char word[3 * INVAR_NEAR_SIZE];
-    invar_near near;
+    char word[3 * INVAR_SPELLING_SIZE];
+    invar_spelling near;
 
     (void)state;
     for (size_t length = 1; length < sizeof word; length++) {
         memset(word, 'a', length);
         word[length] = '\0';
-        invar_near_init(&near, word, length);
-        invar_near_offer(&near, word);
-        assert_string_equal(near.found, length < INVAR_NEAR_SIZE ? word : "");
+        invar_spelling_init(&near, word, length);
+        invar_spelling_offer(&near, word);
+        assert_string_equal(near.found, length < INVAR_SPELLING_SIZE ? word : "");
     }
 }
 

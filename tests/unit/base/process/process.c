@@ -40,7 +40,7 @@ static void assert_words(const invar_process_tail *tail, const char *expected)
 {
     char words[64];
 
-    invar_process_last_words(words, sizeof words, tail);
+    invar_process_last_output_line(words, sizeof words, tail);
     assert_string_equal(words, expected);
 }
 
@@ -85,7 +85,7 @@ static void test_base_process__pipe_avoids_the_standard_streams(void **state)
         assert_int_equal(fcntl(ends[i], F_GETFD), FD_CLOEXEC);
         close(ends[i]);
     }
-    assert_int_equal(invar_process_above(-1), -1);
+    assert_int_equal(invar_process_fd_above_stdio(-1), -1);
     if (kept >= 0) {
         assert_int_equal(dup2(kept, STDIN_FILENO), STDIN_FILENO);
         close(kept);

@@ -50,7 +50,7 @@ static void write_text(const char *name, const char *text)
 
     assert_ok(invar_path_join(path, sizeof path, WORK, name));
     assert_ok(invar_path_folder(folder, path));
-    assert_ok(invar_folder_make(folder));
+    assert_ok(invar_held_folder_make(folder));
     assert_ok(invar_file_write(path, text, strlen(text)));
 }
 
@@ -60,7 +60,7 @@ static invar_status read_whole(invar_recipe **out, const char *name)
 
     assert_ok(invar_path_join(path, sizeof path, WORK, name));
     assert_ok(invar_recipe_new(out, &schema));
-    return invar_recipe_read_whole(*out, path);
+    return invar_recipe_read_with_includes(*out, path);
 }
 
 static void fails(const char *name, invar_status status, const char *message)
@@ -109,7 +109,7 @@ static char *flat(const char *name)
 static int remove_work(void **state)
 {
     (void)state;
-    assert_ok(invar_folder_remove(WORK));
+    assert_ok(invar_held_folder_remove(WORK));
     return 0;
 }
 

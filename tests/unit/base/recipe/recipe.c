@@ -74,14 +74,14 @@ static const invar_recipe_key keys[KEY_COUNT] = {
     [LATE] = {.section = "engine",
               .name = "late",
               .type = INVAR_RECIPE_TYPE_FLOAT,
-              .effect = INVAR_RECIPE_EFFECT_LATER,
+              .effect = INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET,
               .fallback = "0.5",
               .float_min = 0,
               .float_max = 1,
               .doc = "came when runs were recorded already"},
 };
 
-static const invar_recipe_gone gone[] = {{"kl-loss", "use-kl-loss"}};
+static const invar_recipe_removed_key gone[] = {{"kl-loss", "use-kl-loss"}};
 static const invar_recipe_schema schema = {keys, KEY_COUNT, gone, 1};
 
 static invar_recipe *fresh(void)
@@ -771,7 +771,7 @@ static void test_base_recipe__refuses_a_wrong_schema(void **state)
         {{.section = "s", .name = "b", .fallback = "yes", .doc = "d"},
          "recipe schema: b: expected true or false"},
         {{.section = "s", .name = "b", .fallback = "true"}, "'b' lacks its doc"},
-        {{.section = "s", .name = "b", .effect = INVAR_RECIPE_EFFECT_LATER, .doc = "d"},
+        {{.section = "s", .name = "b", .effect = INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET, .doc = "d"},
          "'b' came later and has no default"},
         {{.section = "s", .name = "b", .type = INVAR_RECIPE_TYPE_ENUM, .fallback = "x", .doc = "d"},
          "'b' lacks its doc or its choices"},

@@ -30,7 +30,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(work) != INVAR_OK;
+    return invar_held_folder_remove(work) != INVAR_OK;
 }
 
 static const char *below(const char *name)
@@ -173,7 +173,7 @@ static void write_run(invar_ledger *ledger, int seed, int side, int64_t steps)
         assert_ok(invar_ledger_append(ledger, &step));
         if (i == 19) {
             const invar_ledger_metric result = {"reward", side ? 0.5 : 0.25};
-            assert_ok(invar_ledger_evaluate(ledger, "gsm8k", &result, 1));
+            assert_ok(invar_ledger_add_evaluation(ledger, "gsm8k", &result, 1));
         }
     }
     assert_ok(invar_ledger_finish(ledger, 0, "done"));
@@ -327,7 +327,7 @@ static void test_ab_effects__agree_with_the_query(void **state)
     const invar_ab_effect *e;
     invar_ab_effects effects;
     invar_ledger_query query;
-    invar_ledger_request request;
+    invar_ledger_select_request request;
     invar_ledger *ledger;
     query_answer found = {0};
 
@@ -335,11 +335,11 @@ static void test_ab_effects__agree_with_the_query(void **state)
     assert_ok(invar_test_ledger_ab(path, 20, true));
     assert_ok(invar_ledger_query_find(&query, "ab-effect"));
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    request = (invar_ledger_request){.sql = query.sql,
-                                     .arguments = arguments,
-                                     .n_arguments = 3,
-                                     .row = take_answer,
-                                     .payload = &found};
+    request = (invar_ledger_select_request){.sql = query.sql,
+                                            .arguments = arguments,
+                                            .n_arguments = 3,
+                                            .row = take_answer,
+                                            .payload = &found};
     assert_ok(invar_ledger_select(ledger, &request));
     assert_ok(invar_ab_effects_read(&effects, ledger, a, b, 4));
     invar_ledger_close(ledger);
@@ -424,7 +424,7 @@ static void test_ab_side__values(void **state)
 
 static void test_ab_headline__verdicts(void **state)
 {
-    static invar_ab_answer answer;
+    static invar_ab_result answer;
     static invar_ab_pair pairs[2];
     char line[INVAR_AB_LINE];
 
@@ -439,7 +439,7 @@ static void test_ab_headline__verdicts(void **state)
     pairs[0].only[INVAR_AB_B] = 3;
     invar_ab_headline(line, &answer);
     assert_non_null(strstr(line, "A has 0 more and B 3"));
-    answer.place = (invar_place){
+    answer.place = (invar_divergence){
         .known = true, .step = 7, .layer = 0, .point = "p", .op = "o", .before = "0", .after = "1"};
     invar_ab_headline(line, &answer);
     assert_non_null(strstr(line, "different: from step 7, point p"));
@@ -451,7 +451,7 @@ static void test_ab_headline__verdicts(void **state)
     assert_string_equal(line, "untestable: B: exit code 2: no rule");
     answer.verdict = INVAR_AB_NONDETERMINISTIC;
     answer.who = INVAR_AB_A;
-    answer.gates[0] = (invar_ab_gate){.made = true, .seed = 5, .with = "x", .headline = "h"};
+    answer.gates[0] = (invar_aa_check){.made = true, .seed = 5, .with = "x", .headline = "h"};
     invar_ab_headline(line, &answer);
     assert_string_equal(line, "nondeterministic: A against itself, seed 5, again with x: h");
 }

@@ -23,13 +23,13 @@ static int setup(void **state)
 {
     (void)state;
     (void)snprintf(folder, sizeof folder, "%s/ci.%ld", INVAR_TEST_WORK, (long)getpid());
-    return invar_folder_make(folder) != INVAR_OK;
+    return invar_held_folder_make(folder) != INVAR_OK;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) != INVAR_OK;
+    return invar_held_folder_remove(folder) != INVAR_OK;
 }
 
 static void touch(const char *name)
@@ -97,7 +97,7 @@ static void write_run(const char *golden, const char *points, const invar_test_l
     assert_ok(invar_test_ledger_write(path, spec));
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     assert_ok(invar_ledger_find(&run, ledger, NULL));
-    assert_ok(invar_golden_of_run(&side.golden, ledger, run.run, "a test"));
+    assert_ok(invar_golden_from_run(&side.golden, ledger, run.run, "a test"));
     assert_ok(invar_golden_points_of_run(&side.points, ledger, run.run));
     assert_ok(invar_golden_write(golden, side.golden));
     assert_ok(invar_golden_points_write(points, side.points));
@@ -184,9 +184,9 @@ static void test_ci_chaos__is_drawn_and_never_the_same_twice(void **state)
 
     (void)state;
     for (int i = 0; i < 64; i++) {
-        invar_chaos_draw(&drawn, &locales, 7, "moe", i);
+        invar_chaos_generate(&drawn, &locales, 7, "moe", i);
         invar_chaos_compose(&a, &drawn, INVAR_CHAOS_ALL);
-        invar_chaos_draw(&again, &locales, 7, "moe", i);
+        invar_chaos_generate(&again, &locales, 7, "moe", i);
         invar_chaos_compose(&b, &again, INVAR_CHAOS_ALL);
         assert_string_equal(a.told, b.told);
         assert_string_equal(a.flags[0], b.flags[0]);
@@ -197,7 +197,7 @@ static void test_ci_chaos__is_drawn_and_never_the_same_twice(void **state)
         for (int k = 0; k < i; k++)
             assert_string_not_equal(seen[i], seen[k]);
     }
-    invar_chaos_draw(&drawn, &locales, 8, "moe", 0);
+    invar_chaos_generate(&drawn, &locales, 8, "moe", 0);
     invar_chaos_compose(&a, &drawn, INVAR_CHAOS_ALL);
     assert_string_not_equal(a.told, seen[0]);
     // one alone, with what it needs
@@ -212,7 +212,7 @@ static void test_ci_chaos__finds_locales(void **state)
     static invar_chaos_locales locales;
 
     (void)state;
-    assert_ok(invar_chaos_look(&locales, folder));
+    assert_ok(invar_chaos_list_locales(&locales, folder));
     for (size_t i = 0; i < locales.count; i++)
         assert_true(strlen(locales.names[i]) > 0);
 }

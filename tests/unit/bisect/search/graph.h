@@ -21,8 +21,8 @@ typedef struct graph {
     invar_history history;
     invar_history_commit commits[GRAPH_COMMITS];
     int32_t parents[GRAPH_LINKS];
-    invar_mark verdict[GRAPH_COMMITS]; /* what a trial of the commit gives */
-    uint64_t ancestors[GRAPH_COMMITS]; /* of the first GRAPH_TINY, each with itself */
+    invar_commit_mark verdict[GRAPH_COMMITS]; /* what a trial of the commit gives */
+    uint64_t ancestors[GRAPH_COMMITS];        /* of the first GRAPH_TINY, each with itself */
 } graph;
 
 static inline void graph_clear(graph *g)
@@ -68,8 +68,8 @@ static inline void graph_plant(graph *g, int32_t culprit)
         bool bad = i == culprit || i == g->history.count - 1;
 
         for (int32_t n = c->parent; n < c->parent + c->n_parents; n++)
-            bad = bad || g->verdict[g->parents[n]] == INVAR_MARK_BAD;
-        g->verdict[i] = bad ? INVAR_MARK_BAD : INVAR_MARK_GOOD;
+            bad = bad || g->verdict[g->parents[n]] == INVAR_COMMIT_MARK_BAD;
+        g->verdict[i] = bad ? INVAR_COMMIT_MARK_BAD : INVAR_COMMIT_MARK_GOOD;
     }
 }
 
@@ -96,7 +96,7 @@ static inline void graph_search(graph_walk *out, const graph *g, int32_t jobs, u
     *out = (graph_walk){.found = -1};
     assert_ok(invar_search_new(&search, &g->history));
     for (;;) {
-        assert_ok(invar_search_ask(&next, search, jobs));
+        assert_ok(invar_search_next_commits(&next, search, jobs));
         if (next.state != INVAR_SEARCH_TEST)
             break;
         assert_in_range(next.count, 1, jobs);
@@ -108,7 +108,7 @@ static inline void graph_search(graph_walk *out, const graph *g, int32_t jobs, u
 
             next.commits[n] = next.commits[left - 1];
             out->trials[out->n_trials++] = commit;
-            assert_ok(invar_search_note(search, commit, g->verdict[commit]));
+            assert_ok(invar_search_add_result(search, commit, g->verdict[commit]));
         }
     }
     out->state = next.state;

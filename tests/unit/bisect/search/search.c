@@ -18,8 +18,8 @@ static int32_t first_after(const int32_t *marks)
 
     assert_ok(invar_search_new(&search, &g.history));
     for (; *marks >= 0; marks += 2)
-        assert_ok(invar_search_mark(search, marks[0], (invar_mark)marks[1]));
-    assert_ok(invar_search_ask(&next, search, 1));
+        assert_ok(invar_search_mark(search, marks[0], (invar_commit_mark)marks[1]));
+    assert_ok(invar_search_next_commits(&next, search, 1));
     invar_search_free(search);
     return next.state == INVAR_SEARCH_SUSPECTS ? -1 : next.commits[0];
 }
@@ -101,7 +101,7 @@ static void test_search__criss_cross_counts_shared_ancestors_once(void **state)
     assert_ok(invar_search_new(&search, &g.history));
     for (int32_t i = 0; i < 8; i++)
         assert_int_equal(invar_search_weight(search, i), weights[i]);
-    assert_ok(invar_search_mark(search, 1, INVAR_MARK_GOOD));
+    assert_ok(invar_search_mark(search, 1, INVAR_COMMIT_MARK_GOOD));
     assert_int_equal(invar_search_weight(search, 3), 2); // 2 and 3 are left of it
     assert_int_equal(invar_search_weight(search, 1), 0);
     invar_search_free(search);
@@ -166,11 +166,12 @@ static void test_search__paths_that_no_commit_touches(void **state)
     graph_line(&g, 3);
     g.commits[1].relevant = g.commits[2].relevant = false;
     assert_ok(invar_search_new(&search, &g.history));
-    assert_ok(invar_search_ask(&next, search, 4));
+    assert_ok(invar_search_next_commits(&next, search, 4));
     assert_int_equal(next.state, INVAR_SEARCH_TEST); // it is not known to be bad
     assert_int_equal(next.commits[0], 0);
-    assert_ok(invar_search_note(search, 0, INVAR_MARK_GOOD));
-    assert_fails(invar_search_ask(&next, search, 4), INVAR_E_NOTFOUND, "touches the paths");
+    assert_ok(invar_search_add_result(search, 0, INVAR_COMMIT_MARK_GOOD));
+    assert_fails(invar_search_next_commits(&next, search, 4), INVAR_E_NOTFOUND,
+                 "touches the paths");
     invar_search_free(search);
 }
 
@@ -181,20 +182,20 @@ static void test_search__skips_lead_to_suspects(void **state)
     (void)state;
     graph_line(&g, 8);
     graph_plant(&g, 4);
-    g.verdict[3] = g.verdict[4] = INVAR_MARK_SKIP;
+    g.verdict[3] = g.verdict[4] = INVAR_COMMIT_MARK_SKIP;
     graph_search(&walk, &g, 1, 0);
     assert_int_equal(walk.state, INVAR_SEARCH_SUSPECTS);
     assert_int_equal(walk.n_suspects, 3);
     for (int32_t n = 0; n < 3; n++)
         assert_int_equal(walk.suspects[n], 3 + n);
 
-    g.verdict[4] = INVAR_MARK_BAD; // its parent cannot be told from it
+    g.verdict[4] = INVAR_COMMIT_MARK_BAD; // its parent cannot be told from it
     graph_search(&walk, &g, 1, 0);
     assert_int_equal(walk.state, INVAR_SEARCH_SUSPECTS);
     assert_int_equal(walk.n_suspects, 2);
 
-    g.verdict[3] = INVAR_MARK_GOOD; // skips elsewhere do no harm
-    g.verdict[1] = g.verdict[6] = INVAR_MARK_SKIP;
+    g.verdict[3] = INVAR_COMMIT_MARK_GOOD; // skips elsewhere do no harm
+    g.verdict[1] = g.verdict[6] = INVAR_COMMIT_MARK_SKIP;
     graph_search(&walk, &g, 1, 0);
     assert_int_equal(walk.found, 4);
 }
@@ -204,7 +205,7 @@ static void test_search__all_skipped(void **state)
     (void)state;
     graph_line(&g, 30);
     for (int32_t i = 0; i < 29; i++)
-        g.verdict[i] = INVAR_MARK_SKIP;
+        g.verdict[i] = INVAR_COMMIT_MARK_SKIP;
     graph_search(&walk, &g, 1, 0);
     assert_int_equal(walk.state, INVAR_SEARCH_SUSPECTS);
     assert_int_equal(walk.n_trials, 29); // each once
@@ -222,10 +223,10 @@ static void test_search__skips_go_by_id_and_away(void **state)
     graph_commit(&g, 10, 4);
     for (int32_t i = 0; i < 4; i++)
         snprintf(g.commits[i].id, sizeof g.commits[i].id, "%040d", 50 - i);
-    assert_int_equal(first_of_all(), 0);            // the oldest
-    assert_int_equal(first(4, INVAR_MARK_SKIP), 3); // the smallest id
-    assert_int_equal(first(0, INVAR_MARK_SKIP), 3); // the same
-    assert_int_not_equal(first(3, INVAR_MARK_SKIP), 3);
+    assert_int_equal(first_of_all(), 0);                   // the oldest
+    assert_int_equal(first(4, INVAR_COMMIT_MARK_SKIP), 3); // the smallest id
+    assert_int_equal(first(0, INVAR_COMMIT_MARK_SKIP), 3); // the same
+    assert_int_not_equal(first(3, INVAR_COMMIT_MARK_SKIP), 3);
 
     graph_line(&g, 300); // as git: 150, 73, ...
     assert_int_equal(first_of_all() + 1, 150);
@@ -242,10 +243,10 @@ static void test_search__skips_jump(void **state)
     graph_line(&g, 300);
     assert_ok(invar_search_new(&search, &g.history));
     for (int n = 0; n < 40; n++) {
-        assert_ok(invar_search_ask(&next, search, 1));
+        assert_ok(invar_search_next_commits(&next, search, 1));
         near += n > 0 && next.commits[0] - last < 4 && last - next.commits[0] < 4;
         last = next.commits[0];
-        assert_ok(invar_search_note(search, last, INVAR_MARK_SKIP));
+        assert_ok(invar_search_add_result(search, last, INVAR_COMMIT_MARK_SKIP));
     }
     invar_search_free(search);
     assert_true(near < 4);
@@ -255,10 +256,12 @@ static void test_search__a_test_says_more_than_a_skip(void **state)
 {
     (void)state;
     graph_line(&g, 3);
-    assert_int_equal(first(0, INVAR_MARK_SKIP, 1, INVAR_MARK_SKIP), -1);
-    assert_int_equal(first(0, INVAR_MARK_SKIP, 1, INVAR_MARK_SKIP, 1, INVAR_MARK_GOOD), 2);
-    assert_int_equal(first(1, INVAR_MARK_GOOD, 1, INVAR_MARK_SKIP), 2);
-    assert_int_equal(first(2, INVAR_MARK_SKIP, 1, INVAR_MARK_GOOD), 2); // the end stays bad
+    assert_int_equal(first(0, INVAR_COMMIT_MARK_SKIP, 1, INVAR_COMMIT_MARK_SKIP), -1);
+    assert_int_equal(
+        first(0, INVAR_COMMIT_MARK_SKIP, 1, INVAR_COMMIT_MARK_SKIP, 1, INVAR_COMMIT_MARK_GOOD), 2);
+    assert_int_equal(first(1, INVAR_COMMIT_MARK_GOOD, 1, INVAR_COMMIT_MARK_SKIP), 2);
+    assert_int_equal(first(2, INVAR_COMMIT_MARK_SKIP, 1, INVAR_COMMIT_MARK_GOOD),
+                     2); // the end stays bad
 }
 
 /* ---- marks that contradict ------------------------------------------------------------------- */
@@ -270,22 +273,27 @@ static void test_search__contradictions_are_refused(void **state)
     (void)state;
     graph_line(&g, 9);
     assert_ok(invar_search_new(&search, &g.history));
-    assert_fails(invar_search_mark(search, 8, INVAR_MARK_GOOD), INVAR_E_MISMATCH, "is good, but");
-    assert_ok(invar_search_mark(search, 4, INVAR_MARK_BAD));
-    assert_fails(invar_search_mark(search, 4, INVAR_MARK_GOOD), INVAR_E_MISMATCH, "ancestor");
-    assert_fails(invar_search_mark(search, 6, INVAR_MARK_GOOD), INVAR_E_MISMATCH, "ancestor");
-    assert_ok(invar_search_mark(search, 6, INVAR_MARK_BAD)); // no candidate, and no news
-    assert_ok(invar_search_mark(search, 2, INVAR_MARK_GOOD));
-    assert_fails(invar_search_mark(search, 1, INVAR_MARK_BAD), INVAR_E_MISMATCH, "descendant");
-    assert_ok(invar_search_mark(search, 1, INVAR_MARK_GOOD));
-    assert_ok(invar_search_mark(search, 2, INVAR_MARK_GOOD));
-    assert_ok(invar_search_mark(search, 2, INVAR_MARK_SKIP)); // it stays good
-    assert_fails(invar_search_mark(search, 0, INVAR_MARK_BAD), INVAR_E_MISMATCH, "descendant");
+    assert_fails(invar_search_mark(search, 8, INVAR_COMMIT_MARK_GOOD), INVAR_E_MISMATCH,
+                 "is good, but");
+    assert_ok(invar_search_mark(search, 4, INVAR_COMMIT_MARK_BAD));
+    assert_fails(invar_search_mark(search, 4, INVAR_COMMIT_MARK_GOOD), INVAR_E_MISMATCH,
+                 "ancestor");
+    assert_fails(invar_search_mark(search, 6, INVAR_COMMIT_MARK_GOOD), INVAR_E_MISMATCH,
+                 "ancestor");
+    assert_ok(invar_search_mark(search, 6, INVAR_COMMIT_MARK_BAD)); // no candidate, and no news
+    assert_ok(invar_search_mark(search, 2, INVAR_COMMIT_MARK_GOOD));
+    assert_fails(invar_search_mark(search, 1, INVAR_COMMIT_MARK_BAD), INVAR_E_MISMATCH,
+                 "descendant");
+    assert_ok(invar_search_mark(search, 1, INVAR_COMMIT_MARK_GOOD));
+    assert_ok(invar_search_mark(search, 2, INVAR_COMMIT_MARK_GOOD));
+    assert_ok(invar_search_mark(search, 2, INVAR_COMMIT_MARK_SKIP)); // it stays good
+    assert_fails(invar_search_mark(search, 0, INVAR_COMMIT_MARK_BAD), INVAR_E_MISMATCH,
+                 "descendant");
 
     // what was refused has left nothing: 3 and 4 are candidates, nothing else
     for (int32_t i = 0; i < 9; i++)
         assert_int_equal(invar_search_useful(search, i), i == 3);
-    assert_ok(invar_search_note(search, 3, INVAR_MARK_GOOD));
+    assert_ok(invar_search_add_result(search, 3, INVAR_COMMIT_MARK_GOOD));
     assert_false(invar_search_useful(search, 3));
     invar_search_free(search);
 }
@@ -302,10 +310,10 @@ static void test_search__a_bad_commit_elsewhere_changes_nothing(void **state)
     graph_commit(&g, 2, 0);
     graph_commit(&g, 3, 1, 2);
     assert_ok(invar_search_new(&search, &g.history));
-    assert_ok(invar_search_mark(search, 1, INVAR_MARK_BAD));
-    assert_ok(invar_search_mark(search, 2, INVAR_MARK_BAD));
-    assert_ok(invar_search_mark(search, 0, INVAR_MARK_GOOD));
-    assert_ok(invar_search_ask(&next, search, 1));
+    assert_ok(invar_search_mark(search, 1, INVAR_COMMIT_MARK_BAD));
+    assert_ok(invar_search_mark(search, 2, INVAR_COMMIT_MARK_BAD));
+    assert_ok(invar_search_mark(search, 0, INVAR_COMMIT_MARK_GOOD));
+    assert_ok(invar_search_next_commits(&next, search, 1));
     assert_int_equal(next.state, INVAR_SEARCH_FOUND);
     assert_int_equal(next.commits[0], 1);
     invar_search_free(search);
@@ -319,14 +327,16 @@ static void test_search__notes_that_differ_are_refused(void **state)
     (void)state;
     graph_line(&g, 9);
     assert_ok(invar_search_new(&search, &g.history));
-    assert_ok(invar_search_note(search, 1, INVAR_MARK_BAD)); // ahead of its turn
+    assert_ok(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_BAD)); // ahead of its turn
     assert_false(invar_search_useful(search, 1));
     assert_true(invar_search_useful(search, 7));
-    assert_fails(invar_search_note(search, 1, INVAR_MARK_GOOD), INVAR_E_MISMATCH, "it was bad");
-    assert_ok(invar_search_note(search, 1, INVAR_MARK_BAD));
-    assert_ok(invar_search_note(search, 3, INVAR_MARK_GOOD)); // so 1 is no candidate: never mind
-    assert_ok(invar_search_note(search, 1, INVAR_MARK_GOOD));
-    assert_ok(invar_search_ask(&next, search, 1));
+    assert_fails(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_GOOD), INVAR_E_MISMATCH,
+                 "it was bad");
+    assert_ok(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_BAD));
+    assert_ok(invar_search_add_result(search, 3,
+                                      INVAR_COMMIT_MARK_GOOD)); // so 1 is no candidate: never mind
+    assert_ok(invar_search_add_result(search, 1, INVAR_COMMIT_MARK_GOOD));
+    assert_ok(invar_search_next_commits(&next, search, 1));
     assert_int_equal(next.candidates, 5);
     invar_search_free(search);
 }
@@ -339,11 +349,13 @@ static void test_search__wrong_arguments(void **state)
     (void)state;
     graph_line(&g, 3);
     assert_ok(invar_search_new(&search, &g.history));
-    assert_fails(invar_search_mark(search, 3, INVAR_MARK_GOOD), INVAR_E_INVALID, "number 3");
-    assert_fails(invar_search_mark(search, -1, INVAR_MARK_GOOD), INVAR_E_INVALID, "number -1");
-    assert_fails(invar_search_note(search, 0, INVAR_MARK_NONE), INVAR_E_INVALID, "a mark is");
-    assert_fails(invar_search_ask(&next, search, 0), INVAR_E_INVALID, "1 to 64");
-    assert_fails(invar_search_ask(&next, search, 65), INVAR_E_INVALID, "1 to 64");
+    assert_fails(invar_search_mark(search, 3, INVAR_COMMIT_MARK_GOOD), INVAR_E_INVALID, "number 3");
+    assert_fails(invar_search_mark(search, -1, INVAR_COMMIT_MARK_GOOD), INVAR_E_INVALID,
+                 "number -1");
+    assert_fails(invar_search_add_result(search, 0, INVAR_COMMIT_MARK_NONE), INVAR_E_INVALID,
+                 "a mark is");
+    assert_fails(invar_search_next_commits(&next, search, 0), INVAR_E_INVALID, "1 to 64");
+    assert_fails(invar_search_next_commits(&next, search, 65), INVAR_E_INVALID, "1 to 64");
     invar_search_free(search);
     invar_search_free(NULL);
     invar_history_free(NULL);
@@ -368,22 +380,22 @@ static void test_search__asks_for_what_would_follow(void **state)
     graph_line(&g, 16);
     assert_ok(invar_search_new(&search, &g.history));
     for (int32_t jobs = 1; jobs <= 15; jobs++) {
-        assert_ok(invar_search_ask(&next, search, jobs));
+        assert_ok(invar_search_next_commits(&next, search, jobs));
         assert_int_equal(next.count, jobs);
         assert_int_equal(next.trials, 4);
         assert_memory_equal(next.commits, expected, (size_t)jobs * sizeof *expected);
     }
-    assert_ok(invar_search_ask(&next, search, 64));
+    assert_ok(invar_search_next_commits(&next, search, 64));
     assert_int_equal(next.count, 15); // the bad one is known
 
     // a result that is ahead of its turn: only what follows from it, nothing twice
-    assert_ok(invar_search_note(search, 3, INVAR_MARK_GOOD));
-    assert_ok(invar_search_ask(&next, search, 4));
+    assert_ok(invar_search_add_result(search, 3, INVAR_COMMIT_MARK_GOOD));
+    assert_ok(invar_search_next_commits(&next, search, 4));
     assert_int_equal(next.commits[0], 7);
     assert_int_equal(next.commits[1], 5);
     assert_int_equal(next.commits[2], 11);
-    assert_ok(invar_search_note(search, 7, INVAR_MARK_BAD)); // then both are used
-    assert_ok(invar_search_ask(&next, search, 1));
+    assert_ok(invar_search_add_result(search, 7, INVAR_COMMIT_MARK_BAD)); // then both are used
+    assert_ok(invar_search_next_commits(&next, search, 1));
     assert_int_equal(next.candidates, 4);
     assert_int_equal(next.commits[0], 5);
     for (int32_t i = 0; i < 16; i++)
@@ -400,8 +412,8 @@ static void test_search__skipped_commits_are_not_asked_for(void **state)
     graph_line(&g, 40);
     assert_ok(invar_search_new(&search, &g.history));
     for (int32_t i = 0; i < 40; i += 2)
-        assert_ok(invar_search_mark(search, i, INVAR_MARK_SKIP));
-    assert_ok(invar_search_ask(&next, search, 64));
+        assert_ok(invar_search_mark(search, i, INVAR_COMMIT_MARK_SKIP));
+    assert_ok(invar_search_next_commits(&next, search, 64));
     assert_int_equal(next.count, 19); // 1 3 ... 37, each once
     for (int32_t n = 0; n < next.count; n++) {
         assert_int_equal(next.commits[n] % 2, 1);
@@ -420,9 +432,9 @@ static void test_search__jobs_and_their_order_change_nothing(void **state)
     for (uint64_t seed = 0; seed < (uint64_t)invar_test_count(100, 5000); seed++) {
         graph_line(&g, 60);
         for (int32_t i = 0; i < 59; i++)
-            g.verdict[i] =
-                (invar_mark)(INVAR_MARK_GOOD +
-                             invar_test_random(seed, 900 + (uint64_t)i) % (seed % 3 == 0 ? 3 : 2));
+            g.verdict[i] = (invar_commit_mark)(INVAR_COMMIT_MARK_GOOD +
+                                               invar_test_random(seed, 900 + (uint64_t)i) %
+                                                   (seed % 3 == 0 ? 3 : 2));
         graph_search(&walk, &g, 1, seed);
         for (size_t n = 0; n < sizeof jobs / sizeof *jobs; n++) {
             graph_search(&other, &g, jobs[n], seed);
@@ -459,9 +471,9 @@ static uint64_t possible(const graph_walk *w)
 
     for (int32_t n = 0; n < w->n_trials; n++) {
         int32_t commit = w->trials[n];
-        if (g.verdict[commit] == INVAR_MARK_BAD)
+        if (g.verdict[commit] == INVAR_COMMIT_MARK_BAD)
             left &= g.ancestors[commit];
-        if (g.verdict[commit] == INVAR_MARK_GOOD)
+        if (g.verdict[commit] == INVAR_COMMIT_MARK_GOOD)
             left &= ~g.ancestors[commit];
     }
     return left;
@@ -474,7 +486,7 @@ static void check_walk(const graph_walk *w, int32_t culprit)
     for (int32_t n = 0; n < w->n_suspects; n++)
         suspects |= UINT64_C(1) << w->suspects[n];
     for (int32_t i = 0; i < g.history.count; i++)
-        skipped |= (uint64_t)(g.verdict[i] == INVAR_MARK_SKIP) << i;
+        skipped |= (uint64_t)(g.verdict[i] == INVAR_COMMIT_MARK_SKIP) << i;
     assert_true(suspects == possible(w));
     assert_true(suspects >> culprit & 1);
     assert_true(w->n_trials < g.history.count);
@@ -522,7 +534,7 @@ static void test_search__all_graphs_culprits_and_skips(void **state)
                     graph_plant(&g, culprit);
                     for (int32_t i = 0; i < count - 1; i++)
                         if (skips >> i & 1)
-                            g.verdict[i] = INVAR_MARK_SKIP;
+                            g.verdict[i] = INVAR_COMMIT_MARK_SKIP;
                     graph_search(&walk, &g, 1, 0);
                     check_walk(&walk, culprit);
                     found += walk.state == INVAR_SEARCH_FOUND;

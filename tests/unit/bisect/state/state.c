@@ -46,16 +46,16 @@ static invar_bisect_case a_case(void)
                                .bad = BAD,
                                .first_parent = true,
                                .paths = paths,
-                               .question = {.kind = INVAR_QUESTION_CHAIN, .until = 9, .layer = -1},
+                               .question = {.kind = INVAR_CRITERION_CHAIN, .until = 9, .layer = -1},
                                .recipe = "recipes/moe.ini",
                                .recipe_text = "[model]\n\nseed = 1\n",
                                .flags = flags,
                                .timeout = 12.5};
 }
 
-static invar_state_trial a_trial(int number)
+static invar_bisect_state_trial a_trial(int number)
 {
-    invar_state_trial t = {.tree = TREE, .attempt = number % 2};
+    invar_bisect_state_trial t = {.tree = TREE, .attempt = number % 2};
 
     (void)snprintf(t.trial.commit, sizeof t.trial.commit, "%040d", number / 2);
     t.trial.role = number ? "search" : "good end";
@@ -71,14 +71,14 @@ static invar_state_trial a_trial(int number)
     return t;
 }
 
-static void check_trials(const invar_state *state, size_t expected)
+static void check_trials(const invar_bisect_state *state, size_t expected)
 {
     size_t count;
-    const invar_state_trial *trials = invar_state_trials(&count, state);
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, state);
 
     assert_int_equal(count, expected);
     for (size_t i = 0; i < count; i++) {
-        invar_state_trial t = a_trial((int)i);
+        invar_bisect_state_trial t = a_trial((int)i);
         assert_string_equal(trials[i].trial.commit, t.trial.commit);
         assert_string_equal(trials[i].trial.role, t.trial.role);
         assert_string_equal(trials[i].trial.verdict, t.trial.verdict);
@@ -92,11 +92,11 @@ static void check_trials(const invar_state *state, size_t expected)
     }
 }
 
-static void write_trials(invar_state *state, int count)
+static void write_trials(invar_bisect_state *state, int count)
 {
     for (int i = 0; i < count; i++) {
-        invar_state_trial t = a_trial(i);
-        assert_ok(invar_state_add(state, &t));
+        invar_bisect_state_trial t = a_trial(i);
+        assert_ok(invar_bisect_state_add(state, &t));
     }
 }
 
@@ -106,11 +106,11 @@ static void test_state__case_comes_back(void **unused)
 {
     invar_bisect_case what = a_case();
     const invar_bisect_case *back;
-    invar_state *state;
+    invar_bisect_state *state;
 
     (void)unused;
-    assert_ok(invar_state_open(&state, folder_named("case"), &what));
-    back = invar_state_case(state);
+    assert_ok(invar_bisect_state_open(&state, folder_named("case"), &what));
+    back = invar_bisect_state_case(state);
     assert_string_equal(back->repo, what.repo);
     assert_string_equal(back->good, GOOD);
     assert_string_equal(back->bad, BAD);
@@ -127,56 +127,56 @@ static void test_state__case_comes_back(void **unused)
     assert_null(back->skip);
     assert_null(back->run);
     assert_int_equal(back->question.until, 9);
-    assert_string_equal(invar_state_recipe(state), what.recipe_text);
+    assert_string_equal(invar_bisect_state_recipe(state), what.recipe_text);
     assert_true(back->timeout == 12.5);
-    invar_state_close(state);
+    invar_bisect_state_close(state);
 }
 
 static void test_state__goes_on_where_it_was(void **unused)
 {
     invar_bisect_case what = a_case();
-    invar_state *state;
+    invar_bisect_state *state;
 
     (void)unused;
-    assert_ok(invar_state_open(&state, folder_named("again"), &what));
-    assert_int_equal(invar_state_until(state), -1);
+    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &what));
+    assert_int_equal(invar_bisect_state_until(state), -1);
     write_trials(state, 7);
-    assert_ok(invar_state_set_until(state, 3));
+    assert_ok(invar_bisect_state_set_until(state, 3));
     check_trials(state, 7);
-    invar_state_close(state);
-    assert_ok(invar_state_open(&state, folder_named("again"), &what));
+    invar_bisect_state_close(state);
+    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &what));
     check_trials(state, 7);
-    assert_int_equal(invar_state_until(state), 3);
-    assert_false(invar_state_finished(state));
-    assert_ok(invar_state_finish(state));
-    invar_state_close(state);
-    assert_ok(invar_state_open(&state, folder_named("again"), &what));
-    assert_true(invar_state_finished(state));
-    invar_state_close(state);
+    assert_int_equal(invar_bisect_state_until(state), 3);
+    assert_false(invar_bisect_state_finished(state));
+    assert_ok(invar_bisect_state_finish(state));
+    invar_bisect_state_close(state);
+    assert_ok(invar_bisect_state_open(&state, folder_named("again"), &what));
+    assert_true(invar_bisect_state_finished(state));
+    invar_bisect_state_close(state);
 }
 
 static void test_state__another_question_is_another_file(void **unused)
 {
     invar_bisect_case what = a_case();
-    invar_state *a, *b, *c;
+    invar_bisect_state *a, *b, *c;
 
     (void)unused;
-    assert_ok(invar_state_open(&a, folder_named("two"), &what));
+    assert_ok(invar_bisect_state_open(&a, folder_named("two"), &what));
     what.question.until = 10;
-    assert_ok(invar_state_open(&b, folder_named("two"), &what));
+    assert_ok(invar_bisect_state_open(&b, folder_named("two"), &what));
     what.recipe_text = "[model]\n\nseed = 2\n";
-    assert_ok(invar_state_open(&c, folder_named("two"), &what));
-    assert_string_not_equal(invar_state_id(a), invar_state_id(b));
-    assert_string_not_equal(invar_state_id(b), invar_state_id(c));
-    invar_state_close(a);
-    invar_state_close(b);
-    invar_state_close(c);
+    assert_ok(invar_bisect_state_open(&c, folder_named("two"), &what));
+    assert_string_not_equal(invar_bisect_state_id(a), invar_bisect_state_id(b));
+    assert_string_not_equal(invar_bisect_state_id(b), invar_bisect_state_id(c));
+    invar_bisect_state_close(a);
+    invar_bisect_state_close(b);
+    invar_bisect_state_close(c);
 }
 
 static void test_state__other_data_is_another_question(void **unused)
 {
     invar_bisect_case what = a_case();
-    invar_state *a, *b, *c;
+    invar_bisect_state *a, *b, *c;
     char data[600], recipe[700];
 
     (void)unused;
@@ -184,19 +184,19 @@ static void test_state__other_data_is_another_question(void **unused)
     (void)snprintf(recipe, sizeof recipe, "[rollout]\nprompt-data = %s\n", data);
     what.recipe_text = recipe;
     assert_ok(invar_file_write(data, "one", 3));
-    assert_ok(invar_state_open(&a, folder_named("data"), &what));
-    invar_state_close(a);
-    assert_ok(invar_state_open(&a, folder_named("data"), &what)); // the control: as it was
+    assert_ok(invar_bisect_state_open(&a, folder_named("data"), &what));
+    invar_bisect_state_close(a);
+    assert_ok(invar_bisect_state_open(&a, folder_named("data"), &what)); // the control: as it was
     assert_ok(invar_file_write(data, "other", 5));
-    assert_ok(invar_state_open(&b, folder_named("data"), &what));
-    assert_string_not_equal(invar_state_id(a), invar_state_id(b));
-    what = *invar_state_case(a); // from a log: the data of then
-    what.recipe_text = invar_state_recipe(a);
-    assert_ok(invar_state_open(&c, folder_named("log"), &what));
-    assert_string_equal(invar_state_id(a), invar_state_id(c));
-    invar_state_close(a);
-    invar_state_close(b);
-    invar_state_close(c);
+    assert_ok(invar_bisect_state_open(&b, folder_named("data"), &what));
+    assert_string_not_equal(invar_bisect_state_id(a), invar_bisect_state_id(b));
+    what = *invar_bisect_state_case(a); // from a log: the data of then
+    what.recipe_text = invar_bisect_state_recipe(a);
+    assert_ok(invar_bisect_state_open(&c, folder_named("log"), &what));
+    assert_string_equal(invar_bisect_state_id(a), invar_bisect_state_id(c));
+    invar_bisect_state_close(a);
+    invar_bisect_state_close(b);
+    invar_bisect_state_close(c);
 }
 
 /* ---- kills and damage ------------------------------------------------------------------------ */
@@ -205,15 +205,15 @@ static void test_state__a_cut_loses_only_the_last_line(void **unused)
 {
     invar_bisect_case what = a_case();
     char path[512];
-    invar_state *state;
+    invar_bisect_state *state;
     size_t bytes, head;
     char *text;
 
     (void)unused;
-    assert_ok(invar_state_open(&state, folder_named("cut"), &what));
-    (void)snprintf(path, sizeof path, "%s/state", invar_state_folder(state));
+    assert_ok(invar_bisect_state_open(&state, folder_named("cut"), &what));
+    (void)snprintf(path, sizeof path, "%s/state", invar_bisect_state_folder(state));
     write_trials(state, 4);
-    invar_state_close(state);
+    invar_bisect_state_close(state);
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
     head = (size_t)(strstr(text, "\n\n") - text) + 2;
     for (size_t cut = head; cut <= bytes; cut++) {
@@ -221,16 +221,16 @@ static void test_state__a_cut_loses_only_the_last_line(void **unused)
         for (size_t i = head; i < cut; i++)
             lines += text[i] == '\n';
         assert_ok(invar_file_write(path, text, cut));
-        assert_ok(invar_state_open(&state, folder_named("cut"), &what));
+        assert_ok(invar_bisect_state_open(&state, folder_named("cut"), &what));
         check_trials(state, lines);
         for (int i = (int)lines; i < 4; i++) { // what is appended now is no part of a torn line
-            invar_state_trial t = a_trial(i);
-            assert_ok(invar_state_add(state, &t));
+            invar_bisect_state_trial t = a_trial(i);
+            assert_ok(invar_bisect_state_add(state, &t));
         }
-        invar_state_close(state);
-        assert_ok(invar_state_read(&state, path));
+        invar_bisect_state_close(state);
+        assert_ok(invar_bisect_state_read(&state, path));
         check_trials(state, 4);
-        invar_state_close(state);
+        invar_bisect_state_close(state);
     }
     invar_free(text);
 }
@@ -241,15 +241,15 @@ static void test_state__damage_is_refused(void **unused)
                                         "trial\n",   "until -5\n", "\n"};
     invar_bisect_case what = a_case();
     char path[512];
-    invar_state *state;
+    invar_bisect_state *state;
     size_t bytes;
     char *text;
 
     (void)unused;
-    assert_ok(invar_state_open(&state, folder_named("damage"), &what));
-    (void)snprintf(path, sizeof path, "%s/state", invar_state_folder(state));
+    assert_ok(invar_bisect_state_open(&state, folder_named("damage"), &what));
+    (void)snprintf(path, sizeof path, "%s/state", invar_bisect_state_folder(state));
     write_trials(state, 2);
-    invar_state_close(state);
+    invar_bisect_state_close(state);
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char *longer;
@@ -257,35 +257,36 @@ static void test_state__damage_is_refused(void **unused)
         memcpy(longer, text, bytes);
         (void)snprintf(longer + bytes, 64, "%s", wrong[i]);
         assert_ok(invar_file_write(path, longer, strlen(longer)));
-        assert_fails(invar_state_open(&state, folder_named("damage"), &what), INVAR_E_CORRUPT,
-                     "invar bisect reset");
+        assert_fails(invar_bisect_state_open(&state, folder_named("damage"), &what),
+                     INVAR_E_CORRUPT, "invar bisect reset");
         invar_free(longer);
     }
     assert_ok(invar_file_write(path, text, bytes)); // the control: as it was it is fine
-    assert_ok(invar_state_open(&state, folder_named("damage"), &what));
-    invar_state_close(state);
+    assert_ok(invar_bisect_state_open(&state, folder_named("damage"), &what));
+    invar_bisect_state_close(state);
     invar_free(text);
 }
 
 static void test_state__belongs_to_one_process(void **unused)
 {
     invar_bisect_case what = a_case();
-    invar_state *state;
+    invar_bisect_state *state;
     int how;
     pid_t child;
 
     (void)unused;
-    assert_ok(invar_state_open(&state, folder_named("busy"), &what));
+    assert_ok(invar_bisect_state_open(&state, folder_named("busy"), &what));
     child = fork();
     if (child == 0) {
-        invar_state *second;
-        _exit(invar_state_open(&second, folder_named("busy"), &what) == INVAR_E_BUSY ? 0 : 1);
+        invar_bisect_state *second;
+        _exit(invar_bisect_state_open(&second, folder_named("busy"), &what) == INVAR_E_BUSY ? 0
+                                                                                            : 1);
     }
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_int_equal(how, 0);
-    invar_state_close(state);
-    assert_ok(invar_state_open(&state, folder_named("busy"), &what));
-    invar_state_close(state);
+    invar_bisect_state_close(state);
+    assert_ok(invar_bisect_state_open(&state, folder_named("busy"), &what));
+    invar_bisect_state_close(state);
 }
 
 /* ---- many ------------------------------------------------------------------------------------ */
@@ -294,44 +295,47 @@ static void test_state__newest_and_none(void **unused)
 {
     invar_bisect_case what = a_case();
     char path[INVAR_PATH_SIZE], first[INVAR_PATH_SIZE];
-    invar_state *state, *busy;
+    invar_bisect_state *state, *busy;
     int64_t count;
 
     (void)unused;
-    assert_fails(invar_state_newest(path, folder_named("many")), INVAR_E_NOTFOUND, "no bisect");
-    assert_ok(invar_state_open(&state, folder_named("many"), &what));
-    invar_state_close(state);
-    assert_ok(invar_state_newest(first, folder_named("many")));
+    assert_fails(invar_bisect_state_newest(path, folder_named("many")), INVAR_E_NOTFOUND,
+                 "no bisect");
+    assert_ok(invar_bisect_state_open(&state, folder_named("many"), &what));
+    invar_bisect_state_close(state);
+    assert_ok(invar_bisect_state_newest(first, folder_named("many")));
     nanosleep(&(struct timespec){0, 20000000}, NULL);
     what.timeout = 1;
-    assert_ok(invar_state_open(&busy, folder_named("many"), &what));
-    assert_ok(invar_state_newest(path, folder_named("many")));
+    assert_ok(invar_bisect_state_open(&busy, folder_named("many"), &what));
+    assert_ok(invar_bisect_state_newest(path, folder_named("many")));
     assert_string_not_equal(path, first);
-    assert_fails(invar_state_remove_all(&count, folder_named("many")), INVAR_E_BUSY, "at work");
-    invar_state_close(busy);
-    assert_ok(invar_state_remove_all(&count, folder_named("many")));
+    assert_fails(invar_bisect_state_remove_all(&count, folder_named("many")), INVAR_E_BUSY,
+                 "at work");
+    invar_bisect_state_close(busy);
+    assert_ok(invar_bisect_state_remove_all(&count, folder_named("many")));
     assert_true(count > 0);
-    assert_ok(invar_state_remove_all(&count, folder_named("many")));
+    assert_ok(invar_bisect_state_remove_all(&count, folder_named("many")));
     assert_int_equal(count, 0);
-    assert_fails(invar_state_newest(path, folder_named("many")), INVAR_E_NOTFOUND, "no bisect");
+    assert_fails(invar_bisect_state_newest(path, folder_named("many")), INVAR_E_NOTFOUND,
+                 "no bisect");
 }
 
 static void test_state__import_takes_what_is_missing(void **unused)
 {
     invar_bisect_case what = a_case();
-    invar_state *from, *to;
+    invar_bisect_state *from, *to;
 
     (void)unused;
-    assert_ok(invar_state_open(&from, folder_named("from"), &what));
-    assert_ok(invar_state_open(&to, folder_named("to"), &what));
+    assert_ok(invar_bisect_state_open(&from, folder_named("from"), &what));
+    assert_ok(invar_bisect_state_open(&to, folder_named("to"), &what));
     write_trials(from, 6);
     write_trials(to, 2);
-    assert_ok(invar_state_set_until(from, 5));
-    assert_ok(invar_state_import(to, from));
+    assert_ok(invar_bisect_state_set_until(from, 5));
+    assert_ok(invar_bisect_state_import(to, from));
     check_trials(to, 6);
-    assert_int_equal(invar_state_until(to), 5);
-    invar_state_close(from);
-    invar_state_close(to);
+    assert_int_equal(invar_bisect_state_until(to), 5);
+    invar_bisect_state_close(from);
+    invar_bisect_state_close(to);
 }
 
 int main(void)

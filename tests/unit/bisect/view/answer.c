@@ -60,7 +60,7 @@ static void fill_commit(invar_repo_commit *c, char digit, const char *subject)
     c->shown[1].removed = -1;
 }
 
-static void fill_place(invar_place *p)
+static void fill_place(invar_divergence *p)
 {
     memset(p, 0, sizeof *p);
     p->known = p->fine = true;
@@ -82,7 +82,7 @@ static void fill_place(invar_place *p)
 }
 
 typedef struct sample {
-    invar_bisect_answer answer;
+    invar_bisect_result answer;
     invar_bisect_change changes[2];
     invar_repo_commit suspects[2];
     invar_bisect_trial trials[TRIALS];
@@ -122,9 +122,9 @@ static void fill_trials(sample *s)
 }
 
 /* An answer with this verdict. */
-static invar_bisect_answer *make(sample *s, invar_bisect_verdict verdict)
+static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
 {
-    invar_bisect_answer *a = &s->answer;
+    invar_bisect_result *a = &s->answer;
 
     memset(s, 0, sizeof *s);
     fill_trials(s);
@@ -181,18 +181,18 @@ static invar_bisect_answer *make(sample *s, invar_bisect_verdict verdict)
     return a;
 }
 
-static invar_status print_plain(FILE *out, const invar_bisect_answer *answer)
+static invar_status print_plain(FILE *out, const invar_bisect_result *answer)
 {
-    return invar_answer_print(out, answer, false);
+    return invar_bisect_report_print(out, answer, false);
 }
 
-static invar_status print_coloured(FILE *out, const invar_bisect_answer *answer)
+static invar_status print_coloured(FILE *out, const invar_bisect_result *answer)
 {
-    return invar_answer_print(out, answer, true);
+    return invar_bisect_report_print(out, answer, true);
 }
 
-static char *text_of(const invar_bisect_answer *answer,
-                     invar_status (*print)(FILE *, const invar_bisect_answer *))
+static char *text_of(const invar_bisect_result *answer,
+                     invar_status (*print)(FILE *, const invar_bisect_result *))
 {
     char *text;
     size_t bytes;
@@ -256,7 +256,7 @@ static void test_answer__text_of_a_culprit(void **state)
 static void test_answer__text_says_only_what_is_known(void **state)
 {
     sample s;
-    invar_bisect_answer *a = make(&s, INVAR_BISECT_FOUND);
+    invar_bisect_result *a = make(&s, INVAR_BISECT_FOUND);
     char *text;
 
     (void)state;
@@ -314,9 +314,9 @@ static void test_answer__every_verdict(void **state)
 
     (void)state;
     for (int i = 0; i < VERDICTS; i++) {
-        invar_bisect_answer *a = make(&s, (invar_bisect_verdict)i);
+        invar_bisect_result *a = make(&s, (invar_bisect_verdict)i);
         char *text = text_of(a, print_plain), *coloured = text_of(a, print_coloured);
-        assert_string_equal(invar_answer_verdict(a->verdict), expected[i].name);
+        assert_string_equal(invar_bisect_report_verdict(a->verdict), expected[i].name);
         assert_ptr_equal(strstr(text, expected[i].line), text);
         assert_has(text, expected[i].more);
         assert_has(text, "question   chain at step 7\n");
@@ -330,7 +330,7 @@ static void test_answer__every_verdict(void **state)
 static void test_answer__a_run_that_leaves_the_question_open(void **state)
 {
     sample s;
-    invar_bisect_answer *a = make(&s, INVAR_BISECT_UNTESTABLE);
+    invar_bisect_result *a = make(&s, INVAR_BISECT_UNTESTABLE);
     char *text;
 
     (void)state;
@@ -367,9 +367,9 @@ static void test_answer__lists(void **state)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *json_of(const invar_bisect_answer *answer)
+static json_t *json_of(const invar_bisect_result *answer)
 {
-    char *text = text_of(answer, invar_answer_json);
+    char *text = text_of(answer, invar_bisect_report_json);
     json_error_t error;
     json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, &error);
 
@@ -445,7 +445,8 @@ static void test_answer__json_of_every_verdict(void **state)
     for (int i = 0; i < VERDICTS; i++) {
         json_t *o = json_of(make(&s, (invar_bisect_verdict)i));
         bool found = i == INVAR_BISECT_FOUND;
-        assert_string_equal(string(o, "verdict"), invar_answer_verdict((invar_bisect_verdict)i));
+        assert_string_equal(string(o, "verdict"),
+                            invar_bisect_report_verdict((invar_bisect_verdict)i));
         assert_int_equal(json_is_null(json_object_get(o, "culprit")), !found);
         assert_int_equal(json_is_null(json_object_get(o, "place")), !found);
         assert_int_equal(json_array_size(json_object_get(o, "changes")), s.answer.n_changes);
@@ -500,14 +501,14 @@ static void test_answer__page_has_the_facts(void **state)
         "exit code 2: fold.c:3: error:",
     };
     sample s;
-    invar_bisect_answer *a = make(&s, INVAR_BISECT_FOUND);
+    invar_bisect_result *a = make(&s, INVAR_BISECT_FOUND);
     static char patch[] =
         "diff --git a/x b/x\n@@ -1 +1 @@\n-<b>old</b>\n+new & \"better\"\n same\n";
     char *page;
 
     a->patch = patch;
     a->patch_cut = true;
-    page = text_of(a, invar_answer_html);
+    page = text_of(a, invar_bisect_report_html);
 
     (void)state;
     keep_page("found", page);
@@ -538,9 +539,9 @@ static void test_answer__page_of_every_verdict(void **state)
 
     (void)state;
     for (int i = 1; i < VERDICTS; i++) {
-        char *page = text_of(make(&s, (invar_bisect_verdict)i), invar_answer_html);
-        keep_page(invar_answer_verdict((invar_bisect_verdict)i), page);
-        assert_has(page, invar_answer_verdict((invar_bisect_verdict)i));
+        char *page = text_of(make(&s, (invar_bisect_verdict)i), invar_bisect_report_html);
+        keep_page(invar_bisect_report_verdict((invar_bisect_verdict)i), page);
+        assert_has(page, invar_bisect_report_verdict((invar_bisect_verdict)i));
         assert_has(page, "</html>");
         assert_lacks(page, "{{");
         assert_lacks(page, "<script");
@@ -555,18 +556,18 @@ static void test_answer__page_of_every_verdict(void **state)
 static void test_answer__page_without_positions(void **state)
 {
     sample s;
-    invar_bisect_answer *a = make(&s, INVAR_BISECT_FOUND);
+    invar_bisect_result *a = make(&s, INVAR_BISECT_FOUND);
     char *page;
 
     (void)state;
     for (int i = 0; i < TRIALS; i++)
         s.trials[i].position = i == 1 ? 41 : 0; // outside
-    page = text_of(a, invar_answer_html);
+    page = text_of(a, invar_bisect_report_html);
     assert_int_equal(count(page, "class=\"mark good\""), 2 + 1); // the good end stands before it
     assert_int_equal(count(page, "class=\"mark bad\""), 1);
     free(page);
     a->n_trials = 0;
-    page = text_of(a, invar_answer_html);
+    page = text_of(a, invar_bisect_report_html);
     assert_lacks(page, "How it was found");
     assert_lacks(page, "<h2>Trials");
     assert_lacks(page, "bisect view");
@@ -575,8 +576,8 @@ static void test_answer__page_without_positions(void **state)
 
 static void test_answer__a_full_disk_is_said(void **state)
 {
-    invar_status (*const prints[])(FILE *, const invar_bisect_answer *) = {
-        print_plain, invar_answer_json, invar_answer_html};
+    invar_status (*const prints[])(FILE *, const invar_bisect_result *) = {
+        print_plain, invar_bisect_report_json, invar_bisect_report_html};
     sample s;
 
     (void)state;

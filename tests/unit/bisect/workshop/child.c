@@ -89,7 +89,7 @@ static void assert_no_child(void)
 
 static void test_child__tells_how_it_ended(void **state)
 {
-    char story[INVAR_CHILD_STORY_SIZE];
+    char story[INVAR_CHILD_REASON_SIZE];
     invar_child_result r = run("echo out; echo err >&2; printf '  \\n\\n'; exit 3");
 
     (void)state;
@@ -200,7 +200,7 @@ static void test_child__can_have_the_same_addresses(void **state)
 static void test_child__missing_program_is_a_result(void **state)
 {
     const char *words[] = {"/no/such/program", NULL};
-    char deep[200] = "", story[INVAR_CHILD_STORY_SIZE];
+    char deep[200] = "", story[INVAR_CHILD_REASON_SIZE];
     invar_child_result r;
 
     (void)state;
@@ -316,7 +316,7 @@ static void test_child__garbage_without_end_is_bounded(void **state)
 
 static void test_child__ends_in_time(void **state)
 {
-    char story[INVAR_CHILD_STORY_SIZE];
+    char story[INVAR_CHILD_REASON_SIZE];
     invar_child_result r = run_with((invar_child_request){.log = log_path, .timeout = 0.2},
                                     "echo waiting; exec sleep 1000");
 
@@ -374,7 +374,7 @@ static void test_child__ends_when_enough_was_seen(void **state)
     invar_child_result r = run_with(request, "trap 'exit 0' TERM; while :; do sleep 0.01; done");
 
     (void)state;
-    assert_int_equal(r.end, INVAR_CHILD_WATCHED);
+    assert_int_equal(r.end, INVAR_CHILD_ENDED_EARLY);
     assert_int_equal(r.code, 0);
     assert_int_equal(w.calls, 4); // once after its end
     w = (watcher){.enough = -1};
@@ -535,5 +535,5 @@ int main(void)
         return 1;
     snprintf(log_path, sizeof log_path, "%s/log", work);
     rc = cmocka_run_group_tests(tests, NULL, NULL);
-    return invar_folder_remove(work) == INVAR_OK ? rc : 1;
+    return invar_held_folder_remove(work) == INVAR_OK ? rc : 1;
 }

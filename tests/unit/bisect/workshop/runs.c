@@ -89,7 +89,7 @@ static int play(int argc, char **argv)
 }
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-static invar_run_request request_for(const invar_built *built, const char *const *flags)
+static invar_run_request request_for(const invar_revision_build *built, const char *const *flags)
 {
     return (invar_run_request){.program = built->path,
                                .binary = built->binary,
@@ -99,15 +99,15 @@ static invar_run_request request_for(const invar_built *built, const char *const
                                .timeout = SLOW};
 }
 
-static invar_ran run(scene *s, const invar_run_request *request)
+static invar_run_result run(scene *s, const invar_run_request *request)
 {
-    invar_ran ran;
+    invar_run_result ran;
 
-    assert_ok(invar_workshop_run(&ran, s->shop, s->slot.lock, request));
+    assert_ok(invar_workspace_run(&ran, s->shop, s->slot.lock, request));
     return ran;
 }
 
-static invar_ran run_mode(scene *s, const invar_built *built, const char *mode)
+static invar_run_result run_mode(scene *s, const invar_revision_build *built, const char *mode)
 {
     const char *flags[] = {"--play", mode, NULL};
     invar_run_request request = request_for(built, flags);
@@ -131,10 +131,10 @@ static void test_workshop__run_is_made_once(void **state)
     static const char *const flags[] = {"--lr", "1e-3", NULL};
     static const char *const environment[] = {"EXTRA=yes", NULL};
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
+    invar_revision_build built = build(s, first, BUILD);
     invar_run_request request = request_for(&built, flags);
     char expected[3 * INVAR_PATH_SIZE];
-    invar_ran a, b;
+    invar_run_result a, b;
 
     setenv("INVAR_LEDGER", "x", 1);
     a = run(s, &request);
@@ -193,9 +193,9 @@ static void test_workshop__run_stays_in_its_folder(void **state)
                                  "[perf]\ntensor-model-parallel-size = 2\n";
     static const char *const flags[] = {"--load", "here", NULL};
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
+    invar_revision_build built = build(s, first, BUILD);
     invar_run_request request = request_for(&built, flags);
-    invar_ran a;
+    invar_run_result a;
 
     assert_ok(invar_file_write(recipe_path, recipe, sizeof recipe - 1));
     a = run(s, &request);
@@ -211,7 +211,7 @@ static void test_workshop__run_is_made_anew_when_its_files_change(void **state)
                                  "eval-prompt-data = x %s/folder,y z \"%s/a b\"\n"
                                  "chat-template-path = %s/c d\nsave = %s/saved\n";
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
+    invar_revision_build built = build(s, first, BUILD);
     invar_run_request request = request_for(&built, NULL);
     char recipe[6 * sizeof work + sizeof format];
 
@@ -244,9 +244,9 @@ static void test_workshop__mismatch_is_recorded(void **state)
 {
     static const char *const flags[] = {"--on-mismatch=stop", NULL};
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
+    invar_revision_build built = build(s, first, BUILD);
     invar_run_request request = request_for(&built, NULL);
-    invar_ran a;
+    invar_run_result a;
 
     assert_false(run(s, &request).cached);
     request.record_mismatch = true;
@@ -261,8 +261,8 @@ static void test_workshop__mismatch_is_recorded(void **state)
 static void test_workshop__run_that_differs_is_a_result(void **state)
 {
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
-    invar_ran a = run_mode(s, &built, "differs");
+    invar_revision_build built = build(s, first, BUILD);
+    invar_run_result a = run_mode(s, &built, "differs");
 
     assert_int_equal(a.state, INVAR_RUN_DONE);
     assert_int_equal(a.exit_code, 1);
@@ -278,11 +278,11 @@ static void test_workshop__failed_run_is_made_again(void **state)
     static const char *const stories[] = {"killed by signal 6, SIGABRT", "exit code 129: key = 1",
                                           "it ended well, but left no ledger"};
     scene *s = *state;
-    invar_built built = build(s, first, BUILD), missing = built;
+    invar_revision_build built = build(s, first, BUILD), missing = built;
 
     for (int i = 0; i < 3; i++) {
         for (int time_of = 0; time_of < 2; time_of++) {
-            invar_ran a = run_mode(s, &built, modes[i]);
+            invar_run_result a = run_mode(s, &built, modes[i]);
             assert_int_equal(a.state, INVAR_RUN_FAILED);
             assert_false(a.cached);
             assert_non_null(strstr(a.story, stories[i]));
@@ -298,9 +298,9 @@ static void test_workshop__endless_run_ends(void **state)
     static const char *const flags[] = {"--play", "forever", NULL};
     volatile sig_atomic_t stop = 1;
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
+    invar_revision_build built = build(s, first, BUILD);
     invar_run_request request = request_for(&built, flags);
-    invar_ran a;
+    invar_run_result a;
 
     request.timeout = 0.5;
     a = run(s, &request);
@@ -333,9 +333,9 @@ static void test_workshop__run_ends_when_enough_was_seen(void **state)
     static const char *const flags[] = {"--play", "forever", NULL};
     watcher w = {.enough = 8};
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
+    invar_revision_build built = build(s, first, BUILD);
     invar_run_request request = request_for(&built, flags);
-    invar_ran a;
+    invar_run_result a;
 
     request.watch = watch;
     request.payload = &w;
@@ -379,12 +379,12 @@ static void test_workshop__run_that_another_stops_is_none(void **state)
 {
     static const char *const flags[] = {"--play", "signalled", NULL};
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
+    invar_revision_build built = build(s, first, BUILD);
     invar_run_request request = request_for(&built, flags);
-    invar_ran a;
+    invar_run_result a;
 
     for (int i = 0; i < 2; i++) {
-        assert_fails(invar_workshop_run(&a, s->shop, s->slot.lock, &request), INVAR_E_STATE,
+        assert_fails(invar_workspace_run(&a, s->shop, s->slot.lock, &request), INVAR_E_STATE,
                      "after step 2 by a signal");
     }
 }
@@ -398,9 +398,9 @@ static void test_workshop__unfinished_run_is_not_believed(void **state)
                                          "sed -i s/exit-code/exit/ outcome",
                                          "rm ledger.db"};
     scene *s = *state;
-    invar_built built = build(s, first, BUILD);
-    invar_ran a = run_mode(s, &built, "steps");
-    invar_workshop *shop;
+    invar_revision_build built = build(s, first, BUILD);
+    invar_run_result a = run_mode(s, &built, "steps");
+    invar_workspace *shop;
     char left[INVAR_PATH_SIZE + 64], used[INVAR_PATH_SIZE + 64], self[INVAR_USER_SIZE];
 
     for (size_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
@@ -414,11 +414,11 @@ static void test_workshop__unfinished_run_is_not_believed(void **state)
     snprintf(left, sizeof left, "%s.%08x-%016x-00000000.tmp", a.folder, 0x3ffffff, 1);
     invar_user_self(self);
     snprintf(used, sizeof used, "%s.%s-00000000.tmp", a.folder, self);
-    assert_ok(invar_folder_make(below(left, "x")));
-    assert_ok(invar_folder_make(used));
+    assert_ok(invar_held_folder_make(below(left, "x")));
+    assert_ok(invar_held_folder_make(used));
     assert_ok(
-        invar_workshop_open(&shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
-    invar_workshop_close(shop);
+        invar_workspace_open(&shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
+    invar_workspace_close(shop);
     assert_false(invar_path_exists(left));
     assert_true(invar_path_exists(used));
     assert_true(invar_path_exists(a.folder));

@@ -18,7 +18,7 @@
 static const char *const nowhere[] = {NULL};
 static char disk_path[sizeof work + 16];
 
-static char *build_file(const invar_built *built)
+static char *build_file(const invar_revision_build *built)
 {
     static char path[INVAR_PATH_SIZE + 8];
 
@@ -45,39 +45,39 @@ static int count_builds(void)
 
 static void assert_place(const char *subject, const char *expected)
 {
-    invar_workshop *shop;
+    invar_workspace *shop;
     struct stat info;
 
-    assert_ok(invar_workshop_open(&shop, NULL, subject, (const char *const[]){repo_path, NULL}));
-    assert_int_equal(strncmp(invar_workshop_folder(shop), expected, strlen(expected)), 0);
-    assert_int_equal(strlen(invar_workshop_folder(shop)), strlen(expected) + 12);
-    assert_int_equal(stat(invar_workshop_folder(shop), &info), 0);
+    assert_ok(invar_workspace_open(&shop, NULL, subject, (const char *const[]){repo_path, NULL}));
+    assert_int_equal(strncmp(invar_workspace_folder(shop), expected, strlen(expected)), 0);
+    assert_int_equal(strlen(invar_workspace_folder(shop)), strlen(expected) + 12);
+    assert_int_equal(stat(invar_workspace_folder(shop), &info), 0);
     assert_int_equal(info.st_mode & 07777, 0700);
-    invar_workshop_close(shop);
+    invar_workspace_close(shop);
 }
 
 static void test_workshop__is_ours_alone(void **state)
 {
-    invar_workshop *shop;
+    invar_workspace *shop;
 
     (void)state;
     assert_int_equal(mkdir(below(work, "shared"), 0700), 0);
     assert_int_equal(chmod(below(work, "shared"), 0777), 0);
-    assert_fails(invar_workshop_open(&shop, below(work, "shared"), repo_path, nowhere),
+    assert_fails(invar_workspace_open(&shop, below(work, "shared"), repo_path, nowhere),
                  INVAR_E_STATE, "chmod o-w");
     assert_int_equal(chmod(below(work, "shared"), 0770), 0); // a group is the user's own affair
-    assert_ok(invar_workshop_open(&shop, below(work, "shared"), repo_path, nowhere));
-    invar_workshop_close(shop);
+    assert_ok(invar_workspace_open(&shop, below(work, "shared"), repo_path, nowhere));
+    invar_workspace_close(shop);
     if (geteuid() != 0) // only root can give a folder away
         return;
     assert_int_equal(chown(below(work, "shared"), 65534, 65534), 0);
-    assert_fails(invar_workshop_open(&shop, below(work, "shared"), repo_path, nowhere),
+    assert_fails(invar_workspace_open(&shop, below(work, "shared"), repo_path, nowhere),
                  INVAR_E_STATE, "somebody else");
 }
 
 static void test_workshop__has_its_usual_place(void **state)
 {
-    invar_workshop *shop;
+    invar_workspace *shop;
     char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL, place[INVAR_PATH_SIZE];
 
     (void)state;
@@ -91,7 +91,7 @@ static void test_workshop__has_its_usual_place(void **state)
     assert_place("/x/.", place); // no name that hides or climbs
     unsetenv("XDG_CACHE_HOME");
     setenv("HOME", "", 1);
-    assert_fails(invar_workshop_open(&shop, NULL, "/x/repo", nowhere), INVAR_E_INVALID,
+    assert_fails(invar_workspace_open(&shop, NULL, "/x/repo", nowhere), INVAR_E_INVALID,
                  "--work DIR");
     if (home)
         setenv("HOME", home, 1);
@@ -100,10 +100,10 @@ static void test_workshop__has_its_usual_place(void **state)
 
 static void assert_refused(const char *folder)
 {
-    invar_workshop *shop;
+    invar_workspace *shop;
 
     assert_fails(
-        invar_workshop_open(&shop, folder, repo_path, (const char *const[]){repo_path, NULL}),
+        invar_workspace_open(&shop, folder, repo_path, (const char *const[]){repo_path, NULL}),
         INVAR_E_INVALID, "lies inside the repository");
     assert_null(shop);
 }
@@ -111,7 +111,7 @@ static void assert_refused(const char *folder)
 static void test_workshop__is_never_inside_the_work_tree(void **state)
 {
     char current[INVAR_PATH_SIZE];
-    invar_workshop *shop;
+    invar_workspace *shop;
 
     (void)state;
     assert_non_null(getcwd(current, sizeof current));
@@ -125,27 +125,27 @@ static void test_workshop__is_never_inside_the_work_tree(void **state)
     assert_int_equal(chdir(current), 0);
     assert_false(invar_path_exists(below(repo_path, "a")));
     assert_false(invar_path_exists(below(repo_path, "here")));
-    assert_fails(invar_workshop_open(&shop, below(work, "none/../x"), "x", nowhere), INVAR_E_IO,
+    assert_fails(invar_workspace_open(&shop, below(work, "none/../x"), "x", nowhere), INVAR_E_IO,
                  "No such file");
     // beside it, with a name that begins as it does
-    assert_ok(invar_workshop_open(&shop, below(work, "repo-not"), repo_path,
-                                  (const char *const[]){repo_path, NULL}));
-    invar_workshop_close(shop);
-    assert_fails(invar_workshop_open(&shop, below(repo_path, "program"), "x", nowhere), INVAR_E_IO,
+    assert_ok(invar_workspace_open(&shop, below(work, "repo-not"), repo_path,
+                                   (const char *const[]){repo_path, NULL}));
+    invar_workspace_close(shop);
+    assert_fails(invar_workspace_open(&shop, below(repo_path, "program"), "x", nowhere), INVAR_E_IO,
                  "program");
-    assert_fails(invar_workshop_open(&shop, "/proc/none", "x", nowhere), INVAR_E_IO, "/proc");
+    assert_fails(invar_workspace_open(&shop, "/proc/none", "x", nowhere), INVAR_E_IO, "/proc");
 }
 
-static invar_status open_for(invar_workshop **out, const char *folder, const invar_repo *repo)
+static invar_status open_for(invar_workspace **out, const char *folder, const invar_repo *repo)
 {
     const char *outside[] = {invar_repo_folder(repo), invar_repo_work_tree(repo), NULL};
 
-    return invar_workshop_open(out, folder, outside[0], outside);
+    return invar_workspace_open(out, folder, outside[0], outside);
 }
 
 static void test_workshop__is_never_inside_a_repository(void **state)
 {
-    invar_workshop *shop;
+    invar_workspace *shop;
     invar_repo *repo;
 
     (void)state;
@@ -159,7 +159,7 @@ static void test_workshop__is_never_inside_a_repository(void **state)
             assert_fails(open_for(&shop, below(repo_path, ".git/x"), repo), INVAR_E_INVALID,
                          "lies inside the repository");
         assert_ok(open_for(&shop, below(work, "bare"), repo));
-        invar_workshop_close(shop);
+        invar_workspace_close(shop);
         invar_repo_close(repo);
     }
     shell(NULL, repo_path, "git worktree remove ../linked; git branch -q -D linked");
@@ -170,23 +170,23 @@ static void test_workshop__is_never_inside_a_repository(void **state)
 static void test_workshop__slots_are_used_by_one(void **state)
 {
     scene *s = *state;
-    invar_slot more[2], other;
-    invar_workshop *shop;
+    invar_worktree more[2], other;
+    invar_workspace *shop;
 
     assert_int_equal(s->slot.number, 0);
-    assert_ok(invar_slot_take(&more[0], s->shop));
+    assert_ok(invar_worktree_acquire(&more[0], s->shop));
     assert_ok(
-        invar_workshop_open(&shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
-    assert_ok(invar_slot_take(&more[1], shop));
+        invar_workspace_open(&shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
+    assert_ok(invar_worktree_acquire(&more[1], shop));
     assert_int_equal(more[0].number, 1);
     assert_int_equal(more[1].number, 2);
-    invar_slot_give(&more[0]);
-    assert_ok(invar_slot_take(&other, shop));
+    invar_worktree_release(&more[0]);
+    assert_ok(invar_worktree_acquire(&other, shop));
     assert_int_equal(other.number, 1);
-    invar_slot_give(&other);
-    invar_slot_give(&other); // twice is fine
-    invar_slot_give(&more[1]);
-    invar_workshop_close(shop);
+    invar_worktree_release(&other);
+    invar_worktree_release(&other); // twice is fine
+    invar_worktree_release(&more[1]);
+    invar_workspace_close(shop);
 }
 
 /* A process that has inherited the lock keeps it, when we have given the slot back. */
@@ -194,7 +194,7 @@ static void test_workshop__slot_is_busy_while_a_child_lives(void **state)
 {
     scene *s = *state;
     pid_t child = fork();
-    invar_slot other;
+    invar_worktree other;
 
     if (child == 0) {
         execlp("sleep", "sleep", "1000", (char *)NULL); // the lock is closed by exec: not this one
@@ -207,13 +207,13 @@ static void test_workshop__slot_is_busy_while_a_child_lives(void **state)
         pause(); // this one has it
         _exit(0);
     }
-    invar_slot_give(&s->slot);
-    assert_ok(invar_slot_take(&other, s->shop));
+    invar_worktree_release(&s->slot);
+    assert_ok(invar_worktree_acquire(&other, s->shop));
     assert_int_equal(other.number, 1);
-    invar_slot_give(&other);
+    invar_worktree_release(&other);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    assert_ok(invar_slot_take(&s->slot, s->shop));
+    assert_ok(invar_worktree_acquire(&s->slot, s->shop));
     assert_int_equal(s->slot.number, 0);
 }
 
@@ -222,10 +222,10 @@ static void test_workshop__slot_is_busy_while_a_child_lives(void **state)
 static void test_workshop__program_is_built_once(void **state)
 {
     scene *s = *state;
-    invar_built a = build(s, first, BUILD), b, c;
+    invar_revision_build a = build(s, first, BUILD), b, c;
     char *text;
 
-    assert_int_equal(a.state, INVAR_PROGRAM_READY);
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
     assert_false(a.cached);
     assert_int_equal(access(a.path, X_OK), 0);
     assert_contains(a.log, "building\n");
@@ -257,7 +257,7 @@ static void test_workshop__program_is_built_once(void **state)
 static void test_workshop__build_knows_where_it_is(void **state)
 {
     scene *s = *state;
-    invar_built a;
+    invar_revision_build a;
     char expected[3 * INVAR_PATH_SIZE];
 
     setenv("INVAR_LEDGER", "x", 1);
@@ -270,7 +270,7 @@ static void test_workshop__build_knows_where_it_is(void **state)
         ">\"$INVAR_BUILD/prog.build\"");
     unsetenv("INVAR_LEDGER");
     unsetenv("GIT_DIR");
-    assert_int_equal(a.state, INVAR_PROGRAM_READY);
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
     snprintf(expected, sizeof expected, "%s %s %s 2..\n", s->slot.source, s->slot.build, first);
     assert_contains(a.log, expected);
     assert_contains(build_file(&a), "\nflags = -O2 ?\nversion = 7\n");
@@ -279,23 +279,23 @@ static void test_workshop__build_knows_where_it_is(void **state)
 static void test_workshop__failed_build_is_remembered(void **state)
 {
     scene *s = *state;
-    invar_built a = build(s, first, COUNT "echo no such header; exit 2"), b;
+    invar_revision_build a = build(s, first, COUNT "echo no such header; exit 2"), b;
 
-    assert_int_equal(a.state, INVAR_PROGRAM_FAILED);
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
     assert_string_equal(a.story, "exit code 2: no such header");
     assert_string_equal(a.path, "");
     assert_contains(a.log, "no such header\n");
     b = build(s, first, COUNT "echo no such header; exit 2");
     assert_true(b.cached);
-    assert_int_equal(b.state, INVAR_PROGRAM_FAILED);
+    assert_int_equal(b.state, INVAR_REVISION_BUILD_FAILED);
     assert_string_equal(b.story, a.story);
     assert_int_equal(count_builds(), 1);
 
     a = build(s, first, COUNT "true");
-    assert_int_equal(a.state, INVAR_PROGRAM_FAILED);
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
     assert_string_equal(a.story, "the build ended well, but there is no program @prog after it");
     a = build(s, first, "mkdir -p \"$INVAR_BUILD/prog\"");
-    assert_int_equal(a.state, INVAR_PROGRAM_FAILED);
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
 }
 
 static void test_workshop__interrupted_build_is_forgotten(void **state)
@@ -303,17 +303,17 @@ static void test_workshop__interrupted_build_is_forgotten(void **state)
     scene *s = *state;
     invar_build_plan how = plain_build("sleep 1000");
     volatile sig_atomic_t stop = 1;
-    invar_built a;
+    invar_revision_build a;
 
     how.timeout = 0.2;
     for (int i = 0; i < 2; i++) {
-        assert_ok(invar_workshop_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL));
-        assert_int_equal(a.state, INVAR_PROGRAM_FAILED);
+        assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL));
+        assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
         assert_false(a.cached);
         assert_string_equal(a.story, "no end within 0.2 s");
     }
-    assert_ok(invar_workshop_program(&a, s->shop, &s->slot, s->repo, first, &how, &stop));
-    assert_int_equal(a.state, INVAR_PROGRAM_STOPPED);
+    assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, &stop));
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_STOPPED);
 }
 
 /* Neither an older build's failure nor its program is this one's. */
@@ -325,13 +325,13 @@ static void test_workshop__verdict_does_not_depend_on_the_slot(void **state)
     static const char command[] = "[ ! -e \"$INVAR_BUILD/stale\" ] && [ ! -e stale ] || exit 1; "
                                   "touch \"$INVAR_BUILD/stale\" stale; " BUILD;
 
-    assert_int_equal(build(s, first, command).state, INVAR_PROGRAM_READY);
-    assert_int_equal(build(s, second, command).state, INVAR_PROGRAM_READY);
+    assert_int_equal(build(s, first, command).state, INVAR_REVISION_BUILD_READY);
+    assert_int_equal(build(s, second, command).state, INVAR_REVISION_BUILD_READY);
     assert_int_equal(count_builds(), 2);
-    assert_int_equal(build(s, first, once).state, INVAR_PROGRAM_READY);
-    assert_int_equal(build(s, second, once).state, INVAR_PROGRAM_FAILED);
-    assert_int_equal(build(s, first, stamped).state, INVAR_PROGRAM_READY);
-    assert_int_equal(build(s, second, stamped).state, INVAR_PROGRAM_READY);
+    assert_int_equal(build(s, first, once).state, INVAR_REVISION_BUILD_READY);
+    assert_int_equal(build(s, second, once).state, INVAR_REVISION_BUILD_FAILED);
+    assert_int_equal(build(s, first, stamped).state, INVAR_REVISION_BUILD_READY);
+    assert_int_equal(build(s, second, stamped).state, INVAR_REVISION_BUILD_READY);
 }
 
 /* Its program may be a file of the tree, or lie behind a link. */
@@ -339,21 +339,21 @@ static void test_workshop__program_of_the_tree(void **state)
 {
     scene *s = *state;
     invar_build_plan how = plain_build("chmod +x program; ln -sfn ../../../.. out");
-    invar_built a;
+    invar_revision_build a;
 
     how.program = "program";
     for (int i = 0; i < 2; i++) {
-        assert_ok(
-            invar_workshop_program(&a, s->shop, &s->slot, s->repo, i ? second : first, &how, NULL));
-        assert_int_equal(a.state, INVAR_PROGRAM_READY);
+        assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, i ? second : first, &how,
+                                          NULL));
+        assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
         assert_contains(a.path, i ? "# 2" : "# 1");
     }
     how.program = "out/kept";
     shell(NULL, work, "echo '#!/bin/sh' >kept; chmod +x kept");
     for (int i = 0; i < 2; i++) {
-        assert_ok(
-            invar_workshop_program(&a, s->shop, &s->slot, s->repo, i ? second : first, &how, NULL));
-        assert_int_equal(a.state, INVAR_PROGRAM_READY);
+        assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, i ? second : first, &how,
+                                          NULL));
+        assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
         assert_true(invar_path_exists(below(work, "kept")));
     }
 }
@@ -362,11 +362,11 @@ static void test_workshop__program_without_a_name_stays_in_the_slot(void **state
 {
     scene *s = *state;
     invar_build_plan how = {.command = COUNT "echo made >made", .timeout = SLOW};
-    invar_built a;
+    invar_revision_build a;
 
     for (int i = 1; i <= 2; i++) {
-        assert_ok(invar_workshop_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL));
-        assert_int_equal(a.state, INVAR_PROGRAM_READY);
+        assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL));
+        assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
         assert_false(a.cached);
         assert_string_equal(a.path, "");
         assert_int_equal(count_builds(), i);
@@ -374,12 +374,12 @@ static void test_workshop__program_without_a_name_stays_in_the_slot(void **state
         assert_contains(below(s->slot.source, "answer"), "1\n");
     }
     how.command = NULL; // nothing to build, the tree alone
-    assert_ok(invar_workshop_program(&a, s->shop, &s->slot, s->repo, second, &how, NULL));
-    assert_int_equal(a.state, INVAR_PROGRAM_READY);
+    assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, second, &how, NULL));
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
     assert_contains(below(s->slot.source, "answer"), "2\n");
     how = plain_build(BUILD);
     how.program = "/bin/true";
-    assert_fails(invar_workshop_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL),
+    assert_fails(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL),
                  INVAR_E_INVALID, "relative to the tree");
 }
 
@@ -396,14 +396,14 @@ static void test_workshop__damaged_cache_is_not_believed(void **state)
                                          "sed -i /seconds/d verdict",
                                          "head -c 20 verdict >v; mv v verdict",
                                          "rm verdict; mkdir verdict"};
-    invar_built a = build(s, first, BUILD);
+    invar_revision_build a = build(s, first, BUILD);
     char folder[INVAR_PATH_SIZE];
 
     snprintf(folder, sizeof folder, "%.*s", (int)(strlen(a.path) - 5), a.path);
     for (size_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
         shell(NULL, folder, damage[i]);
         a = build(s, first, BUILD);
-        assert_int_equal(a.state, INVAR_PROGRAM_READY);
+        assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
         if (a.cached)
             fail_msg("believed after: %s", damage[i]);
         assert_true(build(s, first, BUILD).cached);
@@ -414,30 +414,30 @@ static void test_workshop__folder_and_file_become_programs(void **state)
 {
     scene *s = *state;
     invar_build_plan how = plain_build(BUILD);
-    invar_built a, b, c;
+    invar_revision_build a, b, c;
 
-    assert_ok(invar_workshop_program_of_folder(&a, s->shop, &s->slot, repo_path, &how, NULL));
-    assert_int_equal(a.state, INVAR_PROGRAM_READY);
+    assert_ok(invar_workspace_program_of_folder(&a, s->shop, &s->slot, repo_path, &how, NULL));
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
     assert_contains(build_file(&a), "dirty = unknown\n");
-    assert_ok(invar_workshop_program_of_folder(&b, s->shop, &s->slot, repo_path, &how, NULL));
+    assert_ok(invar_workspace_program_of_folder(&b, s->shop, &s->slot, repo_path, &how, NULL));
     assert_true(b.cached);
     shell(NULL, repo_path, "cp program keep; echo '# more' >>program");
-    assert_ok(invar_workshop_program_of_folder(&c, s->shop, &s->slot, repo_path, &how, NULL));
+    assert_ok(invar_workspace_program_of_folder(&c, s->shop, &s->slot, repo_path, &how, NULL));
     shell(NULL, repo_path, "mv keep program");
     assert_false(c.cached);
     assert_memory_not_equal(&a.binary, &c.binary, sizeof a.binary);
     assert_false(invar_path_exists(below(repo_path, "prog")));
 
-    assert_ok(invar_workshop_program_of_file(&b, s->shop, c.path));
-    assert_int_equal(b.state, INVAR_PROGRAM_READY);
+    assert_ok(invar_workspace_program_of_file(&b, s->shop, c.path));
+    assert_int_equal(b.state, INVAR_REVISION_BUILD_READY);
     assert_memory_equal(&b.binary, &c.binary, sizeof b.binary);
     assert_string_not_equal(b.path, c.path);
     assert_contains(build_file(&b), "dirty = unknown\n");
-    assert_ok(invar_workshop_program_of_file(&b, s->shop, c.path));
+    assert_ok(invar_workspace_program_of_file(&b, s->shop, c.path));
     assert_true(b.cached);
-    assert_fails(invar_workshop_program_of_file(&b, s->shop, "/etc/passwd"), INVAR_E_NOTFOUND,
+    assert_fails(invar_workspace_program_of_file(&b, s->shop, "/etc/passwd"), INVAR_E_NOTFOUND,
                  "it is no program");
-    assert_fails(invar_workshop_program_of_file(&b, s->shop, "/no/such"), INVAR_E_NOTFOUND,
+    assert_fails(invar_workspace_program_of_file(&b, s->shop, "/no/such"), INVAR_E_NOTFOUND,
                  "/no/such: cannot be read");
 }
 
@@ -452,19 +452,19 @@ static void test_workshop__modules_belong_to_a_program(void **state)
     char program[INVAR_PATH_SIZE], folder[INVAR_PATH_SIZE];
     scene *s = *state;
     invar_digest digest[TURNS], file;
-    invar_built built;
+    invar_revision_build built;
 
     (void)snprintf(program, sizeof program, "%s", below(repo_path, "bin/prog"));
     for (int i = 0; i < TURNS; i++) {
         shell(NULL, repo_path, make[i]);
-        assert_ok(invar_workshop_hash_binary(&digest[i], program, true));
-        assert_ok(invar_workshop_program_of_file(&built, s->shop, program));
+        assert_ok(invar_workspace_hash_binary(&digest[i], program, true));
+        assert_ok(invar_workspace_program_of_file(&built, s->shop, program));
         assert_memory_equal(&built.binary, &digest[i], sizeof digest[i]);
         snprintf(folder, sizeof folder, "%s", built.path);
         *strrchr(folder, '/') = '\0';
         assert_int_equal(invar_path_exists(below(folder, "invar-cuda.so")), i > 0);
         assert_false(invar_path_exists(below(folder, "invar-other.so")));
-        assert_ok(invar_workshop_hash_binary(&file, built.path, true));
+        assert_ok(invar_workspace_hash_binary(&file, built.path, true));
         assert_memory_equal(&file, &digest[i], sizeof file);
     }
     shell(NULL, repo_path, "rm -r bin lib");
@@ -477,8 +477,8 @@ static void test_workshop__modules_belong_to_a_program(void **state)
 }
 
 typedef struct racer {
-    invar_workshop *shop;
-    invar_built built;
+    invar_workspace *shop;
+    invar_revision_build built;
     invar_status status;
 } racer;
 
@@ -487,16 +487,16 @@ static void *race(void *payload)
     racer *r = payload;
     invar_build_plan how = plain_build("sleep 0.2; " BUILD);
     invar_repo *repo = NULL;
-    invar_slot slot;
+    invar_worktree slot;
 
-    r->status = invar_slot_take(&slot, r->shop);
+    r->status = invar_worktree_acquire(&slot, r->shop);
     if (r->status != INVAR_OK)
         return NULL;
     r->status = invar_repo_open(&repo, repo_path);
     if (r->status == INVAR_OK)
-        r->status = invar_workshop_program(&r->built, r->shop, &slot, repo, first, &how, NULL);
+        r->status = invar_workspace_program(&r->built, r->shop, &slot, repo, first, &how, NULL);
     invar_repo_close(repo);
-    invar_slot_give(&slot);
+    invar_worktree_release(&slot);
     return NULL;
 }
 
@@ -513,7 +513,7 @@ static void test_workshop__two_may_make_the_same_program(void **state)
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);
         assert_int_equal(racers[i].status, INVAR_OK);
-        assert_int_equal(racers[i].built.state, INVAR_PROGRAM_READY);
+        assert_int_equal(racers[i].built.state, INVAR_REVISION_BUILD_READY);
         assert_string_equal(racers[i].built.path, racers[0].built.path);
     }
 }
@@ -530,10 +530,10 @@ static pid_t start_user(const char *command)
     user = fork();
     if (user == 0) {
         scene s = {0};
-        if (invar_workshop_open(&s.shop, shop_path, repo_path,
-                                (const char *const[]){repo_path, NULL}) != INVAR_OK ||
+        if (invar_workspace_open(&s.shop, shop_path, repo_path,
+                                 (const char *const[]){repo_path, NULL}) != INVAR_OK ||
             invar_repo_open(&s.repo, repo_path) != INVAR_OK ||
-            invar_slot_take(&s.slot, s.shop) != INVAR_OK)
+            invar_worktree_acquire(&s.slot, s.shop) != INVAR_OK)
             _exit(1);
         build(&s, first, command);
         _exit(0);
@@ -550,23 +550,23 @@ static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
         BUILD "; [ -z \"$HANG\" ] && exit 0; echo half >\"$INVAR_BUILD/half\"; echo half >half; "
               "setsid sh -c 'echo $$ >\"$TOOL\"; while :; do sleep 0.01; done' & "
               "echo $$ >\"$SHELL_PID\"; while :; do sleep 0.01; done";
-    invar_built a;
+    invar_revision_build a;
     pid_t user, tool, sh;
-    invar_slot other;
+    invar_worktree other;
 
     setenv("TOOL", below(work, "tool"), 1);
     setenv("SHELL_PID", below(work, "shell"), 1);
     setenv("HANG", "yes", 1);
-    invar_slot_give(&s->slot);
+    invar_worktree_release(&s->slot);
     user = start_user(command);
     unsetenv("HANG");
     tool = invar_test_pid_in(below(work, "tool"));
     sh = invar_test_pid_in(below(work, "shell"));
 
     // a user that lives keeps its slot and its children
-    assert_ok(invar_slot_take(&other, s->shop));
+    assert_ok(invar_worktree_acquire(&other, s->shop));
     assert_int_equal(other.number, 1);
-    invar_slot_give(&other);
+    invar_worktree_release(&other);
     assert_int_equal(kill(tool, 0), 0);
     assert_int_equal(kill(sh, 0), 0);
 
@@ -574,7 +574,7 @@ static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
     assert_true(invar_test_dies(sh)); // by the kernel
     assert_true(invar_test_dies(user));
     assert_int_equal(kill(tool, 0), 0);
-    assert_ok(invar_slot_take(&s->slot, s->shop));
+    assert_ok(invar_worktree_acquire(&s->slot, s->shop));
     assert_int_equal(s->slot.number, 0);
     assert_true(invar_test_dies(tool));
     assert_false(invar_path_exists(s->slot.build));
@@ -582,7 +582,7 @@ static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
     waitpid(user, NULL, 0);
     a = build(s, first, command);
     assert_false(a.cached);
-    assert_int_equal(a.state, INVAR_PROGRAM_READY);
+    assert_int_equal(a.state, INVAR_REVISION_BUILD_READY);
     assert_false(invar_path_exists(below(s->slot.build, "half")));
 }
 /* ---- a full disk ----------------------------------------------------------------------------- */
@@ -592,29 +592,30 @@ static void test_workshop__full_disk_is_no_verdict(void **state)
 {
     static const char fill[] = "head -c 30000000 /dev/zero >\"$INVAR_BUILD/fill\"";
     invar_build_plan how = plain_build(fill);
-    invar_built built;
+    invar_revision_build built;
     scene s = {0};
 
     (void)state;
     snprintf(disk_path, sizeof disk_path, "%s/disk", work);
-    assert_ok(invar_folder_make(disk_path));
+    assert_ok(invar_held_folder_make(disk_path));
     if (mount("tmpfs", disk_path, "tmpfs", 0, "size=20m,mode=700") != 0) {
         print_message("no small disk can be had here: %s\n", strerror(errno));
         skip();
     }
-    assert_ok(
-        invar_workshop_open(&s.shop, disk_path, repo_path, (const char *const[]){repo_path, NULL}));
+    assert_ok(invar_workspace_open(&s.shop, disk_path, repo_path,
+                                   (const char *const[]){repo_path, NULL}));
     assert_ok(invar_repo_open(&s.repo, repo_path));
-    assert_ok(invar_slot_take(&s.slot, s.shop));
+    assert_ok(invar_worktree_acquire(&s.slot, s.shop));
     for (int i = 0; i < 3; i++) {
         how.command = i < 2 ? fill : "exit 1"; // also when it is another who has filled it
-        assert_int_equal(invar_workshop_program(&built, s.shop, &s.slot, s.repo, first, &how, NULL),
-                         INVAR_E_IO);
+        assert_int_equal(
+            invar_workspace_program(&built, s.shop, &s.slot, s.repo, first, &how, NULL),
+            INVAR_E_IO);
         assert_int_equal(invar_error_last()->native, ENOSPC);
     }
-    invar_slot_give(&s.slot);
+    invar_worktree_release(&s.slot);
     invar_repo_close(s.repo);
-    invar_workshop_close(s.shop);
+    invar_workspace_close(s.shop);
 }
 
 static int leave_disk(void **state)

@@ -85,9 +85,9 @@ static inline char *below(const char *folder, const char *name)
 }
 
 typedef struct scene {
-    invar_workshop *shop;
+    invar_workspace *shop;
     invar_repo *repo;
-    invar_slot slot;
+    invar_worktree slot;
 } scene;
 
 static inline int begin(void **state)
@@ -95,13 +95,13 @@ static inline int begin(void **state)
     static scene s;
 
     s = (scene){.slot.lock = -1};
-    if (invar_folder_remove(shop_path) != INVAR_OK)
+    if (invar_held_folder_remove(shop_path) != INVAR_OK)
         return 1;
     unlink(below(work, "builds"));
-    assert_ok(
-        invar_workshop_open(&s.shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
+    assert_ok(invar_workspace_open(&s.shop, shop_path, repo_path,
+                                   (const char *const[]){repo_path, NULL}));
     assert_ok(invar_repo_open(&s.repo, repo_path));
-    assert_ok(invar_slot_take(&s.slot, s.shop));
+    assert_ok(invar_worktree_acquire(&s.slot, s.shop));
     *state = &s;
     return 0;
 }
@@ -110,9 +110,9 @@ static inline int end(void **state)
 {
     scene *s = *state;
 
-    invar_slot_give(&s->slot);
+    invar_worktree_release(&s->slot);
     invar_repo_close(s->repo);
-    invar_workshop_close(s->shop);
+    invar_workspace_close(s->shop);
     return 0;
 }
 
@@ -126,12 +126,12 @@ static inline invar_build_plan plain_build(const char *command)
         .command = command, .program = "@prog", .timeout = SLOW, .threads = 2};
 }
 
-static inline invar_built build(scene *s, const char *commit, const char *command)
+static inline invar_revision_build build(scene *s, const char *commit, const char *command)
 {
     invar_build_plan how = plain_build(command);
-    invar_built built;
+    invar_revision_build built;
 
-    assert_ok(invar_workshop_program(&built, s->shop, &s->slot, s->repo, commit, &how, NULL));
+    assert_ok(invar_workspace_program(&built, s->shop, &s->slot, s->repo, commit, &how, NULL));
     return built;
 }
 
@@ -139,7 +139,7 @@ static inline void make_repository(const char *self)
 {
     char script[INVAR_PATH_SIZE * 2];
 
-    assert_ok(invar_folder_make(repo_path));
+    assert_ok(invar_held_folder_make(repo_path));
     snprintf(script, sizeof script,
              "git init -q -b main .\n"
              "printf '#!/bin/sh\\n# 1\\nexec \"%s\" \"$@\"\\n' >program; echo 1 >answer\n"
@@ -173,7 +173,7 @@ static inline int prepare(void **state)
 static inline int clean_up(void **state)
 {
     (void)state;
-    return invar_folder_remove(work) != INVAR_OK;
+    return invar_held_folder_remove(work) != INVAR_OK;
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(test_workshop__##name, begin, end)

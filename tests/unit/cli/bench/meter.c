@@ -14,9 +14,9 @@
 enum { ROWS = 3, COLS = 8 };
 
 typedef struct bench {
-    invar_meter *meter;
+    invar_profiling_backend *meter;
     invar_device dev;
-    invar_caller caller;
+    invar_op_runner caller;
     float *x, *y; /* (ROWS, COLS) in the device's memory */
 } bench;
 
@@ -33,13 +33,13 @@ static int setup(void **state)
     for (int i = 0; i < ROWS * COLS; i++)
         x[i] = (float)(i - 7) * 0.25f;
     invar_far_begin(0);
-    assert_ok(invar_meter_new(&b.meter, invar_far_backend()));
-    b.dev = (invar_device){.backend = invar_meter_backend(b.meter)};
+    assert_ok(invar_profiling_backend_new(&b.meter, invar_far_backend()));
+    b.dev = (invar_device){.backend = invar_profiling_backend_backend(b.meter)};
     assert_ok(invar_device_open(&b.dev));
-    invar_caller_init(&b.caller, &b.dev);
+    invar_op_runner_init(&b.caller, &b.dev);
     b.x = taken(&b, "operands");
     b.y = taken(&b, "results");
-    assert_ok(invar_device_put(&b.dev, b.x, x, sizeof x));
+    assert_ok(invar_device_upload(&b.dev, b.x, x, sizeof x));
     *state = &b;
     return 0;
 }
@@ -48,11 +48,11 @@ static int teardown(void **state)
 {
     bench *b = *state;
 
-    invar_device_give(&b->dev, b->x);
-    invar_device_give(&b->dev, b->y);
-    invar_caller_release(&b->caller);
+    invar_device_free(&b->dev, b->x);
+    invar_device_free(&b->dev, b->y);
+    invar_op_runner_release(&b->caller);
     invar_device_close(&b->dev);
-    invar_meter_free(b->meter);
+    invar_profiling_backend_free(b->meter);
     return invar_far_counted().opens != 0 || invar_far_counted().live != 0;
 }
 
@@ -63,13 +63,13 @@ static void add(float out[ROWS * COLS], bench *b)
     invar_tensor y = invar_tensor_2d(b->y, INVAR_DTYPE_F32, ROWS, COLS);
 
     assert_ok(INVAR_CALL(&b->caller, ADD, add, .out = y, .a = x, .b = x));
-    assert_ok(invar_device_get(&b->dev, out, b->y, ROWS * COLS * sizeof *out));
+    assert_ok(invar_device_download(&b->dev, out, b->y, ROWS * COLS * sizeof *out));
 }
 
-static const invar_meter_row *row(const bench *b, const char *name)
+static const invar_profile_row *row(const bench *b, const char *name)
 {
     int64_t count;
-    const invar_meter_row *rows = invar_meter_rows(&count, b->meter);
+    const invar_profile_row *rows = invar_profiling_backend_rows(&count, b->meter);
 
     for (int64_t i = 0; i < count; i++)
         if (strcmp(rows[i].name, name) == 0)
@@ -83,9 +83,9 @@ static void test_meter__passes_results_on(void **state)
     float off[ROWS * COLS], on[ROWS * COLS];
 
     add(off, b);
-    assert_ok(invar_meter_begin(b->meter, &b->dev));
+    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
     add(on, b);
-    invar_meter_end(b->meter);
+    invar_profiling_backend_end(b->meter);
     for (int i = 0; i < ROWS * COLS; i++)
         assert_true(off[i] == (float)(i - 7) * 0.5f);
     assert_memory_equal(on, off, sizeof on);
@@ -97,29 +97,29 @@ static void test_meter__counts_only_while_it_is_on(void **state)
     float out[ROWS * COLS];
     double all = 0.0, before = 1e9;
     int64_t count;
-    const invar_meter_row *rows;
+    const invar_profile_row *rows;
 
     add(out, b);
-    rows = invar_meter_rows(&count, b->meter);
+    rows = invar_profiling_backend_rows(&count, b->meter);
     assert_int_equal(count, 0);
-    assert_ok(invar_meter_begin(b->meter, &b->dev));
+    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
     add(out, b);
     add(out, b);
-    invar_meter_end(b->meter);
+    invar_profiling_backend_end(b->meter);
     add(out, b);
     assert_int_equal(row(b, "add")->calls, 2);
     assert_int_equal(row(b, "from the device")->calls, 2);
-    rows = invar_meter_rows(&count, b->meter);
+    rows = invar_profiling_backend_rows(&count, b->meter);
     assert_int_equal(count, 2);
     for (int64_t i = 0; i < count; i++) {
         assert_true(rows[i].seconds >= 0.0 && rows[i].seconds <= before);
         before = rows[i].seconds;
         all += rows[i].seconds;
     }
-    assert_true(all <= invar_meter_seconds(b->meter));
-    assert_ok(invar_meter_begin(b->meter, &b->dev));
+    assert_true(all <= invar_profiling_backend_seconds(b->meter));
+    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
     assert_null(row(b, "add"));
-    invar_meter_end(b->meter);
+    invar_profiling_backend_end(b->meter);
 }
 
 static void test_meter__tells_products_apart(void **state)
@@ -129,16 +129,16 @@ static void test_meter__tells_products_apart(void **state)
     invar_tensor w = invar_tensor_2d(b->x, INVAR_DTYPE_F32, 2, COLS);
     invar_tensor y = invar_tensor_2d(b->y, INVAR_DTYPE_F32, ROWS, 2);
     int64_t count;
-    const invar_meter_row *rows;
+    const invar_profile_row *rows;
 
-    assert_ok(invar_meter_begin(b->meter, &b->dev));
+    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
     for (int64_t n = 1; n <= 2; n++) {
         w.shape[0] = y.shape[1] = y.row_stride = n;
         assert_ok(
             INVAR_CALL(&b->caller, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w, .k_shards = 1));
     }
-    invar_meter_end(b->meter);
-    rows = invar_meter_rows(&count, b->meter);
+    invar_profiling_backend_end(b->meter);
+    rows = invar_profiling_backend_rows(&count, b->meter);
     assert_int_equal(count, 2);
     for (int64_t i = 0; i < count; i++) {
         bool one = strcmp(rows[i].shape, "3x1x8 f32") == 0;
@@ -153,11 +153,11 @@ static void test_meter__counts_memory_by_its_name(void **state)
     size_t each = ROWS * COLS * sizeof(float);
     float *more = taken(b, "operands, too");
 
-    assert_int_equal(invar_meter_taken(b->meter, "operands"), 2 * each);
-    assert_int_equal(invar_meter_taken(b->meter, NULL), 3 * each);
-    invar_device_give(&b->dev, more);
-    assert_int_equal(invar_meter_taken(b->meter, "operands"), each);
-    assert_int_equal(invar_meter_taken(b->meter, "others"), 0);
+    assert_int_equal(invar_profiling_backend_taken(b->meter, "operands"), 2 * each);
+    assert_int_equal(invar_profiling_backend_taken(b->meter, NULL), 3 * each);
+    invar_device_free(&b->dev, more);
+    assert_int_equal(invar_profiling_backend_taken(b->meter, "operands"), each);
+    assert_int_equal(invar_profiling_backend_taken(b->meter, "others"), 0);
 }
 
 /* As add, but nothing is written. */
@@ -175,10 +175,10 @@ static void test_meter__exchanges_what_is_behind(void **state)
 
     other.ops[INVAR_OP_ADD].run = lazy;
     assert_ok(invar_device_zero(&b->dev, b->y, sizeof zeros));
-    invar_meter_exchange(b->meter, &other);
+    invar_profiling_backend_exchange(b->meter, &other);
     add(out, b);
     assert_memory_equal(out, zeros, sizeof out);
-    invar_meter_exchange(b->meter, invar_far_backend());
+    invar_profiling_backend_exchange(b->meter, invar_far_backend());
     add(out, b);
     assert_true(out[0] == -3.5f);
 }
@@ -186,14 +186,14 @@ static void test_meter__exchanges_what_is_behind(void **state)
 static void test_meter__keeps_what_is_missing_missing(void **state)
 {
     invar_backend less = *invar_far_backend();
-    invar_meter *meter;
+    invar_profiling_backend *meter;
 
     (void)state;
     less.ops[INVAR_OP_ADD].run = NULL;
-    assert_ok(invar_meter_new(&meter, &less));
-    assert_true(invar_meter_backend(meter)->ops[INVAR_OP_ADD].run == NULL);
-    assert_true(invar_meter_backend(meter)->memory.far);
-    invar_meter_free(meter);
+    assert_ok(invar_profiling_backend_new(&meter, &less));
+    assert_true(invar_profiling_backend_backend(meter)->ops[INVAR_OP_ADD].run == NULL);
+    assert_true(invar_profiling_backend_backend(meter)->memory.far);
+    invar_profiling_backend_free(meter);
 }
 
 int main(void)

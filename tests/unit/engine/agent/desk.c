@@ -12,23 +12,25 @@
 
 enum { LONG = 1 << 20, LARGE_TOKEN = 100000000 }; /* ten bytes each, in a record */
 
-static const invar_sampling sampling = {.temperature = 1.0f, .top_p = 1.0f, .max_response = 1};
-static const invar_door_options options = {.calls = 8, .branches = 8};
-static const invar_door_order order = {.sampling = &sampling};
+static const invar_sampling_params sampling = {
+    .temperature = 1.0f, .top_p = 1.0f, .max_response = 1};
+static const invar_agent_server_options options = {.calls = 8, .branches = 8};
+static const invar_agent_batch_options order = {.sampling = &sampling};
 static const int32_t few[] = {1, 2, 3};
 static const invar_rl_sample sample = {.index = 7};
 
 typedef struct scene {
     invar_agent_session session;
-    invar_desk desk;
-    invar_desks desks;
+    invar_live_session desk;
+    invar_session_table desks;
 } scene;
 
 static void scene_init(scene *s)
 {
     memset(s, 0, sizeof *s);
-    s->desk = (invar_desk){.task = {&sample, &s->session}, .key = "invar-1"};
-    s->desks = (invar_desks){.options = &options, .order = &order, .of = &s->desk, .count = 1};
+    s->desk = (invar_live_session){.task = {&sample, &s->session}, .key = "invar-1"};
+    s->desks =
+        (invar_session_table){.options = &options, .order = &order, .of = &s->desk, .count = 1};
     (void)pthread_mutex_init(&s->desks.lock, NULL);
     (void)pthread_cond_init(&s->desks.quiet, NULL);
 }
@@ -44,20 +46,21 @@ static void scene_release(scene *s)
 static invar_status ask(scene *s, const char *key)
 {
     int32_t ids[sizeof few / sizeof *few];
-    invar_ask_prompt prompt = {.ids = ids, .n_ids = (int64_t)(sizeof few / sizeof *few)};
-    invar_ask asked = {.n = 1, .n_prompts = 1, .prompts = &prompt, .sampling = sampling};
-    invar_ticket ticket;
+    invar_completion_prompt prompt = {.ids = ids, .n_ids = (int64_t)(sizeof few / sizeof *few)};
+    invar_completion_request asked = {
+        .n = 1, .n_prompts = 1, .prompts = &prompt, .sampling = sampling};
+    invar_generation_request ticket;
     void *visit = NULL;
     invar_status status;
 
     memcpy(ids, few, sizeof few);
-    assert_ok(invar_ticket_init(&ticket, 1, 1));
+    assert_ok(invar_generation_request_init(&ticket, 1, 1));
     asked.body = json_object();
     status = invar_desks_gate.begin(&visit, &s->desks, key, &asked, &ticket);
     if (status == INVAR_OK)
         invar_desks_gate.leave(visit);
     json_decref(asked.body);
-    invar_ticket_release(&ticket);
+    invar_generation_request_release(&ticket);
     return status;
 }
 

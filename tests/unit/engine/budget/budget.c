@@ -53,10 +53,10 @@ static size_t now_taken(bool far)
 
 /* ---- learning, scoring ----------------------------------------------------------------------- */
 
-static invar_budget_ask ask_of(const invar_device *dev, const invar_model_spec *spec,
-                               invar_format format)
+static invar_memory_workload ask_of(const invar_device *dev, const invar_model_spec *spec,
+                                    invar_format format)
 {
-    return (invar_budget_ask){
+    return (invar_memory_workload){
         .dev = dev,
         .spec = spec,
         .format = format,
@@ -112,9 +112,9 @@ static void check_close(const char *what, size_t measured, size_t planned)
 
 /* The bytes that one pass of a trainer takes, for real. */
 static size_t measure(invar_model *model, invar_grads *grads, const invar_device *dev,
-                      const invar_budget_ask *ask, const invar_budget *b, bool learn)
+                      const invar_memory_workload *ask, const invar_memory_plan *b, bool learn)
 {
-    bool far = invar_device_far(dev);
+    bool far = invar_device_is_local(dev);
     const invar_trainer_options o = {.plan = ask->plan,
                                      .recompute = ask->recompute,
                                      .head_rows = b->choice.head_rows,
@@ -145,14 +145,14 @@ static void compare_training(invar_test_model kind, invar_format format, bool fa
 {
     invar_model_spec spec = invar_test_spec(kind, true);
     invar_device dev = device_of(far);
-    invar_budget_ask ask = ask_of(&dev, &spec, format);
+    invar_memory_workload ask = ask_of(&dev, &spec, format);
     invar_model *model = NULL;
     invar_grads *grads = NULL;
-    invar_budget b;
+    invar_memory_plan b;
 
     ask.recompute = recompute;
     ask.head_rows = head_rows;
-    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
     assert_true(b.fits);
     assert_ok(invar_model_new(&model, &spec, format, NULL, &dev));
     assert_ok(invar_model_init(model, 1, &dev));
@@ -185,7 +185,7 @@ static void test_budget__training_takes_what_was_planned(void **state)
 typedef struct partner {
     invar_layout layout;
     invar_device dev;
-    const invar_budget_ask *ask;
+    const invar_memory_workload *ask;
     invar_model *model;
     invar_status status;
 } partner;
@@ -227,22 +227,22 @@ static void compare_ranks(invar_test_model kind, bool far)
 {
     invar_model_spec spec = invar_test_spec(kind, true);
     invar_device dev = device_of(far);
-    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+    invar_memory_workload ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
     partner other = {.dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE},
                      .ask = &ask};
     invar_model *model = NULL;
     invar_grads *grads = NULL;
     invar_layout layout;
     invar_comm *comms[2];
-    invar_budget alone, b;
+    invar_memory_plan alone, b;
     pthread_t thread;
 
     assert_ok(invar_comm_threads(comms, 2, 0));
     invar_layout_init(&layout, comms[0], 60);
     invar_layout_init(&other.layout, comms[1], 60);
-    assert_ok(invar_budget_make(&alone, &ask, PLENTY));
+    assert_ok(invar_memory_plan_make(&alone, &ask, PLENTY));
     ask.layout = &layout;
-    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
     assert_string_equal(b.items[2].name, "actor: moments");
     assert_true(10 * b.items[2].bytes <= 6 * alone.items[2].bytes); // half, and what stays whole
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &layout, &dev));
@@ -278,35 +278,37 @@ static void test_budget__ranks_take_what_was_planned(void **state)
 static void compare_sync(bool far, bool samples, size_t bucket)
 {
     const invar_layout_sizes whole = {.tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1};
-    const invar_sides_sizes sizes = {.train = whole, .rollout = whole, .rollout_ranks = 1};
+    const invar_rank_role_sizes sizes = {.train = whole, .rollout = whole, .rollout_ranks = 1};
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, true);
     invar_device dev = device_of(far);
-    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+    invar_memory_workload ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
     invar_model *model = NULL;
-    invar_sync *sync = NULL;
-    invar_sides sides;
-    invar_budget alone, b;
+    invar_weight_sync *sync = NULL;
+    invar_rank_roles sides;
+    invar_memory_plan alone, b;
     size_t before, taken;
 
     ask.samples_alone = samples;
     ask.learns = !samples;
     ask.bucket = bucket;
-    assert_ok(invar_budget_make(&alone, &ask, PLENTY));
-    assert_ok(invar_sides_imagine(&sides, &sizes, 2, samples));
+    assert_ok(invar_memory_plan_make(&alone, &ask, PLENTY));
+    assert_ok(invar_rank_roles_imagine(&sides, &sizes, 2, samples));
     ask.sides = &sides;
-    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, NULL, &dev));
     before = invar_counted.taken;
-    assert_ok(invar_sync_new(&sync, &(invar_sync_options){&sides, model, &dev, bucket}));
+    assert_ok(
+        invar_weight_sync_new(&sync, &(invar_weight_sync_options){&sides, model, &dev, bucket}));
     taken = invar_counted.taken - before;
-    assert_int_equal(taken, 2 * (bucket < alone.items[0].bytes ? bucket : invar_sync_bytes(sync)));
+    assert_int_equal(taken,
+                     2 * (bucket < alone.items[0].bytes ? bucket : invar_weight_sync_bytes(sync)));
     assert_int_equal(b.host - alone.host, far ? taken : 0);
     assert_int_equal(b.resident - alone.resident, far ? 0 : invar_aligned(taken));
     assert_int_equal(b.need - alone.need, b.resident - alone.resident);
-    invar_sync_free(sync);
+    invar_weight_sync_free(sync);
     assert_int_equal(invar_counted.taken, before);
     invar_model_free(model);
-    invar_sides_close(&sides);
+    invar_rank_roles_close(&sides);
     invar_device_close(&dev);
 }
 
@@ -322,7 +324,7 @@ static void test_budget__weights_on_their_way_take_what_was_planned(void **state
 
 /* ---- a teacher ------------------------------------------------------------------------------- */
 
-static size_t bytes_of(const invar_budget *b, const char *name)
+static size_t bytes_of(const invar_memory_plan *b, const char *name)
 {
     for (int i = 0; i < b->n_items; i++)
         if (strcmp(b->items[i].name, name) == 0)
@@ -335,15 +337,15 @@ static void compare_teacher(invar_format format, bool far)
 {
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, true), large = spec;
     invar_device dev = device_of(far);
-    invar_budget_ask ask = ask_of(&dev, &spec, format);
+    invar_memory_workload ask = ask_of(&dev, &spec, format);
     invar_model *whole = NULL, *teacher = NULL;
-    invar_budget b, alone;
+    invar_memory_plan b, alone;
 
     large.layers = 40 * spec.layers;
-    assert_ok(invar_budget_make(&alone, &ask, PLENTY));
+    assert_ok(invar_memory_plan_make(&alone, &ask, PLENTY));
     ask.teacher = true;
     ask.teacher_spec = &large;
-    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
     assert_ok(invar_model_new(&whole, &large, format, NULL, &dev));
     assert_ok(invar_model_new_weights(&teacher, &large, format, NULL, &dev));
     check_close("loading", now_taken(far), b.loading);
@@ -353,11 +355,11 @@ static void compare_teacher(invar_format format, bool far)
     assert_int_equal(alone.loading, 0);
     // so large a one is what the run needs, and is named where it does not fit
     assert_int_equal(b.need, b.loading);
-    assert_ok(invar_budget_make(&b, &ask, b.loading - 1));
-    assert_fails(invar_budget_verdict(&b, &ask), INVAR_E_NOMEM, "loading the teacher");
+    assert_ok(invar_memory_plan_make(&b, &ask, b.loading - 1));
+    assert_fails(invar_memory_plan_check_fits(&b, &ask), INVAR_E_NOMEM, "loading the teacher");
     // one of the actor's size is not
     ask.teacher_spec = NULL;
-    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
     assert_int_equal(b.need, b.resident + b.block + b.around);
     assert_true(bytes_of(&b, "teacher: weights") <= bytes_of(&b, "actor: weights"));
     invar_model_free(teacher);
@@ -374,13 +376,13 @@ static void test_budget__a_teacher_keeps_its_weights_alone(void **state)
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-static size_t sample(invar_model *model, const invar_device *dev, const invar_budget_ask *ask,
-                     const invar_budget *b)
+static size_t sample(invar_model *model, const invar_device *dev, const invar_memory_workload *ask,
+                     const invar_memory_plan *b)
 {
-    invar_rollout_limits limits = ask->limits;
+    invar_rollout_exec_options limits = ask->limits;
     invar_rl_samples samples;
     invar_rollout *rollout = NULL;
-    size_t before = now_taken(invar_device_far(dev));
+    size_t before = now_taken(invar_device_is_local(dev));
 
     limits.pages = b->choice.pages;
     limits.concurrency = b->choice.concurrency;
@@ -397,10 +399,10 @@ static size_t sample(invar_model *model, const invar_device *dev, const invar_bu
     invar_counted.most = invar_counted.taken;
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
     assert_ok(invar_rollout_run(rollout, samples.items, samples.count,
-                                &ask->sampling[INVAR_BUDGET_TRAINING], NULL, NULL));
+                                &ask->sampling[INVAR_MEMORY_PLAN_TRAINING], NULL, NULL));
     invar_rollout_free(rollout);
     invar_rl_samples_reset(&samples);
-    return most_taken(invar_device_far(dev)) - before;
+    return most_taken(invar_device_is_local(dev)) - before;
 }
 
 static void test_budget__sampling_takes_no_more_than_planned(void **state)
@@ -409,12 +411,12 @@ static void test_budget__sampling_takes_no_more_than_planned(void **state)
     for (int far = 0; far < 2; far++) {
         invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
         invar_device dev = device_of(far);
-        invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+        invar_memory_workload ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
         invar_model *model = NULL;
-        invar_budget b;
+        invar_memory_plan b;
         size_t measured;
 
-        assert_ok(invar_budget_make(&b, &ask, PLENTY));
+        assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
         assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, NULL, &dev));
         assert_ok(invar_model_init(model, 1, &dev));
         measured = sample(model, &dev, &ask, &b);
@@ -429,19 +431,19 @@ static void test_budget__sampling_takes_no_more_than_planned(void **state)
 /* ---- other shapes ---------------------------------------------------------------------------- */
 
 /* Smaller samples, fewer of them, other limits: none of it needs more. */
-static void compare_smaller(const invar_budget_ask *ask, int cases)
+static void compare_smaller(const invar_memory_workload *ask, int cases)
 {
-    invar_budget whole, part;
+    invar_memory_plan whole, part;
 
-    assert_ok(invar_budget_make(&whole, ask, PLENTY));
+    assert_ok(invar_memory_plan_make(&whole, ask, PLENTY));
     assert_int_equal(whole.choice.max_tokens, ask->plan.max_tokens);
     for (uint64_t i = 0; i < (uint64_t)cases; i++) {
-        invar_budget_ask other = *ask;
+        invar_memory_workload other = *ask;
         other.prompt = 1 + invar_test_random(1, i) % ask->prompt;
         other.response = 1 + invar_test_random(2, i) % ask->response;
         other.step_samples = other.samples = 1 + invar_test_random(3, i) % ask->step_samples;
         other.plan.max_tokens = 1 + invar_test_random(4, i) % ask->plan.max_tokens;
-        assert_ok(invar_budget_make(&part, &other, PLENTY));
+        assert_ok(invar_memory_plan_make(&part, &other, PLENTY));
         if (part.learning > whole.learning || part.scoring > whole.scoring ||
             part.sampling > whole.sampling)
             fail_msg("case %d: %zu, %zu and %zu bytes; of the largest %zu, %zu and %zu", (int)i,
@@ -454,10 +456,10 @@ static void test_budget__smaller_batches_need_no_more(void **state)
 {
     invar_device dev = device_of(false);
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
-    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+    invar_memory_workload ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
 
     (void)state;
-    ask.plan = (invar_plan_options){.unit_rows = 60, .unit_count = 13, .max_tokens = 70};
+    ask.plan = (invar_batch_plan_options){.unit_rows = 60, .unit_count = 13, .max_tokens = 70};
     ask.dynamic = true;
     ask.head_rows = 9;
     ask.step_samples = ask.samples = 40;
@@ -472,7 +474,7 @@ static void test_budget__fewer_divided_rows_need_no_more(void **state)
         .tensor = 4, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .sequence = true};
     invar_device dev = device_of(false);
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
-    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+    invar_memory_workload ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
     invar_layout layout;
 
     (void)state;
@@ -482,12 +484,12 @@ static void test_budget__fewer_divided_rows_need_no_more(void **state)
     spec.max_positions = ask.context = 256;
     spec.logical_tp = 4;
     ask.response = 250;
-    ask.plan = (invar_plan_options){.unit_rows = 600, .unit_count = 13, .max_tokens = 1500};
+    ask.plan = (invar_batch_plan_options){.unit_rows = 600, .unit_count = 13, .max_tokens = 1500};
     ask.dynamic = true;
     ask.head_rows = 9;
     ask.step_samples = ask.samples = 12;
     for (int r = 0; r < 4; r++) {
-        assert_ok(invar_layout_imagine(&layout, &sizes, 4, r));
+        assert_ok(invar_layout_simulate(&layout, &sizes, 4, r));
         ask.layout = &layout;
         compare_smaller(&ask, 60);
         invar_layout_release(&layout);
@@ -501,18 +503,18 @@ static void test_budget__chooses_what_fits(void **state)
 {
     invar_device dev = device_of(false);
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
-    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_FP32), set;
-    invar_budget most, b;
+    invar_memory_workload ask = ask_of(&dev, &spec, INVAR_FORMAT_FP32), set;
+    invar_memory_plan most, b;
     bool fitted = false, fewer_tokens = false, fewer_pages = false;
 
     (void)state;
-    ask.plan = (invar_plan_options){.unit_rows = 1, .unit_count = 1, .max_tokens = 100000};
+    ask.plan = (invar_batch_plan_options){.unit_rows = 1, .unit_count = 1, .max_tokens = 100000};
     ask.dynamic = true;
     ask.step_samples = ask.samples = 400;
-    ask.rollouts[INVAR_BUDGET_TRAINING].prompts = 300;
-    assert_ok(invar_budget_make(&most, &ask, PLENTY));
+    ask.rollouts[INVAR_MEMORY_PLAN_TRAINING].prompts = 300;
+    assert_ok(invar_memory_plan_make(&most, &ask, PLENTY));
     for (size_t memory = most.need / 40; memory < 2 * most.need; memory += memory / 8) {
-        assert_ok(invar_budget_make(&b, &ask, memory));
+        assert_ok(invar_memory_plan_make(&b, &ask, memory));
         if (fitted && !b.fits) // more memory never hurts
             fail_msg("%zu bytes fit nothing: tokens %d, rows %d, pages %d, %zu %zu %zu", memory,
                      (int)b.choice.max_tokens, (int)b.choice.head_rows, (int)b.choice.pages,
@@ -521,7 +523,7 @@ static void test_budget__chooses_what_fits(void **state)
         assert_in_range(b.choice.max_tokens, TOKENS - 1, 100000);
         assert_int_equal(b.block, b.learning > b.sampling ? b.learning : b.sampling);
         if (b.fits)
-            assert_ok(invar_budget_verdict(&b, &ask));
+            assert_ok(invar_memory_plan_check_fits(&b, &ask));
         fitted = b.fits;
         fewer_tokens = fewer_tokens || (b.fits && b.choice.max_tokens < 100000);
         fewer_pages = fewer_pages || (b.fits && b.choice.pages < most.choice.pages);
@@ -532,15 +534,15 @@ static void test_budget__chooses_what_fits(void **state)
     set.limits.pages = most.choice.pages;
     set.limits.concurrency = 64;
     set.head_rows = 100000;
-    assert_ok(invar_budget_make(&b, &set, PLENTY));
-    assert_ok(invar_budget_make(&b, &set, b.resident + b.sampling - b.cache / 2));
+    assert_ok(invar_memory_plan_make(&b, &set, PLENTY));
+    assert_ok(invar_memory_plan_make(&b, &set, b.resident + b.sampling - b.cache / 2));
     assert_false(b.fits);
     assert_int_equal(b.choice.pages, most.choice.pages);
     assert_int_equal(b.choice.head_rows, 100000);
-    assert_fails(invar_budget_verdict(&b, &set), INVAR_E_NOMEM, "set kv-pages = 0");
+    assert_fails(invar_memory_plan_check_fits(&b, &set), INVAR_E_NOMEM, "set kv-pages = 0");
     // nothing helps
-    assert_ok(invar_budget_make(&b, &ask, 1000));
-    assert_fails(invar_budget_verdict(&b, &ask), INVAR_E_NOMEM, "take a smaller model");
+    assert_ok(invar_memory_plan_make(&b, &ask, 1000));
+    assert_fails(invar_memory_plan_check_fits(&b, &ask), INVAR_E_NOMEM, "take a smaller model");
     invar_device_close(&dev);
 }
 

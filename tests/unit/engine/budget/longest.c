@@ -32,7 +32,8 @@ static const run_pair usual[] = {{"num-layers", "4"},
                                  {NULL, NULL}};
 
 /* The same kind of move, wherever it stands: with more turns others come first. */
-static const invar_traffic_move *find(const invar_traffic *t, const invar_traffic_move *like)
+static const invar_comm_volume_item *find(const invar_comm_volume *t,
+                                          const invar_comm_volume_item *like)
 {
     for (int i = 0; i < t->count; i++)
         if (t->moves[i].axis == like->axis && strcmp(t->moves[i].name, like->name) == 0)
@@ -40,49 +41,49 @@ static const invar_traffic_move *find(const invar_traffic *t, const invar_traffi
     return NULL;
 }
 
-static bool equal(const invar_traffic *a, const invar_traffic *b)
+static bool equal(const invar_comm_volume *a, const invar_comm_volume *b)
 {
     bool same = a->count == b->count && a->flop == b->flop && a->rounds == b->rounds;
 
     for (int i = 0; same && i < a->count; i++) {
-        const invar_traffic_move *x = &a->moves[i], *y = find(b, x);
+        const invar_comm_volume_item *x = &a->moves[i], *y = find(b, x);
         same = y && x->calls == y->calls && x->sent == y->sent && x->received == y->received;
     }
     return same;
 }
 
 /* The step of the longest samples, unit by unit, with so many samples less. */
-static void make_whole(invar_traffic *out, const invar_memory_view *v, int64_t less)
+static void make_whole(invar_comm_volume *out, const invar_memory_planning *v, int64_t less)
 {
-    int64_t longest = invar_budget_longest(&v->ask), count = v->ask.step_samples - less;
+    int64_t longest = invar_memory_plan_longest(&v->ask), count = v->ask.step_samples - less;
     invar_rl_sample samples[MOST_SAMPLES];
 
     assert_true(count <= MOST_SAMPLES && v->ask.response < longest);
     for (int64_t i = 0; i < count; i++)
         samples[i] =
             (invar_rl_sample){.n_tokens = longest, .prompt_tokens = longest - v->ask.response};
-    assert_ok(invar_traffic_make(out, &v->ask, &v->budget.choice, samples, count));
+    assert_ok(invar_comm_volume_make(out, &v->ask, &v->budget.choice, samples, count));
 }
 
 static void compare(int ranks, const run_pair *more)
 {
     invar_recipe *recipe = run_recipe(run_below("longest"), usual, more);
     invar_layout_sizes sizes;
-    invar_memory_view view;
-    invar_traffic fast, whole;
+    invar_memory_planning view;
+    invar_comm_volume fast, whole;
 
-    assert_ok(invar_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_open(&view, recipe, (size_t)1 << 40));
+    assert_ok(invar_train_settings_sizes(&sizes, recipe));
+    assert_ok(invar_memory_planning_open(&view, recipe, (size_t)1 << 40));
     for (int r = 0; r < ranks; r += ranks - 1) {
-        assert_ok(invar_memory_plan_rank(&view, &sizes, ranks, r));
-        assert_ok(invar_traffic_make_longest(&fast, &view.ask, &view.budget.choice));
+        assert_ok(invar_memory_planning_plan_rank(&view, &sizes, ranks, r));
+        assert_ok(invar_comm_volume_make_longest(&fast, &view.ask, &view.budget.choice));
         make_whole(&whole, &view, 0);
         assert_true(fast.count > 0);
         assert_true(equal(&fast, &whole));
         make_whole(&whole, &view, 1); // the control
         assert_false(equal(&fast, &whole));
     }
-    invar_memory_release(&view);
+    invar_memory_planning_release(&view);
     invar_recipe_free(recipe);
 }
 

@@ -12,7 +12,7 @@
 
 enum { UNIT = INVAR_ALIGN };
 
-static void *taken(invar_stage *s, size_t bytes)
+static void *taken(invar_phase_arena *s, size_t bytes)
 {
     void *block = invar_test_take(&s->dev, bytes, "a block");
 
@@ -20,7 +20,7 @@ static void *taken(invar_stage *s, size_t bytes)
     return block;
 }
 
-static size_t at(const invar_stage *s, const void *block)
+static size_t at(const invar_phase_arena *s, const void *block)
 {
     return (size_t)((const char *)block - s->base);
 }
@@ -28,52 +28,52 @@ static size_t at(const invar_stage *s, const void *block)
 static void test_stage__counts_without_memory(void **state)
 {
     const invar_device cpu = {.backend = invar_backend_cpu()};
-    static invar_stage s, other;
+    static invar_phase_arena s, other;
     char bytes[3] = {1, 2, 3};
     void *a, *b, *c;
 
     (void)state;
-    invar_stage_init(&s, &cpu, 0);
-    invar_stage_init(&other, &cpu, 1);
+    invar_phase_arena_init(&s, &cpu, 0);
+    invar_phase_arena_init(&other, &cpu, 1);
     a = taken(&s, 1);
     b = taken(&s, (size_t)1 << 40); // nobody has that much
     assert_int_equal(s.taken, UNIT + ((size_t)1 << 40));
     assert_true(taken(&other, 1) != a);
-    invar_device_give(&s.dev, a);
+    invar_device_free(&s.dev, a);
     c = taken(&s, 0); // the first gap, and never nothing
     assert_ptr_equal(c, a);
-    invar_device_give(&s.dev, b);
-    invar_stage_mark(&s);
+    invar_device_free(&s.dev, b);
+    invar_phase_arena_mark(&s);
     assert_int_equal(s.most, UNIT);
     assert_int_equal(s.top, UNIT + ((size_t)1 << 40));
     // copies do nothing, and the host reads zeros
-    assert_ok(invar_device_put(&s.dev, c, bytes, sizeof bytes));
+    assert_ok(invar_device_upload(&s.dev, c, bytes, sizeof bytes));
     assert_ok(invar_device_copy(&s.dev, c, b, 1));
     assert_ok(invar_device_zero(&s.dev, c, 1));
-    assert_ok(invar_device_get(&s.dev, bytes, c, sizeof bytes));
+    assert_ok(invar_device_download(&s.dev, bytes, c, sizeof bytes));
     assert_memory_equal(bytes, "\0\0\0", 3);
-    assert_ok(invar_device_take_host(&s.dev, &a, 77, "of the host"));
+    assert_ok(invar_device_alloc_host(&s.dev, &a, 77, "of the host"));
     assert_int_equal(s.host, 77);
-    assert_fails(invar_device_take(&s.dev, &a, (size_t)1 << 62, "the world"), INVAR_E_NOMEM,
+    assert_fails(invar_device_alloc(&s.dev, &a, (size_t)1 << 62, "the world"), INVAR_E_NOMEM,
                  "the world");
-    invar_device_give(&s.dev, NULL);
+    invar_device_free(&s.dev, NULL);
 }
 
 /* Two stages of one piece give the same addresses; what does not fit lies elsewhere. */
 static void test_stage__two_have_one_piece(void **state)
 {
     const invar_device cpu = {.backend = invar_backend_cpu()};
-    static invar_stage s[2];
+    static invar_phase_arena s[2];
     void *piece = NULL, *first[2], *beyond;
 
     (void)state;
     assert_ok(invar_alloc(&piece, 4 * UNIT, 1, "a piece"));
     for (int i = 0; i < 2; i++) {
-        invar_stage_init(&s[i], &cpu, i);
-        invar_stage_place(&s[i], piece, 4 * UNIT);
+        invar_phase_arena_init(&s[i], &cpu, i);
+        invar_phase_arena_bind(&s[i], piece, 4 * UNIT);
         first[i] = taken(&s[i], 3 * UNIT);
         assert_ptr_equal(first[i], piece);
-        invar_stage_open(&s[i]);
+        invar_phase_arena_activate(&s[i]);
         assert_false(s[i].dev.backend->memory.dry);
         assert_true(s[i].dev.backend->memory.tight);
     }
@@ -81,7 +81,7 @@ static void test_stage__two_have_one_piece(void **state)
     beyond = taken(&s[0], UNIT);
     assert_true((char *)beyond < (char *)piece || (char *)beyond >= (char *)piece + 4 * UNIT);
     memset(beyond, 1, UNIT); // memory of its own
-    invar_device_give(&s[0].dev, beyond);
+    invar_device_free(&s[0].dev, beyond);
     assert_int_equal(s[0].top, 4 * UNIT);
     invar_free(piece);
 }

@@ -24,7 +24,7 @@ typedef struct row {
 typedef struct scene {
     int ranks;
     invar_rl_sample samples[STEPS][SAMPLES];
-    invar_traffic plan[STEPS][MOST_RANKS];
+    invar_comm_volume plan[STEPS][MOST_RANKS];
 } scene;
 
 static row rows[ROWS];
@@ -71,7 +71,7 @@ static void run_ranks(scene *out, const char *name, const invar_recipe *recipe)
     invar_train_summary summary;
     invar_launch launch;
 
-    assert_ok(invar_launch_open(&launch, invar_launch_patience(recipe), out->ranks));
+    assert_ok(invar_launch_open(&launch, invar_launch_timeout(recipe), out->ranks));
     assert_ok(invar_launch_train(&summary, &launch, recipe, &(invar_train_options){.until = -1}));
     invar_launch_close(&launch);
     n_rows = 0;
@@ -85,17 +85,17 @@ static void run_ranks(scene *out, const char *name, const invar_recipe *recipe)
 static void make_plans(scene *out, const invar_recipe *recipe)
 {
     invar_layout_sizes sizes;
-    invar_memory_view view;
+    invar_memory_planning view;
 
-    assert_ok(invar_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_open(&view, recipe, (size_t)1 << 40));
+    assert_ok(invar_train_settings_sizes(&sizes, recipe));
+    assert_ok(invar_memory_planning_open(&view, recipe, (size_t)1 << 40));
     for (int r = 0; r < out->ranks; r++) {
-        assert_ok(invar_memory_plan_rank(&view, &sizes, out->ranks, r));
+        assert_ok(invar_memory_planning_plan_rank(&view, &sizes, out->ranks, r));
         for (int s = 0; s < STEPS; s++)
-            assert_ok(invar_traffic_make(&out->plan[s][r], &view.ask, &view.budget.choice,
-                                         out->samples[s], SAMPLES));
+            assert_ok(invar_comm_volume_make(&out->plan[s][r], &view.ask, &view.budget.choice,
+                                             out->samples[s], SAMPLES));
     }
-    invar_memory_release(&view);
+    invar_memory_planning_release(&view);
 }
 
 static void make_scene(scene *out, const char *name, int ranks, const run_pair *more)
@@ -113,7 +113,7 @@ static void make_scene(scene *out, const char *name, int ranks, const run_pair *
 /* By name, whatever the axis: the ledger has none. */
 static row planned(const scene *s, int64_t step, int rank, const char *move)
 {
-    const invar_traffic *t = &s->plan[step][rank];
+    const invar_comm_volume *t = &s->plan[step][rank];
     row sum = {.step = step, .rank = rank};
 
     for (int i = 0; i < t->count; i++) {
@@ -152,8 +152,8 @@ static int differences(const scene *s)
     }
     for (int step = 0; step < STEPS; step++)
         for (int r = 0; r < s->ranks; r++)
-            for (int axis = 0; axis < INVAR_TRAFFIC_AXES; axis++)
-                due += invar_traffic_sent(&s->plan[step][r], (invar_traffic_axis)axis);
+            for (int axis = 0; axis < INVAR_COMM_VOLUME_AXES; axis++)
+                due += invar_comm_volume_sent(&s->plan[step][r], (invar_parallel_axis)axis);
     return found + !equal(&experts, &(row){.step = 0}) + (moved != due);
 }
 
@@ -299,14 +299,14 @@ static void test_traffic__of_divided_rows(void **state)
 static size_t learning_of(const invar_recipe *recipe, int ranks)
 {
     invar_layout_sizes sizes;
-    invar_memory_view view;
+    invar_memory_planning view;
     size_t bytes;
 
-    assert_ok(invar_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_open(&view, recipe, (size_t)1 << 40));
-    assert_ok(invar_memory_plan_rank(&view, &sizes, ranks, 0));
+    assert_ok(invar_train_settings_sizes(&sizes, recipe));
+    assert_ok(invar_memory_planning_open(&view, recipe, (size_t)1 << 40));
+    assert_ok(invar_memory_planning_plan_rank(&view, &sizes, ranks, 0));
     bytes = view.budget.learning;
-    invar_memory_release(&view);
+    invar_memory_planning_release(&view);
     return bytes;
 }
 
@@ -322,7 +322,7 @@ static void test_traffic__of_contexts(void **state)
     make_scene(&s, "context", 2, context);
     assert_int_equal(differences(&s), 0);
     assert_true(planned(&s, 0, 1, "columns of a layer").sent > 0);
-    assert_true(invar_traffic_sent(&s.plan[0][1], INVAR_TRAFFIC_CONTEXT) > 0);
+    assert_true(invar_comm_volume_sent(&s.plan[0][1], INVAR_COMM_VOLUME_CONTEXT) > 0);
     flop = s.plan[0][1].flop;
     s.ranks = 1;
     make_plans(&s, undivided);
@@ -333,7 +333,7 @@ static void test_traffic__of_contexts(void **state)
     assert_int_equal(differences(&s), 0);
     make_scene(&s, "context-experts", 8, context_experts);
     assert_int_equal(differences(&s), 0);
-    assert_true(invar_traffic_sent(&s.plan[0][1], INVAR_TRAFFIC_EXPERT) > 0);
+    assert_true(invar_comm_volume_sent(&s.plan[0][1], INVAR_COMM_VOLUME_EXPERT) > 0);
     invar_recipe_free(undivided);
 }
 

@@ -26,7 +26,7 @@ static void write_file(const char *dir, const char *name, const char *text)
 {
     char path[INVAR_PATH_SIZE];
 
-    assert_ok(invar_folder_make(dir));
+    assert_ok(invar_held_folder_make(dir));
     assert_ok(invar_path_join(path, sizeof path, dir, name));
     assert_ok(invar_file_write(path, text, strlen(text)));
 }
@@ -38,7 +38,7 @@ static const char *folder(const char *jinja, const char *config)
     static int number;
 
     snprintf(path, sizeof path, WORK "/%d-%d", (int)getpid(), number++);
-    assert_ok(invar_folder_make(path));
+    assert_ok(invar_held_folder_make(path));
     if (jinja)
         write_file(path, "chat_template.jinja", jinja);
     if (config)
@@ -46,21 +46,21 @@ static const char *folder(const char *jinja, const char *config)
     return path;
 }
 
-static invar_template *open_text(const char *jinja, const char *kwargs)
+static invar_chat_template *open_text(const char *jinja, const char *kwargs)
 {
-    invar_template *chat;
+    invar_chat_template *chat;
 
-    assert_ok(invar_template_open(&chat, folder(jinja, NULL), "", kwargs));
+    assert_ok(invar_chat_template_open(&chat, folder(jinja, NULL), "", kwargs));
     return chat;
 }
 
-static void expect(invar_template *chat, const char *messages, const char *tools, bool prompt,
+static void expect(invar_chat_template *chat, const char *messages, const char *tools, bool prompt,
                    const char *expected)
 {
     size_t bytes;
     char *text;
 
-    assert_ok(invar_template_render(&text, &bytes, chat, messages, tools, prompt));
+    assert_ok(invar_chat_template_render(&text, &bytes, chat, messages, tools, prompt));
     assert_string_equal(text, expected);
     assert_int_equal(bytes, strlen(expected));
     invar_free(text);
@@ -70,10 +70,10 @@ static void expect(invar_template *chat, const char *messages, const char *tools
 static void expect_text(const char *jinja, const char *kwargs, const char *messages,
                         const char *expected)
 {
-    invar_template *chat = open_text(jinja, kwargs);
+    invar_chat_template *chat = open_text(jinja, kwargs);
 
     expect(chat, messages, "", false, expected);
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
 }
 
 static void test_template_open__takes_the_right_source(void **state)
@@ -83,27 +83,27 @@ static void test_template_open__takes_the_right_source(void **state)
         "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"{{ tools|length }} tools\"},"
         " {\"name\": \"default\", \"template\": \"default\"}]}";
     char path[INVAR_PATH_SIZE];
-    invar_template *chat;
+    invar_chat_template *chat;
 
     (void)state;
-    assert_ok(invar_template_open(&chat, folder(NULL, config), "", ""));
+    assert_ok(invar_chat_template_open(&chat, folder(NULL, config), "", ""));
     expect(chat, hello, "", false, "config");
-    invar_template_close(chat);
-    assert_ok(invar_template_open(&chat, folder("file {{ eos_token }}", config), "", ""));
+    invar_chat_template_close(chat);
+    assert_ok(invar_chat_template_open(&chat, folder("file {{ eos_token }}", config), "", ""));
     expect(chat, hello, "", false, "file E");
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
     assert_ok(invar_path_join(path, sizeof path, folder("path {{ eos_token }}", NULL),
                               "chat_template.jinja"));
-    assert_ok(invar_template_open(&chat, folder("file", config), path, ""));
+    assert_ok(invar_chat_template_open(&chat, folder("file", config), path, ""));
     expect(chat, hello, "", false, "path E");
-    invar_template_close(chat);
-    assert_ok(invar_template_open(&chat, "", path, "{\"eos_token\": \"K\"}"));
+    invar_chat_template_close(chat);
+    assert_ok(invar_chat_template_open(&chat, "", path, "{\"eos_token\": \"K\"}"));
     expect(chat, hello, "", false, "path K");
-    invar_template_close(chat);
-    assert_ok(invar_template_open(&chat, folder(NULL, several), "", ""));
+    invar_chat_template_close(chat);
+    assert_ok(invar_chat_template_open(&chat, folder(NULL, several), "", ""));
     expect(chat, hello, "", false, "default");
     expect(chat, hello, "[{}, {}]", false, "2 tools");
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
 }
 
 /* Folders of before transformers 4.34 have tokens in a file of their own. */
@@ -116,7 +116,7 @@ static void test_template_open__takes_tokens_of_the_special_map(void **state)
         {"{\"bos_token\": \"C\", \"eos_token\": null}", "<B E>"},
         {"{\"bos_token\": \"C\", \"added_tokens_decoder\": {}}", "<C >"},
     };
-    invar_template *chat;
+    invar_chat_template *chat;
     const char *dir;
 
     (void)state;
@@ -124,13 +124,13 @@ static void test_template_open__takes_tokens_of_the_special_map(void **state)
         dir = folder("<{{ bos_token }} {{ eos_token }}>", cases[i].config);
         write_file(dir, "special_tokens_map.json",
                    "{\"bos_token\": \"B\", \"eos_token\": {\"content\": \"E\"}}");
-        assert_ok(invar_template_open(&chat, dir, "", ""));
+        assert_ok(invar_chat_template_open(&chat, dir, "", ""));
         expect(chat, hello, "", false, cases[i].text);
-        invar_template_close(chat);
+        invar_chat_template_close(chat);
     }
     dir = folder("x", NULL);
     write_file(dir, "special_tokens_map.json", "[]");
-    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_open(&chat, dir, "", ""), INVAR_E_INVALID,
                  "special_tokens_map.json: not a JSON object");
 }
 
@@ -140,51 +140,52 @@ static void test_template_open__takes_the_folder_of_more(void **state)
     static const char config[] = "{\"chat_template\": \"config\"}";
     char more[INVAR_PATH_SIZE];
     const char *dir;
-    invar_template *chat;
+    invar_chat_template *chat;
 
     (void)state;
     dir = folder("file", config);
     assert_ok(invar_path_join(more, sizeof more, dir, "additional_chat_templates"));
     write_file(more, "rag.jinja", "rag");
     write_file(more, "tool_use.jinja", "{{ tools|length }} tools");
-    assert_ok(invar_template_open(&chat, dir, "", ""));
+    assert_ok(invar_chat_template_open(&chat, dir, "", ""));
     expect(chat, hello, "", false, "file");
     expect(chat, hello, "[{}, {}]", false, "2 tools");
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
     write_file(more, "default.jinja", "more");
-    assert_ok(invar_template_open(&chat, dir, "", ""));
+    assert_ok(invar_chat_template_open(&chat, dir, "", ""));
     expect(chat, hello, "", false, "more");
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
     // files go before the config, all of it: now there is none without tools
     dir = folder(NULL, config);
     assert_ok(invar_path_join(more, sizeof more, dir, "additional_chat_templates"));
     write_file(more, "tool_use.jinja", "tools");
-    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_NOTFOUND, "no chat template");
+    assert_fails(invar_chat_template_open(&chat, dir, "", ""), INVAR_E_NOTFOUND,
+                 "no chat template");
 }
 
 static void test_template_open__refuses_what_is_no_template(void **state)
 {
-    invar_template *chat;
+    invar_chat_template *chat;
 
     (void)state;
-    assert_fails(invar_template_open(&chat, folder(NULL, NULL), "", ""), INVAR_E_NOTFOUND,
+    assert_fails(invar_chat_template_open(&chat, folder(NULL, NULL), "", ""), INVAR_E_NOTFOUND,
                  "no chat template");
     assert_null(chat);
-    assert_fails(invar_template_open(&chat, folder(NULL, "{}"), "", ""), INVAR_E_NOTFOUND,
+    assert_fails(invar_chat_template_open(&chat, folder(NULL, "{}"), "", ""), INVAR_E_NOTFOUND,
                  "no chat template");
-    assert_fails(invar_template_open(&chat, "", "/no/such/file", ""), INVAR_E_NOTFOUND,
+    assert_fails(invar_chat_template_open(&chat, "", "/no/such/file", ""), INVAR_E_NOTFOUND,
                  "chat-template-path: /no/such/file: cannot be opened");
-    assert_fails(invar_template_open(&chat, folder(NULL, "{"), "", ""), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_open(&chat, folder(NULL, "{"), "", ""), INVAR_E_INVALID,
                  "tokenizer_config.json");
-    assert_fails(invar_template_open(&chat, folder(NULL, "{\"chat_template\": [1]}"), "", ""),
+    assert_fails(invar_chat_template_open(&chat, folder(NULL, "{\"chat_template\": [1]}"), "", ""),
                  INVAR_E_INVALID, "chat_template");
-    assert_fails(invar_template_open(&chat, folder("a\n{% if %}", NULL), "", ""), INVAR_E_INVALID,
-                 "chat template: TemplateSyntaxError in line 2");
-    assert_fails(invar_template_open(&chat, folder("\xFF", NULL), "", ""), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_open(&chat, folder("a\n{% if %}", NULL), "", ""),
+                 INVAR_E_INVALID, "chat template: TemplateSyntaxError in line 2");
+    assert_fails(invar_chat_template_open(&chat, folder("\xFF", NULL), "", ""), INVAR_E_INVALID,
                  "UTF-8");
-    assert_fails(invar_template_open(&chat, folder("x", NULL), "", "[]"), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_open(&chat, folder("x", NULL), "", "[]"), INVAR_E_INVALID,
                  "kwargs: not a JSON object");
-    assert_fails(invar_template_open(&chat, folder("x", NULL), "", "{\"tools\": 1}"),
+    assert_fails(invar_chat_template_open(&chat, folder("x", NULL), "", "{\"tools\": 1}"),
                  INVAR_E_INVALID, "\"tools\" is set by Invar");
 }
 
@@ -212,49 +213,50 @@ static void test_template_render__has_the_environment_of_transformers(void **sta
 
 static void test_template_render__recovers_from_errors_of_the_template(void **state)
 {
-    invar_template *chat = open_text("{% if messages|length > 1 %}{{ raise_exception('only one "
-                                     "message') }}{% endif %}{{ messages[0].content + '!' }}",
-                                     "");
+    invar_chat_template *chat =
+        open_text("{% if messages|length > 1 %}{{ raise_exception('only one "
+                  "message') }}{% endif %}{{ messages[0].content + '!' }}",
+                  "");
     size_t bytes;
     char *text;
 
     (void)state;
-    assert_fails(invar_template_render(&text, &bytes, chat, "[{}, {}]", "", false), INVAR_E_INVALID,
-                 "chat template: TemplateError: only one message");
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, "[{}, {}]", "", false),
+                 INVAR_E_INVALID, "chat template: TemplateError: only one message");
     assert_null(text);
     expect(chat, hello, "", false, "hello!");
-    assert_fails(invar_template_render(&text, &bytes, chat, "[{}]", "", false), INVAR_E_INVALID,
-                 "chat template: UndefinedError");
-    assert_fails(invar_template_render(&text, &bytes, chat, "[]", "", false), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, "[{}]", "", false),
+                 INVAR_E_INVALID, "chat template: UndefinedError");
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, "[]", "", false), INVAR_E_INVALID,
                  "at least one");
-    assert_fails(invar_template_render(&text, &bytes, chat, "[1]", "", false), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, "[1]", "", false), INVAR_E_INVALID,
                  "not an object");
-    assert_fails(invar_template_render(&text, &bytes, chat, "{}", "", false), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, "{}", "", false), INVAR_E_INVALID,
                  "messages: not a JSON list");
-    assert_fails(invar_template_render(&text, &bytes, chat, "[{}", "", false), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, "[{}", "", false), INVAR_E_INVALID,
                  "messages");
-    assert_fails(invar_template_render(&text, &bytes, chat, hello, "{}", false), INVAR_E_INVALID,
-                 "tools: not a JSON list");
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "{}", false),
+                 INVAR_E_INVALID, "tools: not a JSON list");
     expect(chat, hello, "", false, "hello!");
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
 }
 
 static void test_template_render__refuses_clock_and_chance(void **state)
 {
-    invar_template *chat = open_text("{{ strftime_now('%Y') }}", "");
+    invar_chat_template *chat = open_text("{{ strftime_now('%Y') }}", "");
     size_t bytes;
     char *text;
 
     (void)state;
-    assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
                  "strftime_now reads the clock");
-    invar_template_close(chat);
-    assert_fails(invar_template_open(&chat, folder("{{ [1, 2] | random }}", NULL), "", ""),
+    invar_chat_template_close(chat);
+    assert_fails(invar_chat_template_open(&chat, folder("{{ [1, 2] | random }}", NULL), "", ""),
                  INVAR_E_INVALID, "random");
     chat = open_text("{{ lipsum() }}", "");
-    assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
                  "lipsum");
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
 }
 
 /* Addresses of objects differ from run to run, and so would the prompts. */
@@ -269,23 +271,23 @@ static void test_template_render__refuses_what_is_no_data(void **state)
         {"{{ '%s'|format(messages|select) }}", "the address of an object"},
     };
     static const char said[] = "[{\"role\": \"user\", \"content\": \"<f at 0x7f00beef>\"}]";
-    invar_template *chat;
+    invar_chat_template *chat;
     size_t bytes;
     char *text;
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         chat = open_text(cases[i][0], "");
-        assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
-                     cases[i][1]);
-        invar_template_close(chat);
+        assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "", false),
+                     INVAR_E_INVALID, cases[i][1]);
+        invar_chat_template_close(chat);
     }
     chat = open_text("{{ messages|map(attribute='content')|join }} {{ none }} {{ nothing }}"
                      "{{ [1, 2.5, {'a': (true, none)}] }} at 0xabcdef",
                      "");
     expect(chat, said, "", false,
            "<f at 0x7f00beef> None [1, 2.5, {'a': (True, None)}] at 0xabcdef");
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
 }
 
 static void test_template_render__keeps_templates_in_the_sandbox(void **state)
@@ -298,14 +300,14 @@ static void test_template_render__keeps_templates_in_the_sandbox(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof escapes / sizeof escapes[0]; i++) {
-        invar_template *chat = open_text(escapes[i], "");
+        invar_chat_template *chat = open_text(escapes[i], "");
         size_t bytes;
         char *text = NULL;
-        invar_status status = invar_template_render(&text, &bytes, chat, hello, "", false);
+        invar_status status = invar_chat_template_render(&text, &bytes, chat, hello, "", false);
         // unsafe attributes are undefined values, which print as nothing
         assert_true(status == INVAR_E_INVALID || (status == INVAR_OK && bytes == 0));
         invar_free(text);
-        invar_template_close(chat);
+        invar_chat_template_close(chat);
     }
 }
 
@@ -318,18 +320,18 @@ static void test_template_render__ends_a_child_that_hangs(void **state)
 {
     static const char slow[] = "{% for a in range(9999) %}{% for b in range(9999) %}"
                                "{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
-    invar_template *chat;
+    invar_chat_template *chat;
     size_t bytes;
     char *text;
 
     (void)state;
-    assert_ok(invar_template_open_within(&chat, folder(slow, NULL), "", "", 3));
-    assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_IO,
+    assert_ok(invar_chat_template_open_within(&chat, folder(slow, NULL), "", "", 3));
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_IO,
                  "chat template: no reply within 3 s");
     assert_no_children();
-    assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_STATE,
+    assert_fails(invar_chat_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_STATE,
                  "chat template");
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
 }
 
 /* Programs called python3 that are none, first in PATH. */
@@ -353,45 +355,45 @@ static void with_python(const char *script, void (*check)(const char *dir))
 
 static void check_missing(const char *dir)
 {
-    invar_template *chat;
+    invar_chat_template *chat;
 
-    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_IO,
+    assert_fails(invar_chat_template_open(&chat, dir, "", ""), INVAR_E_IO,
                  INVAR_TEST_CANNOT_START("python3"));
     assert_null(chat);
 }
 
 static void check_dies(const char *dir)
 {
-    invar_template *chat;
+    invar_chat_template *chat;
 
-    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_IO,
+    assert_fails(invar_chat_template_open(&chat, dir, "", ""), INVAR_E_IO,
                  "chat template: it ended with exit code 3: no module");
     assert_null(chat);
 }
 
 static void check_rubbish(const char *dir)
 {
-    invar_template *chat;
+    invar_chat_template *chat;
 
-    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_INVALID, "is not JSON");
+    assert_fails(invar_chat_template_open(&chat, dir, "", ""), INVAR_E_INVALID, "is not JSON");
     assert_null(chat);
 }
 
 static void check_no_jinja(const char *dir)
 {
-    invar_template *chat;
+    invar_chat_template *chat;
 
-    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_INVALID,
+    assert_fails(invar_chat_template_open(&chat, dir, "", ""), INVAR_E_INVALID,
                  "install python3-jinja2");
     assert_null(chat);
 }
 
 static void check_opens(const char *dir)
 {
-    invar_template *chat;
+    invar_chat_template *chat;
 
-    assert_ok(invar_template_open(&chat, dir, "", ""));
-    invar_template_close(chat);
+    assert_ok(invar_chat_template_open(&chat, dir, "", ""));
+    invar_chat_template_close(chat);
 }
 
 /* The system's python3 after these words of a shell, and with these options. */
@@ -431,19 +433,19 @@ static void test_template_hash__is_of_text_and_variables(void **state)
     static const char *const sources[][2] = {
         {"a", ""}, {"b", ""}, {"a", "{\"x\": 1}"}, {"a", "{\"x\": 2}"}, {"a", "{\"y\": 1}"}};
     invar_digest digests[5], again;
-    invar_template *chat;
+    invar_chat_template *chat;
 
     (void)state;
     for (size_t i = 0; i < 5; i++) {
         chat = open_text(sources[i][0], sources[i][1]);
-        invar_template_hash(&digests[i], chat);
-        invar_template_close(chat);
+        invar_chat_template_hash(&digests[i], chat);
+        invar_chat_template_close(chat);
         for (size_t j = 0; j < i; j++)
             assert_false(invar_digest_equal(&digests[i], &digests[j]));
     }
     chat = open_text("a", "{ \"x\" : 1 }");
-    invar_template_hash(&again, chat);
-    invar_template_close(chat);
+    invar_chat_template_hash(&again, chat);
+    invar_chat_template_close(chat);
     assert_true(invar_digest_equal(&again, &digests[2]));
 }
 
@@ -466,6 +468,6 @@ int main(void)
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
-    (void)!invar_folder_remove(WORK);
+    (void)!invar_held_folder_remove(WORK);
     return failed;
 }

@@ -42,7 +42,7 @@ static void test_engine_checkpoint__a_thread_writes_the_same_bytes(void **state)
     (void)state;
     path_in(in[0], "once");
     path_in(in[1], "behind");
-    assert_ok(invar_folder_make(save));
+    assert_ok(invar_held_folder_make(save));
     assert_ok(invar_checkpoint_writer_new(&writer, NULL));
     for (int rows = ROWS; rows <= 4 * ROWS; rows += ROWS) {
         assert_ok(invar_checkpoint_write(&once, in[0], ckpt_make(&data, rows, rows), NULL));
@@ -134,7 +134,7 @@ static void test_engine_checkpoint__a_thread_has_a_path_of_its_own(void **state)
     (void)state;
     snprintf(moved, sizeof moved, "%s/moved.behind", folder);
     memcpy(at, save, sizeof at);
-    assert_ok(invar_folder_make(save));
+    assert_ok(invar_held_folder_make(save));
     assert_ok(invar_checkpoint_writer_new(&writer, NULL));
     assert_string_equal(invar_checkpoint_writer_save(writer), "");
     assert_ok(invar_checkpoint_begin(writer, at, ckpt_make(&data, 1, ROWS), &options));

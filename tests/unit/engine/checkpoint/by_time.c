@@ -107,7 +107,7 @@ static void test_engine_checkpoint__marks_alone_go(void **state)
     write_by_time(1, 0);
     put("iter_0000002.by-time", "");
     put("iter_2.by-time", "a file of somebody else");
-    assert_ok(invar_checkpoint_tidy(save));
+    assert_ok(invar_checkpoint_remove_leftovers(save));
     assert_false(there("iter_0000002.by-time"));
     assert_true(there("iter_0000001.by-time"));
     assert_true(there("iter_2.by-time"));
@@ -124,11 +124,11 @@ static void test_engine_checkpoint__too_many_by_time_go(void **state)
     put("iter_0000003.by-time", "");
     put("iter_0000004.by-time", "");
     put("latest_checkpointed_iteration.txt", "3\n");
-    assert_ok(invar_checkpoint_tidy(save));
+    assert_ok(invar_checkpoint_remove_leftovers(save));
     assert_false(there("iter_0000001"));
     assert_count(3, 0);
     put("latest_checkpointed_iteration.txt", "no number");
-    assert_ok(invar_checkpoint_tidy(save));
+    assert_ok(invar_checkpoint_remove_leftovers(save));
     assert_count(3, 0);
 }
 

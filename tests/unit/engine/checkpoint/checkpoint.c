@@ -51,11 +51,11 @@ static void test_engine_checkpoint__keeps_every_bit(void **state)
     ckpt_check(c, 5, ROWS);
     invar_checkpoint_hash(&read, c);
     assert_memory_equal(&read, &written, sizeof read);
-    assert_true(invar_checkpoint_has(c, "model.exp_avg"));
-    assert_false(invar_checkpoint_has(c, "critic"));
+    assert_true(invar_checkpoint_has_set(c, "model.exp_avg"));
+    assert_false(invar_checkpoint_has_set(c, "critic"));
     for (int i = 0; i < CKPT_SETS; i++)
-        assert_ok(invar_checkpoint_loaded(c, ckpt_sets[i]));
-    assert_fails(invar_checkpoint_read(&text, &bytes, c, "other.bin"), INVAR_E_NOTFOUND,
+        assert_ok(invar_checkpoint_check_all_loaded(c, ckpt_sets[i]));
+    assert_fails(invar_checkpoint_read_blob(&text, &bytes, c, "other.bin"), INVAR_E_NOTFOUND,
                  "no other.bin");
     invar_checkpoint_close(c);
 }
@@ -131,7 +131,7 @@ static void test_engine_checkpoint__without_optimizer_and_empty(void **state)
     assert_ok(invar_checkpoint_write(NULL, save, &content, NULL));
     assert_ok(invar_checkpoint_open(&c, save, NULL));
     assert_memory_equal(invar_checkpoint_state_of(c), &data.state, sizeof data.state);
-    assert_false(invar_checkpoint_has(c, "model"));
+    assert_false(invar_checkpoint_has_set(c, "model"));
     invar_checkpoint_close(c);
     data.state.adapters.rslora = true;
     assert_ok(invar_checkpoint_write(NULL, save, &content, NULL));
@@ -146,8 +146,8 @@ static void test_engine_checkpoint__without_optimizer_and_empty(void **state)
     content.n_tensors = CKPT_PARAMS; // the first set alone
     assert_ok(invar_checkpoint_write(NULL, save, &content, NULL));
     assert_ok(invar_checkpoint_open(&c, save, NULL));
-    assert_true(invar_checkpoint_has(c, "model"));
-    assert_false(invar_checkpoint_has(c, "model.exp_avg"));
+    assert_true(invar_checkpoint_has_set(c, "model"));
+    assert_false(invar_checkpoint_has_set(c, "model.exp_avg"));
     invar_checkpoint_close(c);
 }
 
@@ -171,9 +171,10 @@ static void test_engine_checkpoint__the_latest_or_the_asked_one(void **state)
     assert_int_equal(steps[1], 7);
     assert_int_equal(steps[2], 12345678);
     invar_free(steps);
-    assert_int_equal(ckpt_open_and_check(save, &(invar_checkpoint_choice){.step = 12345678}, ROWS),
-                     12345678);
-    assert_fails(invar_checkpoint_open(&c, save, &(invar_checkpoint_choice){.step = 3}),
+    assert_int_equal(
+        ckpt_open_and_check(save, &(invar_checkpoint_open_options){.step = 12345678}, ROWS),
+        12345678);
+    assert_fails(invar_checkpoint_open(&c, save, &(invar_checkpoint_open_options){.step = 3}),
                  INVAR_E_NOTFOUND, "iter_0000003");
 }
 
@@ -233,7 +234,8 @@ static void test_engine_checkpoint__leftovers_go_with_the_next_write(void **stat
     assert_false(there("iter_0000002.old"));
     assert_false(there("iter_0000003.tmp"));
     assert_true(there("iter_3.tmp"));
-    assert_int_equal(ckpt_open_and_check(save, &(invar_checkpoint_choice){.step = 2}, ROWS), 2);
+    assert_int_equal(ckpt_open_and_check(save, &(invar_checkpoint_open_options){.step = 2}, ROWS),
+                     2);
     // killed after them: the new one counts
     path_in(to, "iter_0000004.old");
     assert_int_equal(mkdir(to, 0777), 0);
@@ -295,7 +297,7 @@ static void test_engine_checkpoint__missing_and_foreign_files_are_named(void **s
     put("iter_0000003/README", "mine"); // not listed, so nobody's business
     assert_int_equal(open_latest(), 3);
     path_in(path, "iter_0000003");
-    assert_ok(invar_folder_remove(path));
+    assert_ok(invar_held_folder_remove(path));
     assert_open_fails(INVAR_E_CORRUPT, "iter_0000003: there is no such checkpoint");
     write_step(3, 0);
     path_in(other, "iter_0000004");
@@ -339,12 +341,12 @@ static void note_skipped(void *payload, int64_t step, const char *why)
 static void test_engine_checkpoint__damaged_ones_are_stepped_over_when_asked(void **state)
 {
     told t = {0};
-    invar_checkpoint_choice choice = {.step = INVAR_CHECKPOINT_LATEST,
-                                      .skip_damaged = true,
-                                      .skipped = note_skipped,
-                                      .payload = &t,
-                                      .settings = INVAR_CHECKPOINT_CKPT_STEP |
-                                                  INVAR_CHECKPOINT_SKIP_DAMAGED};
+    invar_checkpoint_open_options choice = {.step = INVAR_CHECKPOINT_LATEST,
+                                            .skip_damaged = true,
+                                            .skipped = note_skipped,
+                                            .payload = &t,
+                                            .settings = INVAR_CHECKPOINT_CKPT_STEP |
+                                                        INVAR_CHECKPOINT_SKIP_DAMAGED};
     invar_checkpoint *c;
     char path[600];
 
@@ -379,7 +381,7 @@ static void test_engine_checkpoint__damaged_ones_are_stepped_over_when_asked(voi
 
 static void test_engine_checkpoint__messages_say_what_can_be_chosen(void **state)
 {
-    invar_checkpoint_choice choice = {.step = 2, .settings = INVAR_CHECKPOINT_CKPT_STEP};
+    invar_checkpoint_open_options choice = {.step = 2, .settings = INVAR_CHECKPOINT_CKPT_STEP};
     invar_checkpoint *c;
 
     (void)state;
@@ -388,7 +390,7 @@ static void test_engine_checkpoint__messages_say_what_can_be_chosen(void **state
                  "iter_0000002: there is no such checkpoint; choose another with ckpt-step: 3");
     assert_null(strstr(invar_error_last()->message, "skip-damaged"));
     flip("iter_0000003/buffer.bin", 0);
-    choice = (invar_checkpoint_choice){.step = INVAR_CHECKPOINT_LATEST, .settings = ~0U};
+    choice = (invar_checkpoint_open_options){.step = INVAR_CHECKPOINT_LATEST, .settings = ~0U};
     assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT,
                  "another; there is no other one");
     for (int64_t step = 4; step <= 14; step++)
@@ -410,8 +412,8 @@ static void test_engine_checkpoint__a_folder_by_its_own_name_is_verified(void **
     write_step(3, 0);
     path_in(path, "iter_0000003");
     path_in(other, "best");
-    assert_false(invar_checkpoint_is(save));
-    assert_true(invar_checkpoint_is(path));
+    assert_false(invar_checkpoint_is_folder(save));
+    assert_true(invar_checkpoint_is_folder(path));
     assert_int_equal(rename(path, other), 0); // a copy may have any name
     assert_ok(invar_checkpoint_open_folder(&c, other));
     assert_int_equal(invar_checkpoint_state_of(c)->step, 3);
@@ -432,7 +434,7 @@ static void test_engine_checkpoint__missing_and_extra_tensors_are_named(void **s
     invar_tensor longer = invar_tensor_1d(memory, INVAR_DTYPE_F32, 7);
     invar_tensor ints = invar_tensor_1d(memory, INVAR_DTYPE_I32, 6);
     invar_tensor matrix = invar_tensor_2d(memory, INVAR_DTYPE_F32, 6, 1);
-    invar_tensor fp8 = invar_tensor_quantised(memory, memory, INVAR_DTYPE_FP8, 1, 6, 1);
+    invar_tensor fp8 = invar_tensor_quantized(memory, memory, INVAR_DTYPE_FP8, 1, 6, 1);
     invar_checkpoint *c;
 
     (void)state;
@@ -450,9 +452,10 @@ static void test_engine_checkpoint__missing_and_extra_tensors_are_named(void **s
     assert_fails(invar_checkpoint_load(&norm, c, "model", "none"), INVAR_E_NOTFOUND,
                  "no tensor \"none\"");
     assert_fails(invar_checkpoint_load(&norm, c, "critic", "none"), INVAR_E_NOTFOUND, "critic");
-    assert_fails(invar_checkpoint_loaded(c, "model"), INVAR_E_STATE,
+    assert_fails(invar_checkpoint_check_all_loaded(c, "model"), INVAR_E_STATE,
                  "no tensor \"model.embed_tokens.weight\"");
-    assert_ok(invar_checkpoint_loaded(c, "critic")); // there is nothing that could be left over
+    assert_ok(
+        invar_checkpoint_check_all_loaded(c, "critic")); // there is nothing that could be left over
     invar_checkpoint_close(c);
 }
 
@@ -471,7 +474,7 @@ static void test_engine_checkpoint__a_file_that_changes_after_opening_is_noticed
     flip("iter_0000000/buffer.bin", 0);
     assert_fails(invar_checkpoint_load(&norm, c, "model", "model.norm.weight"), INVAR_E_CORRUPT,
                  "\"model.norm.weight\" is damaged");
-    assert_fails(invar_checkpoint_read(&text, &bytes, c, "buffer.bin"), INVAR_E_CORRUPT,
+    assert_fails(invar_checkpoint_read_blob(&text, &bytes, c, "buffer.bin"), INVAR_E_CORRUPT,
                  "buffer.bin is damaged");
     assert_null(text);
     invar_checkpoint_close(c);
@@ -577,10 +580,10 @@ static void test_engine_checkpoint__a_resume_completes_what_was_announced(void *
     assert_ok(scenario_resume(ledger, 2));
     assert_int_equal(rows_of(ledger, "checkpoint-pending"), 2);
     assert_int_equal(rows_of(ledger, "restore-points"), 0);
-    assert_ok(invar_checkpoint_settle(c, ledger));
+    assert_ok(invar_checkpoint_finish_pending(c, ledger));
     assert_int_equal(rows_of(ledger, "checkpoint-pending"), 1);
     assert_int_equal(rows_of(ledger, "restore-points"), 1);
-    assert_ok(invar_checkpoint_settle(c, ledger)); // nothing is left to do
+    assert_ok(invar_checkpoint_finish_pending(c, ledger)); // nothing is left to do
     assert_int_equal(rows_of(ledger, "checkpoint-pending"), 1);
     invar_checkpoint_close(c);
     // a checkpoint of a run that this ledger does not have
@@ -588,7 +591,7 @@ static void test_engine_checkpoint__a_resume_completes_what_was_announced(void *
     memset(data.state.uuid, '7', 32);
     assert_ok(invar_checkpoint_write(NULL, save, &data.content, NULL));
     assert_ok(invar_checkpoint_open(&c, save, NULL));
-    assert_ok(invar_checkpoint_settle(c, ledger));
+    assert_ok(invar_checkpoint_finish_pending(c, ledger));
     assert_int_equal(rows_of(ledger, "restore-points"), 1);
     invar_checkpoint_close(c);
     invar_ledger_close(ledger);

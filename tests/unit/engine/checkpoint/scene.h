@@ -28,7 +28,7 @@ static inline int set_up(void **state)
 static inline int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 static inline int new_save(void **state)
@@ -103,11 +103,11 @@ static inline int rows_of(invar_ledger *ledger, const char *name)
     int rows = 0;
 
     assert_ok(invar_ledger_query_find(&query, name));
-    assert_ok(invar_ledger_select(ledger, &(invar_ledger_request){.sql = query.sql,
-                                                                  .arguments = &run,
-                                                                  .n_arguments = 1,
-                                                                  .row = count_row,
-                                                                  .payload = &rows}));
+    assert_ok(invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = query.sql,
+                                                                         .arguments = &run,
+                                                                         .n_arguments = 1,
+                                                                         .row = count_row,
+                                                                         .payload = &rows}));
     return rows;
 }
 

@@ -27,7 +27,7 @@ typedef struct exchange {
     int names[MAX_RANKS]; /* of its ranks: their ranks in the world */
     uint64_t moves;       /* so far */
     uint64_t digest;
-    invar_comm_count counts[INVAR_COMM_OPS]; /* that the group must have */
+    invar_comm_stats counts[INVAR_COMM_OPS]; /* that the group must have */
 } exchange;
 
 static inline uint64_t mixed(uint64_t a, uint64_t b)
@@ -74,13 +74,13 @@ static inline bool is_piece(const char *at, size_t bytes, uint64_t key)
 /* ---- one move -------------------------------------------------------------------------------- */
 
 typedef struct leg {
-    invar_comm_move move;
+    invar_comm_transfer move;
     uint64_t number;
     size_t in_bytes[MAX_RANKS], out_bytes[MAX_RANKS];
     int getter[MAX_RANKS]; /* the name under which rank i gave the piece that this rank gets */
     char *in, *out;
     size_t out_total;
-    invar_comm_ticket *ticket;
+    invar_comm_request *ticket;
 } leg;
 
 static inline void plan_pair(exchange *x, leg *l)
@@ -109,7 +109,7 @@ static inline void plan_leg(exchange *x, leg *l, invar_comm_op op)
 
     memset(l, 0, sizeof *l);
     l->number = x->moves++;
-    l->move = (invar_comm_move){.op = op, .phase = "test", .seconds = SECONDS};
+    l->move = (invar_comm_transfer){.op = op, .phase = "test", .seconds = SECONDS};
     for (int r = 0; r < x->size; r++) {
         l->getter[r] = op == INVAR_COMM_ALLGATHERV || op == INVAR_COMM_BROADCAST ? ALL : me;
         if (op == INVAR_COMM_ALLGATHERV) {
@@ -228,12 +228,12 @@ static inline invar_status together(exchange *x)
 static inline invar_status learn_names(exchange *x, int name)
 {
     size_t bytes[MAX_RANKS];
-    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
-                            .phase = "names",
-                            .seconds = SECONDS,
-                            .in = &x->names[x->rank], // already where it belongs
-                            .out = x->names,
-                            .out_bytes = bytes};
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
+                                .phase = "names",
+                                .seconds = SECONDS,
+                                .in = &x->names[x->rank], // already where it belongs
+                                .out = x->names,
+                                .out_bytes = bytes};
 
     for (int r = 0; r < x->size; r++)
         bytes[r] = sizeof name;
@@ -247,8 +247,8 @@ static inline invar_status learn_names(exchange *x, int name)
 static inline invar_status check_counts(const exchange *x)
 {
     for (int op = 0; op < INVAR_COMM_OPS; op++) {
-        invar_comm_count is = invar_comm_counted(x->comm, (invar_comm_op)op);
-        const invar_comm_count *due = &x->counts[op];
+        invar_comm_stats is = invar_comm_get_stats(x->comm, (invar_comm_op)op);
+        const invar_comm_stats *due = &x->counts[op];
 
         if (is.calls != due->calls || is.sent != due->sent || is.received != due->received ||
             !(is.waited >= 0))
@@ -327,7 +327,7 @@ static inline invar_status exchange_all(uint64_t *digest, invar_comm *comm, int 
 static inline invar_status exchange_apart(invar_comm *comm)
 {
     static const char *const phases[] = {"first", "second"};
-    invar_comm_ticket *tickets[2] = {NULL, NULL};
+    invar_comm_request *tickets[2] = {NULL, NULL};
     invar_comm *groups[2] = {NULL, NULL};
     uint64_t in[2] = {11, 22}, out[2] = {0, 0};
     int rank = invar_comm_rank(comm);
@@ -337,12 +337,12 @@ static inline invar_status exchange_apart(invar_comm *comm)
         status = invar_comm_split(&groups[g], comm, 0, 0, phases[g], SECONDS);
     for (int i = 0; i < 2 && status == INVAR_OK; i++) {
         int g = (i + rank) % 2;
-        invar_comm_move move = {.op = INVAR_COMM_BROADCAST,
-                                .phase = "apart",
-                                .seconds = SECONDS,
-                                .in = &in[g],
-                                .out = &out[g],
-                                .from_bytes = sizeof in[g]};
+        invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
+                                    .phase = "apart",
+                                    .seconds = SECONDS,
+                                    .in = &in[g],
+                                    .out = &out[g],
+                                    .from_bytes = sizeof in[g]};
 
         status = invar_comm_start(&tickets[g], groups[g], &move);
     }
@@ -362,12 +362,12 @@ static inline invar_status exchange_run(uint64_t *out, invar_comm *comm, uint64_
     uint64_t digests[MAX_RANKS] = {0}, digest = 1469598103934665603u;
     size_t bytes[MAX_RANKS];
     int rank = invar_comm_rank(comm), size = invar_comm_size(comm);
-    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
-                            .phase = "digests",
-                            .seconds = SECONDS,
-                            .in = &digests[rank],
-                            .out = digests,
-                            .out_bytes = bytes};
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
+                                .phase = "digests",
+                                .seconds = SECONDS,
+                                .in = &digests[rank],
+                                .out = digests,
+                                .out_bytes = bytes};
 
     INVAR_TRY(exchange_all(&digest, comm, rank, seed, 2, NULL));
     INVAR_TRY(exchange_apart(comm));

@@ -24,7 +24,7 @@ static const char *program;
 static invar_status barrier(invar_comm *comm, const char *phase, double seconds)
 {
     return invar_comm_run(
-        comm, &(invar_comm_move){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = seconds});
+        comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = seconds});
 }
 
 static invar_status gather(invar_comm *comm, const char *phase, size_t each)
@@ -34,12 +34,12 @@ static invar_status gather(invar_comm *comm, const char *phase, size_t each)
 
     for (int i = 0; i < MAX_RANKS; i++)
         bytes[i] = each;
-    return invar_comm_run(comm, &(invar_comm_move){.op = INVAR_COMM_ALLGATHERV,
-                                                   .phase = phase,
-                                                   .seconds = SECONDS,
-                                                   .in = in,
-                                                   .out = out,
-                                                   .out_bytes = bytes});
+    return invar_comm_run(comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
+                                                       .phase = phase,
+                                                       .seconds = SECONDS,
+                                                       .in = in,
+                                                       .out = out,
+                                                       .out_bytes = bytes});
 }
 
 /* More bytes than an int counts, from rank 0 to rank 1. */
@@ -48,15 +48,15 @@ static invar_status send_large(invar_comm *comm)
     size_t bytes = ((size_t)1 << 31) + 12345;
     bool gives = invar_comm_rank(comm) == 0;
     char *memory = malloc(bytes);
-    invar_comm_move move = {.op = INVAR_COMM_SENDRECV,
-                            .phase = "large",
-                            .seconds = SECONDS,
-                            .in = memory,
-                            .out = memory,
-                            .to = gives ? 1 : INVAR_COMM_NONE,
-                            .from = gives ? INVAR_COMM_NONE : 0,
-                            .to_bytes = bytes,
-                            .from_bytes = bytes};
+    invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
+                                .phase = "large",
+                                .seconds = SECONDS,
+                                .in = memory,
+                                .out = memory,
+                                .to = gives ? 1 : INVAR_COMM_NONE,
+                                .from = gives ? INVAR_COMM_NONE : 0,
+                                .to_bytes = bytes,
+                                .from_bytes = bytes};
     invar_status status;
 
     if (!memory)
@@ -77,8 +77,8 @@ static invar_status halt(invar_comm *comm)
 
     nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); // until all have started
     if (invar_comm_rank(comm) >= 2)
-        invar_comm_halt(comm, "/run/ledger.db: no space left");
-    if (gather(comm, "weights", 1 << 20) == INVAR_OK || !invar_comm_revive(comm))
+        invar_comm_abort_recoverable(comm, "/run/ledger.db: no space left");
+    if (gather(comm, "weights", 1 << 20) == INVAR_OK || !invar_comm_recover(comm))
         return INVAR_FAIL(INVAR_E_STATE, 0, "not halted, or not revived");
     INVAR_TRY(exchange_run(&digest, comm, 0));
     return INVAR_FAIL(INVAR_E_IO, 0, "revived with digest %016llx", (unsigned long long)digest);
@@ -93,13 +93,13 @@ static invar_status wait_in_row(invar_comm *comm)
     if (rank == hangs)
         (void)raise(SIGSTOP);
     nanosleep(&(struct timespec){.tv_nsec = 150000000 * rank}, NULL);
-    return invar_comm_run(comm, &(invar_comm_move){.op = INVAR_COMM_SENDRECV,
-                                                   .phase = "row",
-                                                   .seconds = 1.0,
-                                                   .out = &byte,
-                                                   .to = INVAR_COMM_NONE,
-                                                   .from = rank + 1,
-                                                   .from_bytes = 1});
+    return invar_comm_run(comm, &(invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
+                                                       .phase = "row",
+                                                       .seconds = 1.0,
+                                                       .out = &byte,
+                                                       .to = INVAR_COMM_NONE,
+                                                       .from = rank + 1,
+                                                       .from_bytes = 1});
 }
 
 /* Rank 2 works for longer than the others wait without a beat; `hangs`: it never ends. */
@@ -107,7 +107,7 @@ static invar_status work_long(invar_comm *comm, bool hangs)
 {
     for (int i = 0; i < 20 && invar_comm_rank(comm) == 2; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 75000000}, NULL);
-        invar_comm_beat(comm, 0.5);
+        invar_comm_heartbeat(comm, 0.5);
     }
     if (hangs && invar_comm_rank(comm) == 2)
         (void)raise(SIGSTOP);
@@ -154,7 +154,7 @@ static int process_main(const char *word, uint64_t seed, size_t piece)
 
     if (status == INVAR_OK) {
         status = exchanges ? exchange_run(&digest, comm, seed) : rank_part(comm, word);
-        speaks = invar_comm_speaks(comm);
+        speaks = invar_comm_reports_error(comm);
         if (status == INVAR_OK && exchanges && speaks)
             printf("digest %016llx host %d\n", (unsigned long long)digest,
                    invar_comm_host(comm, invar_comm_size(comm) - 1)[0] != '\0');

@@ -71,18 +71,18 @@ static invar_status gather(invar_comm *comm, const char *phase, size_t each, dou
 
     for (int i = 0; i < MAX_RANKS; i++)
         bytes[i] = each;
-    return invar_comm_run(comm, &(invar_comm_move){.op = INVAR_COMM_ALLGATHERV,
-                                                   .phase = phase,
-                                                   .seconds = seconds,
-                                                   .in = in,
-                                                   .out = out,
-                                                   .out_bytes = bytes});
+    return invar_comm_run(comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
+                                                       .phase = phase,
+                                                       .seconds = seconds,
+                                                       .in = in,
+                                                       .out = out,
+                                                       .out_bytes = bytes});
 }
 
 static invar_status barrier(invar_comm *comm, const char *phase)
 {
     return invar_comm_run(
-        comm, &(invar_comm_move){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = SECONDS});
+        comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = SECONDS});
 }
 
 static invar_status other_op(invar_comm *comm, bool odd)
@@ -124,15 +124,15 @@ static invar_status several(invar_comm *comm, bool odd)
 {
     size_t bytes[MAX_RANKS] = {8, 8, 8, 8};
     uint64_t in = 1, out[3][4];
-    invar_comm_ticket *tickets[3] = {NULL};
+    invar_comm_request *tickets[3] = {NULL};
     invar_status status = INVAR_OK, waited;
 
     for (int i = 0; i < 3 && status == INVAR_OK; i++) {
-        invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
-                                .phase = odd && i == 1 ? "step 4" : "step 5",
-                                .in = &in,
-                                .out = out[i],
-                                .out_bytes = bytes};
+        invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
+                                    .phase = odd && i == 1 ? "step 4" : "step 5",
+                                    .in = &in,
+                                    .out = out[i],
+                                    .out_bytes = bytes};
 
         status = invar_comm_start(&tickets[i], comm, &move);
     }

@@ -46,15 +46,15 @@ static invar_status look_early(rank_run *run)
     bool *early = run->payload;
     char in[64], out[64] = {0};
     int rank = invar_comm_rank(run->comm);
-    invar_comm_move move = {.op = INVAR_COMM_SENDRECV,
-                            .phase = "early",
-                            .in = in,
-                            .out = out,
-                            .to = 1 - rank,
-                            .from = 1 - rank,
-                            .to_bytes = sizeof in,
-                            .from_bytes = sizeof out};
-    invar_comm_ticket *ticket;
+    invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
+                                .phase = "early",
+                                .in = in,
+                                .out = out,
+                                .to = 1 - rank,
+                                .from = 1 - rank,
+                                .to_bytes = sizeof in,
+                                .from_bytes = sizeof out};
+    invar_comm_request *ticket;
 
     memset(in, 'x', sizeof in);
     INVAR_TRY(invar_comm_start(&ticket, run->comm, &move));
@@ -82,7 +82,7 @@ static void test_comm_thread__the_adversary_shows_early_reads(void **state)
 static invar_status barrier(invar_comm *comm, const char *phase, double seconds)
 {
     return invar_comm_run(
-        comm, &(invar_comm_move){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = seconds});
+        comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = seconds});
 }
 
 static invar_status gather(invar_comm *comm, const char *phase, size_t each)
@@ -94,7 +94,7 @@ static invar_status gather(invar_comm *comm, const char *phase, size_t each)
         bytes[i] = each;
     return invar_comm_run(
         comm,
-        &(invar_comm_move){
+        &(invar_comm_transfer){
             .op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = in, .out = out, .out_bytes = bytes});
 }
 
@@ -149,9 +149,9 @@ static invar_status hangs(rank_run *run)
 static invar_status far_away(rank_run *run)
 {
     invar_comm *group;
-    invar_comm_ticket *ticket;
+    invar_comm_request *ticket;
     int rank = invar_comm_rank(run->comm);
-    invar_comm_move move = {.op = INVAR_COMM_BARRIER, .phase = "all"};
+    invar_comm_transfer move = {.op = INVAR_COMM_BARRIER, .phase = "all"};
     invar_status status, waited;
 
     INVAR_TRY(invar_comm_split(&group, run->comm, rank / 2, 0, "groups", 0));
@@ -239,7 +239,7 @@ static invar_status works(rank_run *run)
     for (int i = 0; i < 20 && rank == 2; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
         if (i < beats)
-            invar_comm_beat(run->comm, PATIENCE);
+            invar_comm_heartbeat(run->comm, PATIENCE);
     }
     status = barrier(pair, "rollout", PATIENCE);
     if (status == INVAR_OK)
@@ -306,20 +306,20 @@ static invar_status halts(rank_run *run)
 {
     invar_status status;
 
-    if (invar_comm_revive(run->comm))
+    if (invar_comm_recover(run->comm))
         return INVAR_FAIL(INVAR_E_STATE, 0, "revived without a failure");
     if (invar_comm_rank(run->comm) == 2)
-        invar_comm_halt(run->comm, "/run/ledger.db: no space left");
+        invar_comm_abort_recoverable(run->comm, "/run/ledger.db: no space left");
     status = gather(run->comm, "weights", 16);
     if (status != INVAR_E_IO || invar_error_last()->native != ECANCELED)
         return INVAR_FAIL(INVAR_E_STATE, 0, "no halt");
-    if (!invar_comm_revive(run->comm))
+    if (!invar_comm_recover(run->comm))
         return INVAR_FAIL(INVAR_E_STATE, 0, "not revived");
     if (run->payload)
         return INVAR_OK;
     INVAR_TRY(exchange_run(&run->digest, run->comm, run->seed));
-    return invar_comm_revive(run->comm) ? INVAR_FAIL(INVAR_E_STATE, 0, "revived without a failure")
-                                        : INVAR_OK;
+    return invar_comm_recover(run->comm) ? INVAR_FAIL(INVAR_E_STATE, 0, "revived without a failure")
+                                         : INVAR_OK;
 }
 
 /* The revived world halts, too. */
@@ -328,10 +328,10 @@ static invar_status halts_twice(rank_run *run)
     invar_status status = halts(run);
 
     if (status == INVAR_OK && invar_comm_rank(run->comm) == 1)
-        invar_comm_halt(run->comm, "again");
+        invar_comm_abort_recoverable(run->comm, "again");
     if (status == INVAR_OK)
         status = barrier(run->comm, "end", 0);
-    return invar_comm_revive(run->comm) ? INVAR_OK : status;
+    return invar_comm_recover(run->comm) ? INVAR_OK : status;
 }
 
 static void test_comm_thread__a_world_is_revived_once(void **state)
@@ -368,7 +368,7 @@ static invar_status differs(rank_run *run)
         return found;
     }
     found = gather(run->comm, "weights", 16);
-    return invar_comm_revive(run->comm) ? INVAR_OK : found;
+    return invar_comm_recover(run->comm) ? INVAR_OK : found;
 }
 
 static void test_comm_thread__exit_codes_are_those_of_who_aborts(void **state)

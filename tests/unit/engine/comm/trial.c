@@ -17,12 +17,12 @@ enum { SIZE = 3, ODD = 2 };
 static const invar_transport *threads;
 static invar_comm_op spoiled;
 
-static invar_status start(void *self, invar_comm_ticket *ticket)
+static invar_status start(void *self, invar_comm_request *ticket)
 {
     return threads->start(self, ticket);
 }
 
-static invar_status wait(void *self, invar_comm_ticket *ticket)
+static invar_status wait(void *self, invar_comm_request *ticket)
 {
     invar_status status = threads->wait(self, ticket);
 
@@ -62,17 +62,17 @@ static void leave(void *self)
 static invar_status spoil(rank_run *run)
 {
     static const invar_transport faulty = {start, wait, beat, hear, tell, revive, leave};
-    invar_comm_trial *trials = run->payload;
+    invar_link_test *trials = run->payload;
     invar_comm *comm = run->comm;
 
     if (invar_comm_rank(comm) == ODD && spoiled < INVAR_COMM_OPS) {
         threads = comm->world->transport;
         comm->world->transport = &faulty;
     }
-    return invar_comm_try(&trials[invar_comm_rank(comm)], comm, 60.0);
+    return invar_link_test_run(&trials[invar_comm_rank(comm)], comm, 60.0);
 }
 
-static void try_all(invar_comm_trial trials[SIZE], int size, invar_comm_op op)
+static void try_all(invar_link_test trials[SIZE], int size, invar_comm_op op)
 {
     rank_run runs[MAX_RANKS];
 
@@ -85,7 +85,7 @@ static void test_comm_trial__sound_bytes_and_rates(void **state)
 {
     static const size_t sent[INVAR_COMM_RATES] = {
         0, 1 << 16, 1 << 20, 1 << 24, (1 << 16) / 3 * 2, (1 << 20) / 3 * 2, (1 << 24) / 3 * 2};
-    invar_comm_trial trials[SIZE];
+    invar_link_test trials[SIZE];
 
     (void)state;
     try_all(trials, SIZE, INVAR_COMM_OPS);
@@ -109,7 +109,7 @@ static void test_comm_trial__wrong_bytes_are_found(void **state)
     } cases[] = {{INVAR_COMM_ALLGATHERV, 1, 0},
                  {INVAR_COMM_SENDRECV, 3, 1},
                  {INVAR_COMM_ALLTOALLV, 4, 1}}; // from rank 0 there is an empty piece first
-    invar_comm_trial trials[SIZE];
+    invar_link_test trials[SIZE];
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -126,7 +126,7 @@ static void test_comm_trial__wrong_bytes_are_found(void **state)
 static invar_status try_far(rank_run *run)
 {
     const invar_comm_nccl_options options = {.module = INVAR_TEST_WORK "/plugin/fake_nccl.so"};
-    invar_comm_trial *trials = run->payload;
+    invar_link_test *trials = run->payload;
     invar_device dev = {.backend = invar_far_backend()};
     invar_comm *far = NULL;
     invar_status status = invar_device_open(&dev);
@@ -134,7 +134,8 @@ static invar_status try_far(rank_run *run)
     if (status == INVAR_OK)
         status = invar_comm_nccl(&far, run->comm, &options);
     if (status == INVAR_OK)
-        status = invar_comm_try_far(&trials[invar_comm_rank(run->comm)], run->comm, far, &dev, 60);
+        status = invar_link_test_run_device(&trials[invar_comm_rank(run->comm)], run->comm, far,
+                                            &dev, 60);
     invar_comm_free(far);
     invar_device_close(&dev);
     return status;
@@ -142,7 +143,7 @@ static invar_status try_far(rank_run *run)
 
 static void test_comm_trial__of_devices(void **state)
 {
-    invar_comm_trial trials[SIZE];
+    invar_link_test trials[SIZE];
     rank_run runs[MAX_RANKS];
 
     (void)state;

@@ -58,11 +58,11 @@ static void test_evals__sets_inherit(void **state)
     const invar_recipe *a, *b;
     invar_digest first, second;
     invar_hasher hasher;
-    invar_evals evals;
+    invar_eval_config evals;
 
     (void)state;
     write_file(two, sizeof two - 1);
-    assert_ok(invar_evals_read(&evals, recipe));
+    assert_ok(invar_eval_config_read(&evals, recipe));
     assert_int_equal(evals.count, 2);
     a = evals.recipes[0];
     b = evals.recipes[1];
@@ -78,13 +78,13 @@ static void test_evals__sets_inherit(void **state)
     assert_string_equal(invar_recipe_string(b, INVAR_KEY_EVAL_CONFIG), "");
     assert_int_equal(invar_recipe_int(b, INVAR_KEY_HIDDEN_SIZE), 64);
     invar_hasher_init(&hasher);
-    invar_evals_hash(&hasher, a);
+    invar_eval_config_hash(&hasher, a);
     invar_hasher_final(&first, &hasher);
     invar_hasher_init(&hasher);
-    invar_evals_hash(&hasher, b);
+    invar_eval_config_hash(&hasher, b);
     invar_hasher_final(&second, &hasher);
     assert_false(invar_digest_equal(&first, &second));
-    invar_evals_release(&evals);
+    invar_eval_config_release(&evals);
     invar_recipe_free(recipe);
 }
 
@@ -94,7 +94,7 @@ static void test_evals__task_size_is_for_tasks(void **state)
     static const char sets[] = "[a]\npath = a.jsonl\n[b]\npath = task:max\n";
     char text[sizeof recipe_text], *rollout;
     invar_recipe *recipe;
-    invar_evals evals;
+    invar_eval_config evals;
 
     (void)state;
     memcpy(text, recipe_text, sizeof text);
@@ -108,10 +108,10 @@ static void test_evals__task_size_is_for_tasks(void **state)
     assert_ok(invar_recipe_set(recipe, "eval-config", path, "--eval-config"));
     assert_ok(invar_config_check(recipe));
     write_file(sets, sizeof sets - 1);
-    assert_ok(invar_evals_read(&evals, recipe));
+    assert_ok(invar_eval_config_read(&evals, recipe));
     assert_int_equal(evals.count, 2);
     assert_int_equal(invar_recipe_int(evals.recipes[1], INVAR_KEY_TASK_SIZE), 9);
-    invar_evals_release(&evals);
+    invar_eval_config_release(&evals);
     invar_recipe_free(recipe);
 }
 
@@ -144,18 +144,19 @@ static void test_evals__refusals(void **state)
     };
     static const char hidden[] = "[a]\npath = task:max\ntemperature = 0.5\0junk\n";
     invar_recipe *recipe = make_recipe();
-    invar_evals evals;
+    invar_eval_config evals;
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_file(cases[i].text, strlen(cases[i].text));
-        assert_fails(invar_evals_read(&evals, recipe), INVAR_E_INVALID, cases[i].why);
+        assert_fails(invar_eval_config_read(&evals, recipe), INVAR_E_INVALID, cases[i].why);
         assert_null(evals.recipes);
     }
     write_file(hidden, sizeof hidden - 1);
-    assert_fails(invar_evals_read(&evals, recipe), INVAR_E_INVALID, ":3: \"temperature = 0.5?junk");
+    assert_fails(invar_eval_config_read(&evals, recipe), INVAR_E_INVALID,
+                 ":3: \"temperature = 0.5?junk");
     unlink(path);
-    assert_int_equal(invar_evals_read(&evals, recipe), INVAR_E_NOTFOUND);
+    assert_int_equal(invar_eval_config_read(&evals, recipe), INVAR_E_NOTFOUND);
     invar_recipe_free(recipe);
 }
 
@@ -165,7 +166,7 @@ static void test_evals__damaged_files(void **state)
     int64_t rounds = invar_test_count(2000, 100000);
     invar_recipe *recipe = make_recipe();
     char text[sizeof two];
-    invar_evals evals;
+    invar_eval_config evals;
 
     (void)state;
     for (int64_t i = 0; i < rounds; i++) {
@@ -175,12 +176,12 @@ static void test_evals__damaged_files(void **state)
             text[bits % (sizeof two - 1)] = (char)(bits >> 16);
         }
         write_file(text, sizeof two - 1);
-        if (invar_evals_read(&evals, recipe) == INVAR_OK)
+        if (invar_eval_config_read(&evals, recipe) == INVAR_OK)
             assert_true(evals.count >= 1);
         else
             for (const char *c = invar_error_last()->message; *c; c++)
                 assert_true((unsigned char)*c >= 0x20 && *c != 0x7F);
-        invar_evals_release(&evals);
+        invar_eval_config_release(&evals);
     }
     invar_recipe_free(recipe);
 }

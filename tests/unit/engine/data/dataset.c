@@ -19,7 +19,7 @@
 static int open_tokenizer(void **state)
 {
     (void)state;
-    if (invar_folder_make(SCRATCH) != INVAR_OK)
+    if (invar_held_folder_make(SCRATCH) != INVAR_OK)
         return -1;
     return invar_tokenizer_alphabet(&tokenizer, ALPHABET) == INVAR_OK ? 0 : -1;
 }
@@ -28,7 +28,7 @@ static int close_tokenizer(void **state)
 {
     (void)state;
     invar_tokenizer_free(tokenizer);
-    return invar_folder_remove(SCRATCH) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(SCRATCH) == INVAR_OK ? 0 : -1;
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ static void test_dataset__reads_lines(void **state)
                                "{\"label\": 7, \"input\": \"c\", \"metadata\": {\"b\": 1, \"a\": "
                                "[true, 0.5]}}\n\n \n");
     assert_int_equal(invar_dataset_size(dataset), 2);
-    assert_int_equal(invar_dataset_dropped(dataset), 0);
+    assert_int_equal(invar_dataset_dropped_count(dataset), 0);
     p = invar_dataset_prompt(dataset, 0);
     assert_int_equal(p->line, 0);
     assert_string_equal(p->text, "ab=");
@@ -147,7 +147,7 @@ static void test_dataset__drops_long_prompts(void **state)
     options.max_prompt_tokens = 3;
     dataset = parsed(&options, text);
     assert_int_equal(invar_dataset_size(dataset), 2);
-    assert_int_equal(invar_dataset_dropped(dataset), 1);
+    assert_int_equal(invar_dataset_dropped_count(dataset), 1);
     assert_int_equal(invar_dataset_prompt(dataset, 0)->line, 1);
     assert_int_equal(invar_dataset_prompt(dataset, 1)->line, 2);
     invar_dataset_close(dataset);
@@ -171,7 +171,7 @@ static void test_dataset__sft_without_template(void **state)
                                "{\"input\": \"a=\", \"l\": \"xyz\"}\n"
                                "{\"input\": \"a=\", \"l\": \"\"}\n");
     assert_int_equal(invar_dataset_size(dataset), 2);
-    assert_int_equal(invar_dataset_dropped(dataset), 1);
+    assert_int_equal(invar_dataset_dropped_count(dataset), 1);
     p = invar_dataset_prompt(dataset, 0);
     assert_int_equal(p->n_tokens, 2);
     assert_int_equal(p->n_answer, 3);
@@ -283,7 +283,7 @@ static void test_dataset__opens_files_and_tasks(void **state)
     invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_tokenizer *digits;
     invar_dataset *dataset;
-    invar_task_item item;
+    invar_builtin_task_item item;
     (void)state;
 
     options.path = SCRATCH "/none.jsonl";
@@ -294,12 +294,12 @@ static void test_dataset__opens_files_and_tasks(void **state)
     options.task_size = 10;
     options.seed = 5;
     options.sft = true;
-    assert_ok(invar_tokenizer_alphabet(&digits, invar_task_alphabet("max")));
+    assert_ok(invar_tokenizer_alphabet(&digits, invar_builtin_task_alphabet("max")));
     assert_ok(invar_dataset_open(&dataset, &options, digits));
     assert_int_equal(invar_dataset_size(dataset), 10);
     for (int64_t i = 0; i < 10; i++) {
         const invar_prompt *p = invar_dataset_prompt(dataset, i);
-        assert_ok(invar_task_make(&item, "max", 5, (uint32_t)i));
+        assert_ok(invar_builtin_task_make(&item, "max", 5, (uint32_t)i));
         assert_string_equal(p->text, item.prompt);
         assert_string_equal(p->label, item.answer);
         assert_int_equal(p->line, i);
@@ -429,7 +429,7 @@ static void test_dataset__next_wraps(void **state)
     static const char text[] = "{\"input\": \"a\"}\n{\"input\": \"b\"}\n{\"input\": \"c\"}\n";
     invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset = parsed(&options, text);
-    invar_cursor cursor = {0, 0};
+    invar_data_cursor cursor = {0, 0};
     char seen[10] = "";
     (void)state;
 
@@ -444,7 +444,7 @@ static void test_dataset__next_wraps(void **state)
 static void test_dataset__next_resumes(void **state)
 {
     invar_dataset_options options = dataset_options("d.jsonl", "");
-    invar_cursor cursor = {0, 0}, again;
+    invar_data_cursor cursor = {0, 0}, again;
     invar_dataset *dataset, *fresh;
     int32_t order[20];
     (void)state;
@@ -463,7 +463,7 @@ static void test_dataset__next_resumes(void **state)
         if (i % 9 == 0) // the other set jumps
             assert_int_equal(invar_dataset_next(fresh, &again, true, 7)->line, p->line);
         if (i % 5 == 0) { // and is led astray
-            invar_cursor elsewhere = {i, 3};
+            invar_data_cursor elsewhere = {i, 3};
             invar_dataset_next(fresh, &elsewhere, true, 8);
         }
     }

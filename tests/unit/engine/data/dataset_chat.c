@@ -58,7 +58,7 @@ static void write_tokenizer(void)
 static int set_up(void **state)
 {
     (void)state;
-    assert_ok(invar_folder_make(SCRATCH));
+    assert_ok(invar_held_folder_make(SCRATCH));
     write_tokenizer();
     assert_ok(invar_file_write(SCRATCH "/chat_template.jinja", turns, sizeof turns - 1));
     assert_ok(invar_file_write(SCRATCH "/lenient.jinja", lenient, sizeof lenient - 1));
@@ -70,7 +70,7 @@ static int tear_down(void **state)
 {
     (void)state;
     invar_tokenizer_free(tokenizer);
-    return invar_folder_remove(SCRATCH) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(SCRATCH) == INVAR_OK ? 0 : -1;
 }
 
 static invar_dataset_options defaults(void)
@@ -225,7 +225,7 @@ static void test_dataset_chat__answers(void **state)
     dataset = parsed(&options, "{\"input\": \"q\", \"l\": 42}\n{\"input\": \"q\", \"l\": "
                                "\"123456789 123456789 123456789 123456789 \"}");
     assert_int_equal(invar_dataset_size(dataset), 1);
-    assert_int_equal(invar_dataset_dropped(dataset), 1);
+    assert_int_equal(invar_dataset_dropped_count(dataset), 1);
     check_answer(invar_dataset_prompt(dataset, 0), "[42<|end|>\n]");
     invar_dataset_close(dataset);
 }

@@ -171,7 +171,7 @@ static int tear_down(void **state)
 {
     (void)state;
     free(path_before);
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 int main(void)

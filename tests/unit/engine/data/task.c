@@ -21,10 +21,10 @@ static void test_task__matches_the_oracle(void **state)
 
     assert_non_null(file);
     while (fgets(line, sizeof line, file)) {
-        invar_task_item got;
+        invar_builtin_task_item got;
         if (sscanf(line, "task %15s %u %u %15s %15s", name, &seed, &item, prompt, answer) != 5)
             continue;
-        assert_ok(invar_task_make(&got, name, seed, item));
+        assert_ok(invar_builtin_task_make(&got, name, seed, item));
         assert_string_equal(got.prompt, prompt);
         assert_string_equal(got.answer, answer);
         seen++;
@@ -34,7 +34,7 @@ static void test_task__matches_the_oracle(void **state)
 }
 
 /* The right answer, found another way than task.c makes it. */
-static void check_answer(const char *name, const invar_task_item *item)
+static void check_answer(const char *name, const invar_builtin_task_item *item)
 {
     const size_t n = strlen(item->prompt) - 1;
     int a = item->prompt[0] - '0', b = item->prompt[2] - '0', counts[256] = {0};
@@ -76,14 +76,14 @@ static void test_task__answers_are_right(void **state)
     int tasks = 0;
     (void)state;
 
-    for (const char *name; (name = invar_task_name(tasks)); tasks++) {
-        const char *alphabet = invar_task_alphabet(name);
+    for (const char *name; (name = invar_builtin_task_name(tasks)); tasks++) {
+        const char *alphabet = invar_builtin_task_alphabet(name);
         bool used[128] = {false};
 
         assert_true(strlen(alphabet) < 32);
         for (int64_t i = 0; i < count; i++) {
-            invar_task_item item;
-            assert_ok(invar_task_make(&item, name, 42, (uint32_t)i));
+            invar_builtin_task_item item;
+            assert_ok(invar_builtin_task_make(&item, name, 42, (uint32_t)i));
             check_answer(name, &item);
             for (const char *c = item.prompt; *c; c++)
                 used[(unsigned char)*c] = true;
@@ -100,17 +100,17 @@ static void test_task__answers_are_right(void **state)
 
 static void test_task__depends_on_seed_and_item(void **state)
 {
-    invar_task_item a, b;
+    invar_builtin_task_item a, b;
     int by_seed = 0, by_item = 0;
     (void)state;
 
     for (uint32_t i = 0; i < 20; i++) {
-        assert_ok(invar_task_make(&a, "sort", 1, i));
-        assert_ok(invar_task_make(&b, "sort", 2, i));
+        assert_ok(invar_builtin_task_make(&a, "sort", 1, i));
+        assert_ok(invar_builtin_task_make(&b, "sort", 2, i));
         by_seed += strcmp(a.prompt, b.prompt) != 0;
-        assert_ok(invar_task_make(&b, "sort", 1, i + 1));
+        assert_ok(invar_builtin_task_make(&b, "sort", 1, i + 1));
         by_item += strcmp(a.prompt, b.prompt) != 0;
-        assert_ok(invar_task_make(&b, "sort", 1, i));
+        assert_ok(invar_builtin_task_make(&b, "sort", 1, i));
         assert_string_equal(a.prompt, b.prompt);
     }
     assert_true(by_seed > 15 && by_item > 15);
@@ -118,12 +118,12 @@ static void test_task__depends_on_seed_and_item(void **state)
 
 static void test_task__unknown(void **state)
 {
-    invar_task_item item;
+    invar_builtin_task_item item;
     (void)state;
 
-    assert_null(invar_task_alphabet("mux"));
-    assert_null(invar_task_name(-1));
-    assert_fails(invar_task_make(&item, "mux", 0, 0), INVAR_E_NOTFOUND,
+    assert_null(invar_builtin_task_alphabet("mux"));
+    assert_null(invar_builtin_task_name(-1));
+    assert_fails(invar_builtin_task_make(&item, "mux", 0, 0), INVAR_E_NOTFOUND,
                  "no built-in task 'mux'; there are last max add copy reverse sort guess");
 }
 

@@ -25,9 +25,9 @@ static void expect(const char *a, const char *b, bool same)
     invar_digest x, y;
     bool found;
 
-    assert_ok(invar_command_hash(&found, &x, "judge", a));
+    assert_ok(invar_plugin_argv_hash(&found, &x, "judge", a));
     assert_true(found);
-    assert_ok(invar_command_hash(&found, &y, "judge", b));
+    assert_ok(invar_plugin_argv_hash(&found, &y, "judge", b));
     assert_true(found);
     assert_int_equal(invar_digest_equal(&x, &y), same);
 }
@@ -61,18 +61,18 @@ static void test_ext_command__looks_into_path(void **state)
     (void)state;
     put("judge", "one");
     put("other", "two");
-    assert_ok(invar_folder_make("bin"));
+    assert_ok(invar_held_folder_make("bin"));
     put("bin/judge", "two");
     assert_int_equal(setenv("PATH", "/no/such:bin::.", 1), 0);
     expect("judge --option", "./other", true);
     expect("judge", "./judge", false);
     assert_int_equal(setenv("PATH", kept, 1), 0);
     free(kept);
-    assert_ok(invar_command_hash(&found, &digest, "judge", "no-such-program -x"));
+    assert_ok(invar_plugin_argv_hash(&found, &digest, "judge", "no-such-program -x"));
     assert_false(found);
-    assert_ok(invar_command_hash(&found, &digest, "judge", "no-such.so"));
+    assert_ok(invar_plugin_argv_hash(&found, &digest, "judge", "no-such.so"));
     assert_false(found);
-    assert_fails(invar_command_hash(&found, &digest, "judge", "a 'b"), INVAR_E_INVALID,
+    assert_fails(invar_plugin_argv_hash(&found, &digest, "judge", "a 'b"), INVAR_E_INVALID,
                  "plug-in judge: the command has a quote without its end");
 }
 
@@ -85,7 +85,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 int main(void)

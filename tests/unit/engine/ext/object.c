@@ -95,11 +95,11 @@ static void test_ext_object__example_rewards(void **state)
     (void)state;
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, EXAMPLES "reward.so", INVAR_PLUGIN_KIND_REWARD));
-    assert_ok(invar_plugin_begin(plugin, 3, NULL));
+    assert_ok(invar_plugin_begin_step(plugin, 3, NULL));
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     for (int i = 0; i < 6; i++)
         assert_true(fabs(reward[i] - alone[i]) < 1e-12);
-    assert_int_equal(invar_plugin_replies_take(plugin).count, 1);
+    assert_int_equal(invar_plugin_get_replies(plugin).count, 1);
     samples.items[4].label = "";
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_STATE,
                  "plug-in custom-rm: it refuses: sample 104 has no label");
@@ -110,7 +110,7 @@ static void test_ext_object__example_rewards(void **state)
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     for (int i = 0; i < 6; i++)
         assert_true(reward[i] == best[i]);
-    assert_int_equal(invar_plugin_replies_take(plugin).count, 3);
+    assert_int_equal(invar_plugin_get_replies(plugin).count, 3);
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
 }
@@ -264,9 +264,9 @@ static void test_ext_object__example_loss(void **state)
 /* Copies of the replies of a step, as the ledger would give them back. */
 static invar_plugin_replies store(const invar_plugin *plugin)
 {
-    static invar_ledger_reply items[8];
+    static invar_ledger_plugin_reply items[8];
     static char bytes[8][256];
-    invar_plugin_replies live = invar_plugin_replies_take(plugin);
+    invar_plugin_replies live = invar_plugin_get_replies(plugin);
 
     assert_true(live.count <= 8);
     for (size_t i = 0; i < live.count; i++) {
@@ -308,7 +308,7 @@ static void test_ext_object__stored_replies_answer_without_the_plugin(void **sta
     (void)state;
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, FOLDER "unruly.so", kinds));
-    assert_ok(invar_plugin_begin(plugin, 3, NULL));
+    assert_ok(invar_plugin_begin_step(plugin, 3, NULL));
     assert_ok(ask_all(&live, plugin, &samples));
     stored = store(plugin);
     assert_int_equal(stored.count, 4);
@@ -318,19 +318,19 @@ static void test_ext_object__stored_replies_answer_without_the_plugin(void **sta
 
     assert_ok(open_kinds(&plugin, NULL, kinds));
     assert_string_equal(invar_plugin_title(plugin), "");
-    assert_ok(invar_plugin_begin(plugin, 3, &stored));
+    assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
     assert_ok(ask_all(&back, plugin, &samples));
     assert_memory_equal(&live, &back, sizeof live);
-    again = invar_plugin_replies_take(plugin); // what is stored again is the same
+    again = invar_plugin_get_replies(plugin); // what is stored again is the same
     assert_int_equal(again.count, stored.count);
     for (size_t i = 0; i < again.count; i++) {
         assert_int_equal(again.items[i].bytes, stored.items[i].bytes);
         assert_memory_equal(again.items[i].data, stored.items[i].data, again.items[i].bytes);
         assert_true(invar_digest_equal(&again.items[i].request, &stored.items[i].request));
     }
-    assert_fails(invar_plugin_begin(plugin, 4, NULL), INVAR_E_NOTFOUND,
+    assert_fails(invar_plugin_begin_step(plugin, 4, NULL), INVAR_E_NOTFOUND,
                  "step 4 has no stored replies, and there is no plug-in to ask");
-    assert_ok(invar_plugin_begin(plugin, 4, &none));
+    assert_ok(invar_plugin_begin_step(plugin, 4, &none));
     assert_fails(ask_all(&back, plugin, &samples), INVAR_E_NOTFOUND,
                  "no reply to call 0 of step 4 is stored");
     invar_plugin_close(plugin);
@@ -342,42 +342,43 @@ static void test_ext_object__stored_replies_are_checked(void **state)
     uint32_t kinds = INVAR_PLUGIN_KIND_REWARD;
     invar_rl_samples samples;
     invar_plugin_replies stored;
-    invar_ledger_reply *item;
+    invar_ledger_plugin_reply *item;
     invar_plugin *plugin;
     double reward[6], nan = NAN;
 
     (void)state;
     make_samples(&samples);
     assert_ok(open_kinds(&plugin, FOLDER "unruly.so", kinds));
-    assert_ok(invar_plugin_begin(plugin, 3, NULL));
+    assert_ok(invar_plugin_begin_step(plugin, 3, NULL));
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     stored = store(plugin);
-    item = (invar_ledger_reply *)(uintptr_t)stored.items;
+    item = (invar_ledger_plugin_reply *)(uintptr_t)stored.items;
 
     samples.items[5].response[0]++; // another question
-    assert_ok(invar_plugin_begin(plugin, 3, &stored));
+    assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()),
                  INVAR_E_MISMATCH, "call 0 of step 3 asks something else than the recorded one");
     samples.items[5].response[0]--;
 
     item->bytes--;
-    assert_ok(invar_plugin_begin(plugin, 3, &stored));
+    assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_CORRUPT,
                  "has 48 bytes, not JSON and not 49");
     item->bytes = 0;
-    assert_ok(invar_plugin_begin(plugin, 3, &stored));
+    assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_CORRUPT,
                  "0 bytes");
     item->bytes = 49;
     memcpy((char *)(uintptr_t)item->data + 1, &nan, sizeof nan);
-    assert_ok(invar_plugin_begin(plugin, 3, &stored));
+    assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()), INVAR_E_CORRUPT,
                  "sample 100 is not finite");
     item->plugin = "another";
-    assert_ok(invar_plugin_begin(plugin, 3, &stored));
+    assert_ok(invar_plugin_begin_step(plugin, 3, &stored));
     assert_fails(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()),
                  INVAR_E_NOTFOUND, "no reply to call 0");
-    assert_ok(invar_plugin_begin(plugin, 4, NULL)); // and the plug-in is still there to be asked
+    assert_ok(
+        invar_plugin_begin_step(plugin, 4, NULL)); // and the plug-in is still there to be asked
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward, no_parts()));
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
@@ -409,9 +410,9 @@ static void test_ext_object__every_field_is_hashed(void **state)
         s->tokens[1] += change == 8;
         s->prompt_tokens -= change == 9;
         s->n_tokens -= change == 10;
-        assert_ok(invar_plugin_begin(plugin, change, NULL));
+        assert_ok(invar_plugin_begin_step(plugin, change, NULL));
         assert_ok(invar_plugin_reward(plugin, s, 1, reward, no_parts()));
-        seen[n++] = invar_plugin_replies_take(plugin).items[0].request;
+        seen[n++] = invar_plugin_get_replies(plugin).items[0].request;
         for (int i = 0; i < n - 1; i++)
             assert_false(invar_digest_equal(&seen[i], &seen[n - 1]));
         invar_rl_samples_reset(&samples);

@@ -186,18 +186,18 @@ static void test_ext_parts__object_and_stored(void **state)
     invar_reward_parts first[SAMPLES] = {{NULL, 0}}, again[SAMPLES] = {{NULL, 0}};
     invar_plugin *plugin = open_object(), *other = open_object();
     invar_plugin_replies stored;
-    invar_ledger_reply cut;
+    invar_ledger_plugin_reply cut;
     invar_rl_samples samples;
     double reward[SAMPLES];
 
     (void)state;
     make_samples(&samples);
-    assert_ok(invar_plugin_begin(plugin, 1, NULL));
+    assert_ok(invar_plugin_begin_step(plugin, 1, NULL));
     assert_ok(invar_plugin_reward(plugin, samples.items, SAMPLES, reward, first));
     check_parts(&samples, reward, first);
-    stored = invar_plugin_replies_take(plugin);
+    stored = invar_plugin_get_replies(plugin);
     assert_int_equal(stored.count, 1);
-    assert_ok(invar_plugin_begin(other, 1, &stored));
+    assert_ok(invar_plugin_begin_step(other, 1, &stored));
     memset(reward, 0, sizeof reward);
     assert_ok(invar_plugin_reward(other, samples.items, SAMPLES, reward, again));
     check_parts(&samples, reward, again);
@@ -205,7 +205,7 @@ static void test_ext_parts__object_and_stored(void **state)
     cut = stored.items[0];
     stored.items = &cut;
     while (--cut.bytes > 1) { // a stored reply without its end
-        assert_ok(invar_plugin_begin(other, 1, &stored));
+        assert_ok(invar_plugin_begin_step(other, 1, &stored));
         assert_int_equal(invar_plugin_reward(other, samples.items, SAMPLES, reward, again),
                          INVAR_E_CORRUPT);
         release(again, SAMPLES);

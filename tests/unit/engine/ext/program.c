@@ -96,7 +96,7 @@ static void test_ext_program__example_says_what_the_object_says(void **state)
     assert_int_equal(measured.count, 1);
     assert_true(invar_reward_parts_find(&measured, "seconds")->value >= 0);
     invar_reward_parts_release(&measured);
-    assert_ok(invar_plugin_begin(plugin, 7, NULL));
+    assert_ok(invar_plugin_begin_step(plugin, 7, NULL));
     assert_ok(invar_plugin_reward(plugin, samples.items, 6, program, no_parts()));
     samples.items[1].finish = INVAR_FINISH_LENGTH;
     assert_ok(invar_plugin_filter(plugin, samples.items, 6, verdict));
@@ -104,7 +104,7 @@ static void test_ext_program__example_says_what_the_object_says(void **state)
     assert_ok(invar_plugin_loss(out, dlogp, &loss, plugin));
     for (int i = 0; i < 3; i++)
         assert_true(dlogp[i] == -loss.advantage[i]);
-    assert_int_equal(invar_plugin_replies_take(plugin).count, 3); // the hook is not kept
+    assert_int_equal(invar_plugin_get_replies(plugin).count, 3); // the hook is not kept
     invar_plugin_close(plugin);
     assert_no_child();
 
@@ -236,17 +236,17 @@ static void test_ext_program__inherits_nothing(void **state)
 
 static void test_ext_program__stored_replies(void **state)
 {
-    invar_ledger_reply item;
+    invar_ledger_plugin_reply item;
     invar_plugin_replies stored = {&item, 1};
     double live[6], back[6], factor;
     char data[256];
     invar_plugin *plugin = open_mode("echo", PATIENT);
 
     (void)state;
-    assert_ok(invar_plugin_begin(plugin, 5, NULL));
+    assert_ok(invar_plugin_begin_step(plugin, 5, NULL));
     assert_ok(ask(plugin, live));
     assert_true(live[5] == 105 / 8.0);
-    item = invar_plugin_replies_take(plugin).items[0];
+    item = invar_plugin_get_replies(plugin).items[0];
     memcpy(data, item.data, item.bytes);
     item.data = data;
     item.plugin = "judge";
@@ -254,11 +254,11 @@ static void test_ext_program__stored_replies(void **state)
     invar_plugin_close(plugin);
 
     assert_ok(open_spec(&plugin, NULL, ALL, 0));
-    assert_ok(invar_plugin_begin(plugin, 5, &stored));
+    assert_ok(invar_plugin_begin_step(plugin, 5, &stored));
     assert_ok(
         invar_plugin_hook(plugin, &(invar_plugin_event){.hook = 0}, NULL, 0, no_parts(), &factor));
     assert_fails(ask(plugin, back), INVAR_E_NOTFOUND, "call 1"); // the hook has taken a number
-    assert_ok(invar_plugin_begin(plugin, 5, &stored));
+    assert_ok(invar_plugin_begin_step(plugin, 5, &stored));
     assert_ok(ask(plugin, back));
     assert_memory_equal(live, back, sizeof live);
     invar_plugin_close(plugin);
@@ -314,11 +314,11 @@ static void test_ext_program__waits_are_told(void **state)
     int waits = 0;
 
     (void)state;
-    invar_plugin_watch(NULL, count_wait, &waits);
+    invar_plugin_set_wait_callback(NULL, count_wait, &waits);
     for (int i = 0; i < 2; i++) {
         assert_ok(open_spec(&plugin, specs[i], INVAR_PLUGIN_KIND_REWARD, 1.5));
         waits = 0;
-        invar_plugin_watch(plugin, count_wait, &waits);
+        invar_plugin_set_wait_callback(plugin, count_wait, &waits);
         assert_int_equal(waits, 0);
         assert_fails(ask(plugin, reward), INVAR_E_IO, "no reply within 1.5 s (plugin-timeout)");
         assert_true(waits >= (i == 0 ? 1 : 4)); // at the end alone is too late for a long wait
@@ -380,7 +380,7 @@ static void fails_in(const char *spec, invar_status code, const char *text, doub
     assert_fails(ask(plugin, reward), code, text);
     invar_assert_message("plug-in judge: ", __FILE__, __LINE__);
     assert_no_child(); // at once, not only when it is closed
-    assert_int_equal(invar_plugin_replies_take(plugin).count, 0);
+    assert_int_equal(invar_plugin_get_replies(plugin).count, 0);
     assert_fails(ask(plugin, reward), INVAR_E_STATE, "it has ended after an earlier failure");
     invar_plugin_close(plugin);
 }
@@ -433,14 +433,14 @@ static void test_ext_program__is_started_again_after_its_death(void **state)
         assert_ok(ask_mortal(&plugin, "mortal", deaths, reward));
         assert_memory_equal(reward, expected, sizeof reward);
         assert_int_equal(invar_plugin_restarts(plugin), deaths);
-        assert_int_equal(invar_plugin_replies_take(plugin).count, 1);
+        assert_int_equal(invar_plugin_get_replies(plugin).count, 1);
         assert_ok(ask(plugin, reward)); // the counter is below 0 now
         assert_int_equal(invar_plugin_restarts(plugin), deaths);
         invar_plugin_close(plugin);
     }
     assert_fails(ask_mortal(&plugin, "mortal", 3, reward), INVAR_E_IO,
                  "it ended with exit code 3; it was started again 2 times (max-restarts)");
-    assert_int_equal(invar_plugin_replies_take(plugin).count, 0);
+    assert_int_equal(invar_plugin_get_replies(plugin).count, 0);
     invar_plugin_close(plugin);
     // a reply that makes no sense would make none the second time
     assert_fails(ask_mortal(&plugin, "wrong-id", 0, reward), INVAR_E_CORRUPT, "the reply has id 1");

@@ -55,7 +55,7 @@ static void append(invar_ledger *ledger, int64_t step, const invar_plugin *plugi
     invar_ledger_step entry = {.step = step, .weights = step};
 
     if (plugin)
-        replies = invar_plugin_replies_take(plugin);
+        replies = invar_plugin_get_replies(plugin);
     entry.replies = replies.items;
     entry.n_replies = replies.count;
     assert_ok(invar_ledger_append(ledger, &entry));
@@ -65,7 +65,7 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
 {
     const invar_ledger_run run = {.name = "a", .kind = "train", .circumstances = {.bare = true}};
     invar_plugin *live = open_plugin(UNRULY), *offline = open_plugin(NULL);
-    invar_plugin_stored stored = {0};
+    invar_recorded_replies stored = {0};
     double reward[6], again[6];
     float loss[3], loss_again[3];
     invar_digest none = {{0}};
@@ -75,40 +75,40 @@ static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_begin(ledger, &run));
     assert_ok(invar_ledger_define(ledger, NULL, 0));
-    assert_ok(invar_plugin_begin(live, 0, NULL));
+    assert_ok(invar_plugin_begin_step(live, 0, NULL));
     assert_ok(ask(reward, loss, live));
     append(ledger, 0, live);
     append(ledger, 1, NULL);
 
-    assert_ok(invar_plugin_stored_read(&stored, ledger, 1, 0));
+    assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4);
-    assert_ok(invar_plugin_begin(offline, 0, invar_plugin_stored_replies(&stored)));
+    assert_ok(invar_plugin_begin_step(offline, 0, invar_recorded_replies_replies(&stored)));
     assert_ok(ask(again, loss_again, offline));
     assert_memory_equal(reward, again, sizeof reward);
     assert_memory_equal(loss, loss_again, sizeof loss);
 
-    assert_ok(invar_plugin_stored_read(&stored, ledger, 1, 1)); // a step without replies
-    assert_non_null(invar_plugin_stored_replies(&stored));
+    assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 1)); // a step without replies
+    assert_non_null(invar_recorded_replies_replies(&stored));
     assert_int_equal(stored.replies.count, 0);
-    assert_ok(invar_plugin_stored_read(&stored, ledger, 1, 2)); // no such step
-    assert_null(invar_plugin_stored_replies(&stored));
-    assert_ok(invar_plugin_stored_read(&stored, ledger, 2, 0)); // no such run
-    assert_null(invar_plugin_stored_replies(&stored));
+    assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 2)); // no such step
+    assert_null(invar_recorded_replies_replies(&stored));
+    assert_ok(invar_recorded_replies_read(&stored, ledger, 2, 0)); // no such run
+    assert_null(invar_recorded_replies_replies(&stored));
     invar_ledger_close(ledger);
 
     // a second life executes step 0 again; what it replied is what counts then
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.write = true}));
     assert_ok(invar_ledger_resume(ledger, NULL, -1, &none, &run.circumstances));
     assert_ok(invar_ledger_define(ledger, NULL, 0));
-    assert_ok(invar_plugin_stored_read(&stored, ledger, 1, 0));
+    assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4); // of the first life
-    assert_ok(invar_plugin_begin(live, 0, invar_plugin_stored_replies(&stored)));
+    assert_ok(invar_plugin_begin_step(live, 0, invar_recorded_replies_replies(&stored)));
     assert_ok(ask(again, loss_again, live));
     append(ledger, 0, live);
-    assert_ok(invar_plugin_stored_read(&stored, ledger, 1, 0));
+    assert_ok(invar_recorded_replies_read(&stored, ledger, 1, 0));
     assert_int_equal(stored.replies.count, 4); // of the second, not of both
     invar_ledger_close(ledger);
-    invar_plugin_stored_release(&stored);
+    invar_recorded_replies_release(&stored);
     invar_plugin_close(live);
     invar_plugin_close(offline);
 }
@@ -124,7 +124,7 @@ int main(void)
         return 1;
     snprintf(path, sizeof path, "%s/ledger.db", folder);
     rc = cmocka_run_group_tests(tests, NULL, NULL);
-    if (invar_folder_remove(folder) != INVAR_OK)
+    if (invar_held_folder_remove(folder) != INVAR_OK)
         rc = 1;
     return rc;
 }

@@ -17,7 +17,7 @@
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static invar_status read_reply(invar_turn_next *next, size_t count, const char *turns)
+static invar_status read_reply(invar_turn_action *next, size_t count, const char *turns)
 {
     const invar_plugin_call call = {
         .plugin = "leader", .kind = INVAR_PLUGIN_KIND_GENERATE, .count = count, .next = next};
@@ -30,7 +30,7 @@ static invar_status read_reply(invar_turn_next *next, size_t count, const char *
 
 static void test_ext_turn__says_what_follows(void **state)
 {
-    invar_turn_next next[5];
+    invar_turn_action next[5];
 
     (void)state;
     assert_ok(read_reply(next, 5,
@@ -49,7 +49,7 @@ static void test_ext_turn__says_what_follows(void **state)
     assert_true(next[3].end && next[3].rewarded && next[3].reward == 0.5);
     assert_true(next[4].rewarded && next[4].reward == 2.0 && next[4].parts.count == 2);
     for (int i = 0; i < 5; i++)
-        invar_turn_next_release(&next[i]);
+        invar_turn_action_release(&next[i]);
 }
 
 static void test_ext_turn__wrong_replies(void **state)
@@ -84,13 +84,13 @@ static void test_ext_turn__wrong_replies(void **state)
         {"[{\"end\":true,\"reward\":{}}]", "a reward has no named part"},
         {"[{\"end\":true,\"reward\":{\"a\":1e308,\"b\":1e308}}]", "a reward is not finite"},
     };
-    invar_turn_next next;
+    invar_turn_action next;
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_fails(read_reply(&next, 1, cases[i].turns), INVAR_E_CORRUPT, cases[i].why);
         invar_assert_message("plug-in leader: ", __FILE__, __LINE__);
-        invar_turn_next_release(&next);
+        invar_turn_action_release(&next);
     }
 }
 
@@ -110,7 +110,7 @@ static void test_ext_turn__plain_answers_become_a_line(void **state)
         {.end = 1, .rewarded = 1, .reward = 7.0, .parts = parts},
     };
     enum { COUNT = sizeof said / sizeof *said };
-    invar_turn_next next[COUNT];
+    invar_turn_action next[COUNT];
     invar_json_text line = {0};
 
     (void)state;
@@ -126,7 +126,7 @@ static void test_ext_turn__plain_answers_become_a_line(void **state)
     assert_true(next[4].rewarded && next[4].reward == 0.1 && next[4].parts.count == 0);
     assert_true(next[5].reward == 7.0 && next[5].parts.items[0].value == -3.0);
     for (int i = 0; i < COUNT; i++)
-        invar_turn_next_release(&next[i]);
+        invar_turn_action_release(&next[i]);
     invar_json_text_release(&line);
 }
 
@@ -142,7 +142,7 @@ static invar_plugin *open_leader(const char *spec)
     invar_plugin *plugin;
 
     assert_ok(invar_plugin_open(&plugin, &options));
-    assert_ok(invar_plugin_begin(plugin, 3, NULL));
+    assert_ok(invar_plugin_begin_step(plugin, 3, NULL));
     return plugin;
 }
 
@@ -198,14 +198,14 @@ static void test_ext_turn__the_calculator_computes(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         invar_plugin_turn turns[2] = {turn_of(cases[i].said, "", false),
                                       turn_of(cases[i].said, "", true)};
-        invar_turn_next next[2] = {{.end = false}, {.end = false}};
+        invar_turn_action next[2] = {{.end = false}, {.end = false}};
 
         assert_ok(invar_plugin_generate(plugin, turns, 2, next));
         assert_true(next[0].end == !cases[i].result && next[1].end && !next[1].rewarded);
         if (cases[i].result)
             assert_string_equal(next[0].text, cases[i].result);
-        invar_turn_next_release(&next[0]);
-        invar_turn_next_release(&next[1]);
+        invar_turn_action_release(&next[0]);
+        invar_turn_action_release(&next[1]);
     }
     invar_plugin_close(plugin);
 }
@@ -216,7 +216,7 @@ static void test_ext_turn__replies_are_kept(void **state)
     invar_plugin *plugin = open_leader(PROGRAM);
     invar_plugin_turn turns[] = {turn_of("3", "5", false), turn_of("7", "5", false),
                                  turn_of("5", "5", false), turn_of("4", "5", true)};
-    invar_turn_next next[4], again[4];
+    invar_turn_action next[4], again[4];
     invar_plugin_replies replies;
 
     (void)state;
@@ -226,26 +226,26 @@ static void test_ext_turn__replies_are_kept(void **state)
     assert_string_equal(next[0].text, ">");
     assert_string_equal(next[1].text, "<");
     assert_true(next[2].end && next[2].reward == 1.0 && next[3].end && next[3].reward == 0.0);
-    replies = invar_plugin_replies_take(plugin);
+    replies = invar_plugin_get_replies(plugin);
     assert_int_equal(replies.count, 1);
     {
         const invar_plugin_options none = {.name = "leader", .kinds = INVAR_PLUGIN_KIND_GENERATE};
         invar_plugin *stored;
 
         assert_ok(invar_plugin_open(&stored, &none));
-        assert_ok(invar_plugin_begin(stored, 3, &replies));
+        assert_ok(invar_plugin_begin_step(stored, 3, &replies));
         assert_ok(invar_plugin_generate(stored, turns, 4, again));
         assert_string_equal(again[1].text, "<");
         for (int i = 0; i < 4; i++)
-            invar_turn_next_release(&again[i]);
-        assert_ok(invar_plugin_begin(stored, 3, &replies));
+            invar_turn_action_release(&again[i]);
+        assert_ok(invar_plugin_begin_step(stored, 3, &replies));
         turns[0].room--; // part of the question
         assert_fails(invar_plugin_generate(stored, turns, 4, again), INVAR_E_MISMATCH,
                      "asks something else than the recorded one");
         invar_plugin_close(stored);
     }
     for (int i = 0; i < 4; i++)
-        invar_turn_next_release(&next[i]);
+        invar_turn_action_release(&next[i]);
     invar_plugin_close(plugin);
 }
 

@@ -34,7 +34,7 @@ static int make_work(void **state)
 static int remove_work(void **state)
 {
     (void)state;
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
 static const char *fixture(const char *name)
@@ -213,9 +213,9 @@ static void test_engine_hf__saves_what_it_loads_to_the_byte(void **state)
             assert_equal_models(model, again, true);
             invar_model_free(again);
         }
-        assert_ok(invar_folder_remove(in_work("one")));
-        assert_ok(invar_folder_remove(in_work("two")));
-        assert_ok(invar_folder_remove(in_work("shards")));
+        assert_ok(invar_held_folder_remove(in_work("one")));
+        assert_ok(invar_held_folder_remove(in_work("two")));
+        assert_ok(invar_held_folder_remove(in_work("shards")));
         invar_model_free(model);
     }
 }
@@ -300,7 +300,7 @@ static void write_edited(const char *folder, const char *name, const edit *e)
 
     snprintf(path, sizeof path, "%s/config.json", fixture(name));
     assert_ok(invar_file_read(&config, &bytes, path, 1 << 20));
-    assert_ok(invar_folder_make(in_work(folder)));
+    assert_ok(invar_held_folder_make(in_work(folder)));
     snprintf(path, sizeof path, "%s/config.json", in_work(folder));
     assert_ok(invar_file_write(path, config, bytes));
     invar_free(config);
@@ -325,7 +325,7 @@ static void write_edited(const char *folder, const char *name, const edit *e)
     for (int64_t i = 0; i < count; i++) {
         bool added = i >= count - e->n_more;
         int64_t elements = added ? list[i].shape[0] * list[i].shape[1] : list[i].elements;
-        assert_ok(added ? invar_safetensors_put(writer, zeros, elements)
+        assert_ok(added ? invar_safetensors_write(writer, zeros, elements)
                         : invar_safetensors_put_f32(writer, data[i], elements));
     }
     assert_ok(invar_safetensors_commit(writer));
@@ -469,7 +469,7 @@ static invar_status load_with_index(const char *from, const char *to)
 
         snprintf(path, sizeof path, "%s/%s", fixture("qwen3_moe"), files[i]);
         assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
-        assert_ok(invar_folder_make(in_work("index")));
+        assert_ok(invar_held_folder_make(in_work("index")));
         snprintf(path, sizeof path, "index/%s", files[i]);
         assert_ok(invar_file_write(in_work(path), text, bytes));
         invar_free(text);
@@ -534,7 +534,7 @@ static void test_engine_hf__a_folder_without_weights_is_not_found(void **state)
     char path[4200];
 
     (void)state;
-    assert_ok(invar_folder_make(dir));
+    assert_ok(invar_held_folder_make(dir));
     assert_false(invar_hf_has_weights(dir));
     assert_fails(invar_hf_load(model, dir, &dev), INVAR_E_NOTFOUND,
                  "without: no weights: neither model.safetensors nor");
@@ -585,7 +585,7 @@ static void test_engine_hf__says_what_a_folder_of_a_model_holds(void **state)
     const char *dir = in_work("data"), *config = in_work("data/config.json");
 
     (void)state;
-    assert_ok(invar_folder_make(dir));
+    assert_ok(invar_held_folder_make(dir));
     assert_fails(invar_hf_check_model("hf-checkpoint", dir), INVAR_E_NOTFOUND,
                  "data is no folder of a model: it has no config.json; the folder of a model holds "
                  "config.json, tokenizer.json, tokenizer_config.json and weights as .safetensors");

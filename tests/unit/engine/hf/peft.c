@@ -33,7 +33,7 @@ static int remove_work(void **state)
 {
     (void)state;
     invar_test_device_release(&dev);
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
 static invar_model *adapted(bool zero)

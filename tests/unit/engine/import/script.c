@@ -17,15 +17,15 @@
 /* The words of a script as lines. */
 static void words_of(char *out, size_t size, const char *text)
 {
-    invar_script script;
+    invar_launch_script script;
     size_t used = 0;
 
-    assert_ok(invar_script_parse(&script, "run.sh", text, strlen(text)));
+    assert_ok(invar_launch_script_parse(&script, "run.sh", text, strlen(text)));
     out[0] = '\0';
     for (int i = 0; i < script.count && used < size; i++)
         used += (size_t)snprintf(out + used, size - used, "<%s>%s\n", script.words[i].text,
-                                 script.words[i].state == INVAR_SCRIPT_PLAIN ? "" : "?");
-    invar_script_release(&script);
+                                 script.words[i].state == INVAR_LAUNCH_SCRIPT_PLAIN ? "" : "?");
+    invar_launch_script_release(&script);
 }
 
 static const char *const sure[] = {
@@ -123,24 +123,25 @@ static void test_script__the_command_counts_where_there_is_one(void **state)
         "A_ARGS=(--a)\nB_ARGS=(--unused)\n"
         "ray job submit --env \"{\n \\\"a\\\": 1}\" -- python3 x/train_async.py \\\n"
         "  --b 2 ${A_ARGS[@]} ${C_ARGS[@]} 2>&1 | tee log\n";
-    invar_script script;
+    invar_launch_script script;
     char got[256];
     (void)state;
 
     words_of(got, sizeof got, text);
     assert_string_equal(got, "<--b>\n<2>\n<--a>\n<${C_ARGS[@]}>?\n");
-    assert_ok(invar_script_parse(&script, "run.sh", text, sizeof text - 1));
+    assert_ok(invar_launch_script_parse(&script, "run.sh", text, sizeof text - 1));
     assert_true(script.async);
     assert_int_equal(script.words[0].line, 6);
     assert_int_equal(script.words[2].line, 2);
-    invar_script_release(&script);
+    invar_launch_script_release(&script);
 }
 
 static void refuse(const char *text, size_t bytes, const char *message)
 {
-    invar_script script;
+    invar_launch_script script;
 
-    assert_fails(invar_script_parse(&script, "run.sh", text, bytes), INVAR_E_INVALID, message);
+    assert_fails(invar_launch_script_parse(&script, "run.sh", text, bytes), INVAR_E_INVALID,
+                 message);
     assert_null(script.store);
 }
 

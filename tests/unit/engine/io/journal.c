@@ -90,13 +90,13 @@ static void test_journal__appends(void **state)
 
     (void)state;
     path_of(path, "a");
-    assert_ok(invar_journal_begin(&j, path, "{\"old\":0}\n", 10));
+    assert_ok(invar_journal_create(&j, path, "{\"old\":0}\n", 10));
     assert_text(path, old.data);
     assert_ok(invar_journal_append(j, "{\"a\":1}\n", 8));
     assert_ok(invar_journal_append(j, "{\"a\":2}\n{\"a\":3}\n", 16));
     invar_journal_close(j);
     assert_text(path, all.data);
-    assert_ok(invar_journal_begin(&j, path, "{\"new\":0}\n", 10)); // in place of what is there
+    assert_ok(invar_journal_create(&j, path, "{\"new\":0}\n", 10)); // in place of what is there
     invar_journal_close(j);
     assert_text(path, new.data);
     assert_int_equal(unlink(path), 0);
@@ -217,7 +217,7 @@ static void test_journal__removed(void **state)
     (void)state;
     path_of(path, "b");
     path_of(other, "c");
-    assert_ok(invar_journal_begin(&j, path, "", 0));
+    assert_ok(invar_journal_create(&j, path, "", 0));
     assert_int_equal(rename(path, other), 0);
     assert_ok(invar_journal_append(j, "{\"a\":1}\n", 8));
     assert_text(other, line.data);
@@ -235,7 +235,7 @@ static void test_journal__refuses(void **state)
 
     (void)state;
     path_of(path, "no/such/folder");
-    assert_int_not_equal(invar_journal_begin(&j, path, "", 0), INVAR_OK);
+    assert_int_not_equal(invar_journal_create(&j, path, "", 0), INVAR_OK);
     assert_null(j);
     invar_journal_close(j);
 }

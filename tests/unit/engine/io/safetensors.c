@@ -31,7 +31,7 @@ static int make_work(void **state)
 static int remove_work(void **state)
 {
     (void)state;
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
 /* The file: le64 `length`, `header`, `data` zero bytes. */
@@ -149,7 +149,7 @@ static void copy_file(const char *from, const char *to)
         assert_true((size_t)list[i].elements * invar_safetensors_type_bytes(list[i].type) <=
                     sizeof data);
         assert_ok(invar_safetensors_read(data, file, &list[i], 0, list[i].elements));
-        assert_ok(invar_safetensors_put(writer, data, list[i].elements));
+        assert_ok(invar_safetensors_write(writer, data, list[i].elements));
     }
     assert_ok(invar_safetensors_commit(writer));
     invar_safetensors_writer_close(writer);
@@ -349,7 +349,7 @@ static void test_engine_safetensors__reads_every_f16(void **state)
     for (int i = 0; i < 65536; i++)
         halves[i] = (uint16_t)i;
     assert_ok(invar_safetensors_create(&writer, scratch, &list, 1, NULL, 0));
-    assert_ok(invar_safetensors_put(writer, halves, 65536));
+    assert_ok(invar_safetensors_write(writer, halves, 65536));
     assert_ok(invar_safetensors_commit(writer));
     invar_safetensors_writer_close(writer);
     assert_ok(invar_safetensors_open(&file, scratch));
@@ -459,15 +459,15 @@ static void test_engine_safetensors__writer_wants_all_data_and_no_more(void **st
     remove(scratch);
     snprintf(partial, sizeof partial, "%s.invar-tmp", scratch);
     assert_ok(invar_safetensors_create(&writer, scratch, list, 5, NULL, 0));
-    assert_ok(invar_safetensors_put(writer, values, 3));
-    assert_fails(invar_safetensors_put(writer, values, 2), INVAR_E_INVALID,
+    assert_ok(invar_safetensors_write(writer, values, 3));
+    assert_fails(invar_safetensors_write(writer, values, 2), INVAR_E_INVALID,
                  "tensor 'a': more data than elements");
     assert_fails(invar_safetensors_commit(writer), INVAR_E_INVALID,
                  "tensor 'a': its data are missing");
-    assert_ok(invar_safetensors_put(writer, values, 1));
+    assert_ok(invar_safetensors_write(writer, values, 1));
     assert_fails(invar_safetensors_put_f32(writer, values, 1), INVAR_E_INVALID,
                  "tensor 'b': f32 goes into");
-    assert_ok(invar_safetensors_put(writer, values, 0));
+    assert_ok(invar_safetensors_write(writer, values, 0));
     assert_true(invar_path_exists(partial));
     invar_safetensors_writer_close(writer);
     invar_safetensors_writer_close(NULL);
@@ -475,9 +475,9 @@ static void test_engine_safetensors__writer_wants_all_data_and_no_more(void **st
     assert_false(invar_path_exists(scratch));
 
     assert_ok(invar_safetensors_create(&writer, scratch, list, 5, NULL, 0));
-    assert_ok(invar_safetensors_put(writer, values, 4));
-    assert_ok(invar_safetensors_put(writer, values, 1));
-    assert_fails(invar_safetensors_put(writer, values, 1), INVAR_E_INVALID,
+    assert_ok(invar_safetensors_write(writer, values, 4));
+    assert_ok(invar_safetensors_write(writer, values, 1));
+    assert_fails(invar_safetensors_write(writer, values, 1), INVAR_E_INVALID,
                  "after the last tensor");
     assert_false(invar_path_exists(scratch));
     assert_ok(invar_safetensors_commit(writer));

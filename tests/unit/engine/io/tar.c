@@ -69,8 +69,8 @@ static void test_engine_tar__comes_back(void **state)
 
         make("a.tar", data, sizes[i]);
         assert_true(invar_tar_is(below(path, "a.tar")));
-        assert_ok(invar_folder_remove(below(out, "out")));
-        assert_ok(invar_folder_make(out));
+        assert_ok(invar_held_folder_remove(below(out, "out")));
+        assert_ok(invar_held_folder_make(out));
         assert_ok(invar_tar_unpack(&list, path, out));
         assert_int_equal(list.count, 3);
         member = invar_tar_find(&list, "in/a/folder.bin");
@@ -176,7 +176,7 @@ static void test_engine_tar__every_byte_counts(void **state)
 
     (void)state;
     make("flip.tar", (const uint8_t *)"abc", 3);
-    assert_ok(invar_folder_make(below(out, "flip")));
+    assert_ok(invar_held_folder_make(below(out, "flip")));
     assert_ok(invar_tar_unpack(&whole, below(path, "flip.tar"), out));
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
     for (size_t i = 0; i < bytes; i += stride(i)) {
@@ -185,8 +185,8 @@ static void test_engine_tar__every_byte_counts(void **state)
         text[i] ^= 1;
         overwrite(path, text, bytes);
         text[i] ^= 1;
-        assert_ok(invar_folder_remove(out));
-        assert_ok(invar_folder_make(out));
+        assert_ok(invar_held_folder_remove(out));
+        assert_ok(invar_held_folder_make(out));
         status = invar_tar_unpack(&list, path, out);
         if (status == INVAR_OK) {
             for (int64_t m = 0; m < whole.count; m++)
@@ -223,7 +223,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 int main(void)

@@ -10,11 +10,11 @@
 typedef struct question {
     int size;
     int64_t own[MAX_RANKS];
-    int64_t first; /* of invar_agree_first */
-    int64_t least; /* of invar_agree_least */
+    int64_t first; /* of invar_ranks_first_nonzero */
+    int64_t least; /* of invar_ranks_min */
     struct {
         int odd, usual;
-    } odd; /* of invar_agree_compare */
+    } odd; /* of invar_ranks_compare_digests */
 } question;
 
 static const question questions[] = {
@@ -43,7 +43,7 @@ static invar_status answer(rank_run *run)
     const question *q = run->payload;
     int64_t own = q->own[invar_comm_rank(run->comm)], all[MAX_RANKS], shared = own, first, least;
     int rank = invar_comm_rank(run->comm), same = 0;
-    invar_agree_odd odd;
+    invar_rank_outlier odd;
     invar_digest digest;
     invar_layout layout;
     bool right;
@@ -53,18 +53,19 @@ static invar_status answer(rank_run *run)
 
     invar_layout_init(&layout, run->comm, SECONDS);
     invar_hash_bytes(&digest, &own, sizeof own);
-    INVAR_TRY(invar_agree_first(&first, &layout, "first", own));
-    INVAR_TRY(invar_agree_least(&least, &layout, "least", own));
-    INVAR_TRY(invar_agree_compare(&odd, &layout, "compare", &digest));
-    INVAR_TRY(invar_agree_gather(&layout, "gather", &own, sizeof own, all));
-    INVAR_TRY(invar_agree_share(&layout, "share", q->size - 1, &shared, sizeof shared));
+    INVAR_TRY(invar_ranks_first_nonzero(&first, &layout, "first", own));
+    INVAR_TRY(invar_ranks_min(&least, &layout, "least", own));
+    INVAR_TRY(invar_ranks_compare_digests(&odd, &layout, "compare", &digest));
+    INVAR_TRY(invar_ranks_all_gather(&layout, "gather", &own, sizeof own, all));
+    INVAR_TRY(invar_ranks_broadcast(&layout, "share", q->size - 1, &shared, sizeof shared));
     right = equal("first", first, q->first) && equal("least", least, q->least) &&
             equal("odd", odd.odd, q->odd.odd) && equal("usual", odd.usual, q->odd.usual) &&
             equal("shared", shared, q->own[q->size - 1]) &&
-            equal("leads", invar_agree_leads(&layout), rank == 0) &&
-            equal("size", invar_agree_size(&layout), q->size) &&
-            equal("here", invar_agree_here(&layout), q->size) &&
-            equal("place", invar_agree_place(&layout), rank) && equal("alike", odd.alike, same) &&
+            equal("leads", invar_ranks_is_leader(&layout), rank == 0) &&
+            equal("size", invar_ranks_size(&layout), q->size) &&
+            equal("here", invar_ranks_local_size(&layout), q->size) &&
+            equal("place", invar_ranks_local_rank(&layout), rank) &&
+            equal("alike", odd.alike, same) &&
             memcmp(all, q->own, (size_t)q->size * sizeof *all) == 0;
     return right ? INVAR_OK : INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong");
 }
@@ -80,26 +81,26 @@ static invar_status collect(rank_run *run)
     int rank = invar_comm_rank(run->comm), size = invar_comm_size(run->comm);
     char own[300];
     const char *at;
-    invar_agree_pile pile;
+    invar_rank_gathered pile;
     invar_layout layout;
     bool right = true;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     memset(own, 'a' + rank, sizeof own);
-    INVAR_TRY(invar_agree_collect(&pile, &layout, "collect", own, bytes_of(rank)));
+    INVAR_TRY(invar_ranks_gather(&pile, &layout, "collect", own, bytes_of(rank)));
     at = pile.data;
     for (int r = 0; r < size && right; r++) {
         right = equal("bytes", (int64_t)pile.bytes[r], rank ? 0 : (int64_t)bytes_of(r));
         for (size_t i = 0; i < pile.bytes[r] && right; i++)
             right = equal("byte", *at++, 'a' + r);
     }
-    invar_agree_pile_release(&pile);
+    invar_ranks_pile_release(&pile);
     return right ? INVAR_OK : INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong");
 }
 
 static void test_agree__rank_0_collects(void **state)
 {
-    invar_agree_pile pile;
+    invar_rank_gathered pile;
 
     (void)state;
     for (int size = 2; size <= 8; size += 3) {
@@ -109,10 +110,10 @@ static void test_agree__rank_0_collects(void **state)
             if (runs[r].status != INVAR_OK)
                 fail_msg("%d ranks, rank %d: %s", size, r, runs[r].error.message);
     }
-    assert_ok(invar_agree_collect(&pile, NULL, "x", "own", 4));
+    assert_ok(invar_ranks_gather(&pile, NULL, "x", "own", 4));
     assert_int_equal(pile.bytes[0], 4);
     assert_string_equal(pile.data, "own");
-    invar_agree_pile_release(&pile);
+    invar_ranks_pile_release(&pile);
 }
 
 static void test_agree__all_ranks_come_to_the_same(void **state)
@@ -133,22 +134,22 @@ static void test_agree__all_ranks_come_to_the_same(void **state)
 static void test_agree__one_rank_agrees_with_itself(void **state)
 {
     int64_t own = 9, out = 0, data = 4;
-    invar_agree_odd odd;
+    invar_rank_outlier odd;
     invar_digest digest;
 
     (void)state;
     invar_hash_bytes(&digest, &own, sizeof own);
-    assert_true(invar_agree_leads(NULL));
-    assert_int_equal(invar_agree_size(NULL), 1);
-    assert_int_equal(invar_agree_here(NULL), 1);
-    assert_int_equal(invar_agree_place(NULL), 0);
-    assert_ok(invar_agree_first(&out, NULL, "x", own));
+    assert_true(invar_ranks_is_leader(NULL));
+    assert_int_equal(invar_ranks_size(NULL), 1);
+    assert_int_equal(invar_ranks_local_size(NULL), 1);
+    assert_int_equal(invar_ranks_local_rank(NULL), 0);
+    assert_ok(invar_ranks_first_nonzero(&out, NULL, "x", own));
     assert_int_equal(out, 9);
-    assert_ok(invar_agree_share(NULL, "x", 0, &data, sizeof data));
+    assert_ok(invar_ranks_broadcast(NULL, "x", 0, &data, sizeof data));
     assert_int_equal(data, 4);
-    assert_ok(invar_agree_gather(NULL, "x", &own, sizeof own, &data));
+    assert_ok(invar_ranks_all_gather(NULL, "x", &own, sizeof own, &data));
     assert_int_equal(data, 9);
-    assert_ok(invar_agree_compare(&odd, NULL, "x", &digest));
+    assert_ok(invar_ranks_compare_digests(&odd, NULL, "x", &digest));
     assert_int_equal(odd.odd, -1);
     assert_int_equal(odd.alike, 1);
 }

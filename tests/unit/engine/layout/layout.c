@@ -15,7 +15,7 @@ static void test_layout__units_go_round(void **state)
     (void)state;
     for (int i = 0; i < SIZES; i++)
         for (int64_t u = 0; u < 20; u++)
-            assert_int_equal(invar_layout_owner(u, sizes[i]), u % sizes[i]);
+            assert_int_equal(invar_layout_unit_rank(u, sizes[i]), u % sizes[i]);
 }
 
 static void test_layout__shares_are_even(void **state)
@@ -28,7 +28,7 @@ static void test_layout__shares_are_even(void **state)
             int64_t next = 0, least = counts[c] / sizes[i];
 
             for (int r = 0; r < sizes[i]; r++) {
-                invar_layout_share s = invar_layout_share_of(counts[c], sizes[i], r);
+                invar_index_range s = invar_layout_range_of(counts[c], sizes[i], r);
                 assert_true(s.first == next);
                 assert_true(s.count == least ||
                             (s.count == least + 1 && counts[c] % sizes[i] != 0));
@@ -67,7 +67,7 @@ static const invar_layout_sizes contexts = {
 static invar_status check_axis(const invar_layout_axis *axis, int rank, int size, int world)
 {
     int seen = world;
-    invar_comm_move first = {
+    invar_comm_transfer first = {
         .op = INVAR_COMM_BROADCAST, .phase = "first", .out = &seen, .from_bytes = sizeof seen};
 
     if (axis->rank == 0)
@@ -82,13 +82,13 @@ static invar_status check_axis(const invar_layout_axis *axis, int rank, int size
 static invar_status divide_part(rank_run *run)
 {
     int rank = invar_comm_rank(run->comm);
-    invar_layout_place place;
+    invar_rank_coords place;
     invar_layout layout;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, 60);
     status = invar_layout_divide(&layout, &axes);
-    place = invar_layout_place_of(&layout, rank);
+    place = invar_rank_coords_of(&layout, rank);
     if (status == INVAR_OK && (place.tensor != rank % 2 || place.data != rank / 2 % 2 ||
                                place.pipeline != rank / 4 || layout.chunks != 3))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another place", rank);
@@ -159,11 +159,11 @@ static void test_layout__of_imagined_ranks(void **state)
 
     (void)state;
     for (int r = 0; r < 96; r++) {
-        invar_layout_place place;
+        invar_rank_coords place;
 
-        assert_ok(invar_layout_imagine(&layout, &sizes_of, 96, r));
-        place = (invar_layout_place){layout.tensor.rank, layout.context.rank, layout.expert.rank,
-                                     layout.data.rank, layout.pipeline.rank};
+        assert_ok(invar_layout_simulate(&layout, &sizes_of, 96, r));
+        place = (invar_rank_coords){layout.tensor.rank, layout.context.rank, layout.expert.rank,
+                                    layout.data.rank, layout.pipeline.rank};
         assert_int_equal(invar_layout_rank_of(&layout, &place), r);
         assert_int_equal(layout.data.size, 4);
         assert_int_equal(invar_comm_size(layout.expert.comm), 3);
@@ -171,11 +171,12 @@ static void test_layout__of_imagined_ranks(void **state)
         assert_int_equal(invar_layout_engine_count(&layout), 8);
         assert_int_equal(layout.samplers.rank, 2 * layout.data.rank + layout.context.rank);
         assert_int_equal(invar_comm_rank(layout.back), layout.pipeline.rank);
-        assert_false(invar_layout_silent(&layout, true));
+        assert_false(invar_layout_skips_transfers(&layout, true));
         invar_layout_release(&layout);
     }
-    assert_true(invar_layout_silent(&layout, true) && !invar_layout_silent(&layout, false));
-    assert_fails(invar_layout_imagine(&layout, &sizes_of, 36, 0), INVAR_E_INVALID,
+    assert_true(invar_layout_skips_transfers(&layout, true) &&
+                !invar_layout_skips_transfers(&layout, false));
+    assert_fails(invar_layout_simulate(&layout, &sizes_of, 36, 0), INVAR_E_INVALID,
                  "36 ranks: a model cut into 24 parts");
     invar_layout_release(&layout);
 }

@@ -19,7 +19,7 @@ typedef struct play {
     int stages, chunks, sends;
     int64_t batches;
     bool back;
-    invar_pipeline_tasks tasks[STAGES];
+    invar_pipeline_schedule tasks[STAGES];
     int64_t next[STAGES];
     bool done[2][BATCHES][STAGES * CHUNKS]; /* forth and back */
 } play;
@@ -72,8 +72,8 @@ static bool play_to_end(play *p)
     memset(p->done, 0, sizeof p->done);
     for (int s = 0; s < p->stages; s++) {
         p->next[s] = 0;
-        assert_ok(
-            invar_pipeline_tasks_make(&p->tasks[s], p->stages, p->chunks, s, p->batches, p->back));
+        assert_ok(invar_pipeline_schedule_make(&p->tasks[s], p->stages, p->chunks, s, p->batches,
+                                               p->back));
     }
     while (moved) {
         moved = false;
@@ -90,11 +90,11 @@ static bool play_to_end(play *p)
 static void release(play *p)
 {
     for (int s = 0; s < p->stages; s++)
-        invar_pipeline_tasks_release(&p->tasks[s]);
+        invar_pipeline_schedule_release(&p->tasks[s]);
 }
 
 /* Micro-batches of a chunk ascend, both ways. */
-static void check_order(const invar_pipeline_tasks *tasks)
+static void check_order(const invar_pipeline_schedule *tasks)
 {
     int64_t before[2][STAGES * CHUNKS];
 
@@ -146,11 +146,11 @@ static void test_pipeline__lanes_have_a_bound(void **state)
         for (int s = 0; s < stages; s++)
             for (int64_t batches = 1; batches < 100; batches += 33) {
                 int64_t due = stages - s < batches ? stages - s : batches;
-                invar_pipeline_tasks tasks;
+                invar_pipeline_schedule tasks;
 
-                assert_ok(invar_pipeline_tasks_make(&tasks, stages, 1, s, batches, true));
-                assert_int_equal(invar_pipeline_most(&tasks, s), due);
-                invar_pipeline_tasks_release(&tasks);
+                assert_ok(invar_pipeline_schedule_make(&tasks, stages, 1, s, batches, true));
+                assert_int_equal(invar_pipeline_max_in_flight(&tasks, s), due);
+                invar_pipeline_schedule_release(&tasks);
             }
 }
 
@@ -160,11 +160,11 @@ static void test_pipeline__lanes_have_a_bound(void **state)
 static invar_status hand_on(const invar_layout *layout)
 {
     const invar_layout_axis *axis = &layout->pipeline;
-    invar_pipeline_way ways[2];
+    invar_pipeline_channel ways[2];
     invar_status status = INVAR_OK;
 
     for (int w = 0; w < 2; w++)
-        invar_pipeline_way_init(&ways[w], layout, w == 1);
+        invar_pipeline_channel_init(&ways[w], layout, w == 1);
     for (int i = 0; i < 20 && status == INVAR_OK; i++) {
         int w = i % 2, from = (axis->rank + (w ? 1 : axis->size - 1)) % axis->size;
         size_t bytes = (size_t)(1 + 37 * i % 11 * 1000);
@@ -174,7 +174,7 @@ static invar_status hand_on(const invar_layout *layout)
         if (status != INVAR_OK)
             break;
         memset(room, 16 * i + axis->rank, bytes);
-        status = invar_pipeline_send_on(&ways[w], bytes);
+        status = invar_pipeline_pending_send_on(&ways[w], bytes);
         if (status == INVAR_OK)
             status = invar_pipeline_receive(&got, &ways[w], bytes);
         for (size_t b = 0; b < bytes && status == INVAR_OK; b++)
@@ -182,9 +182,9 @@ static invar_status hand_on(const invar_layout *layout)
                 status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "stage %d got something else", axis->rank);
     }
     for (int w = 0; w < 2; w++) {
-        invar_status one = invar_pipeline_settle(&ways[w]);
+        invar_status one = invar_pipeline_channel_flush(&ways[w]);
         status = status == INVAR_OK ? one : status;
-        invar_pipeline_way_release(&ways[w]);
+        invar_pipeline_channel_release(&ways[w]);
     }
     return status;
 }

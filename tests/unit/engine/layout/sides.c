@@ -11,19 +11,19 @@
 
 #define SECONDS 60
 
-static invar_sides_sizes sizes_of(int tensor, int pipeline, int rollout_ranks, int each)
+static invar_rank_role_sizes sizes_of(int tensor, int pipeline, int rollout_ranks, int each)
 {
-    return (invar_sides_sizes){
+    return (invar_rank_role_sizes){
         .train = {.tensor = tensor, .expert_tensor = 1, .pipeline = pipeline, .chunks = 1},
         .rollout = {.tensor = each, .expert_tensor = 1, .pipeline = 1, .chunks = 1},
         .rollout_ranks = rollout_ranks};
 }
 
-static void refuses(const char *text, int ranks, invar_sides_sizes sizes)
+static void refuses(const char *text, int ranks, invar_rank_role_sizes sizes)
 {
-    invar_sides sides;
+    invar_rank_roles sides;
 
-    assert_int_equal(invar_sides_outline(&sides, &sizes, ranks), INVAR_E_INVALID);
+    assert_int_equal(invar_rank_roles_outline(&sides, &sizes, ranks), INVAR_E_INVALID);
     assert_non_null(strstr(invar_error_last()->message, text));
 }
 
@@ -39,11 +39,11 @@ static void test_sides__refuses_what_does_not_come_out_even(void **state)
 
 static void test_sides__outlines_have_the_sizes(void **state)
 {
-    const invar_sides_sizes sizes = sizes_of(2, 2, 6, 3);
-    invar_sides sides;
+    const invar_rank_role_sizes sizes = sizes_of(2, 2, 6, 3);
+    invar_rank_roles sides;
 
     (void)state;
-    assert_ok(invar_sides_outline(&sides, &sizes, 14));
+    assert_ok(invar_rank_roles_outline(&sides, &sizes, 14));
     assert_int_equal(sides.first, 8);
     assert_int_equal(sides.train.data.size, 2);
     assert_int_equal(sides.rollout.data.size, 2);
@@ -77,11 +77,11 @@ static void test_sides__engines_give_once(void **state)
 /* Five ranks train, two by two of the others sample. */
 static invar_status open_part(rank_run *run)
 {
-    const invar_sides_sizes sizes = sizes_of(1, 1, 4, 2);
+    const invar_rank_role_sizes sizes = sizes_of(1, 1, 4, 2);
     int rank = invar_comm_rank(run->comm);
     invar_layout own;
-    invar_sides sides;
-    invar_status status = invar_sides_open(&sides, &own, run->comm, SECONDS, &sizes);
+    invar_rank_roles sides;
+    invar_status status = invar_rank_roles_open(&sides, &own, run->comm, SECONDS, &sizes);
 
     if (status == INVAR_OK &&
         (sides.samples != (rank >= 5) || sides.world.data.size != 9 ||
@@ -89,7 +89,7 @@ static invar_status open_part(rank_run *run)
          own.data.rank != (rank < 5 ? rank : (rank - 5) / 2)))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another place", rank);
     invar_layout_release(&own);
-    invar_sides_close(&sides);
+    invar_rank_roles_close(&sides);
     return status;
 }
 

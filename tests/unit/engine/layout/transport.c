@@ -108,19 +108,19 @@ static void test_transport__others_take_the_hosts_memory(void **state)
 static invar_status move_far(const invar_layout *layout, const invar_device *dev)
 {
     const invar_layout_axis *data = &layout->data;
-    char *in = data->buckets, *out = in + invar_layout_room(layout, data);
+    char *in = data->buckets, *out = in + invar_layout_bucket_bytes(layout, data);
     size_t bytes[RANKS] = {1, 1, 1};
-    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
-                            .phase = "numbers",
-                            .seconds = SECONDS,
-                            .in = in,
-                            .out = out,
-                            .out_bytes = bytes};
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
+                                .phase = "numbers",
+                                .seconds = SECONDS,
+                                .in = in,
+                                .out = out,
+                                .out_bytes = bytes};
     char own = (char)data->rank, got[RANKS];
 
-    INVAR_TRY(invar_device_put(dev, in, &own, 1));
+    INVAR_TRY(invar_device_upload(dev, in, &own, 1));
     INVAR_TRY(invar_comm_run(data->far, &move));
-    INVAR_TRY(invar_device_get(dev, got, out, sizeof got));
+    INVAR_TRY(invar_device_download(dev, got, out, sizeof got));
     for (int r = 0; r < RANKS; r++)
         if (got[r] != r)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0, "rank %d got a wrong byte", data->rank);

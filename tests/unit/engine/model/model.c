@@ -318,9 +318,9 @@ static void test_model__refresh_makes_the_compute_form(void **state)
     for (int i = INVAR_FORMAT_BF16; i < INVAR_FORMAT_COUNT; i++) {
         invar_model *model =
             invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)i, 3, dev);
-        invar_caller caller;
+        invar_op_runner caller;
 
-        invar_caller_init(&caller, dev);
+        invar_op_runner_init(&caller, dev);
         for (int64_t p = 0; p < model->n_params; p++) {
             const invar_param *param = &model->params[p];
             const float *master = param->master.data;
@@ -331,7 +331,7 @@ static void test_model__refresh_makes_the_compute_form(void **state)
             if (low) {
                 invar_tensor expected = invar_test_copy(&param->weight);
                 assert_ok(
-                    INVAR_CALL(&caller, QUANTISE, quantise, .q = expected, .x = param->master));
+                    INVAR_CALL(&caller, QUANTIZE, quantize, .q = expected, .x = param->master));
                 invar_assert_bits_tensor(&param->weight, &expected, param->name);
                 invar_test_free(&expected);
                 continue;
@@ -347,11 +347,11 @@ static void test_model__refresh_makes_the_compute_form(void **state)
             for (int64_t j = 0; j < moved->cols; j++)
                 ((float *)moved->master.data)[j] *= -1.5f;
             invar_assert_bits_tensor(&moved->weight, &before, "not refreshed");
-            assert_ok(invar_model_refresh(model, dev));
+            assert_ok(invar_model_update_weights(model, dev));
             assert_true(invar_tensors_differ(&moved->weight, &before));
             invar_test_free(&before);
         }
-        invar_caller_release(&caller);
+        invar_op_runner_release(&caller);
         invar_model_free(model);
     }
 }

@@ -81,7 +81,7 @@ static invar_status read_logits(outcome *out, const lesson *l, const invar_model
     static const int64_t rows[] = {0, 2};
     const int32_t ids[] = {1, 1000, (int32_t)l->spec.vocab - 1}, positions[] = {0, 1, 2};
     static const int64_t start[] = {0, 3};
-    invar_rows in = {.count = 3, .ids = ids, .positions = positions, .samples = {start, 1}};
+    invar_packed_rows in = {.count = 3, .ids = ids, .positions = positions, .samples = {start, 1}};
     invar_pass *pass = NULL;
     invar_tensor logits;
     invar_status status;
@@ -94,9 +94,9 @@ static invar_status read_logits(outcome *out, const lesson *l, const invar_model
         status = invar_pass_logits(&logits, pass, rows, 2);
     for (int64_t r = 0; r < 2 && status == INVAR_OK; r++)
         for (int64_t i = 0; i < l->spec.vocab && status == INVAR_OK; i += l->spec.vocab / 100)
-            status = invar_device_get(dev, &out->values[next++],
-                                      (const float *)logits.data + r * logits.row_stride + i,
-                                      sizeof(float));
+            status = invar_device_download(dev, &out->values[next++],
+                                           (const float *)logits.data + r * logits.row_stride + i,
+                                           sizeof(float));
     invar_pass_free(pass);
     return status;
 }
@@ -130,7 +130,7 @@ static invar_status box_of(float **out, size_t *bytes_out, const invar_param *p,
 {
     *bytes_out = (size_t)invar_param_elements(p) * sizeof **out;
     INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a part of a parameter"));
-    invar_box_take(*out, p, &p->own, whole);
+    invar_param_shard_take(*out, p, &p->own, whole);
     return INVAR_OK;
 }
 
@@ -145,7 +145,7 @@ static invar_status compare_gradient(const lesson *l, const invar_model *model,
     INVAR_TRY(box_of(&expected, &bytes, p, l->grads->of[i].data));
     status = invar_alloc((void **)&found, bytes, 1, "a gradient");
     if (status == INVAR_OK)
-        status = invar_device_get(&model->dev, found, grads->of[i].data, bytes);
+        status = invar_device_download(&model->dev, found, grads->of[i].data, bytes);
     if (status == INVAR_OK && memcmp(expected, found, bytes) != 0)
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the gradient of %s differs", p->name);
     invar_free(expected);
@@ -169,7 +169,7 @@ static invar_status learn_part(const lesson *l, const invar_layout *layout)
     if (status == INVAR_OK)
         status = learn(&out, l, model, grads, dev);
     if (status == INVAR_OK && layout->context.size > 1 &&
-        invar_comm_counted(layout->context.comm, INVAR_COMM_ALLTOALLV).sent == 0)
+        invar_comm_get_stats(layout->context.comm, INVAR_COMM_ALLTOALLV).sent == 0)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "no rows were divided");
     if (status == INVAR_OK && memcmp(out.values, l->expected.values, sizeof out.values) != 0)
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the logits differ");

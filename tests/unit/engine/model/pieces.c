@@ -44,19 +44,19 @@ static invar_status spoil(const lesson *l, const invar_model *model)
     if (model->part.stage > 0 || model->part.tensor < model->part.tensors - 1 ||
         !invar_tensor_present(&model->embedding->master))
         return INVAR_OK;
-    return invar_device_put(&model->dev, model->embedding->master.data, &wrong, sizeof wrong);
+    return invar_device_upload(&model->dev, model->embedding->master.data, &wrong, sizeof wrong);
 }
 
 /* What another rank of the tensor axis has is something else. */
 static invar_status check_others(const lesson *l, const invar_model *model)
 {
     const invar_param *p = &model->params[model->first[l->of.spec.layers - 1] + 1]; // q_proj
-    invar_model_part other = model->part;
-    invar_param_box box;
+    invar_model_partition other = model->part;
+    invar_param_shard box;
     bool equal;
 
     other.tensor = model->part.tensors - 1 - model->part.tensor;
-    box = invar_model_part_box(&other, &model->spec, p);
+    box = invar_model_partition_box(&other, &model->spec, p);
     if (model->part.tensors == 1 || p->own.experts == 0 || box.rows != p->own.rows)
         return INVAR_OK;
     INVAR_TRY(divided_compare(&equal, p, &box, &l->of.one->params[p - model->params].weight,

@@ -25,7 +25,7 @@ static int make_work(void **state)
 static int remove_work(void **state)
 {
     (void)state;
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(work) == INVAR_OK ? 0 : -1;
 }
 
 static void write_text(const char *name, const char *text)

@@ -96,9 +96,10 @@ static void test_engine_dump__rows_of_samples_are_one_array(void **state)
     first = invar_tensor_rows(&left, 0, 3);
     rest = invar_tensor_rows(&left, 3, 3);
     assert_ok(invar_dump_new(&dump, folder, "a,b.*.c"));
-    assert_ok(invar_dump_rows(dump, "a", &first, &(invar_segments){(const int64_t[]){0, 1, 3}, 2}));
+    assert_ok(
+        invar_dump_rows(dump, "a", &first, &(invar_row_offsets){(const int64_t[]){0, 1, 3}, 2}));
     // the last row is padding: it belongs to no sample
-    assert_ok(invar_dump_rows(dump, "a", &rest, &(invar_segments){(const int64_t[]){0, 2}, 1}));
+    assert_ok(invar_dump_rows(dump, "a", &rest, &(invar_row_offsets){(const int64_t[]){0, 2}, 1}));
     assert_ok(invar_dump_finish(&count, dump));
     assert_int_equal(count, 1);
     read_array(&file, "a.npy");
@@ -189,8 +190,8 @@ static void test_engine_dump__refuses_what_cannot_be_a_file(void **state)
     float data[4] = {0};
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 2, 2);
     invar_tensor wider = invar_tensor_2d(data, INVAR_DTYPE_F32, 1, 4);
-    invar_tensor fp8 = invar_tensor_quantised(data, data, INVAR_DTYPE_FP8, 1, 1, 8);
-    const invar_segments one = {(const int64_t[]){0, 1}, 1};
+    invar_tensor fp8 = invar_tensor_quantized(data, data, INVAR_DTYPE_FP8, 1, 1, 8);
+    const invar_row_offsets one = {(const int64_t[]){0, 1}, 1};
     char path[sizeof folder + 64];
     invar_dump *dump;
     int64_t count;

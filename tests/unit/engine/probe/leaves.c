@@ -15,7 +15,7 @@
 /* Rows of a micro-batch: near, and a copy in far memory. */
 typedef struct batch {
     invar_tensor near, far;
-    invar_segments samples, there;
+    invar_row_offsets samples, there;
 } batch;
 
 /* Of its takes the fail_at-th fails; 0: none. */
@@ -32,7 +32,7 @@ static void *send(const invar_device *dev, const void *data, size_t bytes)
 {
     void *there = invar_test_take(dev, bytes + 1, "a test");
 
-    assert_ok(invar_device_put(dev, there, data, bytes));
+    assert_ok(invar_device_upload(dev, there, data, bytes));
     return there;
 }
 
@@ -44,7 +44,7 @@ static batch make_batch(const invar_device *dev, invar_tensor view, const int64_
     size_t scales, bytes;
 
     b.near = b.far = invar_test_strided(view, 8);
-    bytes = invar_near_span(&b.near);
+    bytes = invar_host_staging_span(&b.near);
     scales = invar_tensor_scale_bytes(&b.near);
     for (size_t i = 0; i < bytes; i++)
         ((uint8_t *)b.near.data)[i] = (uint8_t)invar_test_random(1, i);
@@ -59,9 +59,9 @@ static batch make_batch(const invar_device *dev, invar_tensor view, const int64_
 
 static void free_batch(const invar_device *dev, batch *b)
 {
-    invar_device_give(dev, b->far.data);
-    invar_device_give(dev, b->far.scale);
-    invar_device_give(dev, (void *)(uintptr_t)b->there.start);
+    invar_device_free(dev, b->far.data);
+    invar_device_free(dev, b->far.scale);
+    invar_device_free(dev, (void *)(uintptr_t)b->there.start);
     invar_test_free(&b->near);
 }
 
@@ -124,8 +124,8 @@ static void test_probe_leaves__far_rows_have_the_digests_of_near_ones(void **sta
     const invar_tensor views[] = {
         invar_tensor_2d(NULL, INVAR_DTYPE_F32, 61, 500),
         invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 64, 33), // the last rows are nobody's
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 1, 61, 1024),
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 61, 64),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 1, 61, 1024),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 61, 64),
         invar_tensor_2d(NULL, INVAR_DTYPE_F32, 61, 0)};
     enum { COUNT = sizeof views / sizeof *views };
     invar_device dev = far_device(0);
@@ -176,8 +176,8 @@ static void test_probe_leaves__near_rows_between(void **state)
     assert_ok(invar_probe_new(&far, &(invar_probe_options){.dev = &dev, .stats = true}));
     invar_probe_begin(far, NULL);
     assert_ok(invar_probe_device_rows(far, define(far, "a", &b.near), &b.far,
-                                      &(invar_segments){start, 1},
-                                      &(invar_segments){b.there.start, 1})); // never finished
+                                      &(invar_row_offsets){start, 1},
+                                      &(invar_row_offsets){b.there.start, 1})); // never finished
     invar_probe_begin(near, NULL);
     invar_probe_begin(far, NULL);
     for (int i = 0; i < 4; i++) {
@@ -210,13 +210,13 @@ static void test_probe_leaves__without_room(void **state)
     for (; status != INVAR_OK; failed += status != INVAR_OK) {
         invar_device dev = far_device(BEFORE + 1 + failed);
         batch b = make_batch(&dev, invar_tensor_2d(NULL, INVAR_DTYPE_F32, 20, 700), start, 2);
-        invar_leaves leaves;
+        invar_leaf_hasher leaves;
 
-        invar_leaves_init(&leaves, &dev);
-        status =
-            invar_leaves_add(&leaves, &b.far, &b.there, invar_hash_leaf_count(&b.near, &b.samples));
+        invar_leaf_hasher_init(&leaves, &dev);
+        status = invar_leaf_hasher_add(&leaves, &b.far, &b.there,
+                                       invar_hash_leaf_count(&b.near, &b.samples));
         assert_true(status == INVAR_OK || status == INVAR_E_NOMEM);
-        invar_leaves_release(&leaves);
+        invar_leaf_hasher_release(&leaves);
         assert_int_equal(invar_far_counted().live, BEFORE);
         free_batch(&dev, &b);
         invar_device_close(&dev);

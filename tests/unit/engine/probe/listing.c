@@ -14,30 +14,30 @@ enum { LAYERS = 6, STAGES = 3 };
 
 /* ---- what is shown --------------------------------------------------------------------------- */
 
-static void show(invar_listing *to, const char *text, int64_t layer, bool backward)
+static void show(invar_point_list *to, const char *text, int64_t layer, bool backward)
 {
     const invar_tensor rows = {.dtype = INVAR_DTYPE_BF16, .rank = 2, .shape = {7, 32}};
-    invar_forward_value value = {.name = {.layer = layer},
-                                 .op = "add",
-                                 .backward = backward,
-                                 .inputs = {{.layer = layer, .text = "input"}},
-                                 .n_inputs = 1,
-                                 .rows = &rows};
+    invar_observed_value value = {.name = {.layer = layer},
+                                  .op = "add",
+                                  .backward = backward,
+                                  .inputs = {{.layer = layer, .text = "input"}},
+                                  .n_inputs = 1,
+                                  .rows = &rows};
 
     snprintf(value.name.text, sizeof value.name.text, "%s", text);
-    assert_ok(invar_listing_add(to, &value));
+    assert_ok(invar_point_list_add(to, &value));
 }
 
-static void add_to(invar_listing *to, int64_t number, const char *input)
+static void add_to(invar_point_list *to, int64_t number, const char *input)
 {
-    invar_forward_sum sum = {.n_inputs = 1};
+    invar_observed_grad sum = {.n_inputs = 1};
 
     snprintf(sum.inputs[0].text, sizeof sum.inputs[0].text, "%s", input);
-    assert_ok(invar_listing_add_sum(to, number, &sum));
+    assert_ok(invar_point_list_add_sum(to, number, &sum));
 }
 
 /* Layers first ... end of a pass, which shows what comes before and behind all of them, too. */
-static void forward(invar_listing *to, int64_t first, int64_t end)
+static void forward(invar_point_list *to, int64_t first, int64_t end)
 {
     if (first == 0)
         show(to, "embed", -1, false);
@@ -49,7 +49,7 @@ static void forward(invar_listing *to, int64_t first, int64_t end)
         show(to, "head.logits", -1, false);
 }
 
-static void backward(invar_listing *to, int64_t first, int64_t end)
+static void backward(invar_point_list *to, int64_t first, int64_t end)
 {
     if (end == LAYERS)
         show(to, "head.dx", -1, true);
@@ -61,7 +61,7 @@ static void backward(invar_listing *to, int64_t first, int64_t end)
 }
 
 /* A stage has two runs of layers, and learns two micro-batches. */
-static void show_stage(invar_listing *to, int64_t stage)
+static void show_stage(invar_point_list *to, int64_t stage)
 {
     for (int again = 0; again < 2; again++)
         for (int64_t i = stage; i < LAYERS; i += STAGES)
@@ -71,22 +71,22 @@ static void show_stage(invar_listing *to, int64_t stage)
             backward(to, i, i + 1);
 }
 
-static void unite(invar_listing *to, const invar_listing *stages)
+static void unite(invar_point_list *to, const invar_point_list *stages)
 {
     for (int s = 0; s < STAGES; s++) {
-        invar_parcel parcel = {0};
-        invar_parcel_rest rest;
+        invar_rank_buffer parcel = {0};
+        invar_rank_buffer_reader rest;
 
-        assert_ok(invar_listing_pack(&parcel, &stages[s]));
-        rest = (invar_parcel_rest){parcel.data, parcel.bytes};
-        assert_ok(invar_listing_unpack(to, &rest));
+        assert_ok(invar_point_list_pack(&parcel, &stages[s]));
+        rest = (invar_rank_buffer_reader){parcel.data, parcel.bytes};
+        assert_ok(invar_point_list_unpack(to, &rest));
         assert_int_equal(rest.bytes, 0);
-        invar_parcel_release(&parcel);
+        invar_rank_buffer_release(&parcel);
     }
 }
 
 /* The order that one rank has: layers up, then down. */
-static bool same_order(const invar_listing *a, const invar_listing *b)
+static bool same_order(const invar_point_list *a, const invar_point_list *b)
 {
     int64_t at = 0;
 
@@ -102,7 +102,7 @@ static bool same_order(const invar_listing *a, const invar_listing *b)
 
 static void test_listing__stages_are_one_rank(void **state)
 {
-    invar_listing one = {0}, stages[STAGES] = {{0}}, all = {0}, wrong = {0};
+    invar_point_list one = {0}, stages[STAGES] = {{0}}, all = {0}, wrong = {0};
 
     (void)state;
     forward(&one, 0, LAYERS);
@@ -113,7 +113,7 @@ static void test_listing__stages_are_one_rank(void **state)
     assert_true(same_order(&all, &one));
     assert_int_equal(all.n_sums, LAYERS);
     assert_string_equal(all.values[0].op, "add");
-    assert_int_equal(invar_listed_value(&all.values[0]).rows->shape[1], 32);
+    assert_int_equal(invar_point_def_value(&all.values[0]).rows->shape[1], 32);
     // a head in the place of the embedding
     for (int64_t i = 0; i < stages[STAGES - 1].count; i++)
         if (stages[STAGES - 1].values[i].name.layer < 0)
@@ -121,16 +121,16 @@ static void test_listing__stages_are_one_rank(void **state)
     unite(&wrong, stages);
     assert_false(same_order(&wrong, &one));
     for (int s = 0; s < STAGES; s++)
-        invar_listing_release(&stages[s]);
-    invar_listing_release(&one);
-    invar_listing_release(&all);
-    invar_listing_release(&wrong);
+        invar_point_list_release(&stages[s]);
+    invar_point_list_release(&one);
+    invar_point_list_release(&all);
+    invar_point_list_release(&wrong);
 }
 
 /* Of a gradient to which several calls add, the last says what it is computed from. */
 static void test_listing__last_sum_counts(void **state)
 {
-    invar_listing l = {0};
+    invar_point_list l = {0};
 
     (void)state;
     add_to(&l, 4, "first");
@@ -138,31 +138,31 @@ static void test_listing__last_sum_counts(void **state)
     add_to(&l, 4, "last");
     assert_int_equal(l.n_sums, 2);
     assert_string_equal(l.sums[0].inputs[0].text, "last");
-    invar_listing_reset(&l);
+    invar_point_list_reset(&l);
     assert_int_equal(l.n_sums, 0);
-    invar_listing_release(&l);
+    invar_point_list_release(&l);
 }
 
 static void test_listing__damage(void **state)
 {
-    invar_listing l = {0}, to = {0};
-    invar_parcel parcel = {0};
-    invar_parcel_rest rest;
+    invar_point_list l = {0}, to = {0};
+    invar_rank_buffer parcel = {0};
+    invar_rank_buffer_reader rest;
 
     (void)state;
     forward(&l, 0, 2);
     add_to(&l, 0, "dx");
-    assert_ok(invar_listing_pack(&parcel, &l));
+    assert_ok(invar_point_list_pack(&parcel, &l));
     for (size_t bytes = 0; bytes < parcel.bytes; bytes += 8) {
-        rest = (invar_parcel_rest){parcel.data, bytes};
-        assert_fails(invar_listing_unpack(&to, &rest), INVAR_E_CORRUPT, "damaged");
+        rest = (invar_rank_buffer_reader){parcel.data, bytes};
+        assert_fails(invar_point_list_unpack(&to, &rest), INVAR_E_CORRUPT, "damaged");
     }
-    ((invar_listed *)(void *)(parcel.data + 8))->n_inputs = INVAR_WATCH_INPUTS + 1;
-    rest = (invar_parcel_rest){parcel.data, parcel.bytes};
-    assert_fails(invar_listing_unpack(&to, &rest), INVAR_E_CORRUPT, "damaged");
-    invar_parcel_release(&parcel);
-    invar_listing_release(&l);
-    invar_listing_release(&to);
+    ((invar_point_def *)(void *)(parcel.data + 8))->n_inputs = INVAR_DATAFLOW_INPUTS + 1;
+    rest = (invar_rank_buffer_reader){parcel.data, parcel.bytes};
+    assert_fails(invar_point_list_unpack(&to, &rest), INVAR_E_CORRUPT, "damaged");
+    invar_rank_buffer_release(&parcel);
+    invar_point_list_release(&l);
+    invar_point_list_release(&to);
 }
 
 int main(void)

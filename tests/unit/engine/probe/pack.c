@@ -79,8 +79,8 @@ static void take(rank *r, const invar_tensor *all, int64_t sample)
     const int64_t ends[] = {0, lengths[sample]};
     invar_tensor rows = invar_tensor_rows(all, first_row(sample), lengths[sample]);
 
-    assert_ok(invar_probe_rows(r->probe, r->x, &rows, &(invar_segments){ends, 1}));
-    assert_ok(invar_probe_rows(r->probe, r->fine, &rows, &(invar_segments){ends, 1}));
+    assert_ok(invar_probe_rows(r->probe, r->x, &rows, &(invar_row_offsets){ends, 1}));
+    assert_ok(invar_probe_rows(r->probe, r->fine, &rows, &(invar_row_offsets){ends, 1}));
 }
 
 /* What a step has come to. */
@@ -106,16 +106,16 @@ static ending finish(rank *r)
 
 static void give(rank *to, rank *from)
 {
-    invar_parcel parcel = {0};
-    invar_parcel_rest rest;
+    invar_rank_buffer parcel = {0};
+    invar_rank_buffer_reader rest;
 
     assert_ok(invar_probe_pack(&parcel, from->probe));
     assert_ok(invar_dump_pack(&parcel, from->dump));
-    rest = (invar_parcel_rest){parcel.data, parcel.bytes};
+    rest = (invar_rank_buffer_reader){parcel.data, parcel.bytes};
     assert_ok(invar_probe_unpack(to->probe, &rest));
     assert_ok(invar_dump_unpack(to->dump, &rest));
     assert_int_equal(rest.bytes, 0);
-    invar_parcel_release(&parcel);
+    invar_rank_buffer_release(&parcel);
 }
 
 /* `turned`: rank 0 takes the others from the last to the first, which is wrong. */
@@ -226,7 +226,7 @@ static void test_engine_probe_pack__damaged_parcels_are_refused(void **state)
 {
     invar_tensor x = values();
     rank part = rank_open(NULL, true);
-    invar_parcel parcel = {0};
+    invar_rank_buffer parcel = {0};
 
     (void)state;
     take(&part, &x, 1);
@@ -234,7 +234,7 @@ static void test_engine_probe_pack__damaged_parcels_are_refused(void **state)
     assert_ok(invar_dump_pack(&parcel, part.dump));
     for (size_t bytes = 0; bytes <= parcel.bytes; bytes += 8) {
         rank to = rank_open(below("cut"), false);
-        invar_parcel_rest rest = {parcel.data, bytes};
+        invar_rank_buffer_reader rest = {parcel.data, bytes};
         invar_status status = invar_probe_unpack(to.probe, &rest);
         if (status == INVAR_OK)
             status = invar_dump_unpack(to.dump, &rest);
@@ -244,12 +244,12 @@ static void test_engine_probe_pack__damaged_parcels_are_refused(void **state)
     parcel.data[8] = 'y'; // the name of the first point
     for (int i = 0; i < 2; i++) {
         rank to = rank_open(below("named"), false);
-        invar_parcel_rest rest = {parcel.data, parcel.bytes};
+        invar_rank_buffer_reader rest = {parcel.data, parcel.bytes};
         assert_fails(invar_probe_unpack(to.probe, &rest), INVAR_E_CORRUPT, "check its host");
         memset(parcel.data + 8, 'y', 256); // and one that does not end
         rank_close(&to);
     }
-    invar_parcel_release(&parcel);
+    invar_rank_buffer_release(&parcel);
     rank_close(&part);
     invar_test_free(&x);
 }

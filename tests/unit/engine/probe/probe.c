@@ -87,7 +87,7 @@ static invar_digest in_batches(const invar_tensor *x, int64_t size, invar_pool *
         row += start[count];
         assert_ok(invar_probe_define(&number, probe, &point));
         assert_int_equal(number, 0);
-        assert_ok(invar_probe_rows(probe, number, &rows, &(invar_segments){start, count}));
+        assert_ok(invar_probe_rows(probe, number, &rows, &(invar_row_offsets){start, count}));
     }
     assert_ok(invar_probe_finish(&result, probe));
     assert_int_equal(result.count, 1);
@@ -140,7 +140,7 @@ static void test_engine_probe__where_a_sample_ends_is_hashed(void **state)
         invar_probe *probe = fresh(1);
         invar_probe_result result;
         assert_ok(invar_probe_define(&number, probe, &point));
-        assert_ok(invar_probe_rows(probe, number, &x, &(invar_segments){cuts[i], 2}));
+        assert_ok(invar_probe_rows(probe, number, &x, &(invar_row_offsets){cuts[i], 2}));
         assert_ok(invar_probe_finish(&result, probe));
         digests[i] = result.digests[0];
         invar_probe_free(probe);
@@ -156,10 +156,10 @@ static void test_engine_probe__whole_equals_the_op_hash_tree(void **state)
     invar_tensor views[] = {
         invar_tensor_2d(NULL, INVAR_DTYPE_F32, 301, 77),
         invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 64, 640),
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 128, 512, 256),
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 1, 64, 256),
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 64, 256),
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_INT4, 1, 64, 256),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 128, 512, 256),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 1, 64, 256),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 64, 256),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_INT4, 1, 64, 256),
     };
 
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
@@ -178,10 +178,10 @@ static void test_engine_probe__whole_equals_the_op_hash_tree(void **state)
             assert_ok(
                 invar_hash_tree(dev, &(invar_hash_tree_args){&expected, &x, 1, shards, NULL}));
             assert_ok(invar_probe_define(&number, probe, &point));
-            assert_ok(invar_probe_whole(probe, number, &x));
+            assert_ok(invar_probe_tensor(probe, number, &x));
             assert_ok(invar_probe_finish(&result, probe));
             assert_digest(&result.digests[0], &expected, true);
-            assert_fails(invar_probe_whole(probe, number, &x), INVAR_E_STATE, "already");
+            assert_fails(invar_probe_tensor(probe, number, &x), INVAR_E_STATE, "already");
             invar_probe_free(probe);
             invar_test_free(&x);
         }
@@ -234,14 +234,15 @@ static void test_engine_probe__tensors_that_are_hashed(void **state)
     snprintf(path, sizeof path, "%s/hashed", folder);
     assert_ok(invar_dump_new(&dump, path, "grad.*"));
     invar_probe_begin(probe, dump);
-    assert_ok(invar_probe_device_hashed(probe, -1, &x, &given));
-    assert_fails(invar_probe_device_hashed(probe, 5, &x, &given), INVAR_E_INVALID, "no point 5");
+    assert_ok(invar_probe_tensor_with_digest(probe, -1, &x, &given));
+    assert_fails(invar_probe_tensor_with_digest(probe, 5, &x, &given), INVAR_E_INVALID,
+                 "no point 5");
     assert_ok(invar_probe_define(&number, probe, &point));
     other.shape[1] = 7;
-    assert_fails(invar_probe_device_hashed(probe, number, &other, &given), INVAR_E_INVALID,
+    assert_fails(invar_probe_tensor_with_digest(probe, number, &other, &given), INVAR_E_INVALID,
                  "\"grad.x\" gets a tensor of another type or shape");
-    assert_ok(invar_probe_device_hashed(probe, number, &x, &given));
-    assert_fails(invar_probe_device_hashed(probe, number, &x, &given), INVAR_E_STATE,
+    assert_ok(invar_probe_tensor_with_digest(probe, number, &x, &given));
+    assert_fails(invar_probe_tensor_with_digest(probe, number, &x, &given), INVAR_E_STATE,
                  "\"grad.x\" has its value");
     assert_ok(invar_probe_finish(&result, probe));
     assert_digest(&result.digests[number], &given, true);
@@ -258,7 +259,7 @@ static void test_engine_probe__levels_above_are_ignored(void **state)
 {
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
     invar_ledger_point point = a_point("x", &x);
-    const invar_segments one = {(const int64_t[]){0, 4}, 1};
+    const invar_row_offsets one = {(const int64_t[]){0, 4}, 1};
     invar_probe *probe = fresh(INVAR_PROBE_STEP);
     invar_probe_result result;
     int64_t number;
@@ -267,7 +268,7 @@ static void test_engine_probe__levels_above_are_ignored(void **state)
     assert_ok(invar_probe_define(&number, probe, &point));
     assert_int_equal(number, -1);
     assert_ok(invar_probe_rows(probe, number, &x, &one));
-    assert_ok(invar_probe_whole(probe, number, &x));
+    assert_ok(invar_probe_tensor(probe, number, &x));
     assert_ok(invar_probe_bytes(probe, number, "x", 1));
     assert_ok(invar_probe_digest(probe, number, &(invar_digest){{0}}));
     assert_ok(invar_probe_finish(&result, probe));
@@ -310,7 +311,7 @@ static void test_engine_probe__a_point_without_value_is_named(void **state)
 {
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
     invar_ledger_point a = a_point("a", &x), b = a_point("b", &x);
-    const invar_segments one = {(const int64_t[]){0, 4}, 1};
+    const invar_row_offsets one = {(const int64_t[]){0, 4}, 1};
     invar_probe *probe = fresh(1);
     invar_probe_result result;
     int64_t na, nb;
@@ -340,10 +341,10 @@ static void test_engine_probe__refuses_what_does_not_fit(void **state)
     invar_tensor narrow = invar_tensor_columns(&x, 0, 4);
     invar_tensor other = invar_tensor_2d(x.data, INVAR_DTYPE_I32, 4, 8);
     invar_ledger_point point = a_point("x", &x), changed = point;
-    const invar_segments fits = {(const int64_t[]){0, 1, 4}, 2};
-    const invar_segments late = {(const int64_t[]){1, 4}, 1};
-    const invar_segments beyond = {(const int64_t[]){0, 5}, 1};
-    const invar_segments back = {(const int64_t[]){0, 3, 2}, 2};
+    const invar_row_offsets fits = {(const int64_t[]){0, 1, 4}, 2};
+    const invar_row_offsets late = {(const int64_t[]){1, 4}, 1};
+    const invar_row_offsets beyond = {(const int64_t[]){0, 5}, 1};
+    const invar_row_offsets back = {(const int64_t[]){0, 3, 2}, 2};
     static char long_name[INVAR_LEDGER_NAME_BYTES + 2];
     invar_probe *probe = fresh(1);
     int64_t number;
@@ -366,7 +367,7 @@ static void test_engine_probe__refuses_what_does_not_fit(void **state)
     assert_fails(invar_probe_rows(probe, 1, &x, &fits), INVAR_E_INVALID, "no point 1");
     assert_fails(invar_probe_rows(probe, -2, &x, &fits), INVAR_E_INVALID, "no point -2");
     assert_ok(invar_probe_rows(probe, 0, &x, &fits));
-    assert_fails(invar_probe_whole(probe, 0, &x), INVAR_E_STATE, "already");
+    assert_fails(invar_probe_tensor(probe, 0, &x), INVAR_E_STATE, "already");
     invar_probe_free(probe);
     invar_test_free(&x);
 }
@@ -383,7 +384,8 @@ typedef struct shown {
 } shown;
 
 /* A pass of two layers and back, whose values are all the same rows. */
-static void show_pass(invar_probe_view *view, const invar_tensor *x, const invar_segments *samples)
+static void show_pass(invar_point_namer *view, const invar_tensor *x,
+                      const invar_row_offsets *samples)
 {
     static const shown values[] = {
         {{-1, "embed"}, "embedding.fwd", false, true, {{0, ""}}, 0},
@@ -400,15 +402,15 @@ static void show_pass(invar_probe_view *view, const invar_tensor *x, const invar
 
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         const shown *s = &values[i];
-        invar_forward_value value = {.name = s->name,
-                                     .op = s->op,
-                                     .backward = s->backward,
-                                     .stream = s->stream,
-                                     .n_inputs = s->n_inputs,
-                                     .rows = x,
-                                     .samples = samples};
+        invar_observed_value value = {.name = s->name,
+                                      .op = s->op,
+                                      .backward = s->backward,
+                                      .stream = s->stream,
+                                      .n_inputs = s->n_inputs,
+                                      .rows = x,
+                                      .samples = samples};
         memcpy(value.inputs, s->inputs, sizeof s->inputs);
-        assert_ok(invar_probe_take(view, &value));
+        assert_ok(invar_probe_on_value(view, &value));
     }
 }
 
@@ -479,7 +481,7 @@ static void test_engine_probe__points_know_what_they_are_computed_from(void **st
                                          "after optimizer opt adamw 0 layer.1.dx embed"};
     static const char *const inputs[] = {"layer.0.dq", "layer.0.k", NULL};
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
-    const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
+    const invar_row_offsets samples = {(const int64_t[]){0, 1, 4}, 2};
     invar_ledger_point after = {.name = "after",
                                 .phase = "optimizer",
                                 .layer = -1,
@@ -493,7 +495,7 @@ static void test_engine_probe__points_know_what_they_are_computed_from(void **st
     (void)state;
     for (int64_t level = 1; level <= 2; level++) {
         invar_probe *probe = fresh(level);
-        invar_probe_view view = {.probe = probe, .prefix = "", .given = {tokens, loss}};
+        invar_point_namer view = {.probe = probe, .prefix = "", .given = {tokens, loss}};
         invar_probe_result result;
         int64_t number;
         invar_probe_begin(probe, NULL);
@@ -502,7 +504,7 @@ static void test_engine_probe__points_know_what_they_are_computed_from(void **st
             show_pass(&view, &x, &samples);
         if (level == 1) {
             assert_ok(invar_probe_define_from(&number, probe, &after, inputs));
-            assert_ok(invar_probe_whole(probe, number, &x));
+            assert_ok(invar_probe_tensor(probe, number, &x));
         }
         assert_ok(invar_probe_finish(&result, probe));
         if (level == 1)
@@ -517,9 +519,9 @@ static void test_engine_probe__points_know_what_they_are_computed_from(void **st
 static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void **state)
 {
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
-    const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
+    const invar_row_offsets samples = {(const int64_t[]){0, 1, 4}, 2};
     invar_probe *probe = fresh(1);
-    invar_probe_view view = {.probe = probe, .prefix = "critic.", .given = {tokens, loss}};
+    invar_point_namer view = {.probe = probe, .prefix = "critic.", .given = {tokens, loss}};
     char path[sizeof folder + 16];
     invar_probe_result result;
     invar_ledger *ledger;
@@ -556,9 +558,9 @@ static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void *
 static void test_engine_probe__the_dump_sees_points_above_the_level(void **state)
 {
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
-    const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
+    const invar_row_offsets samples = {(const int64_t[]){0, 1, 4}, 2};
     invar_probe *probe = fresh(INVAR_PROBE_STEP);
-    invar_probe_view view = {.probe = probe, .prefix = "", .given = {tokens, loss}};
+    invar_point_namer view = {.probe = probe, .prefix = "", .given = {tokens, loss}};
     char path[sizeof folder + 64];
     invar_probe_result result;
     invar_dump *dump;
@@ -618,17 +620,17 @@ static void test_engine_probe__counts_what_is_not_finite(void **state)
         invar_probe_begin(probe, NULL);
         point.name = "tokens", point.dtype = "i32", point.dims = 1;
         assert_ok(invar_probe_define(&a, probe, &point));
-        assert_ok(invar_probe_whole(probe, a, &ids));
-        assert_null(invar_probe_odd(&first, probe));
+        assert_ok(invar_probe_tensor(probe, a, &ids));
+        assert_null(invar_probe_first_nonfinite(&first, probe));
         point.name = "rows", point.dtype = "f32", point.dims = 2;
         assert_ok(invar_probe_define(&b, probe, &point));
         if (cut > 0)
-            assert_ok(invar_probe_rows(probe, b, &head, &(invar_segments){end_head, 1}));
-        assert_ok(invar_probe_rows(probe, b, &rest, &(invar_segments){end_rest, 1}));
+            assert_ok(invar_probe_rows(probe, b, &head, &(invar_row_offsets){end_head, 1}));
+        assert_ok(invar_probe_rows(probe, b, &rest, &(invar_row_offsets){end_rest, 1}));
         point.name = "narrow", point.dtype = "bf16", point.dims = 1;
         assert_ok(invar_probe_define(&c, probe, &point));
-        assert_ok(invar_probe_device_hashed(probe, c, &narrow, &(invar_digest){{1}}));
-        assert_string_equal(invar_probe_odd(&first, probe)->name, "rows");
+        assert_ok(invar_probe_tensor_with_digest(probe, c, &narrow, &(invar_digest){{1}}));
+        assert_string_equal(invar_probe_first_nonfinite(&first, probe)->name, "rows");
         assert_true(first.point == b && first.nans == 1 && first.infs == 2);
         assert_ok(invar_probe_finish(&result, probe));
         assert_int_equal(result.n_stats, 2); // tokens have none
@@ -641,8 +643,8 @@ static void test_engine_probe__counts_what_is_not_finite(void **state)
     assert_ok(invar_probe_new(&probe, &(invar_probe_options){.stats = false}));
     invar_probe_begin(probe, NULL);
     assert_ok(invar_probe_define(&c, probe, &point));
-    assert_ok(invar_probe_whole(probe, c, &narrow));
-    assert_null(invar_probe_odd(&first, probe));
+    assert_ok(invar_probe_tensor(probe, c, &narrow));
+    assert_null(invar_probe_first_nonfinite(&first, probe));
     assert_ok(invar_probe_finish(&result, probe));
     assert_int_equal(result.n_stats, 0);
     invar_probe_free(probe);

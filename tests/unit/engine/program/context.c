@@ -27,7 +27,7 @@ static float value_at(int64_t row, int64_t col)
 static void fill_blocks(float *blocks, int rank)
 {
     for (int r = 0; r < RANKS; r++) {
-        invar_layout_share share = invar_layout_share_of(COLS, RANKS, r);
+        invar_index_range share = invar_layout_range_of(COLS, RANKS, r);
         for (int64_t t = starts[rank]; t < starts[rank + 1]; t++)
             for (int64_t c = 0; c < share.count; c++)
                 *blocks++ = value_at(t, share.first + c);
@@ -36,7 +36,7 @@ static void fill_blocks(float *blocks, int rank)
 
 static invar_status check_columns(const float *columns, int rank)
 {
-    invar_layout_share share = invar_layout_share_of(COLS, RANKS, rank);
+    invar_index_range share = invar_layout_range_of(COLS, RANKS, rank);
 
     for (int64_t t = 0; t < ROWS; t++)
         for (int64_t c = 0; c < share.count; c++)
@@ -45,33 +45,34 @@ static invar_status check_columns(const float *columns, int rank)
     return INVAR_OK;
 }
 
-static invar_status trade(const invar_layout *layout, invar_caller *caller)
+static invar_status trade(const invar_layout *layout, invar_op_runner *caller)
 {
     int rank = layout->context.rank;
     int64_t rows = starts[rank + 1] - starts[rank];
-    invar_layout_share share = invar_layout_share_of(COLS, RANKS, rank);
+    invar_index_range share = invar_layout_range_of(COLS, RANKS, rank);
     float own[ROWS * COLS], back[ROWS * COLS], columns[ROWS * COLS];
     invar_tensor blocks = invar_tensor_2d(own, INVAR_DTYPE_F32, rows, COLS);
-    invar_mover mover = {.layout = layout};
-    invar_move move = {.kind = INVAR_MOVE_SPREAD,
-                       .axis = INVAR_MOVE_CONTEXT,
-                       .whole = invar_tensor_2d(columns, INVAR_DTYPE_F32, ROWS, share.count),
-                       .own = blocks,
-                       .start = starts};
+    invar_transfer_runner mover = {.layout = layout};
+    invar_graph_transfer move = {.kind = INVAR_GRAPH_TRANSFER_SPREAD,
+                                 .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                 .whole =
+                                     invar_tensor_2d(columns, INVAR_DTYPE_F32, ROWS, share.count),
+                                 .own = blocks,
+                                 .start = starts};
     invar_status status;
 
     fill_blocks(own, rank);
-    status = invar_mover_run(&mover, caller, &move);
+    status = invar_transfer_runner_run(&mover, caller, &move);
     if (status == INVAR_OK)
         status = check_columns(columns, rank);
-    move.kind = INVAR_MOVE_RETURN;
+    move.kind = INVAR_GRAPH_TRANSFER_RETURN;
     move.own = move.whole;
     move.whole = invar_tensor_2d(back, INVAR_DTYPE_F32, rows, COLS);
     if (status == INVAR_OK)
-        status = invar_mover_run(&mover, caller, &move);
+        status = invar_transfer_runner_run(&mover, caller, &move);
     if (status == INVAR_OK && memcmp(own, back, (size_t)(rows * COLS) * sizeof *own) != 0)
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "other rows came back");
-    invar_mover_release(&mover, &caller->dev);
+    invar_transfer_runner_release(&mover, &caller->dev);
     return status;
 }
 
@@ -81,15 +82,15 @@ static invar_status one_rank(rank_run *run)
         .tensor = 1, .expert_tensor = 1, .context = RANKS, .pipeline = 1, .chunks = 1};
     invar_device dev = {.backend = invar_backend_cpu()};
     invar_layout layout;
-    invar_caller caller;
+    invar_op_runner caller;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     status = invar_layout_divide(&layout, &sizes);
-    invar_caller_init(&caller, &dev);
+    invar_op_runner_init(&caller, &dev);
     if (status == INVAR_OK)
         status = trade(&layout, &caller);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     invar_layout_release(&layout);
     return status;
 }
@@ -160,7 +161,7 @@ static void test_context__order_of_a_ring_is_another_sum(void **state)
     static float x[4][TOKENS * DIM], lse[TOKENS], ring[TOKENS * DIM];
     invar_device dev = {.backend = invar_backend_cpu()};
     invar_tensor t[4];
-    invar_caller caller;
+    invar_op_runner caller;
     int differ = 0;
 
     (void)state;
@@ -171,11 +172,11 @@ static void test_context__order_of_a_ring_is_another_sum(void **state)
             x[i][j] = (float)((int)(invar_test_random(5, (uint64_t)(i * TOKENS * DIM + j)) % 2001) -
                               1000) /
                       500.0f;
-    invar_caller_init(&caller, &dev);
+    invar_op_runner_init(&caller, &dev);
     assert_ok(INVAR_CALL(&caller, ATTENTION_FWD, attention_fwd, .o = t[3],
                          .lse2 = invar_tensor_2d(lse, INVAR_DTYPE_F32, TOKENS, 1), .q = t[0],
                          .k = t[1], .v = t[2], .samples = {sample, 1}));
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     for (int64_t row = 0; row < TOKENS; row++)
         attend_round(ring, row, x[0], x[1], x[2]);
     for (int i = 0; i < TOKENS * DIM; i++) {

@@ -18,22 +18,22 @@ enum { WIDTH = 70, MOST = 40 }; /* 280 bytes: more than one unit of alignment */
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 typedef struct sums {
-    invar_program *program;
+    invar_op_graph *program;
     invar_tensor at[MOST]; /* where each value was left */
     float expected[MOST];  /* all elements of a value are the same */
     int64_t count;
 } sums;
 
-static invar_tensor room(invar_program *p)
+static invar_tensor room(invar_op_graph *p)
 {
-    return invar_program_room(p, INVAR_DTYPE_F32, 1, WIDTH);
+    return invar_op_graph_tensor(p, INVAR_DTYPE_F32, 1, WIDTH);
 }
 
 /* Random sums of earlier values, some in place. */
 static void write_sums(sums *s, uint64_t seed)
 {
     invar_tensor one =
-        invar_tensor_2d(invar_program_given(s->program, 0), INVAR_DTYPE_F32, 1, WIDTH);
+        invar_tensor_2d(invar_op_graph_input(s->program, 0), INVAR_DTYPE_F32, 1, WIDTH);
     uint64_t n = 0;
 
     s->at[0] = one;
@@ -50,17 +50,17 @@ static void write_sums(sums *s, uint64_t seed)
             if (s->at[i].data == out.data)
                 s->expected[i] = s->expected[s->count];
     }
-    invar_program_touch(s->program, &s->at[MOST - 1]);
-    invar_program_end_segment(s->program);
+    invar_op_graph_host_access(s->program, &s->at[MOST - 1]);
+    invar_op_graph_end_section(s->program);
 }
 
 /* The last sum, with memory that holds no number before it is written. */
 static float run_sums(const sums *s, const invar_device *dev, bool poison)
 {
     float one[WIDTH], *block, result;
-    const void *given[INVAR_PROGRAM_MOST_GIVEN] = {one};
-    invar_caller caller;
-    invar_program_run_args run = {.caller = &caller, .given = given, .poison = poison};
+    const void *given[INVAR_OP_GRAPH_MAX_GIVEN] = {one};
+    invar_op_runner caller;
+    invar_graph_exec_args run = {.caller = &caller, .given = given, .poison = poison};
     invar_tensor last;
 
     for (int i = 0; i < WIDTH; i++)
@@ -69,11 +69,11 @@ static float run_sums(const sums *s, const invar_device *dev, bool poison)
     for (size_t i = 0; i < s->program->block / sizeof *block; i++)
         block[i] = NAN;
     run.block = block;
-    invar_caller_init(&caller, dev);
-    assert_ok(invar_program_run(s->program, 0, &run));
-    last = invar_program_find(s->program, &s->at[MOST - 1], &run);
+    invar_op_runner_init(&caller, dev);
+    assert_ok(invar_op_graph_run(s->program, 0, &run));
+    last = invar_op_graph_find(s->program, &s->at[MOST - 1], &run);
     result = ((const float *)last.data)[WIDTH - 1];
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     invar_free(block);
     return result;
 }
@@ -87,24 +87,24 @@ static void test_program__planned_memory_changes_no_result(void **state)
     for (uint64_t seed = 0; seed < 200; seed++) {
         sums s = {0};
         size_t block;
-        assert_ok(invar_program_new(&s.program));
+        assert_ok(invar_op_graph_new(&s.program));
         write_sums(&s, seed);
-        assert_ok(invar_program_plan(s.program));
+        assert_ok(invar_op_graph_plan(s.program));
         assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
         block = s.program->block;
         planned += block;
         for (int32_t i = 0; i < s.program->n_rooms; i++)
             apart += invar_aligned(s.program->rooms[i].bytes);
-        assert_ok(invar_program_plan(s.program)); // a pure function
+        assert_ok(invar_op_graph_plan(s.program)); // a pure function
         assert_int_equal(s.program->block, block);
-        invar_program_drop(s.program, 0);
+        invar_op_graph_eliminate_dead(s.program, 0);
         for (int32_t i = 0; i < s.program->n_calls; i++)
             dropped += s.program->calls[i].dropped;
         assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
         for (int32_t i = 0; i < s.program->n_rooms; i++) // the control: two places for all
             s.program->rooms[i].offset = (size_t)(i % 2) * 512;
         wrong += run_sums(&s, dev, false) != s.expected[MOST - 1];
-        invar_program_free(s.program);
+        invar_op_graph_free(s.program);
     }
     assert_true(planned < apart);
     assert_true(wrong > 100);
@@ -122,50 +122,50 @@ static void test_program__poison_shows_a_use_of_what_is_dead(void **state)
 
     for (uint64_t seed = 0; seed < 50; seed++) {
         sums s = {0};
-        invar_room *last;
-        assert_ok(invar_program_new(&s.program));
+        invar_graph_buffer *last;
+        assert_ok(invar_op_graph_new(&s.program));
         write_sums(&s, seed);
-        assert_ok(invar_program_plan(s.program));
+        assert_ok(invar_op_graph_plan(s.program));
         assert_true(run_sums(&s, dev, true) == s.expected[MOST - 1]);
-        last = &s.program->rooms[invar_program_room_of(s.at[MOST - 1].data)];
+        last = &s.program->rooms[invar_op_graph_room_of(s.at[MOST - 1].data)];
         last->last = s.program->n_calls - 1; // the host touches it after that
         assert_true(run_sums(&s, dev, false) == s.expected[MOST - 1]);
         noticed += isnan(run_sums(&s, dev, true));
-        invar_program_free(s.program);
+        invar_op_graph_free(s.program);
     }
     assert_int_equal(noticed, 50);
 }
 
 /* Which calls stay: `kept` has an x for each. */
-static void assert_dropped(invar_program *p, int32_t first, const char *kept)
+static void assert_dropped(invar_op_graph *p, int32_t first, const char *kept)
 {
-    invar_program_end_segment(p);
-    invar_program_drop(p, first);
+    invar_op_graph_end_section(p);
+    invar_op_graph_eliminate_dead(p, first);
     assert_int_equal(p->n_calls, strlen(kept));
     for (int32_t i = 0; i < p->n_calls; i++)
         assert_int_equal(p->calls[i].dropped, kept[i] != 'x');
-    invar_program_free(p);
+    invar_op_graph_free(p);
 }
 
 static void test_program__calls_that_nobody_wants_are_dropped(void **state)
 {
     for (int which = 0; which < 6; which++) {
         invar_tensor x, a, b, c;
-        invar_program *p;
-        assert_ok(invar_program_new(&p));
-        x = invar_tensor_2d(invar_program_given(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
+        invar_op_graph *p;
+        assert_ok(invar_op_graph_new(&p));
+        x = invar_tensor_2d(invar_op_graph_input(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
         a = room(p);
         b = room(p);
-        c = which == 1 ? invar_tensor_2d(invar_program_given(p, 1), INVAR_DTYPE_F32, 1, WIDTH)
+        c = which == 1 ? invar_tensor_2d(invar_op_graph_input(p, 1), INVAR_DTYPE_F32, 1, WIDTH)
                        : room(p);
         INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
         INVAR_APPEND(p, -1, ADD, add, .out = b, .a = a, .b = x);
         INVAR_APPEND(p, -1, ADD, add, .out = c, .a = a, .b = x);
         if (which == 2 || which == 3)
-            invar_program_point(
-                p, &(invar_point){.name = "c", .layer = -1, .again = which == 2, .rows = c});
+            invar_op_graph_point(
+                p, &(invar_graph_point){.name = "c", .layer = -1, .again = which == 2, .rows = c});
         if (which == 4)
-            invar_program_touch(p, &b);
+            invar_op_graph_host_access(p, &b);
         assert_dropped(p, which == 5 ? 1 : 0,
                        (const char *const[]){"...", "x.x", "...", "x.x", "xx.", "x.."}[which]);
     }
@@ -177,21 +177,22 @@ static void test_program__calls_whose_results_move_stay(void **state)
 {
     for (int which = 0; which < 2; which++) {
         invar_tensor x, a, b, c, all;
-        invar_program *p;
+        invar_op_graph *p;
 
-        assert_ok(invar_program_new(&p));
-        x = invar_tensor_2d(invar_program_given(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
+        assert_ok(invar_op_graph_new(&p));
+        x = invar_tensor_2d(invar_op_graph_input(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
         a = room(p);
         b = room(p);
         c = room(p);
         all = room(p);
         INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
         INVAR_APPEND(p, -1, ADD, add, .out = b, .a = x, .b = x);
-        invar_program_move(p, &(invar_move){.kind = INVAR_MOVE_SHARES, .whole = all, .own = a});
+        invar_op_graph_move(p, &(invar_graph_transfer){
+                                   .kind = INVAR_GRAPH_TRANSFER_SHARES, .whole = all, .own = a});
         INVAR_APPEND(p, -1, ADD, add, .out = c, .a = all, .b = x);
         if (which == 0)
-            invar_program_touch(p, &c);
-        invar_program_drop(p, 0);
+            invar_op_graph_host_access(p, &c);
+        invar_op_graph_eliminate_dead(p, 0);
         assert_int_equal(p->moves[0].dropped, which);
         assert_dropped(p, 0, which == 0 ? "x.x" : "...");
     }
@@ -206,26 +207,26 @@ static void test_program__rows_have_room_for_more(void **state)
     static const struct {
         int64_t rows, room;
     } cases[] = {{10, 16}, {30, 48}, {11, 11}, {5, 5}, {0, 0}};
-    invar_program *p;
+    invar_op_graph *p;
 
     (void)state;
-    assert_ok(invar_program_new(&p));
+    assert_ok(invar_op_graph_new(&p));
     for (int stretched = 0; stretched < 2; stretched++) {
         if (stretched)
-            invar_program_stretch(p, 10, 16);
+            invar_op_graph_reserve_rows(p, 10, 16);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            invar_tensor t = invar_program_room(p, INVAR_DTYPE_F32, cases[i].rows, 8);
+            invar_tensor t = invar_op_graph_tensor(p, INVAR_DTYPE_F32, cases[i].rows, 8);
             int64_t rows = stretched ? cases[i].room : cases[i].rows;
 
             assert_int_equal(t.shape[0], cases[i].rows);
-            assert_int_equal(p->rooms[invar_program_room_of(t.data)].bytes, rows * 8 * 4);
+            assert_int_equal(p->rooms[invar_op_graph_room_of(t.data)].bytes, rows * 8 * 4);
         }
     }
-    invar_program_clear(p);
-    assert_int_equal(invar_program_rows(p, 10), 10);
-    invar_program_stretch(p, 10, 6); // never less than there are
-    assert_int_equal(invar_program_rows(p, 10), 10);
-    invar_program_free(p);
+    invar_op_graph_clear(p);
+    assert_int_equal(invar_op_graph_rows(p, 10), 10);
+    invar_op_graph_reserve_rows(p, 10, 6); // never less than there are
+    assert_int_equal(invar_op_graph_rows(p, 10), 10);
+    invar_op_graph_free(p);
 }
 
 /* ---- points ---------------------------------------------------------------------------------- */
@@ -235,7 +236,7 @@ static struct {
     int count;
 } shown;
 
-static invar_status take(void *payload, const invar_forward_value *value)
+static invar_status take(void *payload, const invar_observed_value *value)
 {
     char *out = shown.text[shown.count++];
     size_t used;
@@ -256,57 +257,58 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
 {
     static const char *const expected[] = {"b add: x", "c add: b x", "columns add: x",
                                            "d add: c columns", "f add: b"};
-    static const invar_point source = {.name = "x", .layer = -1};
+    static const invar_graph_point source = {.name = "x", .layer = -1};
     const invar_device *dev = *state;
     float one[WIDTH] = {0};
-    const void *given[INVAR_PROGRAM_MOST_GIVEN] = {one};
+    const void *given[INVAR_OP_GRAPH_MAX_GIVEN] = {one};
     const int64_t start[] = {0, 1};
-    const invar_segments samples = {start, 1};
-    const invar_forward_probe probe = {.take = take};
-    invar_program_run_args run = {
+    const invar_row_offsets samples = {start, 1};
+    const invar_forward_hooks probe = {.take = take};
+    invar_graph_exec_args run = {
         .given = given, .probe = &probe, .samples = &samples, .there = &samples};
     invar_tensor x, a, b, d, e, f, half, wide;
-    invar_program *p;
-    invar_caller caller;
+    invar_op_graph *p;
+    invar_op_runner caller;
     void *block;
 
-    assert_ok(invar_program_new(&p));
-    x = invar_tensor_2d(invar_program_given(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
-    invar_program_source(p, x.data, &source);
+    assert_ok(invar_op_graph_new(&p));
+    x = invar_tensor_2d(invar_op_graph_input(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
+    invar_op_graph_source(p, x.data, &source);
     a = room(p);
     b = room(p);
     d = room(p);
     e = room(p);
     f = room(p);
-    wide = invar_program_room(p, INVAR_DTYPE_F32, 1, 2 * WIDTH);
+    wide = invar_op_graph_tensor(p, INVAR_DTYPE_F32, 1, 2 * WIDTH);
     half = invar_tensor_columns(&wide, WIDTH, WIDTH);
     INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
     INVAR_APPEND(p, -1, ADD, add, .out = b, .a = a, .b = a);
-    invar_program_point(p, &(invar_point){.name = "b", .layer = -1, .rows = b});
+    invar_op_graph_point(p, &(invar_graph_point){.name = "b", .layer = -1, .rows = b});
     INVAR_APPEND(p, -1, ADD, add, .out = b, .a = b, .b = a);
-    invar_program_point(p, &(invar_point){.name = "c", .layer = -1, .rows = b});
+    invar_op_graph_point(p, &(invar_graph_point){.name = "c", .layer = -1, .rows = b});
     INVAR_APPEND(p, -1, ADD, add, .out = half, .a = x, .b = x);
-    invar_program_point(p, &(invar_point){.name = "columns", .layer = -1, .rows = half});
+    invar_op_graph_point(p, &(invar_graph_point){.name = "columns", .layer = -1, .rows = half});
     INVAR_APPEND(p, -1, ADD, add, .out = d, .a = b, .b = half);
-    invar_program_point(p, &(invar_point){.name = "d", .layer = -1, .rows = d});
+    invar_op_graph_point(p, &(invar_graph_point){.name = "d", .layer = -1, .rows = d});
     INVAR_APPEND(p, -1, ADD, add, .out = e, .a = x, .b = x);
-    invar_program_point(p, &(invar_point){.name = "b", .layer = -1, .again = true, .rows = e});
+    invar_op_graph_point(p,
+                         &(invar_graph_point){.name = "b", .layer = -1, .again = true, .rows = e});
     INVAR_APPEND(p, -1, ADD, add, .out = f, .a = e, .b = e);
-    invar_program_point(p, &(invar_point){.name = "f", .layer = -1, .rows = f});
-    invar_program_end_segment(p);
-    assert_ok(invar_program_plan(p));
+    invar_op_graph_point(p, &(invar_graph_point){.name = "f", .layer = -1, .rows = f});
+    invar_op_graph_end_section(p);
+    assert_ok(invar_op_graph_plan(p));
     assert_ok(invar_alloc(&block, p->block, 1, "a block"));
     run.block = block;
     run.caller = &caller;
-    invar_caller_init(&caller, dev);
+    invar_op_runner_init(&caller, dev);
     shown.count = 0;
-    assert_ok(invar_program_run(p, 0, &run));
+    assert_ok(invar_op_graph_run(p, 0, &run));
     assert_int_equal(shown.count, 5);
     for (int i = 0; i < 5; i++)
         assert_string_equal(shown.text[i], expected[i]);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
     invar_free(block);
-    invar_program_free(p);
+    invar_op_graph_free(p);
 }
 
 int main(void)

@@ -12,8 +12,8 @@ enum { N = 5, BLOCKS = 4, LARGE = 4096 };
 
 static struct {
     invar_device dev;
-    invar_caller caller;
-    invar_tape *tape;
+    invar_op_runner caller;
+    invar_cuda_graph_cache *tape;
     float *blocks[BLOCKS]; /* (N) each, the device's */
     int32_t *token;
     invar_sample_coords *coords;
@@ -21,7 +21,7 @@ static struct {
     invar_far_counts before; /* at the last look */
 } t;
 
-static const invar_tape_key one = {1, 1, 2}, other = {1, 1, 3};
+static const invar_cuda_graph_key one = {1, 1, 2}, other = {1, 1, 3};
 
 static void *taken(size_t bytes)
 {
@@ -36,8 +36,8 @@ static int setup(void **state)
     invar_far_begin(0);
     t.dev = (invar_device){.backend = invar_far_backend(), .numerics = INVAR_NUMERICS_IEEE};
     assert_ok(invar_device_open(&t.dev));
-    invar_caller_init(&t.caller, &t.dev);
-    assert_ok(invar_tape_new(&t.tape, &t.dev));
+    invar_op_runner_init(&t.caller, &t.dev);
+    assert_ok(invar_cuda_graph_cache_new(&t.tape, &t.dev));
     t.caller.tape = t.tape;
     t.before = invar_far_counted();
     for (int i = 0; i < BLOCKS; i++)
@@ -45,8 +45,8 @@ static int setup(void **state)
     t.token = taken(sizeof *t.token);
     t.coords = taken(sizeof *t.coords);
     t.logits = taken(sizeof zeros);
-    assert_ok(invar_device_put(&t.dev, t.coords, zeros, sizeof *t.coords));
-    assert_ok(invar_device_put(&t.dev, t.logits, zeros, sizeof zeros));
+    assert_ok(invar_device_upload(&t.dev, t.coords, zeros, sizeof *t.coords));
+    assert_ok(invar_device_upload(&t.dev, t.logits, zeros, sizeof zeros));
     return 0;
 }
 
@@ -54,12 +54,12 @@ static int teardown(void **state)
 {
     (void)state;
     for (int i = 0; i < BLOCKS; i++)
-        invar_device_give(&t.dev, t.blocks[i]);
-    invar_device_give(&t.dev, t.token);
-    invar_device_give(&t.dev, t.coords);
-    invar_device_give(&t.dev, t.logits);
-    invar_tape_free(t.tape);
-    invar_caller_release(&t.caller);
+        invar_device_free(&t.dev, t.blocks[i]);
+    invar_device_free(&t.dev, t.token);
+    invar_device_free(&t.dev, t.coords);
+    invar_device_free(&t.dev, t.logits);
+    invar_cuda_graph_cache_free(t.tape);
+    invar_op_runner_release(&t.caller);
     invar_device_close(&t.dev);
     return invar_far_counted().live != 0 || invar_far_counted().live_graphs != 0;
 }
@@ -86,14 +86,14 @@ static void put(int block, float value)
 {
     float values[N] = {value, value, value, value, value};
 
-    assert_ok(invar_device_put(&t.dev, t.blocks[block], values, sizeof values));
+    assert_ok(invar_device_upload(&t.dev, t.blocks[block], values, sizeof values));
 }
 
 static void expect(int block, float value)
 {
     float got[N];
 
-    assert_ok(invar_caller_get(&t.caller, got, t.blocks[block], sizeof got));
+    assert_ok(invar_op_runner_get(&t.caller, got, t.blocks[block], sizeof got));
     for (int i = 0; i < N; i++)
         assert_true(got[i] == value);
 }
@@ -110,15 +110,15 @@ static void expect_counts(int graphs, int64_t graph_runs, int64_t ops)
 }
 
 /* Block 3 = x + 2 y, in two calls. */
-static void twice(const invar_tape_key *key, float x, float y)
+static void twice(const invar_cuda_graph_key *key, float x, float y)
 {
-    invar_tape_begin(t.tape, key);
+    invar_cuda_graph_cache_begin(t.tape, key);
     put(0, x);
     put(1, y);
     add(2, 0, 1);
     add(3, 2, 1);
     expect(3, x + 2 * y);
-    invar_tape_end(t.tape);
+    invar_cuda_graph_cache_end(t.tape);
 }
 
 static void test_tape__calls_that_come_again_are_a_graph(void **state)
@@ -147,7 +147,7 @@ static void test_tape__keys_have_graphs_of_their_own(void **state)
     }
     // more than are kept
     for (int i = 0; i < 3 * 200; i++)
-        twice(&(invar_tape_key){i / 3, 1, 1}, 1, 2);
+        twice(&(invar_cuda_graph_key){i / 3, 1, 1}, 1, 2);
     assert_in_range(invar_far_counted().live_graphs, 2, 100);
     twice(&one, 5, 6);
 }
@@ -159,13 +159,13 @@ static void test_tape__another_call_ends_a_graph(void **state)
     twice(&one, 1, 2);
     expect_counts(1, 1, 4);
     for (int i = 0; i < 3; i++) {
-        invar_tape_begin(t.tape, &one);
+        invar_cuda_graph_cache_begin(t.tape, &one);
         put(0, 2);
         put(1, 3);
         add(2, 0, 1);
         add(3, 1, 2); // the same sum, not the same call
         expect(3, 8);
-        invar_tape_end(t.tape);
+        invar_cuda_graph_cache_end(t.tape);
         expect_counts(i == 1, i > 0, 2);
     }
     assert_int_equal(invar_far_counted().live_graphs, 1);
@@ -177,24 +177,24 @@ static void test_tape__fewer_and_more_calls_end_a_graph(void **state)
     twice(&one, 1, 2);
     twice(&one, 1, 2);
     expect_counts(1, 1, 4);
-    invar_tape_begin(t.tape, &one);
+    invar_cuda_graph_cache_begin(t.tape, &one);
     put(0, 4);
     add(2, 0, 1);
     expect(2, 6);
-    invar_tape_end(t.tape);
+    invar_cuda_graph_cache_end(t.tape);
     expect_counts(0, 0, 1);
-    invar_tape_begin(t.tape, &one);
+    invar_cuda_graph_cache_begin(t.tape, &one);
     put(0, 5);
     add(2, 0, 1);
     add(3, 2, 0);
     add(3, 3, 0);
     expect(3, 17);
-    invar_tape_end(t.tape);
+    invar_cuda_graph_cache_end(t.tape);
     expect_counts(0, 0, 3);
     assert_int_equal(invar_far_counted().live_graphs, 0);
-    invar_tape_begin(t.tape, &one); // nothing at all
+    invar_cuda_graph_cache_begin(t.tape, &one); // nothing at all
     expect(3, 17);
-    invar_tape_end(t.tape);
+    invar_cuda_graph_cache_end(t.tape);
     twice(&one, 2, 3);
     expect_counts(0, 0, 2);
 }
@@ -203,14 +203,14 @@ static void test_tape__a_look_cuts_a_graph(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
-        invar_tape_begin(t.tape, &one);
+        invar_cuda_graph_cache_begin(t.tape, &one);
         put(0, 1);
         put(1, (float)i);
         add(2, 0, 1);
         expect(2, 1 + (float)i);
         add(3, 2, 2);
         expect(3, 2 + 2 * (float)i);
-        invar_tape_end(t.tape);
+        invar_cuda_graph_cache_end(t.tape);
         expect_counts(i == 1 ? 2 : 0, i > 0 ? 2 : 0, 2);
     }
 }
@@ -222,24 +222,24 @@ static void test_tape__many_looks_cut_many_graphs(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        invar_tape_begin(t.tape, &one);
+        invar_cuda_graph_cache_begin(t.tape, &one);
         put(0, (float)i);
         put(2, 0);
         for (int n = 0; n < LOOKS; n++) {
             add(2, 2, 0);
             expect(2, (float)((n + 1) * i));
         }
-        invar_tape_end(t.tape);
+        invar_cuda_graph_cache_end(t.tape);
         expect_counts(i == 1 ? LOOKS : 0, i > 0 ? LOOKS : 0, LOOKS);
     }
     // and tracks of many parts do not pile up
     for (int i = 0; i < 2 * 20; i++) {
-        invar_tape_begin(t.tape, &(invar_tape_key){i / 2, 1, 1});
+        invar_cuda_graph_cache_begin(t.tape, &(invar_cuda_graph_key){i / 2, 1, 1});
         for (int n = 0; n < LOOKS; n++) {
             add(2, 2, 0);
-            assert_ok(invar_tape_flush(t.tape));
+            assert_ok(invar_cuda_graph_cache_flush(t.tape));
         }
-        invar_tape_end(t.tape);
+        invar_cuda_graph_cache_end(t.tape);
     }
     assert_in_range(invar_far_counted().live_graphs, LOOKS, 4096 + 2 * LOOKS);
 }
@@ -249,10 +249,10 @@ static void test_tape__what_is_held_back_at_the_end_never_runs(void **state)
     (void)state;
     twice(&one, 1, 2);
     expect_counts(0, 0, 2);
-    invar_tape_begin(t.tape, &one);
+    invar_cuda_graph_cache_begin(t.tape, &one);
     put(2, 9);
     add(2, 0, 1);
-    invar_tape_end(t.tape);
+    invar_cuda_graph_cache_end(t.tape);
     expect(2, 9);
     expect_counts(0, 0, 0);
     twice(&one, 1, 2);
@@ -268,12 +268,12 @@ static void test_tape__new_scratch_ends_a_graph(void **state)
     for (int i = 0; i < 6; i++) {
         if (i == 3)
             sample(LARGE);
-        invar_tape_begin(t.tape, &one);
+        invar_cuda_graph_cache_begin(t.tape, &one);
         put(0, (float)i);
         add(2, 0, 0);
         sample(8);
         expect(2, 2 * (float)i);
-        invar_tape_end(t.tape);
+        invar_cuda_graph_cache_end(t.tape);
         expect_counts(i == 1 || i == 4, i % 3 > 0, i == 3 ? 3 : 2);
     }
 }
@@ -296,12 +296,12 @@ static void test_tape__bad_calls_are_refused(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        invar_tape_begin(t.tape, &one);
+        invar_cuda_graph_cache_begin(t.tape, &one);
         put(0, 1);
         put(1, 1);
         add(2, 0, 1);
-        assert_fails(invar_caller_run(&t.caller, INVAR_OP_ADD, &bad), INVAR_E_INVALID, "add: ");
-        invar_tape_end(t.tape);
+        assert_fails(invar_op_runner_run(&t.caller, INVAR_OP_ADD, &bad), INVAR_E_INVALID, "add: ");
+        invar_cuda_graph_cache_end(t.tape);
     }
     twice(&one, 1, 2);
     twice(&one, 1, 2);
@@ -311,12 +311,12 @@ static void test_tape__bad_calls_are_refused(void **state)
 static void test_tape__there_is_none_without_graphs(void **state)
 {
     const invar_device near = {.backend = invar_backend_cpu()};
-    invar_tape *tape = t.tape;
+    invar_cuda_graph_cache *tape = t.tape;
 
     (void)state;
-    assert_ok(invar_tape_new(&tape, &near));
+    assert_ok(invar_cuda_graph_cache_new(&tape, &near));
     assert_null(tape);
-    invar_tape_free(tape);
+    invar_cuda_graph_cache_free(tape);
 }
 
 int main(void)

@@ -27,7 +27,7 @@ static float *block(void)
     static const float zeros[ROWS * COLS];
     float *taken = invar_test_take(&t.dev, sizeof zeros, "a block");
 
-    assert_ok(invar_device_put(&t.dev, taken, zeros, sizeof zeros));
+    assert_ok(invar_device_upload(&t.dev, taken, zeros, sizeof zeros));
     return taken;
 }
 
@@ -59,8 +59,8 @@ static int far(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    invar_device_give(&t.dev, t.a);
-    invar_device_give(&t.dev, t.b);
+    invar_device_free(&t.dev, t.a);
+    invar_device_free(&t.dev, t.b);
     invar_device_close(&t.dev);
     invar_profile_free(t.profile);
     return 0;
@@ -90,17 +90,17 @@ static int64_t unix_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static invar_profile_taken take(void)
+static invar_profile_batch take(void)
 {
-    invar_profile_taken taken;
+    invar_profile_batch taken;
 
-    invar_profile_settle(t.profile);
+    invar_profile_flush(t.profile);
     assert_ok(invar_profile_take(&taken, t.profile));
     return taken;
 }
 
 /* Calls of the name, in the events; memory has none. */
-static int64_t count(const invar_profile_taken *taken, const char *name)
+static int64_t count(const invar_profile_batch *taken, const char *name)
 {
     int64_t found = 0;
 
@@ -109,7 +109,7 @@ static int64_t count(const invar_profile_taken *taken, const char *name)
     return found;
 }
 
-static const invar_profile_sum *sum(const invar_profile_taken *taken, const char *phase,
+static const invar_profile_sum *sum(const invar_profile_batch *taken, const char *phase,
                                     const char *op)
 {
     for (size_t i = 0; i < taken->n_sums; i++)
@@ -121,7 +121,7 @@ static const invar_profile_sum *sum(const invar_profile_taken *taken, const char
 static void test_calls(void **state)
 {
     int64_t before = unix_ns(), spent = 0, longest = 0;
-    invar_profile_taken taken;
+    invar_profile_batch taken;
 
     (void)state;
     add(3); // it is off
@@ -163,30 +163,30 @@ static void test_within(void **state)
     float norm, clip;
     invar_grad_norm_args args = {
         .norm = &norm, .clip = &clip, .grads = &grads, .count = 1, .max_norm = 1};
-    invar_caller caller;
-    invar_profile_taken taken;
+    invar_op_runner caller;
+    invar_profile_batch taken;
 
     (void)state;
-    invar_caller_init(&caller, &t.dev);
+    invar_op_runner_init(&caller, &t.dev);
     invar_profile_switch(t.profile, true);
-    assert_ok(invar_caller_run(&caller, INVAR_OP_GRAD_NORM, &args));
+    assert_ok(invar_op_runner_run(&caller, INVAR_OP_GRAD_NORM, &args));
     taken = take();
     assert_int_equal(count(&taken, "grad.norm"), 1);
     assert_int_equal(taken.n_sums, 1);
-    invar_caller_release(&caller);
+    invar_op_runner_release(&caller);
 }
 
 /* More than there are marks, none of them read in between. */
 static void test_many(void **state)
 {
-    invar_profile_taken taken;
+    invar_profile_batch taken;
     int64_t end_ns = 0;
 
     (void)state;
     invar_profile_switch(t.profile, true);
-    add(INVAR_MARKS_MOST);
+    add(INVAR_DEVICE_TIMERS_MAX);
     taken = take();
-    assert_int_equal(count(&taken, "add"), INVAR_MARKS_MOST);
+    assert_int_equal(count(&taken, "add"), INVAR_DEVICE_TIMERS_MAX);
     for (size_t i = 0; i < taken.n_events; i++) {
         if (!taken.events[i].name)
             continue;
@@ -198,40 +198,40 @@ static void test_many(void **state)
 /* In the window decoding runs no graph, and what was a graph before is one again after it. */
 static void test_graphs(void **state)
 {
-    static const invar_tape_key key = {1, 1, 1};
+    static const invar_cuda_graph_key key = {1, 1, 1};
     invar_add_args args = sum_of(t.b);
-    invar_caller caller;
-    invar_tape *tape;
-    invar_profile_taken taken;
+    invar_op_runner caller;
+    invar_cuda_graph_cache *tape;
+    invar_profile_batch taken;
 
     (void)state;
-    invar_caller_init(&caller, &t.dev);
-    assert_ok(invar_tape_new(&tape, &t.dev));
+    invar_op_runner_init(&caller, &t.dev);
+    assert_ok(invar_cuda_graph_cache_new(&tape, &t.dev));
     caller.tape = tape;
     for (int pass = 0; pass < 9; pass++) {
         int64_t graphs = invar_far_counted().graph_runs;
 
         invar_profile_switch(t.profile, pass >= 3 && pass < 6);
-        invar_tape_begin(tape, &key);
+        invar_cuda_graph_cache_begin(tape, &key);
         for (int i = 0; i < 4; i++)
-            assert_ok(invar_caller_run(&caller, INVAR_OP_ADD, &args));
-        assert_ok(invar_tape_flush(tape));
-        invar_tape_end(tape);
+            assert_ok(invar_op_runner_run(&caller, INVAR_OP_ADD, &args));
+        assert_ok(invar_cuda_graph_cache_flush(tape));
+        invar_cuda_graph_cache_end(tape);
         // the first pass is noted; from the second on it is a graph
         assert_int_equal(invar_far_counted().graph_runs - graphs,
                          pass > 0 && !(pass >= 3 && pass < 6));
     }
     taken = take();
     assert_int_equal(count(&taken, "add"), 12);
-    invar_tape_free(tape);
-    invar_caller_release(&caller);
+    invar_cuda_graph_cache_free(tape);
+    invar_op_runner_release(&caller);
 }
 
 /* The message of an op that fails stays; a device that is lost is told, and ends nothing here. */
 static void test_failures(void **state)
 {
     invar_add_args args = sum_of(t.b);
-    invar_profile_taken taken;
+    invar_profile_batch taken;
 
     (void)state;
     invar_profile_switch(t.profile, true);
@@ -244,7 +244,7 @@ static void test_failures(void **state)
     assert_fails(invar_op_run(&t.dev, INVAR_OP_ADD, &args), INVAR_E_CUDA, "");
     invar_error_clear();
     invar_far_lose(0, false);
-    invar_profile_settle(t.profile);
+    invar_profile_flush(t.profile);
     assert_fails(invar_profile_take(&taken, t.profile), INVAR_E_CUDA, "");
     assert_ok(invar_profile_take(&taken, t.profile)); // told once
 }

@@ -19,7 +19,7 @@ enum { SAMPLES = 3 };
 typedef struct scene {
     const invar_device *dev;
     invar_rl_samples samples;
-    invar_flat flat;
+    invar_token_arrays flat;
     invar_recorder recorder;
     char path[400];
 } scene;
@@ -42,8 +42,8 @@ static void open_scene(scene *s, const invar_device *dev, const char *name,
     memset(s, 0, sizeof *s);
     s->dev = dev;
     invar_test_samples(&s->samples, SAMPLES, 8, 64, 5);
-    assert_ok(invar_flat_make(&s->flat, &s->samples,
-                              &(invar_flat_wants){.reference = true, .teacher = true}));
+    assert_ok(invar_token_arrays_make(
+        &s->flat, &s->samples, &(invar_token_array_flags){.reference = true, .teacher = true}));
     fill(s->flat.score_logp, s->flat.tokens, 1);
     fill(s->flat.ref_logp, s->flat.tokens, 2);
     fill(s->flat.teacher_logp, s->flat.tokens, 6);
@@ -60,27 +60,27 @@ static void open_scene(scene *s, const invar_device *dev, const char *name,
 static void close_scene(scene *s)
 {
     invar_recorder_close(&s->recorder);
-    invar_flat_release(&s->flat);
+    invar_token_arrays_release(&s->flat);
     invar_rl_samples_reset(&s->samples);
 }
 
 /* A step of samples [first, first + count); `start` is its own. */
-static invar_step step_of(const scene *s, int64_t number, int64_t first, int64_t count,
-                          int64_t *start)
+static invar_step_report step_of(const scene *s, int64_t number, int64_t first, int64_t count,
+                                 int64_t *start)
 {
-    invar_flat_starts(start, &s->flat, first, count);
-    return (invar_step){.number = number,
-                        .samples = s->samples.items,
-                        .flat = &s->flat,
-                        .first = first,
-                        .count = count,
-                        .start = start,
-                        .own_weights = true,
-                        .filtered_groups = 2,
-                        .steps_per_rollout = 1};
+    invar_token_arrays_starts(start, &s->flat, first, count);
+    return (invar_step_report){.number = number,
+                               .samples = s->samples.items,
+                               .flat = &s->flat,
+                               .first = first,
+                               .count = count,
+                               .start = start,
+                               .own_weights = true,
+                               .filtered_groups = 2,
+                               .steps_per_rollout = 1};
 }
 
-static void record(scene *s, const invar_step *step)
+static void record(scene *s, const invar_step_report *step)
 {
     assert_ok(invar_recorder_begin(&s->recorder, step, folder));
     assert_ok(invar_recorder_end(&s->recorder));
@@ -102,7 +102,7 @@ static double asked(scene *s, const char *sql)
 
     assert_ok(invar_ledger_select(
         s->recorder.ledger,
-        &(invar_ledger_request){.sql = sql, .row = take_number, .payload = &number}));
+        &(invar_ledger_select_request){.sql = sql, .row = take_number, .payload = &number}));
     return number;
 }
 
@@ -110,7 +110,7 @@ static double asked(scene *s, const char *sql)
 static void test_recorder__samples_alone(void **state)
 {
     int64_t start[SAMPLES + 1];
-    invar_step step;
+    invar_step_report step;
     scene s;
 
     open_scene(&s, *state, "alone", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
@@ -131,7 +131,7 @@ static void test_recorder__samples_alone(void **state)
 static void test_recorder__staleness_counts_rollouts(void **state)
 {
     int64_t start[SAMPLES + 1];
-    invar_step step;
+    invar_step_report step;
     scene s;
 
     open_scene(&s, *state, "stale", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
@@ -215,16 +215,16 @@ static invar_digest learned(int64_t *points_out, const invar_device *dev, const 
     for (int64_t number = 0; number < 2; number++) {
         const invar_trainer_loss loss = {.run = push, .payload = &s};
         invar_trainer_result result = {.now = s.flat.train_logp};
-        invar_step step = step_of(&s, number, 0, SAMPLES, start);
+        invar_step_report step = step_of(&s, number, 0, SAMPLES, start);
 
         step.learners[0].learner = &learner;
         step.n_learners = 1;
         assert_ok(invar_recorder_begin(&s.recorder, &step, folder));
         invar_recorder_watch(&s.recorder, trainer, "");
-        assert_ok(invar_learner_differentiate(&learner, trainer, s.samples.items, SAMPLES, &loss,
-                                              &result));
+        assert_ok(invar_learner_forward_backward(&learner, trainer, s.samples.items, SAMPLES, &loss,
+                                                 &result));
         invar_recorder_watch(&s.recorder, trainer, NULL);
-        assert_ok(invar_learner_move(&learner, number, false));
+        assert_ok(invar_learner_step(&learner, number, false));
         assert_ok(invar_recorder_end(&s.recorder));
         assert_true(learner.grads->fresh && learner.hashed);
     }
@@ -276,19 +276,19 @@ static void born(scene *s, const char *expected)
     char found[200] = "";
 
     assert_ok(invar_ledger_query_find(&query, "nan-birth"));
-    assert_ok(
-        invar_ledger_select(s->recorder.ledger, &(invar_ledger_request){.sql = query.sql,
-                                                                        .arguments = arguments,
-                                                                        .n_arguments = 2,
-                                                                        .row = take_birth,
-                                                                        .payload = found}));
+    assert_ok(invar_ledger_select(s->recorder.ledger,
+                                  &(invar_ledger_select_request){.sql = query.sql,
+                                                                 .arguments = arguments,
+                                                                 .n_arguments = 2,
+                                                                 .row = take_birth,
+                                                                 .payload = found}));
     assert_string_equal(found, expected);
 }
 
 static void test_recorder__knows_where_a_nan_was_born(void **state)
 {
     int64_t start[SAMPLES + 1];
-    invar_step step;
+    invar_step_report step;
     scene s;
 
     open_scene(&s, *state, "nan", &(invar_recorder_options){.stats = true});
@@ -319,10 +319,10 @@ static void test_recorder__speaks_and_notes(void **state)
     scene s;
 
     open_scene(&s, *state, "lines", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
-    invar_recorder_say(&s.recorder, "nobody listens");
+    invar_recorder_print(&s.recorder, "nobody listens");
     s.recorder.options.say = listen;
     s.recorder.options.payload = heard;
-    invar_recorder_say(&s.recorder, "heard");
+    invar_recorder_print(&s.recorder, "heard");
     assert_string_equal(heard, "heard");
     assert_ok(invar_recorder_event(&s.recorder, 7, "warning", "test", "a line"));
     assert_true(asked(&s, "SELECT step FROM event WHERE kind = 'test'") == 7.0);
@@ -332,12 +332,12 @@ static void test_recorder__speaks_and_notes(void **state)
 static int setup(void **state)
 {
     (void)snprintf(folder, sizeof folder, "%s/recorder.%ld", INVAR_TEST_WORK, (long)getpid());
-    return invar_test_devices_setup(state) || invar_folder_make(folder) != INVAR_OK;
+    return invar_test_devices_setup(state) || invar_held_folder_make(folder) != INVAR_OK;
 }
 
 static int teardown(void **state)
 {
-    return invar_test_devices_teardown(state) || invar_folder_remove(folder) != INVAR_OK;
+    return invar_test_devices_teardown(state) || invar_held_folder_remove(folder) != INVAR_OK;
 }
 
 int main(void)

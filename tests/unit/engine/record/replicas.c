@@ -66,7 +66,7 @@ static invar_status make_step(rank_run *run)
     invar_probe_result result = {.points = points, .digests = digests, .count = POINTS};
     invar_ledger_step step = {.step = 0, .digests = digests, .metrics = &metric, .n_metrics = 1};
     invar_learner learner = {.moved = true};
-    invar_step of = {.learners = {{.learner = &learner}}, .n_learners = 1};
+    invar_step_report of = {.learners = {{.learner = &learner}}, .n_learners = 1};
     invar_layout layout;
     invar_status status = INVAR_OK;
 
@@ -104,7 +104,7 @@ static int64_t number(const char *path, const char *sql)
 
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     assert_ok(invar_ledger_select(
-        ledger, &(invar_ledger_request){.sql = sql, .row = count_rows, .payload = &out}));
+        ledger, &(invar_ledger_select_request){.sql = sql, .row = count_rows, .payload = &out}));
     invar_ledger_close(ledger);
     return out;
 }

@@ -20,10 +20,10 @@ enum { RANKS = 3, SLOW = 2, ROWS = 64, PAUSE_MS = 40 };
 
 /* What rank 0 was told, in memory of its own. */
 typedef struct told {
-    invar_ledger_work rows[2][ROWS]; /* of two steps */
+    invar_ledger_rank_time rows[2][ROWS]; /* of two steps */
     size_t n_rows[2], n_slices[2];
-    char text[2][ROWS][2][INVAR_COMM_PHASE_SIZE];
-    int64_t least_ns[RANKS], most_ns[RANKS]; /* that the first step took */
+    char text[2][ROWS][3][INVAR_COMM_PHASE_SIZE]; /* copies of phase, move and host */
+    int64_t least_ns[RANKS], most_ns[RANKS];      /* that the first step took */
     int64_t sent[RANKS];
     size_t others[RANKS]; /* what ranks other than 0 were told */
     const char *trace;    /* where rank 0 writes one; NULL: nowhere */
@@ -42,17 +42,19 @@ static void nap(int64_t ms)
     nanosleep(&(struct timespec){0, (long)(ms * MS)}, NULL);
 }
 
-static void keep(told *out, int step, const invar_work_all *all)
+static void keep(told *out, int step, const invar_rank_times *all)
 {
     for (size_t i = 0; i < all->n_rows && i < ROWS; i++) {
         char(*text)[INVAR_COMM_PHASE_SIZE] = out->text[step][i];
-        invar_ledger_work *row = &out->rows[step][i];
+        invar_ledger_rank_time *row = &out->rows[step][i];
 
         *row = all->rows[i];
         (void)snprintf(text[0], sizeof text[0], "%s", row->phase);
         (void)snprintf(text[1], sizeof text[1], "%s", row->move);
+        (void)snprintf(text[2], sizeof text[2], "%s", row->host);
         row->phase = text[0];
         row->move = text[1];
+        row->host = text[2];
     }
     out->n_rows[step] = all->n_rows;
     out->n_slices[step] = all->n_slices;
@@ -63,7 +65,7 @@ static invar_status gather_bytes(const invar_layout *layout, const char *phase, 
     static const char zeros[1000];
     char all[RANKS * sizeof zeros];
 
-    return invar_agree_gather(layout, phase, zeros, bytes, all);
+    return invar_ranks_all_gather(layout, phase, zeros, bytes, all);
 }
 
 /* The moves of every group count. */
@@ -79,33 +81,34 @@ static invar_status gather_in_group(const invar_layout *layout, const char *phas
 }
 
 /* A step in which one rank is slow, and an inner phase that moves something, too. */
-static invar_status one_step(const invar_layout *layout, invar_work *work, int rank)
+static invar_status one_step(const invar_layout *layout, invar_rank_timer *work, int rank)
 {
     invar_status status;
 
-    invar_work_begin(work, "train");
+    invar_rank_timer_begin(work, "train");
     if (rank == SLOW)
         nap(PAUSE_MS);
     status = gather_bytes(layout, "gradients", 100);
     if (status == INVAR_OK)
         status = gather_bytes(layout, "gradients", 1000);
-    invar_work_begin(work, "save");
+    invar_rank_timer_begin(work, "save");
     if (status == INVAR_OK)
         status = gather_in_group(layout, "moments", 10);
-    invar_work_end(work);
-    invar_work_end(work);
+    invar_rank_timer_end(work);
+    invar_rank_timer_end(work);
     return status;
 }
 
-static invar_status two_steps(told *out, const invar_layout *layout, invar_work *work, int rank)
+static invar_status two_steps(told *out, const invar_layout *layout, invar_rank_timer *work,
+                              int rank)
 {
     int64_t from = now_ns();
-    invar_work_all all;
+    invar_rank_times all;
 
     INVAR_TRY(one_step(layout, work, rank));
     out->least_ns[rank] = now_ns() - from;
     for (int step = 0; step < 2; step++) {
-        INVAR_TRY(invar_work_collect(&all, work));
+        INVAR_TRY(invar_rank_timer_collect(&all, work));
         if (step == 0)
             out->most_ns[rank] += now_ns();
         if (rank == 0)
@@ -121,24 +124,24 @@ static invar_status part(rank_run *run)
     told *t = run->payload;
     int rank = invar_comm_rank(run->comm);
     invar_layout layout;
-    invar_work *work;
+    invar_rank_timer *work;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     t->most_ns[rank] = -now_ns();
-    INVAR_TRY(invar_work_new(&work, &layout, true));
+    INVAR_TRY(invar_rank_timer_new(&work, &layout, true));
     status = two_steps(t, &layout, work, rank);
-    invar_work_free(work);
+    invar_rank_timer_free(work);
     if (status == INVAR_OK) // nobody is shown it any more
         status = gather_bytes(&layout, "after", 1);
     return status;
 }
 
-static const invar_ledger_work *find(const told *t, int step, int rank, const char *phase,
-                                     const char *move)
+static const invar_ledger_rank_time *find(const told *t, int step, int rank, const char *phase,
+                                          const char *move)
 {
     for (size_t i = 0; i < t->n_rows[step]; i++) {
-        const invar_ledger_work *row = &t->rows[step][i];
+        const invar_ledger_rank_time *row = &t->rows[step][i];
         if (row->rank == rank && strcmp(row->phase, phase) == 0 && strcmp(row->move, move) == 0)
             return row;
     }
@@ -162,8 +165,8 @@ static void test_work__the_others_wait_for_the_slow_rank(void **state)
     (void)state;
     ask(&t, 0);
     for (int r = 0; r < RANKS; r++) {
-        const invar_ledger_work *computed = find(&t, 0, r, "train", "");
-        const invar_ledger_work *waited = find(&t, 0, r, "train", "gradients");
+        const invar_ledger_rank_time *computed = find(&t, 0, r, "train", "");
+        const invar_ledger_rank_time *waited = find(&t, 0, r, "train", "gradients");
 
         assert_int_equal(computed->calls, 1);
         assert_int_equal(t.others[r], 0);
@@ -185,8 +188,8 @@ static void test_work__bytes_are_exact(void **state)
     for (uint64_t schedule = 0; schedule < 4; schedule++) {
         ask(&t, schedule);
         for (int r = 0; r < RANKS; r++) {
-            const invar_ledger_work *outer = find(&t, 0, r, "train", "gradients");
-            const invar_ledger_work *inner = find(&t, 0, r, "save", "moments");
+            const invar_ledger_rank_time *outer = find(&t, 0, r, "train", "gradients");
+            const invar_ledger_rank_time *inner = find(&t, 0, r, "save", "moments");
 
             assert_int_equal(outer->calls, 2);
             assert_int_equal(outer->sent, (RANKS - 1) * 1100);
@@ -233,28 +236,28 @@ static void test_work__a_step_is_told_once(void **state)
 static invar_status many_kinds(rank_run *run)
 {
     told *out = run->payload;
-    invar_work_all all = {0};
+    invar_rank_times all = {0};
     invar_layout layout;
-    invar_work *work;
+    invar_rank_timer *work;
     invar_status status = INVAR_OK;
 
     invar_layout_init(&layout, run->comm, SECONDS);
-    INVAR_TRY(invar_work_new(&work, &layout, false));
-    for (int i = 0; i < 2 * INVAR_WORK_ROWS && status == INVAR_OK; i++) {
+    INVAR_TRY(invar_rank_timer_new(&work, &layout, false));
+    for (int i = 0; i < 2 * INVAR_RANK_TIMER_ROWS && status == INVAR_OK; i++) {
         char name[80];
 
         (void)snprintf(name, sizeof name, "%0*d", i % 2 ? 70 : 4, i); // some are too long
-        invar_work_begin(work, name);
+        invar_rank_timer_begin(work, name);
         status = gather_bytes(&layout, name, 1);
-        invar_work_end(work);
+        invar_rank_timer_end(work);
     }
     if (status == INVAR_OK)
-        status = invar_work_collect(&all, work);
+        status = invar_rank_timer_collect(&all, work);
     for (size_t i = 0; i < all.n_rows; i++)
         out->sent[all.rows[i].rank] += all.rows[i].sent;
     out->n_slices[0] += all.n_slices;
     out->n_rows[0] += all.n_rows;
-    invar_work_free(work);
+    invar_rank_timer_free(work);
     return status;
 }
 
@@ -266,29 +269,29 @@ static void test_work__has_a_bound_and_loses_no_byte(void **state)
     (void)state;
     run_ranks(runs, RANKS, 0, 0, many_kinds, &t);
     assert_ok(ranks_status(runs, RANKS));
-    assert_int_equal(t.n_rows[0], RANKS * INVAR_WORK_ROWS);
+    assert_int_equal(t.n_rows[0], RANKS * INVAR_RANK_TIMER_ROWS);
     assert_int_equal(t.n_slices[0], 0); // none were wanted
     for (int r = 0; r < RANKS; r++)
-        assert_int_equal(t.sent[r], (RANKS - 1) * 2 * INVAR_WORK_ROWS);
+        assert_int_equal(t.sent[r], (RANKS - 1) * 2 * INVAR_RANK_TIMER_ROWS);
 }
 
 static void test_work__of_one_rank_there_is_none(void **state)
 {
-    invar_work_all all;
+    invar_rank_times all;
 
     (void)state;
-    invar_work_begin(NULL, "train");
-    invar_work_end(NULL);
-    assert_ok(invar_work_collect(&all, NULL));
+    invar_rank_timer_begin(NULL, "train");
+    invar_rank_timer_end(NULL);
+    assert_ok(invar_rank_timer_collect(&all, NULL));
     assert_int_equal(all.n_rows + all.n_slices, 0);
-    invar_work_free(NULL);
+    invar_rank_timer_free(NULL);
 }
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
 static invar_status traced_step(const invar_layout *layout, invar_trace *trace, int rank)
 {
-    const invar_ledger_work *rows;
+    const invar_ledger_rank_time *rows;
     invar_status status;
     size_t count;
 
@@ -307,12 +310,12 @@ static invar_status traced(rank_run *run)
     int rank = invar_comm_rank(run->comm);
     invar_layout layout;
     invar_trace *trace;
-    invar_work *work;
+    invar_rank_timer *work;
     invar_status status;
 
     invar_layout_init(&layout, run->comm, SECONDS);
     INVAR_TRY(invar_trace_open(&trace, rank == 0 ? t->trace : ""));
-    status = invar_work_new(&work, &layout, true);
+    status = invar_rank_timer_new(&work, &layout, true);
     if (status == INVAR_OK)
         invar_trace_watch(trace, work);
     for (int i = 0; i < 2 && status == INVAR_OK; i++)

@@ -75,12 +75,12 @@ static void train(void)
 typedef struct scene {
     invar_ledger *ledger;
     invar_ledger_summary run;
-    invar_recorded keys;
+    invar_recorded_keys keys;
     path_text scratch;
     invar_replay replay;
 } scene;
 
-static void open_scene(scene *s, const char *ledger, const invar_recorded *keys, int64_t step)
+static void open_scene(scene *s, const char *ledger, const invar_recorded_keys *keys, int64_t step)
 {
     memset(s, 0, sizeof *s);
     assert_ok(invar_ledger_open(&s->ledger, ledger, &(invar_ledger_options){0}));
@@ -88,10 +88,10 @@ static void open_scene(scene *s, const char *ledger, const invar_recorded *keys,
     if (keys)
         s->keys = *keys; // moved
     else
-        assert_ok(invar_recorded_read(&s->keys, s->ledger, ledger, &s->run, step));
+        assert_ok(invar_recorded_keys_read(&s->keys, s->ledger, ledger, &s->run, step));
     below(s->scratch, "scratch");
-    assert_ok(invar_folder_remove(s->scratch));
-    assert_ok(invar_folder_make(s->scratch));
+    assert_ok(invar_held_folder_remove(s->scratch));
+    assert_ok(invar_held_folder_make(s->scratch));
     s->replay = (invar_replay){.ledger = s->ledger,
                                .run = &s->run,
                                .keys = &s->keys,
@@ -102,7 +102,7 @@ static void open_scene(scene *s, const char *ledger, const invar_recorded *keys,
 
 static void close_scene(scene *s)
 {
-    invar_recorded_release(&s->keys);
+    invar_recorded_keys_release(&s->keys);
     invar_ledger_close(s->ledger);
 }
 
@@ -152,17 +152,17 @@ static void change(const char *to, const char *set, float by)
     static const char *const sets[] = {"model", "model.exp_avg", "model.exp_avg_sq"};
     static tensors t;
     invar_checkpoint_content content = {0};
-    invar_session session;
+    invar_run_context session;
     invar_checkpoint *c;
     invar_recipe *recipe;
     path_text path, config;
     scene s;
 
     open_scene(&s, below(path, "run/ledger.db"), NULL, 3);
-    assert_ok(invar_recorded_recipe(&recipe, &s.keys));
-    assert_ok(invar_session_open(&session, recipe, INVAR_SESSION_DATA));
-    assert_ok(
-        invar_checkpoint_open(&c, below(path, "save"), &(invar_checkpoint_choice){.step = 1}));
+    assert_ok(invar_recorded_keys_to_recipe(&recipe, &s.keys));
+    assert_ok(invar_run_context_open(&session, recipe, INVAR_RUN_CONTEXT_DATA));
+    assert_ok(invar_checkpoint_open(&c, below(path, "save"),
+                                    &(invar_checkpoint_open_options){.step = 1}));
     t.count = 0;
     for (int i = 0; i < 3; i++)
         load_set(&t, c, session.actor, sets[i]);
@@ -179,7 +179,7 @@ static void change(const char *to, const char *set, float by)
     for (int64_t i = 0; i < t.count; i++)
         free(t.items[i].tensor.data);
     invar_checkpoint_close(c);
-    invar_session_close(&session);
+    invar_run_context_close(&session);
     invar_recipe_free(recipe);
     close_scene(&s);
 }
@@ -220,8 +220,8 @@ static invar_status replay_pack(invar_replay_result *r, const char *path)
     invar_status status;
     scene s;
 
-    assert_ok(invar_folder_remove(below(unpacked, "unpacked")));
-    assert_ok(invar_folder_make(unpacked));
+    assert_ok(invar_held_folder_remove(below(unpacked, "unpacked")));
+    assert_ok(invar_held_folder_make(unpacked));
     assert_ok(invar_pack_read(&pack, path, unpacked));
     open_scene(&s, pack.ledger, &pack.keys, pack.step);
     status = invar_replay_run(r, &s.replay);
@@ -284,7 +284,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+    return invar_held_folder_remove(folder) == INVAR_OK ? 0 : -1;
 }
 
 int main(int argc, char **argv)

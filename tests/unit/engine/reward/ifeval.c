@@ -19,7 +19,7 @@ static invar_status judge(invar_rl_sample *out, const char *response, const char
                              .response_bytes = strlen(response),
                              .label = "",
                              .metadata = metadata};
-    return invar_reward_judge(out, INVAR_REWARD_IFEVAL, false, NULL);
+    return invar_reward_compute(out, INVAR_REWARD_IFEVAL, false, NULL);
 }
 
 static void check_one(const char *name, const char *arguments, const char *response, bool expected)
@@ -89,7 +89,7 @@ static void test_ifeval__share_and_parts(void **state)
     assert_ok(judge(&s, "\"a <<b>>\"", metadata));
     assert_true(s.reward == 1.0);
     assert_true(invar_reward_parts_find(&s.parts, "strict")->value == 1.0);
-    assert_ok(invar_reward_pick(&s, "strict"));
+    assert_ok(invar_reward_select_part(&s, "strict"));
     invar_reward_parts_release(&s.parts);
     assert_ok(judge(&s, "a, <<b>>", metadata));
     assert_true(s.reward == 0.5);

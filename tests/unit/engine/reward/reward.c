@@ -373,8 +373,8 @@ static void test_rl_reward__names(void **state)
         assert_ok(invar_reward_parse(&reward, &boxed, name + 6));
         assert_true(!boxed && reward == (invar_reward)i);
     }
-    assert_true(invar_reward_asked(INVAR_REWARD_REMOTE_RM));
-    assert_false(invar_reward_asked(INVAR_REWARD_MATH));
+    assert_true(invar_reward_is_external(INVAR_REWARD_REMOTE_RM));
+    assert_false(invar_reward_is_external(INVAR_REWARD_MATH));
     assert_fails(invar_reward_parse(&reward, &boxed, "maths"), INVAR_E_INVALID, "maths");
     assert_fails(invar_reward_parse(&reward, &boxed, "boxed_"), INVAR_E_INVALID,
                  "no reward; expected none, math");

@@ -66,19 +66,19 @@ static void test_rl_parts__reward_key(void **state)
 
     (void)state;
     s.response_bytes = strlen(text);
-    assert_ok(invar_reward_judge(&s, INVAR_REWARD_DAPO, false, NULL));
+    assert_ok(invar_reward_compute(&s, INVAR_REWARD_DAPO, false, NULL));
     assert_true(s.reward == 1 && s.parts.count == 0);
-    assert_ok(invar_reward_judge(&s, INVAR_REWARD_DAPO, false, "acc"));
+    assert_ok(invar_reward_compute(&s, INVAR_REWARD_DAPO, false, "acc"));
     assert_true(s.reward == 1 && s.parts.count == 2);
     s.response = wrong;
     s.response_bytes = strlen(wrong);
-    assert_ok(invar_reward_judge(&s, INVAR_REWARD_DAPO, false, "acc"));
+    assert_ok(invar_reward_compute(&s, INVAR_REWARD_DAPO, false, "acc"));
     assert_true(s.reward == 0);
-    assert_ok(invar_reward_judge(&s, INVAR_REWARD_DAPO, false, "score"));
+    assert_ok(invar_reward_compute(&s, INVAR_REWARD_DAPO, false, "score"));
     assert_true(s.reward == -1);
-    assert_fails(invar_reward_judge(&s, INVAR_REWARD_DAPO, false, "pred"), INVAR_E_INVALID,
+    assert_fails(invar_reward_compute(&s, INVAR_REWARD_DAPO, false, "pred"), INVAR_E_INVALID,
                  "reward-key = pred: the reward of sample 5 has no such part");
-    assert_fails(invar_reward_judge(&s, INVAR_REWARD_EXACT, false, "acc"), INVAR_E_INVALID,
+    assert_fails(invar_reward_compute(&s, INVAR_REWARD_EXACT, false, "acc"), INVAR_E_INVALID,
                  "has no such part");
     s.response = NULL;
     invar_rl_sample_release(&s);

@@ -16,14 +16,14 @@ static void test_coords__come_back(void **state)
 {
     const invar_rl_sample sample = {
         .rollout = UINT32_MAX, .draw = 0, .prompt = INT64_MAX, .weights_hash = {{7, 8}}};
-    const invar_coords coords = invar_coords_of(&sample, UINT32_MAX, 1);
-    char text[INVAR_COORDS_SIZE], again[INVAR_COORDS_SIZE];
-    invar_coords read;
+    const invar_rng_coords coords = invar_rng_coords_of(&sample, UINT32_MAX, 1);
+    char text[INVAR_RNG_COORDS_SIZE], again[INVAR_RNG_COORDS_SIZE];
+    invar_rng_coords read;
 
     (void)state;
-    invar_coords_format(text, &coords);
-    assert_ok(invar_coords_parse(&read, text));
-    invar_coords_format(again, &read);
+    invar_rng_coords_format(text, &coords);
+    assert_ok(invar_rng_coords_parse(&read, text));
+    invar_rng_coords_format(again, &read);
     assert_string_equal(again, text);
     assert_true(read.seed == UINT32_MAX && read.purpose == 1 && read.rollout == UINT32_MAX);
     assert_true(read.draw == 0 && read.prompt == INT64_MAX);
@@ -45,12 +45,13 @@ static void test_coords__to_the_letter(void **state)
         "seed=1,purpose=0,rollout=3,draw=4,prompt=5,weights=" HEX "0",
         "seed=1,purpose=0,rollout=3,draw=4,prompt=5,weights=",
     };
-    invar_coords read;
+    invar_rng_coords read;
 
     (void)state;
-    assert_ok(invar_coords_parse(&read, "seed=1,purpose=0,rollout=3,draw=4,prompt=5,weights=" HEX));
+    assert_ok(
+        invar_rng_coords_parse(&read, "seed=1,purpose=0,rollout=3,draw=4,prompt=5,weights=" HEX));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_fails(invar_coords_parse(&read, bad[i]), INVAR_E_INVALID, "are no coordinates");
+        assert_fails(invar_rng_coords_parse(&read, bad[i]), INVAR_E_INVALID, "are no coordinates");
 }
 
 int main(void)

@@ -63,7 +63,7 @@ static void same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
 
 static void same_header(const invar_rollout_header *a, const invar_rollout_header *b)
 {
-    const invar_sampling *s = &a->sampling, *t = &b->sampling;
+    const invar_sampling_params *s = &a->sampling, *t = &b->sampling;
 
     assert_int_equal(a->rollout, b->rollout);
     assert_true(invar_digest_equal(&a->run, &b->run));
@@ -100,7 +100,7 @@ static void round_trip_with(invar_rollout_header header, const invar_rl_samples 
 {
     char *first, *second;
     size_t first_bytes, second_bytes;
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     assert_ok(invar_rollout_file_write(path, &header, samples->items, samples->count));
     assert_ok(invar_file_read(&first, &first_bytes, path, 1 << 24));
@@ -116,7 +116,7 @@ static void round_trip_with(invar_rollout_header header, const invar_rl_samples 
     assert_memory_equal(first, second, first_bytes);
     invar_free(first);
     invar_free(second);
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
 }
 
 static void round_trip(const invar_rl_samples *samples)
@@ -189,7 +189,7 @@ static void test_engine_rollout_file__a_failed_write_leaves_the_old_file(void **
 {
     invar_rollout_header header = rollout_header();
     invar_rl_samples samples;
-    invar_rollout_data data;
+    invar_rollout_file data;
     struct rlimit before;
 
     (void)state;
@@ -212,7 +212,7 @@ static void test_engine_rollout_file__a_failed_write_leaves_the_old_file(void **
                      INVAR_E_NOTFOUND);
     assert_ok(invar_rollout_file_read(&data, path));
     assert_int_equal(data.samples.count, 2);
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     invar_rl_samples_reset(&samples);
 }
 
@@ -222,7 +222,7 @@ static void test_engine_rollout_file__every_changed_bit_is_found(void **state)
 {
     invar_rollout_header header = rollout_header();
     invar_rl_samples samples;
-    invar_rollout_data data;
+    invar_rollout_file data;
     char *text;
     size_t bytes;
     int64_t step = invar_test_count(7, 1);
@@ -231,16 +231,16 @@ static void test_engine_rollout_file__every_changed_bit_is_found(void **state)
     make_rollout(&samples, 2, 5);
     assert_ok(invar_rollout_file_write(path, &header, samples.items, 2));
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
-    assert_ok(invar_rollout_data_parse(&data, "file", text, bytes)); // unchanged, it is good
-    invar_rollout_data_release(&data);
+    assert_ok(invar_rollout_file_parse(&data, "file", text, bytes)); // unchanged, it is good
+    invar_rollout_file_release(&data);
     for (size_t bit = 0; bit < 8 * bytes; bit += (size_t)step) {
         text[bit / 8] ^= (char)(1 << bit % 8);
-        assert_fails(invar_rollout_data_parse(&data, "file", text, bytes), INVAR_E_CORRUPT,
+        assert_fails(invar_rollout_file_parse(&data, "file", text, bytes), INVAR_E_CORRUPT,
                      "file: cut off or changed");
         text[bit / 8] ^= (char)(1 << bit % 8);
     }
     for (size_t length = 0; length < bytes; length++)
-        assert_fails(invar_rollout_data_parse(&data, "file", text, length), INVAR_E_CORRUPT,
+        assert_fails(invar_rollout_file_parse(&data, "file", text, length), INVAR_E_CORRUPT,
                      "file: cut off or changed");
     invar_free(text);
     invar_rl_samples_reset(&samples);
@@ -335,7 +335,7 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
     };
     invar_rollout_header header = rollout_header();
     invar_rl_samples samples;
-    invar_rollout_data data;
+    invar_rollout_file data;
     char *text, *forged;
     size_t bytes, forged_bytes;
 
@@ -344,13 +344,13 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
     assert_ok(invar_rollout_file_write(path, &header, samples.items, 2));
     assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
     forged = forge(&forged_bytes, text, bytes, "\"rollout\":3", "\"rollout\":4");
-    assert_ok(invar_rollout_data_parse(&data, "file", forged, forged_bytes)); // the control
-    invar_rollout_data_release(&data);
+    assert_ok(invar_rollout_file_parse(&data, "file", forged, forged_bytes)); // the control
+    invar_rollout_file_release(&data);
     invar_free(forged);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         invar_status status;
         forged = forge(&forged_bytes, text, bytes, cases[i].from, cases[i].to);
-        status = invar_rollout_data_parse(&data, "file", forged, forged_bytes);
+        status = invar_rollout_file_parse(&data, "file", forged, forged_bytes);
         assert_true(status == INVAR_E_CORRUPT || status == INVAR_E_UNSUPPORTED);
         invar_assert_message(cases[i].message, __FILE__, __LINE__);
         assert_int_equal(data.samples.count, 0);
@@ -362,13 +362,13 @@ static void test_engine_rollout_file__refuses_what_is_signed_but_wrong(void **st
 
 static void test_engine_rollout_file__no_such_file(void **state)
 {
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     (void)state;
     assert_fails(invar_rollout_file_read(&data, "/no/such/file"), INVAR_E_NOTFOUND,
                  "/no/such/file");
     assert_fails(invar_rollout_file_read(&data, folder), INVAR_E_INVALID, "a folder");
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
 }
 
 int main(int argc, char **argv)
@@ -403,7 +403,7 @@ int main(int argc, char **argv)
         return 1;
     snprintf(path, sizeof path, "%s/new/rollout.jsonl", folder);
     rc = cmocka_run_group_tests(tests, NULL, NULL);
-    if (invar_folder_remove(folder) != INVAR_OK)
+    if (invar_held_folder_remove(folder) != INVAR_OK)
         rc = 1;
     return rc;
 }

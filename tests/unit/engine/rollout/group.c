@@ -14,20 +14,20 @@ static void test_group__first_kept_come_first(void **state)
 {
     const bool rounds[2][5] = {{false, true, false, false, true}, {true, false, true, true, false}};
     const int expected[2][5] = {{F, B, F, F, B}, {B, F, S, S, F}};
-    invar_group_choice choice;
-    invar_group_fate fates[5];
+    invar_group_selection choice;
+    invar_group_outcome fates[5];
     int64_t prompts;
 
     (void)state;
-    assert_ok(invar_group_choice_init(&choice, 3, 5, 0));
+    assert_ok(invar_group_selection_init(&choice, 3, 5, 0));
     for (int r = 0; r < 2; r++) {
-        assert_ok(invar_group_choice_next(&prompts, &choice));
+        assert_ok(invar_group_selection_next(&prompts, &choice));
         assert_int_equal(prompts, 5);
-        invar_group_choice_take(fates, &choice, rounds[r], 5);
+        invar_group_selection_take(fates, &choice, rounds[r], 5);
         for (int i = 0; i < 5; i++)
             assert_int_equal((int)fates[i], expected[r][i]);
     }
-    assert_ok(invar_group_choice_next(&prompts, &choice));
+    assert_ok(invar_group_selection_next(&prompts, &choice));
     assert_int_equal(prompts, 0);
     assert_int_equal(choice.consumed, 10);
     assert_int_equal(choice.chosen, 3);
@@ -40,16 +40,16 @@ static void test_group__first_kept_come_first(void **state)
 static void test_group__no_filter(void **state)
 {
     const bool keep[4] = {true, true, true, true};
-    invar_group_choice choice;
-    invar_group_fate fates[4];
+    invar_group_selection choice;
+    invar_group_outcome fates[4];
     int64_t prompts;
 
     (void)state;
-    assert_ok(invar_group_choice_init(&choice, 4, 4, 1));
-    invar_group_choice_take(fates, &choice, keep, 4);
+    assert_ok(invar_group_selection_init(&choice, 4, 4, 1));
+    invar_group_selection_take(fates, &choice, keep, 4);
     for (int i = 0; i < 4; i++)
         assert_int_equal(fates[i], INVAR_GROUP_BATCH);
-    assert_ok(invar_group_choice_next(&prompts, &choice));
+    assert_ok(invar_group_selection_next(&prompts, &choice));
     assert_int_equal(prompts, 0);
     assert_int_equal(choice.consumed, 4);
 }
@@ -57,27 +57,28 @@ static void test_group__no_filter(void **state)
 static void test_group__gives_up_by_number(void **state)
 {
     const bool keep[2] = {false, true};
-    invar_group_choice choice;
-    invar_group_fate fates[2];
+    invar_group_selection choice;
+    invar_group_outcome fates[2];
     int64_t prompts;
 
     (void)state;
-    assert_ok(invar_group_choice_init(&choice, 3, 2, 2));
-    invar_group_choice_take(fates, &choice, keep, 2);
-    assert_ok(invar_group_choice_next(&prompts, &choice));
-    invar_group_choice_take(fates, &choice, keep, 2);
-    assert_fails(invar_group_choice_next(&prompts, &choice), INVAR_E_STATE,
+    assert_ok(invar_group_selection_init(&choice, 3, 2, 2));
+    invar_group_selection_take(fates, &choice, keep, 2);
+    assert_ok(invar_group_selection_next(&prompts, &choice));
+    invar_group_selection_take(fates, &choice, keep, 2);
+    assert_fails(invar_group_selection_next(&prompts, &choice), INVAR_E_STATE,
                  "kept 2 of the 3 groups wanted, in 2 rounds of 2 prompts");
 }
 
 static void test_group__refuses_nonsense(void **state)
 {
-    invar_group_choice choice;
+    invar_group_selection choice;
 
     (void)state;
-    assert_fails(invar_group_choice_init(&choice, 0, 2, 2), INVAR_E_INVALID, "dynamic sampling");
-    assert_fails(invar_group_choice_init(&choice, 1, 0, 2), INVAR_E_INVALID, "dynamic sampling");
-    assert_fails(invar_group_choice_init(&choice, 1, 1, -1), INVAR_E_INVALID, "dynamic sampling");
+    assert_fails(invar_group_selection_init(&choice, 0, 2, 2), INVAR_E_INVALID, "dynamic sampling");
+    assert_fails(invar_group_selection_init(&choice, 1, 0, 2), INVAR_E_INVALID, "dynamic sampling");
+    assert_fails(invar_group_selection_init(&choice, 1, 1, -1), INVAR_E_INVALID,
+                 "dynamic sampling");
 }
 
 int main(void)

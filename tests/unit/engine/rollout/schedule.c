@@ -16,9 +16,9 @@
 enum { MOST_JOBS = 64 };
 
 typedef struct fake {
-    invar_cache *cache;
-    invar_schedule schedule;
-    invar_job jobs[MOST_JOBS];
+    invar_kv_cache *cache;
+    invar_scheduler schedule;
+    invar_seq jobs[MOST_JOBS];
     int64_t prompt_tag[MOST_JOBS]; /* what the first rows of a job say */
     int64_t prompt[MOST_JOBS];     /* how many of them */
     int64_t length[MOST_JOBS];     /* rows after which a sequence ends; at least prefill */
@@ -35,22 +35,22 @@ typedef struct fake {
 
 static void fake_init(fake *f, int64_t pages, int64_t page_size)
 {
-    invar_cache_shape shape = {.layers = 1,
-                               .kv_heads = 1,
-                               .head_dim = 1,
-                               .storage = INVAR_DTYPE_F32,
-                               .page_size = page_size,
-                               .pages = pages};
+    invar_kv_cache_shape shape = {.layers = 1,
+                                  .kv_heads = 1,
+                                  .head_dim = 1,
+                                  .storage = INVAR_DTYPE_F32,
+                                  .page_size = page_size,
+                                  .pages = pages};
     const invar_device dev = {.backend = invar_backend_cpu()};
 
     memset(f, 0, sizeof *f);
-    assert_ok(invar_cache_new(&f->cache, &shape, &dev));
+    assert_ok(invar_kv_cache_new(&f->cache, &shape, &dev));
 }
 
 static void fake_release(fake *f)
 {
-    invar_schedule_release(&f->schedule);
-    invar_cache_free(f->cache);
+    invar_scheduler_release(&f->schedule);
+    invar_kv_cache_free(f->cache);
 }
 
 /* A sequence that ends after `length` rows, or a prompt. */
@@ -58,7 +58,7 @@ static void add(fake *f, int64_t prefill, int64_t rows, int64_t length, int64_t 
 {
     int64_t n = f->n_jobs++, parent = n;
 
-    f->jobs[n] = (invar_job){.prefill = prefill, .rows = rows, .children = children, .sample = n};
+    f->jobs[n] = (invar_seq){.prefill = prefill, .rows = rows, .children = children, .sample = n};
     f->prompt[n] = prefill;
     f->length[n] = length;
     // the known rows of jobs that share a prompt say the same
@@ -88,13 +88,13 @@ static float *place(const fake *f, int64_t job, int64_t row)
     return (float *)f->cache->layers[0].k.data + f->jobs[job].pages[row / size] * size + row % size;
 }
 
-static void put_in(fake *f, const invar_turn *turn)
+static void put_in(fake *f, const invar_seq_slice *turn)
 {
     for (int64_t row = turn->first; row < turn->first + turn->count; row++)
         *place(f, turn->job, row) = tag(f, turn->job, row);
 }
 
-static void look_back(const fake *f, const invar_turn *turn)
+static void look_back(const fake *f, const invar_seq_slice *turn)
 {
     for (int64_t row = 0; row < turn->first + turn->count; row++)
         assert_true(*place(f, turn->job, row) == tag(f, turn->job, row));
@@ -103,13 +103,13 @@ static void look_back(const fake *f, const invar_turn *turn)
 static void end_sequence(fake *f, int64_t job)
 {
     f->ended[job] = f->passes;
-    invar_schedule_finish(&f->schedule, job);
+    invar_scheduler_finish(&f->schedule, job);
 }
 
 /* What the caller does after a pass: sequences end; a prompt ends those that need no more. */
-static void after(fake *f, const invar_turn *turn)
+static void after(fake *f, const invar_seq_slice *turn)
 {
-    const invar_job *job = &f->jobs[turn->job];
+    const invar_seq *job = &f->jobs[turn->job];
     int64_t behind = turn->first + turn->count;
 
     for (int64_t row = turn->first; row < behind; row++) {
@@ -133,18 +133,18 @@ static void after(fake *f, const invar_turn *turn)
 static bool gave_way(const fake *f)
 {
     for (int64_t i = 0; i < f->n_jobs; i++)
-        if (f->jobs[i].state == INVAR_JOB_WAITING && f->jobs[i].again > 0)
+        if (f->jobs[i].state == INVAR_SEQ_WAITING && f->jobs[i].again > 0)
             return true;
     return false;
 }
 
-static void check_pass(const fake *f, const invar_turn *turns, int64_t count)
+static void check_pass(const fake *f, const invar_seq_slice *turns, int64_t count)
 {
     int64_t known = 0, others = 0, ahead = 0;
 
     assert_true(count <= f->schedule.concurrency);
     for (int64_t i = 0; i < count; i++) {
-        const invar_job *job = &f->jobs[turns[i].job];
+        const invar_seq *job = &f->jobs[turns[i].job];
 
         assert_true(i == 0 || turns[i].job > turns[i - 1].job);
         if (turns[i].first < job->prefill)
@@ -157,15 +157,15 @@ static void check_pass(const fake *f, const invar_turn *turns, int64_t count)
     // those that give way are out of a pass that was to be theirs, too
     assert_true(!f->schedule.apart || others == 0 || known <= 2 * others || gave_way(f));
     assert_true(known + others + ahead <=
-                invar_schedule_most_rows(f->schedule.chunk, f->schedule.concurrency,
-                                         f->schedule.ahead, f->schedule.apart));
+                invar_scheduler_most_rows(f->schedule.chunk, f->schedule.concurrency,
+                                          f->schedule.ahead, f->schedule.apart));
 }
 
 /* Some of the rows ahead turn out to be wrong, and are cut. */
-static void guess(fake *f, const invar_turn *turns, int64_t i)
+static void guess(fake *f, const invar_seq_slice *turns, int64_t i)
 {
-    const invar_turn *turn = &turns[i];
-    const invar_job *job = &f->jobs[turn->job];
+    const invar_seq_slice *turn = &turns[i];
+    const invar_seq *job = &f->jobs[turn->job];
     int64_t right = 1 + invar_test_random(91, f->luck++) % turn->count;
     int64_t left = f->length[turn->job] - turn->first;
 
@@ -175,16 +175,16 @@ static void guess(fake *f, const invar_turn *turns, int64_t i)
     for (int64_t row = turn->first + right; row < turn->first + turn->count; row++)
         *place(f, turn->job, row) = -1.0f;
     if (right < turn->count)
-        invar_schedule_cut(&f->schedule, i, right);
-    assert_int_equal(job->n_pages, invar_cache_pages_for(f->cache, job->done));
+        invar_scheduler_truncate(&f->schedule, i, right);
+    assert_int_equal(job->n_pages, invar_kv_cache_pages_for(f->cache, job->done));
 }
 
 static bool pass(fake *f)
 {
-    const invar_turn *turns;
+    const invar_seq_slice *turns;
     int64_t count;
 
-    assert_ok(invar_schedule_next(&turns, &count, &f->schedule));
+    assert_ok(invar_scheduler_next(&turns, &count, &f->schedule));
     f->passes++;
     check_pass(f, turns, count);
     for (int64_t i = 0; i < count; i++)
@@ -202,7 +202,7 @@ static bool pass(fake *f)
 
 static void run(fake *f, int64_t concurrency, int64_t chunk)
 {
-    assert_ok(invar_schedule_init(&f->schedule, f->cache, f->jobs, f->n_jobs, concurrency, chunk));
+    assert_ok(invar_scheduler_init(&f->schedule, f->cache, f->jobs, f->n_jobs, concurrency, chunk));
     f->schedule.apart = f->apart;
     f->schedule.ahead = f->ahead;
     while (pass(f))
@@ -223,10 +223,10 @@ static void test_schedule__mixes_prefill_and_decode(void **state)
     add(&f, 5, 9, 7, 0);
     add(&f, 4, 9, 4, 0);
     add(&f, 1, 9, 3, 0);
-    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 3, 2, 3));
+    assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 3, 2, 3));
     {
         // {job, first, count}: a chunk of 3, two jobs at a time
-        const invar_turn expected[][2] = {
+        const invar_seq_slice expected[][2] = {
             {{0, 0, 3}},
             {{0, 3, 2}, {1, 0, 1}},
             {{0, 5, 1}, {1, 1, 3}},
@@ -239,7 +239,7 @@ static void test_schedule__mixes_prefill_and_decode(void **state)
         for (int i = 0; i < 6; i++) {
             assert_true(pass(&f));
             assert_memory_equal(f.schedule.turns, expected[i],
-                                (size_t)counts[i] * sizeof(invar_turn));
+                                (size_t)counts[i] * sizeof(invar_seq_slice));
         }
     }
     assert_false(pass(&f));
@@ -250,7 +250,7 @@ static void test_schedule__mixes_prefill_and_decode(void **state)
 static void test_schedule__keeps_much_prefill_apart(void **state)
 {
     // job 2 has two known rows beside one other
-    const invar_turn expected[][2] = {
+    const invar_seq_slice expected[][2] = {
         {{0, 0, 3}},
         {{0, 3, 2}, {1, 0, 1}},
         {{1, 1, 3}},
@@ -267,11 +267,12 @@ static void test_schedule__keeps_much_prefill_apart(void **state)
     add(&f, 5, 9, 7, 0);
     add(&f, 4, 9, 7, 0);
     add(&f, 2, 9, 3, 0);
-    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 3, 2, 3));
+    assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 3, 2, 3));
     f.schedule.apart = true;
     for (int i = 0; i < 7; i++) {
         assert_true(pass(&f));
-        assert_memory_equal(f.schedule.turns, expected[i], (size_t)counts[i] * sizeof(invar_turn));
+        assert_memory_equal(f.schedule.turns, expected[i],
+                            (size_t)counts[i] * sizeof(invar_seq_slice));
     }
     assert_false(pass(&f));
     fake_release(&f);
@@ -289,8 +290,9 @@ static void test_schedule__a_prompt_is_put_in_once(void **state)
         assert_int_equal(f.rows, 6 + 0 + 3 + 2 + 1 + 0);
         assert_int_equal(f.passes, 1 + 3 + 1);
         // full pages are there once
-        assert_true(f.cache->most_used <= invar_cache_pages_for(f.cache, 6) +
-                                              5 * (invar_cache_pages_for(f.cache, 9) - 6 / size));
+        assert_true(f.cache->most_used <=
+                    invar_kv_cache_pages_for(f.cache, 6) +
+                        5 * (invar_kv_cache_pages_for(f.cache, 9) - 6 / size));
         fake_release(&f);
     }
 }
@@ -329,7 +331,7 @@ static void test_schedule__admits_in_order_when_pages_are_short(void **state)
 static void test_schedule__the_last_one_gives_way(void **state)
 {
     // {job, first, count}: 8 pages of a row each; the second one comes with room for four of each
-    const invar_turn expected[][2] = {
+    const invar_seq_slice expected[][2] = {
         {{0, 0, 1}, {1, 0, 1}},
         {{0, 1, 1}, {1, 1, 1}},
         {{0, 2, 1}, {1, 2, 1}},
@@ -349,10 +351,11 @@ static void test_schedule__the_last_one_gives_way(void **state)
     fake_init(&f, 8, 1);
     add(&f, 1, 8, 7, 0);
     add(&f, 1, 8, 7, 0);
-    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 2, 2, 3));
+    assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 2, 2, 3));
     for (int i = 0; i < 11; i++) {
         assert_true(pass(&f));
-        assert_memory_equal(f.schedule.turns, expected[i], (size_t)counts[i] * sizeof(invar_turn));
+        assert_memory_equal(f.schedule.turns, expected[i],
+                            (size_t)counts[i] * sizeof(invar_seq_slice));
     }
     assert_false(pass(&f));
     assert_int_equal(f.again, 4);
@@ -378,14 +381,14 @@ static void test_schedule__takes_no_pages_beforehand(void **state)
 static void test_schedule__rows_ahead_take_what_is_left(void **state)
 {
     // job 1 is as long as it may be after 4 rows; 7 pages of one row are all there are
-    const invar_turn expected[][2] = {
+    const invar_seq_slice expected[][2] = {
         {{0, 0, 1}, {1, 0, 1}},
         {{0, 1, 3}, {1, 1, 2}},
         {{0, 2, 2}, {1, 2, 1}},
         {{0, 3, 3}},
     };
     const int64_t counts[] = {2, 2, 2, 1}, kept[] = {1, 1, 1, 2};
-    const invar_turn *turns;
+    const invar_seq_slice *turns;
     int64_t count;
     fake f;
 
@@ -393,16 +396,16 @@ static void test_schedule__rows_ahead_take_what_is_left(void **state)
     fake_init(&f, 7, 1);
     add(&f, 1, 7, 7, 0);
     add(&f, 1, 4, 4, 0);
-    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 2, 2, 8));
+    assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 2, 2, 8));
     f.schedule.ahead = 2;
     for (int i = 0; i < 4; i++) {
-        assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+        assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
         assert_int_equal(count, counts[i]);
-        assert_memory_equal(turns, expected[i], (size_t)count * sizeof(invar_turn));
+        assert_memory_equal(turns, expected[i], (size_t)count * sizeof(invar_seq_slice));
         for (int64_t n = 0; n < count; n++)
-            invar_schedule_cut(&f.schedule, n, kept[i]);
+            invar_scheduler_truncate(&f.schedule, n, kept[i]);
         if (i == 2)
-            invar_schedule_finish(&f.schedule, 1);
+            invar_scheduler_finish(&f.schedule, 1);
     }
     assert_int_equal(f.cache->n_free, 2);
     fake_release(&f);
@@ -416,12 +419,12 @@ static void test_schedule__refuses_what_can_never_fit(void **state)
     fake_init(&f, 3, 4);
     add(&f, 2, 12, 12, 0);
     add(&f, 2, 13, 12, 0);
-    assert_fails(invar_schedule_init(&f.schedule, f.cache, f.jobs, 2, 1, 1), INVAR_E_INVALID,
+    assert_fails(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 2, 1, 1), INVAR_E_INVALID,
                  "sample 1 may need 4 pages of 4 positions, the cache has 3");
     fake_release(&f);
     fake_init(&f, 3, 4);
     add_group(&f, 5, 12, 2); // two pages for the prompt, two more for a sequence
-    assert_fails(invar_schedule_init(&f.schedule, f.cache, f.jobs, 3, 1, 1), INVAR_E_INVALID,
+    assert_fails(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 3, 1, 1), INVAR_E_INVALID,
                  "sample 1 may need 4 pages");
     fake_release(&f);
     fake_init(&f, 3, 4);
@@ -520,7 +523,7 @@ static void test_schedule__one_page_less_is_refused(void **state)
         if (pages_needed(&planned, size) == 1)
             continue;
         fake_init(&f, pages_needed(&planned, size) - 1, size);
-        assert_fails(invar_schedule_init(&f.schedule, f.cache, planned.jobs, planned.n_jobs, 4, 4),
+        assert_fails(invar_scheduler_init(&f.schedule, f.cache, planned.jobs, planned.n_jobs, 4, 4),
                      INVAR_E_INVALID, "give it more pages");
         fake_release(&f);
     }
@@ -529,7 +532,7 @@ static void test_schedule__one_page_less_is_refused(void **state)
 /* The model of these tests notices what it must notice. */
 static void test_schedule__a_page_in_two_hands_is_seen(void **state)
 {
-    const invar_turn *turns;
+    const invar_seq_slice *turns;
     int64_t count;
     fake f;
 
@@ -537,8 +540,8 @@ static void test_schedule__a_page_in_two_hands_is_seen(void **state)
     fake_init(&f, 10, 4);
     add(&f, 2, 3, 3, 0);
     add(&f, 2, 3, 3, 0);
-    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 2, 2, 8));
-    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 2, 2, 8));
+    assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
     assert_int_equal(count, 2);
     f.jobs[1].pages[0] = f.jobs[0].pages[0];
     put_in(&f, &turns[0]);
@@ -551,43 +554,43 @@ static void test_schedule__a_page_in_two_hands_is_seen(void **state)
 static void test_schedule__jobs_come_and_go(void **state)
 {
     int64_t places[8], count;
-    const invar_turn *turns;
+    const invar_seq_slice *turns;
     fake f;
 
     (void)state;
     fake_init(&f, 20, 2);
     add(&f, 2, 9, 9, 0);
     add_group(&f, 3, 6, 2); // jobs 1 to 3
-    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 1, 8, 8));
-    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
-    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 1, 8, 8));
+    assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
+    assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
     assert_int_equal(count, 1); // nobody else was there
-    assert_ok(invar_schedule_add(&f.schedule, f.jobs, 3));
-    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_ok(invar_scheduler_add(&f.schedule, f.jobs, 3));
+    assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
     assert_int_equal(count, 2); // the first job, and the prompt
     assert_int_equal(turns[1].job, 1);
-    invar_schedule_drop(&f.schedule, 2);
+    invar_scheduler_cancel(&f.schedule, 2);
     assert_int_equal(f.jobs[1].expected, 1);
-    invar_schedule_drop(&f.schedule, 3);
-    assert_int_equal(f.jobs[1].state, INVAR_JOB_OVER); // with the last who wanted it
+    invar_scheduler_cancel(&f.schedule, 3);
+    assert_int_equal(f.jobs[1].state, INVAR_SEQ_OVER); // with the last who wanted it
     assert_int_equal(f.cache->n_free, 20 - 2);
     add_group(&f, 2, 4, 2); // jobs 4 to 6
     add(&f, 2, 3, 3, 0);
-    assert_ok(invar_schedule_add(&f.schedule, f.jobs, 4));
-    invar_schedule_compact(places, &f.schedule);
+    assert_ok(invar_scheduler_add(&f.schedule, f.jobs, 4));
+    invar_scheduler_compact(places, &f.schedule);
     assert_int_equal(f.schedule.n_jobs, 5);
     for (int i = 0; i < 8; i++)
         assert_int_equal(places[i], i == 0 ? 0 : i < 4 ? -1 : i - 3);
     assert_int_equal(f.jobs[2].parent, 1);
     assert_int_equal(f.jobs[3].parent, 1);
-    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
     assert_int_equal(count, 3); // the first job, the new prompt, and the last job
     assert_int_equal(turns[2].job, 4);
     for (int64_t i = 0; i < 5; i++)
         if (f.jobs[i].children == 0)
-            invar_schedule_drop(&f.schedule, i);
+            invar_scheduler_cancel(&f.schedule, i);
     assert_int_equal(f.cache->n_free, 20);
-    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
     assert_int_equal(count, 0);
     fake_release(&f);
 }

@@ -44,17 +44,17 @@ static invar_status score(float (*out)[LONGEST + TOKENS], invar_rollout *rollout
 static invar_status sample(invar_rl_samples *out, float (*scores)[LONGEST + TOKENS],
                            const invar_model *model, const invar_device *dev)
 {
-    const invar_rollout_limits limits = {.concurrency = 4,
-                                         .chunk = 8,
-                                         .page_size = 4,
-                                         .pages = 14,
-                                         .speculation = {model->layout
-                                                             ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
-                                                             : INVAR_SPECULATIVE_ALGORITHM_NONE,
-                                                         3,
-                                                         {1, 4},
-                                                         NULL}};
-    const invar_sampling sampling = PROMPTS_SAMPLING(TOKENS);
+    const invar_rollout_exec_options limits = {
+        .concurrency = 4,
+        .chunk = 8,
+        .page_size = 4,
+        .pages = 14,
+        .speculation = {model->layout ? INVAR_SPECULATIVE_ALGORITHM_NGRAM
+                                      : INVAR_SPECULATIVE_ALGORITHM_NONE,
+                        3,
+                        {1, 4},
+                        NULL}};
+    const invar_sampling_params sampling = PROMPTS_SAMPLING(TOKENS);
     invar_rollout *rollout;
     invar_status status = prompts_new(out, GROUPS, EACH, LONGEST, model->spec.vocab);
 

@@ -84,7 +84,7 @@ typedef struct fixture {
 enum { RESPONSE = 40, VOCAB = 27, SAMPLES = 6 };
 
 static const int32_t prompt[] = {1, 2, 3, 4, 5};
-static const invar_sampling usual = {
+static const invar_sampling_params usual = {
     .seed = 4, .temperature = 1.0f, .top_p = 1.0f, .max_response = RESPONSE};
 
 static void make_prompts(invar_rl_samples *out)
@@ -96,7 +96,7 @@ static void make_prompts(invar_rl_samples *out)
 
 /* A sample that is left every few tokens ends as one that is not: an end may lie across a pause. */
 static void check_pauses(const invar_rl_samples *expected, const fixture *f,
-                         const invar_sampling *sampling)
+                         const invar_sampling_params *sampling)
 {
     invar_rl_samples samples;
 
@@ -127,7 +127,7 @@ static invar_status leave_at(void *payload, int64_t samples_done, int64_t tokens
     (void)samples_done;
     (void)tokens_done;
     if (--c->passes == 0)
-        invar_rollout_leave(c->rollout);
+        invar_rollout_suspend(c->rollout);
     return INVAR_OK;
 }
 
@@ -148,7 +148,7 @@ static int64_t pack_active(invar_rl_sample *out, invar_rl_samples *from, bool ba
 
 /* Left after any number of passes, all at once; how many had no token then. */
 static int64_t check_leaving(const invar_rl_samples *expected, invar_rollout *rollout,
-                             const invar_sampling *sampling, int64_t passes)
+                             const invar_sampling_params *sampling, int64_t passes)
 {
     invar_rl_sample active[SAMPLES];
     invar_rl_samples samples;
@@ -174,7 +174,7 @@ static int64_t check_leaving(const invar_rl_samples *expected, invar_rollout *ro
     return bare;
 }
 
-static void generate(invar_rl_samples *out, const fixture *f, const invar_sampling *sampling)
+static void generate(invar_rl_samples *out, const fixture *f, const invar_sampling_params *sampling)
 {
     make_prompts(out);
     assert_ok(invar_rollout_run(f->rollout, out->items, out->count, sampling, NULL, NULL));
@@ -186,7 +186,7 @@ static void generate(invar_rl_samples *out, const fixture *f, const invar_sampli
 static int setup(void **state)
 {
     static fixture f;
-    const invar_rollout_limits limits = {.concurrency = 4, .page_size = 4};
+    const invar_rollout_exec_options limits = {.concurrency = 4, .page_size = 4};
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
 
     spec.vocab = VOCAB;
@@ -217,7 +217,7 @@ static int teardown(void **state)
 static void test_stop__left_before_the_first_token(void **state)
 {
     const fixture *f = *state;
-    const invar_rollout_limits limits = {.concurrency = 2, .page_size = 4, .chunk = 3};
+    const invar_rollout_exec_options limits = {.concurrency = 2, .page_size = 4, .chunk = 3};
     invar_rollout *rollout;
 
     assert_ok(invar_rollout_new(&rollout, f->model, f->tokenizer, &f->dev, &limits));
@@ -281,7 +281,7 @@ static void test_stop__strings_end_a_response(void **state)
     for (size_t length = 1; length <= 3; length++) {
         char wanted[4] = "";
         const char *const stop[] = {"never this one", wanted};
-        invar_sampling sampling = usual;
+        invar_sampling_params sampling = usual;
         invar_rl_samples samples;
         int64_t stopped = 0;
 
@@ -319,7 +319,7 @@ static void test_stop__ids_end_a_response(void **state)
 {
     const fixture *f = *state;
     int32_t ids[2] = {f->free.items[0].tokens[5 + 7], f->free.items[1].tokens[5 + 20]};
-    invar_sampling sampling = usual;
+    invar_sampling_params sampling = usual;
     invar_rl_samples samples;
 
     sampling.stop_ids = ids;
@@ -343,7 +343,7 @@ static void test_stop__not_before_the_least_length(void **state)
     char wanted[2] = {f->free.items[0].response[3], '\0'};
     const char *const stop[] = {wanted};
     int32_t ids[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 3}; // one of them twice
-    invar_sampling sampling = usual;
+    invar_sampling_params sampling = usual;
     invar_rl_samples samples;
 
     sampling.stop_ids = ids;
@@ -382,7 +382,7 @@ static void test_stop__not_before_the_least_length(void **state)
 static void test_stop__context_bounds_prompt_and_response(void **state)
 {
     const fixture *f = *state;
-    invar_sampling sampling = usual;
+    invar_sampling_params sampling = usual;
     invar_rl_samples samples;
 
     for (int64_t context = 6; context < 30; context += 7) {
@@ -401,7 +401,7 @@ static void test_stop__context_bounds_prompt_and_response(void **state)
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static void assert_sampling_refused(const fixture *f, const invar_sampling *sampling,
+static void assert_sampling_refused(const fixture *f, const invar_sampling_params *sampling,
                                     const char *text)
 {
     invar_rl_samples samples;
@@ -417,7 +417,7 @@ static void test_stop__refuses_bad_settings(void **state)
     const fixture *f = *state;
     const char *const empty[] = {"a", ""};
     const int32_t ids[] = {3, VOCAB};
-    invar_sampling s;
+    invar_sampling_params s;
 
     s = usual, s.max_response = 0;
     assert_sampling_refused(f, &s, "expected");
@@ -462,14 +462,14 @@ static void test_stop__refuses_bad_limits(void **state)
 {
     const fixture *f = *state;
     invar_rollout *rollout = NULL;
-    invar_rollout_limits limits = {.concurrency = -1};
+    invar_rollout_exec_options limits = {.concurrency = -1};
     const char *const stop[] = {"a"};
-    invar_sampling sampling = usual;
+    invar_sampling_params sampling = usual;
     invar_rl_samples samples;
 
     assert_fails(invar_rollout_new(&rollout, f->model, NULL, &f->dev, &limits), INVAR_E_INVALID,
                  "concurrency is -1");
-    limits = (invar_rollout_limits){.pages = 2, .page_size = 4};
+    limits = (invar_rollout_exec_options){.pages = 2, .page_size = 4};
     assert_ok(invar_rollout_new(&rollout, f->model, NULL, &f->dev, &limits));
     make_prompts(&samples);
     assert_fails(invar_rollout_run(rollout, samples.items, samples.count, &usual, NULL, NULL),
@@ -531,7 +531,7 @@ static void test_stop__a_tick_sees_progress_and_may_end_it(void **state)
     assert_ok(invar_rollout_run(f->rollout, samples.items, samples.count, &usual, note, &w));
     assert_int_equal(w.samples, SAMPLES);
     assert_int_equal(w.tokens, SAMPLES * RESPONSE);
-    invar_rollout_counted(&counted, f->rollout);
+    invar_rollout_get_counters(&counted, f->rollout);
     assert_int_equal(counted.prefilled, 2 * 5);
     assert_int_equal(counted.shared, 4 * 5);
     assert_int_equal(counted.decoded, SAMPLES * (RESPONSE - 1));
@@ -558,13 +558,13 @@ static void test_stop__faulty_weights_are_reported(void **state)
     invar_rl_samples samples;
 
     norm[0] = (float)INFINITY;
-    assert_ok(invar_model_refresh(f->model, &f->dev));
+    assert_ok(invar_model_update_weights(f->model, &f->dev));
     make_prompts(&samples);
     assert_fails(invar_rollout_run(f->rollout, samples.items, samples.count, &usual, NULL, NULL),
                  INVAR_E_STATE, "not finite");
     invar_rl_samples_reset(&samples);
     norm[0] = before;
-    assert_ok(invar_model_refresh(f->model, &f->dev));
+    assert_ok(invar_model_update_weights(f->model, &f->dev));
 }
 
 int main(void)

@@ -91,11 +91,12 @@ static invar_status train(invar_train_summary *summary, const char *name, int ra
     invar_status status;
 
     the_clock.said[0] = '\0';
-    assert_ok(invar_launch_open(&launch, invar_launch_patience(recipe), ranks));
+    assert_ok(invar_launch_open(&launch, invar_launch_timeout(recipe), ranks));
     status = invar_launch_train(
         summary, &launch, recipe,
         &(invar_train_options){.until = until, .clock_ms = ask_clock, .say = hear});
     status = invar_launch_end(&launch, status);
+    invar_launch_close(&launch); // after a failure, the launch is still open for its message
     invar_recipe_free(recipe);
     return status;
 }
@@ -387,11 +388,11 @@ static void test_by_time__copies_into_half_of_the_memory(void **state)
     const size_t memory = (size_t)128 << 30;
 
     (void)state;
-    assert_true(invar_loop_may_copy(0, memory));
-    assert_true(invar_loop_may_copy(INT64_C(64) << 30, memory));
-    assert_false(invar_loop_may_copy((INT64_C(64) << 30) + 1, memory));
-    assert_false(invar_loop_may_copy(INT64_MAX, memory));
-    assert_true(invar_memory_host() > (size_t)1 << 20);
+    assert_true(invar_train_loop_may_copy(0, memory));
+    assert_true(invar_train_loop_may_copy(INT64_C(64) << 30, memory));
+    assert_false(invar_train_loop_may_copy((INT64_C(64) << 30) + 1, memory));
+    assert_false(invar_train_loop_may_copy(INT64_MAX, memory));
+    assert_true(invar_memory_planning_host() > (size_t)1 << 20);
 }
 
 int main(void)

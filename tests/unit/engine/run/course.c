@@ -11,24 +11,24 @@
 
 static void test_course__ends_when_all_is_done(void **state)
 {
-    const invar_course whole = {.rollouts = 4, .until = -1};
-    const invar_course until = {.rollouts = 4, .until = 5};
-    const invar_course some = {.rollouts = 4, .until = -1, .most = 2};
+    const invar_run_schedule whole = {.rollouts = 4, .until = -1};
+    const invar_run_schedule until = {.rollouts = 4, .until = 5};
+    const invar_run_schedule some = {.rollouts = 4, .until = -1, .most = 2};
 
     (void)state;
-    assert_false(invar_course_ended(&whole, &(invar_course_place){3, 6, 3}));
-    assert_true(invar_course_ended(&whole, &(invar_course_place){4, 8, 1}));
+    assert_false(invar_run_schedule_ended(&whole, &(invar_run_progress){3, 6, 3}));
+    assert_true(invar_run_schedule_ended(&whole, &(invar_run_progress){4, 8, 1}));
     // after the rollout that has the step, not before
-    assert_false(invar_course_ended(&until, &(invar_course_place){2, 5, 2}));
-    assert_true(invar_course_ended(&until, &(invar_course_place){3, 6, 3}));
+    assert_false(invar_run_schedule_ended(&until, &(invar_run_progress){2, 5, 2}));
+    assert_true(invar_run_schedule_ended(&until, &(invar_run_progress){3, 6, 3}));
     // of this process, wherever it has begun
-    assert_false(invar_course_ended(&some, &(invar_course_place){3, 6, 1}));
-    assert_true(invar_course_ended(&some, &(invar_course_place){2, 4, 2}));
+    assert_false(invar_run_schedule_ended(&some, &(invar_run_progress){3, 6, 1}));
+    assert_true(invar_run_schedule_ended(&some, &(invar_run_progress){2, 4, 2}));
 }
 
 static void test_course__has_intervals(void **state)
 {
-    const invar_course course = {
+    const invar_run_schedule course = {
         .rollouts = 7, .until = -1, .ref_interval = 2, .eval_interval = 3, .save_interval = 4};
     const char *expected = "..;r.;.e;r.s;..;re;..sL";
     char seen[64];
@@ -36,8 +36,8 @@ static void test_course__has_intervals(void **state)
 
     (void)state;
     for (int64_t rollout = 1; rollout <= 7; rollout++) {
-        invar_course_turn t =
-            invar_course_after(&course, &(invar_course_place){rollout, rollout, rollout}, 0);
+        invar_run_actions t =
+            invar_run_schedule_after(&course, &(invar_run_progress){rollout, rollout, rollout}, 0);
         n += (size_t)snprintf(seen + n, sizeof seen - n, "%s%s%s%s%s", rollout > 1 ? ";" : "",
                               t.move_reference ? "r" : ".", t.evaluate ? "e" : ".",
                               t.save ? "s" : "", t.last ? "L" : "");
@@ -48,14 +48,14 @@ static void test_course__has_intervals(void **state)
 
 static void test_course__a_signal_saves_and_ends(void **state)
 {
-    const invar_course course = {.rollouts = 7, .until = -1};
-    invar_course_turn t = invar_course_after(&course, &(invar_course_place){3, 3, 3}, 15);
+    const invar_run_schedule course = {.rollouts = 7, .until = -1};
+    invar_run_actions t = invar_run_schedule_after(&course, &(invar_run_progress){3, 3, 3}, 15);
 
     (void)state;
     assert_true(t.last && t.save && !t.evaluate && !t.move_reference);
     assert_int_equal(t.stopped, 15);
     // a run that is done was not stopped
-    t = invar_course_after(&course, &(invar_course_place){7, 7, 7}, 15);
+    t = invar_run_schedule_after(&course, &(invar_run_progress){7, 7, 7}, 15);
     assert_true(t.last && t.save);
     assert_int_equal(t.stopped, 0);
 }
@@ -68,16 +68,16 @@ static void test_course__knows_its_last_step(void **state)
     (void)state;
     for (int i = 0; i < 2 * 6 * 4 * 5; i++) {
         const int64_t per = sizes[i % 2], first = i / 2 % 6;
-        const invar_course course = {
+        const invar_run_schedule course = {
             .rollouts = 7, .most = i / 12 % 4, .until = i / 48 ? (i / 48 - 1) * per + 2 : -1};
-        const invar_course_place start = {first, first * per, 0};
-        invar_course_place at = start;
+        const invar_run_progress start = {first, first * per, 0};
+        invar_run_progress at = start;
 
-        if (invar_course_ended(&course, &start))
+        if (invar_run_schedule_ended(&course, &start))
             continue;
-        while (!invar_course_ended(&course, &at))
-            at = (invar_course_place){at.rollout + 1, at.step + per, at.done + 1};
-        assert_int_equal(invar_course_steps(&course, &start, per), at.step);
+        while (!invar_run_schedule_ended(&course, &at))
+            at = (invar_run_progress){at.rollout + 1, at.step + per, at.done + 1};
+        assert_int_equal(invar_run_schedule_steps(&course, &start, per), at.step);
     }
 }
 

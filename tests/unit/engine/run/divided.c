@@ -39,11 +39,11 @@ static char *in_work(const char *name, int number)
 typedef struct content {
     invar_model *model;
     invar_optimizer *optimizer;
-    invar_masters masters;
+    invar_full_masters masters;
     invar_checkpoint_tensor *tensors;
-    invar_whole_source *sources;
+    invar_full_param_source *sources;
     int64_t count;
-    invar_whole whole;
+    invar_full_param_reader whole;
 } content;
 
 /* Some other numbers than the masters have. */
@@ -59,8 +59,8 @@ static invar_status fill_moments(invar_optimizer *o, const invar_model *model)
         for (size_t k = 0; k < all; k++)
             whole[k] = (float)((size_t)i * 1000003 + k);
         if (p->own.experts > 0)
-            invar_box_take(own, p, &p->own, whole);
-        status = invar_optimizer_put(o, model, i / 2, i % 2 == 1, own);
+            invar_param_shard_take(own, p, &p->own, whole);
+        status = invar_optimizer_load(o, model, i / 2, i % 2 == 1, own);
         free(whole);
     }
     return status;
@@ -84,17 +84,18 @@ static void list(content *c)
                                                 : &c->optimizer->v[i];
             c->tensors[c->count] =
                 (invar_checkpoint_tensor){sets[set], p->name, invar_param_whole(p, NULL), NULL};
-            c->sources[c->count++] = (invar_whole_source){model, i, of, set == 0 ? home : place};
+            c->sources[c->count++] =
+                (invar_full_param_source){model, i, of, set == 0 ? home : place};
         }
 }
 
 static invar_status fetch(const void **out, void *payload, int64_t number)
 {
     content *c = payload;
-    const invar_whole_source *from = &c->sources[number];
+    const invar_full_param_source *from = &c->sources[number];
 
-    return invar_whole_read((const float **)out, &c->whole, from, 0,
-                            from->model->params[from->param].stack);
+    return invar_full_param_reader_read((const float **)out, &c->whole, from, 0,
+                                        from->model->params[from->param].stack);
 }
 
 static invar_status write(invar_digest *hash, content *c, const char *save, bool leads)
@@ -124,7 +125,7 @@ static invar_status save_all(invar_digest *hash, invar_model *model, const char 
     if (status == INVAR_OK)
         status = invar_optimizer_collect(c.optimizer, model);
     if (status == INVAR_OK)
-        status = invar_masters_collect(&c.masters, model);
+        status = invar_full_masters_collect(&c.masters, model);
     if (status == INVAR_OK) {
         list(&c);
         status =
@@ -132,8 +133,8 @@ static invar_status save_all(invar_digest *hash, invar_model *model, const char 
     }
     free(c.tensors);
     free(c.sources);
-    invar_whole_release(&c.whole);
-    invar_masters_release(&c.masters);
+    invar_full_param_reader_release(&c.whole);
+    invar_full_masters_release(&c.masters);
     invar_optimizer_free(c.optimizer);
     return status;
 }
@@ -148,9 +149,9 @@ static void check_plain(const lesson *l)
         const invar_param *p = &l->of.one->params[i];
         invar_tensor into = p->master;
 
-        into.data = malloc(invar_near_span(&into));
+        into.data = malloc(invar_host_staging_span(&into));
         assert_ok(invar_checkpoint_load(&into, checkpoint, "model", p->name));
-        assert_memory_equal(into.data, p->master.data, invar_near_span(&into));
+        assert_memory_equal(into.data, p->master.data, invar_host_staging_span(&into));
         free(into.data);
     }
     invar_checkpoint_close(checkpoint);
@@ -173,18 +174,18 @@ static invar_status check_loads(const lesson *l, invar_model *model, const invar
     INVAR_TRY(invar_hf_load(model, l->hf, dev));
     INVAR_TRY(divided_same_model(l->of.one, model));
     INVAR_TRY(forget(model, dev));
-    INVAR_TRY(invar_session_load(model, l->save, INVAR_CHECKPOINT_LATEST, dev));
+    INVAR_TRY(invar_run_context_load(model, l->save, INVAR_CHECKPOINT_LATEST, dev));
     return divided_same_model(l->of.one, model);
 }
 
 static invar_status export_hf(const invar_model *model, const char *dir)
 {
-    invar_masters masters = {.of = NULL};
-    invar_status status = invar_masters_collect(&masters, model);
+    invar_full_masters masters = {.of = NULL};
+    invar_status status = invar_full_masters_collect(&masters, model);
 
     if (status == INVAR_OK)
         status = invar_hf_save(model, masters.of, dir, INVAR_DTYPE_F32, 0, NULL);
-    invar_masters_release(&masters);
+    invar_full_masters_release(&masters);
     return status;
 }
 
@@ -274,7 +275,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    return invar_folder_remove(work) == INVAR_OK ? invar_test_devices_teardown(state) : -1;
+    return invar_held_folder_remove(work) == INVAR_OK ? invar_test_devices_teardown(state) : -1;
 }
 
 int main(void)

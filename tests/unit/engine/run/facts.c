@@ -11,12 +11,12 @@
 
 #include "tests/support.h"
 
-static invar_status parse(invar_facts *out, const char *text)
+static invar_status parse(invar_user_facts *out, const char *text)
 {
-    return invar_facts_parse(out, text, strlen(text));
+    return invar_user_facts_parse(out, text, strlen(text));
 }
 
-static void check(const invar_facts *facts, size_t i, const char *scope, const char *key,
+static void check(const invar_user_facts *facts, size_t i, const char *scope, const char *key,
                   const char *value)
 {
     assert_true(i < facts->count);
@@ -27,15 +27,15 @@ static void check(const invar_facts *facts, size_t i, const char *scope, const c
 
 static void test_facts__good_ones(void **state)
 {
-    invar_facts facts;
+    invar_user_facts facts;
 
     (void)state;
     assert_ok(parse(&facts, ""));
     assert_int_equal(facts.count, 0);
-    invar_facts_release(&facts);
+    invar_user_facts_release(&facts);
     assert_ok(parse(&facts, "ab.side=a"));
     check(&facts, 0, "ab", "side", "a");
-    invar_facts_release(&facts);
+    invar_user_facts_release(&facts);
     assert_ok(
         parse(&facts, "ab.seed=1\nci.case=a.b=c\nbisect.key-2=\nuser.K_9=gr\xc3\xbc\xc3\x9f\n"));
     assert_int_equal(facts.count, 4);
@@ -43,7 +43,7 @@ static void test_facts__good_ones(void **state)
     check(&facts, 1, "ci", "case", "a.b=c");
     check(&facts, 2, "bisect", "key-2", "");
     check(&facts, 3, "user", "K_9", "gr\xc3\xbc\xc3\x9f");
-    invar_facts_release(&facts);
+    invar_user_facts_release(&facts);
     assert_int_equal(facts.count, 0);
 }
 
@@ -66,7 +66,7 @@ static void test_facts__refused(void **state)
                                            {"ab.side=\xff", "printable"},
                                            {"ab.side=\xe2\x80\xae", "printable"},
                                            {"ab.side=a\nab.side=b", "was there before"}};
-    invar_facts facts;
+    invar_user_facts facts;
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -74,15 +74,15 @@ static void test_facts__refused(void **state)
         assert_int_equal(facts.count, 0);
         assert_null(facts.memory);
     }
-    assert_fails(invar_facts_parse(&facts, "ab.side=a\0b", 11), INVAR_E_INVALID, "NUL");
+    assert_fails(invar_user_facts_parse(&facts, "ab.side=a\0b", 11), INVAR_E_INVALID, "NUL");
 }
 
 static void test_facts__limits(void **state)
 {
-    char text[65 * 16 + 1], *large = malloc(INVAR_FACTS_BYTES + 2);
+    char text[65 * 16 + 1], *large = malloc(INVAR_USER_FACTS_BYTES + 2);
     char key[80];
     size_t used = 0;
-    invar_facts facts;
+    invar_user_facts facts;
 
     (void)state;
     for (int i = 0; i < 65; i++)
@@ -91,19 +91,20 @@ static void test_facts__limits(void **state)
     text[strlen(text) - strlen("user.k64=v\n")] = '\0';
     assert_ok(parse(&facts, text));
     assert_int_equal(facts.count, 64);
-    invar_facts_release(&facts);
-    (void)snprintf(key, sizeof key, "user.%.*s=v", INVAR_FACTS_KEY,
+    invar_user_facts_release(&facts);
+    (void)snprintf(key, sizeof key, "user.%.*s=v", INVAR_USER_FACTS_KEY,
                    "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk");
     assert_ok(parse(&facts, key));
-    invar_facts_release(&facts);
-    (void)snprintf(key, sizeof key, "user.%.*s=v", INVAR_FACTS_KEY + 1,
+    invar_user_facts_release(&facts);
+    (void)snprintf(key, sizeof key, "user.%.*s=v", INVAR_USER_FACTS_KEY + 1,
                    "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk");
     assert_fails(parse(&facts, key), INVAR_E_INVALID, "a key has");
-    memset(large, 'x', INVAR_FACTS_BYTES + 1);
+    memset(large, 'x', INVAR_USER_FACTS_BYTES + 1);
     memcpy(large, "user.k=", 7);
-    assert_fails(invar_facts_parse(&facts, large, INVAR_FACTS_BYTES + 1), INVAR_E_INVALID, "bytes");
-    assert_ok(invar_facts_parse(&facts, large, INVAR_FACTS_BYTES));
-    invar_facts_release(&facts);
+    assert_fails(invar_user_facts_parse(&facts, large, INVAR_USER_FACTS_BYTES + 1), INVAR_E_INVALID,
+                 "bytes");
+    assert_ok(invar_user_facts_parse(&facts, large, INVAR_USER_FACTS_BYTES));
+    invar_user_facts_release(&facts);
     free(large);
 }
 

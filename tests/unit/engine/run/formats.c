@@ -142,7 +142,7 @@ static invar_status take_coords(void *payload, const char *const *columns,
     assert_int_equal(values ? count : 2, 2);
     if (!values)
         return INVAR_OK;
-    assert_ok(invar_coords_parse(payload, values[0].data));
+    assert_ok(invar_rng_coords_parse(payload, values[0].data));
     return INVAR_OK;
 }
 
@@ -153,8 +153,8 @@ static void test_formats__the_rollout_has_the_weights_of_now(void **state)
         {"save", run_below("kept.ckpt")}, {"save-interval", "1"}, {NULL, NULL}};
     invar_recipe *recipe = run_recipe(run_below("kept"), two, kept);
     invar_rl_samples samples = {0};
-    invar_session session;
-    invar_coords coords;
+    invar_run_context session;
+    invar_rng_coords coords;
     invar_digest logp;
     char sql[160], hex[INVAR_DIGEST_HEX_SIZE];
 
@@ -162,7 +162,7 @@ static void test_formats__the_rollout_has_the_weights_of_now(void **state)
     assert_ok(run_train(recipe));
     run_select("kept", "SELECT rng, idx FROM samples WHERE step = 2 AND idx = 1", take_coords,
                &coords);
-    assert_ok(invar_session_open(&session, recipe, INVAR_SESSION_DATA));
+    assert_ok(invar_run_context_open(&session, recipe, INVAR_RUN_CONTEXT_DATA));
     assert_ok(invar_regenerate(&samples, &session, &coords));
     invar_hash_bytes(&logp, samples.items[0].logp,
                      (size_t)invar_rl_sample_response(samples.items) * sizeof(float));
@@ -173,7 +173,7 @@ static void test_formats__the_rollout_has_the_weights_of_now(void **state)
                    hex);
     assert_true(run_asked("kept", sql) == 1.0);
     invar_rl_samples_reset(&samples);
-    invar_session_close(&session);
+    invar_run_context_close(&session);
     invar_recipe_free(recipe);
 }
 
@@ -228,16 +228,16 @@ static void test_formats__importance_acts(void **state)
 static void test_formats__memory_has_the_second_weights(void **state)
 {
     invar_recipe *recipe = run_recipe(run_below("plan"), two, NULL);
-    invar_memory_view view;
+    invar_memory_planning view;
     size_t bytes = 0;
 
     (void)state;
-    assert_ok(invar_memory_plan(&view, recipe, 0));
+    assert_ok(invar_memory_planning_run(&view, recipe, 0));
     for (int i = 0; i < view.budget.n_items; i++)
         if (strcmp(view.budget.items[i].name, "rollout: weights") == 0)
             bytes = view.budget.items[i].bytes;
     assert_true(bytes > 0 && bytes < view.budget.items[0].bytes / 2); // fp8 without masters
-    invar_memory_release(&view);
+    invar_memory_planning_release(&view);
     invar_recipe_free(recipe);
 }
 

@@ -26,14 +26,14 @@ static const run_pair usual[] = {{"num-layers", "5"},
                                  {NULL, NULL}};
 
 /* What all ranks need at most; *first: what the first one of a stage does. */
-static size_t most_of_ranks(size_t *first, invar_memory_view *v, const invar_layout_sizes *sizes,
-                            int ranks)
+static size_t most_of_ranks(size_t *first, invar_memory_planning *v,
+                            const invar_layout_sizes *sizes, int ranks)
 {
     size_t most = 0;
 
     *first = 0;
     for (int r = 0; r < ranks; r++) {
-        assert_ok(invar_memory_plan_rank(v, sizes, ranks, r));
+        assert_ok(invar_memory_planning_plan_rank(v, sizes, ranks, r));
         most = v->budget.need > most ? v->budget.need : most;
         if (r % (ranks / sizes->pipeline) == 0 && v->budget.need > *first)
             *first = v->budget.need;
@@ -41,12 +41,12 @@ static size_t most_of_ranks(size_t *first, invar_memory_view *v, const invar_lay
     return most;
 }
 
-static size_t most_of_stages(invar_memory_view *v, const invar_layout_sizes *sizes, int ranks)
+static size_t most_of_stages(invar_memory_planning *v, const invar_layout_sizes *sizes, int ranks)
 {
     size_t most = 0;
 
     for (int s = 0; s<sizes->pipeline; s += sizes->pipeline> 1 ? sizes->pipeline - 1 : 1) {
-        assert_ok(invar_memory_plan_stage(v, sizes, ranks, s));
+        assert_ok(invar_memory_planning_plan_stage(v, sizes, ranks, s));
         most = v->budget.need > most ? v->budget.need : most;
         assert_int_equal(v->layout.data.rank, 0);
     }
@@ -58,14 +58,14 @@ static int compare(int ranks, const run_pair *more)
 {
     invar_recipe *recipe = run_recipe(run_below("most"), usual, more);
     invar_layout_sizes sizes;
-    invar_memory_view view;
+    invar_memory_planning view;
     size_t most, first;
 
-    assert_ok(invar_settings_sizes(&sizes, recipe));
-    assert_ok(invar_memory_open(&view, recipe, (size_t)1 << 40));
+    assert_ok(invar_train_settings_sizes(&sizes, recipe));
+    assert_ok(invar_memory_planning_open(&view, recipe, (size_t)1 << 40));
     most = most_of_ranks(&first, &view, &sizes, ranks);
     assert_int_equal(most_of_stages(&view, &sizes, ranks), most);
-    invar_memory_release(&view);
+    invar_memory_planning_release(&view);
     invar_recipe_free(recipe);
     return most > first;
 }

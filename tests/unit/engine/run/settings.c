@@ -12,16 +12,16 @@ typedef struct pair {
     const char *key, *value;
 } pair;
 
-static invar_settings settings_of(const pair *pairs, int64_t data, int64_t until)
+static invar_train_settings settings_of(const pair *pairs, int64_t data, int64_t until)
 {
     invar_recipe *recipe = NULL;
-    invar_settings set;
+    invar_train_settings set;
 
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_ok(invar_recipe_set(recipe, "rollout-batch-size", "4", "test")); // it has no default
     for (; pairs->key; pairs++)
         assert_ok(invar_recipe_set(recipe, pairs->key, pairs->value, "test"));
-    invar_settings_read(&set, recipe, data, until);
+    invar_train_settings_read(&set, recipe, data, until);
     invar_recipe_free(recipe);
     return set;
 }
@@ -43,7 +43,7 @@ static void test_settings__batches(void **state)
     const pair two[] = {
         {"n-samples-per-prompt", "6"}, {"num-steps-per-rollout", "2"}, {NULL, NULL}};
     const pair over[] = {{"over-sampling-batch-size", "7"}, {NULL, NULL}};
-    invar_settings set;
+    invar_train_settings set;
 
     (void)state;
     set = settings_of(two, 10, -1);
@@ -66,7 +66,7 @@ static void test_settings__what_follows(void **state)
                           {"loss-type", "sft_loss"},
                           {"opd-kl-coef", "0.7"},
                           {NULL, NULL}};
-    invar_settings set = settings_of(plain, 1, -1);
+    invar_train_settings set = settings_of(plain, 1, -1);
 
     (void)state;
     assert_true(set.rl.eps_clip_high == 0.1f);
@@ -101,9 +101,9 @@ static void test_settings__models(void **state)
         assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
         if (cases[i].pair.key)
             assert_ok(invar_recipe_set(recipe, cases[i].pair.key, cases[i].pair.value, "test"));
-        assert_int_equal(invar_settings_reference(recipe), cases[i].reference);
-        assert_int_equal(invar_settings_teacher(recipe), cases[i].teacher);
-        assert_int_equal(invar_settings_critic(recipe), cases[i].critic);
+        assert_int_equal(invar_train_settings_reference(recipe), cases[i].reference);
+        assert_int_equal(invar_train_settings_teacher(recipe), cases[i].teacher);
+        assert_int_equal(invar_train_settings_critic(recipe), cases[i].critic);
         invar_recipe_free(recipe);
     }
 }

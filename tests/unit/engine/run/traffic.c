@@ -37,7 +37,7 @@ typedef struct plan {
     size_t grads[MOST_RANKS], weights[MOST_RANKS], moments[MOST_RANKS]; /* bytes of each rank's */
     bool masters; /* are something else than weights */
     bool experts;
-    invar_plan_options units;
+    invar_batch_plan_options units;
     invar_rl_sample samples[STEPS][SAMPLES];
 } plan;
 
@@ -82,32 +82,32 @@ static traffic moved(int64_t step, int rank, const char *phase, const char *move
 
 /* ---- what is due ----------------------------------------------------------------------------- */
 
-static void add_move(traffic *to, invar_comm_move move, int rank, int size)
+static void add_move(traffic *to, invar_comm_transfer move, int rank, int size)
 {
     uint64_t sent, received;
 
     move.phase = "plan";
-    assert_ok(invar_comm_move_bytes(&sent, &received, &move, rank, size));
+    assert_ok(invar_comm_transfer_bytes(&sent, &received, &move, rank, size));
     to->calls++;
     to->sent += (int64_t)sent;
     to->received += (int64_t)received;
 }
 
-typedef void (*make_move)(invar_comm_move *out, invar_exchange *exchange, int64_t piece);
+typedef void (*make_move)(invar_comm_transfer *out, invar_bucket_plan *exchange, int64_t piece);
 
 /* All pieces of ranks' slices, as gather or collect move them. */
 static traffic due_block(const plan *p, int rank, const size_t *bytes, make_move make)
 {
     traffic due = {0};
-    invar_comm_move move;
-    invar_exchange x;
+    invar_comm_transfer move;
+    invar_bucket_plan x;
 
-    assert_ok(invar_exchange_init(&x, bytes, INVAR_LAYOUT_BUCKET, p->ranks, rank));
+    assert_ok(invar_bucket_plan_init(&x, bytes, INVAR_LAYOUT_BUCKET, p->ranks, rank));
     for (int64_t i = 0; i < x.pieces; i++) {
         make(&move, &x, i);
         add_move(&due, move, rank, p->ranks);
     }
-    invar_exchange_release(&x);
+    invar_bucket_plan_release(&x);
     return due;
 }
 
@@ -119,7 +119,7 @@ static void add_tokens(traffic *to, const plan *p, int64_t step, const int64_t *
     for (int r = 0; r < p->ranks; r++)
         for (int64_t i = first[r]; i < first[r + 1]; i++)
             bytes[r] += (size_t)invar_rl_sample_response(&p->samples[step][i]) * sizeof(float);
-    add_move(to, (invar_comm_move){.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes}, rank,
+    add_move(to, (invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes}, rank,
              p->ranks);
 }
 
@@ -129,7 +129,7 @@ static traffic due_scores(const plan *p, int64_t step, int rank)
     traffic due = {0};
 
     for (int r = 0; r < p->ranks; r++) {
-        invar_layout_share share = invar_layout_share_of(SAMPLES, p->ranks, r);
+        invar_index_range share = invar_layout_range_of(SAMPLES, p->ranks, r);
         first[r + 1] = share.first + share.count;
     }
     add_tokens(&due, p, step, first, rank);
@@ -140,14 +140,14 @@ static traffic due_scores(const plan *p, int64_t step, int rank)
 static void due_units(traffic *tokens, traffic *grads, const plan *p, int64_t step, int rank)
 {
     int64_t length[SAMPLES], first[17];
-    invar_comm_move move;
-    invar_plan units;
-    invar_exchange x;
+    invar_comm_transfer move;
+    invar_batch_plan units;
+    invar_bucket_plan x;
 
     for (int i = 0; i < SAMPLES; i++)
         length[i] = invar_micro_batch_rows(&p->samples[step][i]);
-    assert_ok(invar_plan_make(&units, length, SAMPLES, &p->units));
-    assert_ok(invar_exchange_init(&x, p->grads, INVAR_LAYOUT_BUCKET, p->ranks, rank));
+    assert_ok(invar_batch_plan_make(&units, length, SAMPLES, &p->units));
+    assert_ok(invar_bucket_plan_init(&x, p->grads, INVAR_LAYOUT_BUCKET, p->ranks, rank));
     *tokens = *grads = (traffic){0};
     for (int64_t u = 0; u < units.units; u += p->ranks) {
         int64_t left = units.units - u;
@@ -156,12 +156,12 @@ static void due_units(traffic *tokens, traffic *grads, const plan *p, int64_t st
             first[r] = units.unit_sample[r < left ? u + r : units.units];
         add_tokens(tokens, p, step, first, rank);
         for (int64_t i = 0; i < x.pieces; i++) {
-            invar_exchange_scatter(&move, &x, i, (int)(left < p->ranks ? left : p->ranks));
+            invar_bucket_plan_scatter(&move, &x, i, (int)(left < p->ranks ? left : p->ranks));
             add_move(grads, move, rank, p->ranks);
         }
     }
-    invar_exchange_release(&x);
-    invar_plan_release(&units);
+    invar_bucket_plan_release(&x);
+    invar_batch_plan_release(&units);
 }
 
 static int differ(int64_t step, int rank, const char *phase, const char *move, traffic due)
@@ -179,7 +179,7 @@ static int differences(const plan *p)
 
     for (int64_t step = 0; step < STEPS; step++)
         for (int r = 0; r < p->ranks; r++) {
-            traffic m = due_block(p, r, p->moments, invar_exchange_collect), tokens, grads;
+            traffic m = due_block(p, r, p->moments, invar_bucket_plan_collect), tokens, grads;
 
             due_units(&tokens, &grads, p, step, r);
             found += differ(step, r, "score", "scores", due_scores(p, step, r));
@@ -188,7 +188,7 @@ static int differences(const plan *p)
             found += differ(step, r, "train", "gradients of units", grads);
             found += differ(step, r, "train", "gradients", (traffic){0}); // nobody has all sums
             found += differ(step, r, "train", "weights",
-                            due_block(p, r, p->weights, invar_exchange_gather));
+                            due_block(p, r, p->weights, invar_bucket_plan_gather));
             found +=
                 differ(step, r, "train", "choices of experts", p->experts ? routes : (traffic){0});
             // a checkpoint is saved after each step, and so before the next one
@@ -210,22 +210,22 @@ static const run_pair usual[] = {{"num-rollout", "3"},
                                  {NULL, NULL}};
 
 /* What each rank owns of the model of a session. */
-static void plan_slices(plan *out, const invar_session *session, const invar_layout *layout)
+static void plan_slices(plan *out, const invar_run_context *session, const invar_layout *layout)
 {
     invar_model *model = NULL;
-    invar_owned grads, weights, masters;
+    invar_zero_ranges grads, weights, masters;
 
     assert_ok(invar_model_new(&model, &session->spec, session->format, layout, &session->dev));
-    assert_ok(invar_owned_grads(&grads, model, 0));
-    assert_ok(invar_owned_weights(&weights, model));
-    assert_ok(invar_owned_masters(&masters, model));
+    assert_ok(invar_zero_ranges_grads(&grads, model, 0));
+    assert_ok(invar_zero_ranges_weights(&weights, model));
+    assert_ok(invar_zero_ranges_masters(&masters, model));
     memcpy(out->weights, weights.bytes, (size_t)out->ranks * sizeof *weights.bytes);
     out->masters = model->format != INVAR_FORMAT_FP32;
     memcpy(out->grads, grads.bytes, (size_t)out->ranks * sizeof *grads.bytes);
     memcpy(out->moments, masters.bytes, (size_t)out->ranks * sizeof *masters.bytes);
-    invar_owned_release(&weights);
-    invar_owned_release(&masters);
-    invar_owned_release(&grads);
+    invar_zero_ranges_release(&weights);
+    invar_zero_ranges_release(&masters);
+    invar_zero_ranges_release(&grads);
     invar_model_free(model);
 }
 
@@ -233,16 +233,16 @@ static void plan_model(plan *out, const invar_recipe *recipe)
 {
     const invar_layout_sizes whole = {
         .tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1};
-    invar_session session;
+    invar_run_context session;
     invar_layout layout;
 
-    assert_ok(invar_session_open(&session, recipe, 0));
+    assert_ok(invar_run_context_open(&session, recipe, 0));
     out->experts = invar_model_sparse_layers(session.actor) > 0;
-    assert_ok(invar_layout_imagine(&layout, &whole, out->ranks, 0));
+    assert_ok(invar_layout_simulate(&layout, &whole, out->ranks, 0));
     if (out->ranks > 1)
         plan_slices(out, &session, &layout);
     invar_layout_release(&layout);
-    invar_session_close(&session);
+    invar_run_context_close(&session);
 }
 
 static void train(plan *out, const char *name, int ranks, const run_pair *more)
@@ -254,7 +254,7 @@ static void train(plan *out, const char *name, int ranks, const run_pair *more)
     *out = (plan){.ranks = ranks,
                   .units = {.unit_rows = invar_recipe_int(recipe, INVAR_KEY_UNIT_ROWS),
                             .unit_count = invar_recipe_int(recipe, INVAR_KEY_UNIT_COUNT)}};
-    assert_ok(invar_launch_open(&launch, invar_launch_patience(recipe), ranks));
+    assert_ok(invar_launch_open(&launch, invar_launch_timeout(recipe), ranks));
     assert_ok(invar_launch_train(&summary, &launch, recipe, &(invar_train_options){.until = -1}));
     invar_launch_close(&launch);
     plan_model(out, recipe);

@@ -182,7 +182,7 @@ static void test_train__teachers_and_critics_of_another_size(void **state)
         {"use-opd", "true"}, {"opd-teacher-load", run_below("close.ckpt")}, {NULL, NULL}};
 
     (void)state;
-    assert_ok(invar_folder_make(run_below("lesson")));
+    assert_ok(invar_held_folder_make(run_below("lesson")));
     assert_ok(run_with("small", small, NULL));
     assert_ok(run_with("pupil", taught, NULL));
     assert_ok(run_with("scorer", score, NULL)); // the teacher's weights, as an actor's
@@ -210,16 +210,16 @@ static void test_train__a_teacher_has_weights_alone(void **state)
                               {NULL, NULL}};
     invar_recipe *recipes[] = {run_recipe(run_below("x"), taught, NULL),
                                run_recipe(run_below("x"), actor, NULL)};
-    invar_session sessions[2];
+    invar_run_context sessions[2];
 
     (void)state;
     for (int i = 0; i < 2; i++)
-        assert_ok(invar_session_open(&sessions[i], recipes[i], INVAR_SESSION_LEARN));
+        assert_ok(invar_run_context_open(&sessions[i], recipes[i], INVAR_RUN_CONTEXT_LEARN));
     assert_true(sessions[0].teacher->weights_alone);
     assert_false(sessions[1].actor->weights_alone);
     assert_true(invar_digest_equal(&sessions[0].teacher_weights, &sessions[1].weights));
     for (int i = 0; i < 2; i++) {
-        invar_session_close(&sessions[i]);
+        invar_run_context_close(&sessions[i]);
         invar_recipe_free(recipes[i]);
     }
 }

@@ -12,13 +12,13 @@
 static void check(const char *text, const char *before, const char *list)
 {
     json_t *expected = list ? json_loads(list, 0, NULL) : NULL;
-    invar_calls calls;
+    invar_tool_calls calls;
 
-    assert_ok(invar_calls_read(&calls, text, strlen(text)));
+    assert_ok(invar_tool_calls_read(&calls, text, strlen(text)));
     if (calls.text_bytes != strlen(before) || !calls.list != !list ||
         (list && !json_equal(calls.list, expected)))
         fail_msg("%s", text);
-    invar_calls_release(&calls);
+    invar_tool_calls_release(&calls);
     json_decref(expected);
 }
 

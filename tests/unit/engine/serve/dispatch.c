@@ -15,30 +15,31 @@ enum { TICKETS = 4, LENGTH = 6, CONTEXT = 64, PAGES = 4, PAGE_SIZE = 4 };
 typedef struct fixture {
     invar_device dev;
     invar_model *model;
-    invar_dispatch *dispatch;
-    invar_sampling sampling;
+    invar_inference_engine *dispatch;
+    invar_sampling_params sampling;
     int32_t tokens[TICKETS][CONTEXT];
-    invar_ticket tickets[TICKETS];
+    invar_generation_request tickets[TICKETS];
 } fixture;
 
 static int setup(void **state)
 {
     static fixture f;
-    const invar_rollout_limits limits = {.page_size = PAGE_SIZE, .pages = PAGES};
+    const invar_rollout_exec_options limits = {.page_size = PAGE_SIZE, .pages = PAGES};
 
     memset(&f, 0, sizeof f);
-    f.sampling = (invar_sampling){.temperature = 1.0f, .top_p = 1.0f};
+    f.sampling = (invar_sampling_params){.temperature = 1.0f, .top_p = 1.0f};
     invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     f.model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 3, &f.dev);
-    assert_ok(invar_dispatch_new(&f.dispatch, &(invar_dispatch_options){.model = f.model,
-                                                                        .dev = &f.dev,
-                                                                        .limits = &limits,
-                                                                        .context = CONTEXT,
-                                                                        .most = TICKETS}));
+    assert_ok(invar_inference_engine_new(&f.dispatch,
+                                         &(invar_inference_engine_options){.model = f.model,
+                                                                           .dev = &f.dev,
+                                                                           .limits = &limits,
+                                                                           .context = CONTEXT,
+                                                                           .most = TICKETS}));
     for (int i = 0; i < TICKETS; i++) {
         for (int n = 0; n < CONTEXT; n++)
             f.tokens[i][n] = (7 * i + 3 * n) % 90;
-        assert_ok(invar_ticket_init(&f.tickets[i], 1, 1));
+        assert_ok(invar_generation_request_init(&f.tickets[i], 1, 1));
         f.tickets[i].sampling = &f.sampling;
         f.tickets[i].score = true;
         f.tickets[i].prompts[0].tokens = f.tokens[i];
@@ -53,8 +54,8 @@ static int teardown(void **state)
     fixture *f = *state;
 
     for (int i = 0; i < TICKETS; i++)
-        invar_ticket_release(&f->tickets[i]);
-    invar_dispatch_free(f->dispatch);
+        invar_generation_request_release(&f->tickets[i]);
+    invar_inference_engine_free(f->dispatch);
     invar_model_free(f->model);
     invar_test_device_release(&f->dev);
     return 0;
@@ -66,9 +67,9 @@ static void run_all(fixture *f)
     const volatile sig_atomic_t stop = 1;
 
     for (int i = 0; i < TICKETS; i++)
-        assert_ok(invar_dispatch_submit(f->dispatch, &f->tickets[i]));
-    assert_ok(invar_dispatch_run(f->dispatch, &stop));
-    assert_int_equal(invar_dispatch_load(f->dispatch), 0);
+        assert_ok(invar_inference_engine_submit(f->dispatch, &f->tickets[i]));
+    assert_ok(invar_inference_engine_run(f->dispatch, &stop));
+    assert_int_equal(invar_inference_engine_load(f->dispatch), 0);
 }
 
 /* The given ticket has failed with this text; all others have the scores of a run alone. */
@@ -76,9 +77,10 @@ static void assert_guilty(fixture *f, int guilty, const char *text)
 {
     invar_rollout *rollout;
 
-    assert_ok(invar_rollout_new(&rollout, f->model, NULL, &f->dev, &(invar_rollout_limits){0}));
+    assert_ok(
+        invar_rollout_new(&rollout, f->model, NULL, &f->dev, &(invar_rollout_exec_options){0}));
     for (int i = 0; i < TICKETS; i++) {
-        const invar_ticket *t = &f->tickets[i];
+        const invar_generation_request *t = &f->tickets[i];
         float logp[LENGTH] = {0}, *out = logp;
         const int64_t length = LENGTH;
 
@@ -118,7 +120,7 @@ static void test_dispatch__a_prompt_without_pages_fails_its_ticket(void **state)
 static void test_dispatch__a_temperature_that_is_none_fails_its_ticket(void **state)
 {
     fixture *f = *state;
-    invar_sampling other = f->sampling;
+    invar_sampling_params other = f->sampling;
 
     other.temperature = 1e-39f;
     f->tickets[0].sampling = &other;

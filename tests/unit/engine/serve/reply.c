@@ -18,35 +18,35 @@
 #define ALPHABET " \"ABCIabcdefghiklmnorstux_<>/{}:,1"
 #define CALL "<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":1}}</tool_call>"
 
-static const invar_serve_facts facts = {
+static const invar_server_info facts = {
     .model = "m", .numerics = "ieee", .format = "fp32", .context = 999, .started = 5};
 
 /* A request, and the ticket of its reply. */
 typedef struct scene {
     invar_tokenizer *tokenizer;
-    invar_ask ask;
-    invar_ticket ticket, seen; /* all of it, and what has come so far */
+    invar_completion_request ask;
+    invar_generation_request ticket, seen; /* all of it, and what has come so far */
 } scene;
 
-static void open_scene(scene *s, invar_ask_kind kind, const char *body, const char *text)
+static void open_scene(scene *s, invar_completion_kind kind, const char *body, const char *text)
 {
-    const invar_sampling sampling = {.temperature = 1.0f, .top_p = 1.0f};
-    invar_ticket *tickets[] = {&s->ticket, &s->seen};
+    const invar_sampling_params sampling = {.temperature = 1.0f, .top_p = 1.0f};
+    invar_generation_request *tickets[] = {&s->ticket, &s->seen};
     int64_t count;
 
     assert_ok(invar_tokenizer_alphabet(&s->tokenizer, ALPHABET));
-    assert_ok(invar_ask_read(&s->ask, kind, body, strlen(body), &sampling, NULL));
-    if (kind == INVAR_ASK_CHAT) { // as prompt.h does
+    assert_ok(invar_completion_request_read(&s->ask, kind, body, strlen(body), &sampling, NULL));
+    if (kind == INVAR_COMPLETION_REQUEST_CHAT) { // as prompt.h does
         assert_ok(invar_alloc((void **)&s->ask.prompts, 1, sizeof *s->ask.prompts, "a prompt"));
         s->ask.n_prompts = 1;
-        s->ask.prompts[0] = (invar_ask_prompt){.text = "ab"};
+        s->ask.prompts[0] = (invar_completion_prompt){.text = "ab"};
     }
     assert_ok(invar_tokenizer_encode(&s->ask.prompts->ids, &s->ask.prompts->n_ids, s->tokenizer,
                                      "ab", 2));
     for (int i = 0; i < 2; i++) {
-        invar_ticket_choice *c;
+        invar_generation_choice *c;
 
-        assert_ok(invar_ticket_init(tickets[i], 1, 1));
+        assert_ok(invar_generation_request_init(tickets[i], 1, 1));
         tickets[i]->prompts[0].tokens = s->ask.prompts->ids;
         tickets[i]->prompts[0].count = 2;
         c = &tickets[i]->choices[0];
@@ -61,23 +61,23 @@ static void open_scene(scene *s, invar_ask_kind kind, const char *body, const ch
 
 static void close_scene(scene *s)
 {
-    invar_ticket_release(&s->ticket);
-    invar_ticket_release(&s->seen);
-    invar_ask_release(&s->ask);
+    invar_generation_request_release(&s->ticket);
+    invar_generation_request_release(&s->seen);
+    invar_completion_request_release(&s->ask);
     invar_tokenizer_free(s->tokenizer);
 }
 
 static json_t *whole(const scene *s)
 {
     invar_json_text text = {0};
-    invar_reply reply;
+    invar_completion_response reply;
     json_t *out;
 
-    assert_ok(invar_reply_init(&reply, &s->ask, &s->ticket, &facts, s->tokenizer));
-    assert_ok(invar_reply_copy(&reply));
-    assert_ok(invar_reply_whole(&text, &reply));
+    assert_ok(invar_completion_response_init(&reply, &s->ask, &s->ticket, &facts, s->tokenizer));
+    assert_ok(invar_completion_response_copy(&reply));
+    assert_ok(invar_completion_response_whole(&text, &reply));
     assert_ok(invar_json_parse(&out, "reply", text.data, text.bytes));
-    invar_reply_release(&reply);
+    invar_completion_response_release(&reply);
     invar_json_text_release(&text);
     return out;
 }
@@ -161,28 +161,28 @@ static bool hear(heard *h, const invar_json_text *text, bool chat)
 /* The stream with tokens that come `step` at a time. */
 static void stream(heard *out, scene *s, int64_t step)
 {
-    invar_ticket_choice *c = &s->seen.choices[0];
+    invar_generation_choice *c = &s->seen.choices[0];
     invar_json_text text = {0};
-    invar_reply reply;
+    invar_completion_response reply;
     bool over = false;
 
     memset(out, 0, sizeof *out);
     c->count = 0;
     c->finish = INVAR_FINISH_NONE;
-    assert_ok(invar_reply_init(&reply, &s->ask, &s->seen, &facts, s->tokenizer));
+    assert_ok(invar_completion_response_init(&reply, &s->ask, &s->seen, &facts, s->tokenizer));
     while (!over) {
         int64_t all = s->ticket.choices[0].count;
 
         c->count = c->count + step < all ? c->count + step : all;
         c->finish = c->count == all ? INVAR_FINISH_STOP : INVAR_FINISH_NONE;
         invar_json_text_reset(&text);
-        assert_ok(invar_reply_copy(&reply));
-        assert_ok(invar_reply_events(&text, &reply, c->count == all));
+        assert_ok(invar_completion_response_copy(&reply));
+        assert_ok(invar_completion_response_events(&text, &reply, c->count == all));
         invar_json_text_append(&text, "\0", 1);
         text.bytes--;
-        over = hear(out, &text, s->ask.kind == INVAR_ASK_CHAT);
+        over = hear(out, &text, s->ask.kind == INVAR_COMPLETION_REQUEST_CHAT);
     }
-    invar_reply_release(&reply);
+    invar_completion_response_release(&reply);
     invar_json_text_release(&text);
 }
 
@@ -190,7 +190,7 @@ typedef struct expectation {
     const char *body, *text; /* what the model writes, */
     const char *said;        /* and what is said of it; NULL: nothing */
     const char *call;        /* the function that is called; NULL: none */
-    invar_ask_kind kind;
+    invar_completion_kind kind;
 } expectation;
 
 #define TOOLS                                                                                      \
@@ -200,19 +200,19 @@ typedef struct expectation {
 #define STOPS "{\"prompt\":\"ab\",\"logprobs\":0,\"stop\":[\"ABC\",\"BB\"]}"
 
 static const expectation cases[] = {
-    {TOOLS, "abc", "abc", NULL, INVAR_ASK_CHAT},
-    {TOOLS, CALL, NULL, "add", INVAR_ASK_CHAT},
-    {TOOLS, "I do", "I do", NULL, INVAR_ASK_CHAT},
-    {TOOLS, "do it: " CALL " ", "do it:", "add", INVAR_ASK_CHAT},
-    {TOOLS, "a <tool_call> b", "a <tool_call> b", NULL, INVAR_ASK_CHAT},
-    {TOOLS, "a <tool_cal", "a <tool_cal", NULL, INVAR_ASK_CHAT},
-    {TOOLS, CALL " no", CALL " no", NULL, INVAR_ASK_CHAT},
-    {NO_TOOLS, "x" CALL + 1, NULL, NULL, INVAR_ASK_CHAT},
-    {STOPS, "abABCcd", "ab", NULL, INVAR_ASK_TEXT},
-    {STOPS, "abABabABC", "abABab", NULL, INVAR_ASK_TEXT},
-    {STOPS, "aABB", "aA", NULL, INVAR_ASK_TEXT},
-    {STOPS, "aABAB", "aABAB", NULL, INVAR_ASK_TEXT},
-    {STOPS, "ABC", "", NULL, INVAR_ASK_TEXT},
+    {TOOLS, "abc", "abc", NULL, INVAR_COMPLETION_REQUEST_CHAT},
+    {TOOLS, CALL, NULL, "add", INVAR_COMPLETION_REQUEST_CHAT},
+    {TOOLS, "I do", "I do", NULL, INVAR_COMPLETION_REQUEST_CHAT},
+    {TOOLS, "do it: " CALL " ", "do it:", "add", INVAR_COMPLETION_REQUEST_CHAT},
+    {TOOLS, "a <tool_call> b", "a <tool_call> b", NULL, INVAR_COMPLETION_REQUEST_CHAT},
+    {TOOLS, "a <tool_cal", "a <tool_cal", NULL, INVAR_COMPLETION_REQUEST_CHAT},
+    {TOOLS, CALL " no", CALL " no", NULL, INVAR_COMPLETION_REQUEST_CHAT},
+    {NO_TOOLS, "x" CALL + 1, NULL, NULL, INVAR_COMPLETION_REQUEST_CHAT},
+    {STOPS, "abABCcd", "ab", NULL, INVAR_COMPLETION_REQUEST_TEXT},
+    {STOPS, "abABabABC", "abABab", NULL, INVAR_COMPLETION_REQUEST_TEXT},
+    {STOPS, "aABB", "aA", NULL, INVAR_COMPLETION_REQUEST_TEXT},
+    {STOPS, "aABAB", "aABAB", NULL, INVAR_COMPLETION_REQUEST_TEXT},
+    {STOPS, "ABC", "", NULL, INVAR_COMPLETION_REQUEST_TEXT},
 };
 
 static void check_whole(const scene *s, const expectation *e)
@@ -220,8 +220,9 @@ static void check_whole(const scene *s, const expectation *e)
     json_t *reply = whole(s);
     const json_t *choice = json_array_get(json_object_get(reply, "choices"), 0);
     const json_t *message = json_object_get(choice, "message"), *call;
-    const json_t *said = e->kind == INVAR_ASK_CHAT ? json_object_get(message, "content")
-                                                   : json_object_get(choice, "text");
+    const json_t *said = e->kind == INVAR_COMPLETION_REQUEST_CHAT
+                             ? json_object_get(message, "content")
+                             : json_object_get(choice, "text");
 
     if (e->said && strcmp(json_string_value(said), e->said) != 0)
         fail_msg("%s: %s", e->text, json_string_value(said));
@@ -283,7 +284,7 @@ static void test_reply__ids_are_of_requests(void **state)
         scene s = {0};
         json_t *reply;
 
-        open_scene(&s, INVAR_ASK_TEXT, bodies[i], "abc");
+        open_scene(&s, INVAR_COMPLETION_REQUEST_TEXT, bodies[i], "abc");
         reply = whole(&s);
         snprintf(ids[i], sizeof ids[i], "%s", json_string_value(json_object_get(reply, "id")));
         json_decref(reply);

@@ -23,7 +23,7 @@ typedef struct looker {
 
 /* For twice as long as others wait. */
 static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count,
-                         const invar_ahead_tick *tick)
+                         const invar_progress_callback *tick)
 {
     looker *l = payload;
 
@@ -40,18 +40,18 @@ static invar_status look(void *payload, const invar_rl_sample *samples, int64_t 
 static invar_status part(rank_run *run)
 {
     invar_layout layout;
-    const invar_generation how = {.layout = &layout, .per_prompt = 1};
-    const invar_ahead_look beside = {look, run->payload};
-    invar_ahead *ahead;
+    const invar_generate_args how = {.layout = &layout, .per_prompt = 1};
+    const invar_verify_callback beside = {look, run->payload};
+    invar_async_sampler *ahead;
 
     invar_layout_init(&layout, run->comm, PATIENCE);
     if (invar_comm_rank(run->comm) == 0) {
-        INVAR_TRY(invar_ahead_begin(&ahead, &how, NULL, 0, &beside));
-        INVAR_TRY(invar_ahead_join(ahead));
+        INVAR_TRY(invar_async_sampler_begin(&ahead, &how, NULL, 0, &beside));
+        INVAR_TRY(invar_async_sampler_join(ahead));
     }
     return invar_comm_run(
         run->comm,
-        &(invar_comm_move){.op = INVAR_COMM_BARRIER, .phase = "join", .seconds = PATIENCE});
+        &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = "join", .seconds = PATIENCE});
 }
 
 static void test_ahead__a_long_look_is_awaited(void **state)
@@ -69,14 +69,14 @@ static void test_ahead__a_long_look_is_awaited(void **state)
 
 static void test_ahead__a_look_is_stopped(void **state)
 {
-    const invar_generation how = {.per_prompt = 1};
+    const invar_generate_args how = {.per_prompt = 1};
     looker l = {.silent = false};
-    const invar_ahead_look beside = {look, &l};
-    invar_ahead *ahead;
+    const invar_verify_callback beside = {look, &l};
+    invar_async_sampler *ahead;
 
     (void)state;
-    assert_ok(invar_ahead_begin(&ahead, &how, NULL, 0, &beside));
-    invar_ahead_stop(ahead);
+    assert_ok(invar_async_sampler_begin(&ahead, &how, NULL, 0, &beside));
+    invar_async_sampler_stop(ahead);
     assert_true(l.pieces < PIECES);
 }
 

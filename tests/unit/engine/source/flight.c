@@ -21,21 +21,21 @@ typedef struct scene {
     invar_dataset *data;
     invar_model *model;
     invar_rollout *rollout;
-    invar_source_options options;
+    invar_sample_source_options options;
 } scene;
 
 static void open_scene(scene *s, const invar_device *dev)
 {
     invar_dataset_options data = dataset_options("task:max", "label");
-    const invar_rollout_limits limits = {.concurrency = 3};
+    const invar_rollout_exec_options limits = {.concurrency = 3};
 
     data.task_size = 5;
     memset(s, 0, sizeof *s);
-    assert_ok(invar_tokenizer_alphabet(&s->tokenizer, invar_task_alphabet("max")));
+    assert_ok(invar_tokenizer_alphabet(&s->tokenizer, invar_builtin_task_alphabet("max")));
     assert_ok(invar_dataset_open(&s->data, &data, s->tokenizer));
     s->model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, dev);
     assert_ok(invar_rollout_new(&s->rollout, s->model, s->tokenizer, dev, &limits));
-    s->options = (invar_source_options){
+    s->options = (invar_sample_source_options){
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->model->spec,
@@ -58,45 +58,46 @@ static void close_scene(scene *s)
 }
 
 /* The samples of a rollout; versions are the numbers of ticks. */
-static void collect(invar_rl_samples *out, invar_source *source, int64_t rollout)
+static void collect(invar_rl_samples *out, invar_sample_source *source, int64_t rollout)
 {
-    const invar_source_order order = {.rollout = rollout, .weights = rollout};
-    invar_source_batch batch;
+    const invar_rollout_request order = {.rollout = rollout, .weights = rollout};
+    invar_sample_batch batch;
     bool ready = false;
 
-    assert_ok(invar_source_start(source, &order));
+    assert_ok(invar_sample_source_start(source, &order));
     while (!ready)
-        assert_ok(invar_source_poll(&ready, source));
-    invar_source_take(&batch, source);
-    assert_ok(invar_source_ahead(source));
+        assert_ok(invar_sample_source_poll(&ready, source));
+    invar_sample_source_take(&batch, source);
+    assert_ok(invar_sample_source_prefetch(source));
     if (source->options.thread)
-        assert_ok(invar_source_join(source));
+        assert_ok(invar_sample_source_join(source));
     assert_true(source->options.surplus || batch.own_weights == (rollout == 0));
     *out = batch.samples;
 }
 
-static invar_flight_wants wants_of(const scene *s, const invar_source *source, int64_t first)
+static invar_inflight_expectation wants_of(const scene *s, const invar_sample_source *source,
+                                           int64_t first)
 {
-    return (invar_flight_wants){.where = "flight",
-                                .data = s->data,
-                                .spec = &s->model->spec,
-                                .sampling = s->options.sampling,
-                                .first = first,
-                                .weights = first,
-                                .samples = source->place.samples,
-                                .groups = source->place.groups,
-                                .round = s->options.round,
-                                .per_prompt = PER_PROMPT,
-                                .surplus = s->options.surplus,
-                                .route_size = invar_model_sparse_layers(s->model) *
-                                              s->model->spec.experts_per_token};
+    return (invar_inflight_expectation){.where = "flight",
+                                        .data = s->data,
+                                        .spec = &s->model->spec,
+                                        .sampling = s->options.sampling,
+                                        .first = first,
+                                        .weights = first,
+                                        .samples = source->place.samples,
+                                        .groups = source->place.groups,
+                                        .round = s->options.round,
+                                        .per_prompt = PER_PROMPT,
+                                        .surplus = s->options.surplus,
+                                        .route_size = invar_model_sparse_layers(s->model) *
+                                                      s->model->spec.experts_per_token};
 }
 
-static void format(char **text, size_t *bytes, const invar_flight *flight)
+static void format(char **text, size_t *bytes, const invar_inflight *flight)
 {
     invar_rollout_header header = {.n_samples_per_prompt = PER_PROMPT, .rollout = 2};
 
-    assert_ok(invar_flight_format(text, bytes, flight, &header));
+    assert_ok(invar_inflight_format(text, bytes, flight, &header));
 }
 
 /* ---- there and back -------------------------------------------------------------------------- */
@@ -124,19 +125,19 @@ static void test_flight__goes_on_from_its_bytes(void **state)
 
     open_scene(&s, *state);
     for (int64_t cut = 0; cut < TICKS; cut++) {
-        invar_source one, other;
+        invar_sample_source one, other;
         char *text;
         size_t bytes;
 
         s.options.apart = cut % 3 > 0;
         s.options.thread = cut % 3 == 2;
-        invar_source_open(&one, &s.options);
-        invar_source_open(&other, &s.options);
+        invar_sample_source_open(&one, &s.options);
+        invar_sample_source_open(&other, &s.options);
         for (int64_t v = 0; v < TICKS; v++) {
             if (v == cut && v > 0) {
-                const invar_flight_wants wants = wants_of(&s, &one, v);
+                const invar_inflight_expectation wants = wants_of(&s, &one, v);
                 format(&text, &bytes, &one.flight);
-                assert_ok(invar_flight_parse(&other.flight, text, bytes, &wants));
+                assert_ok(invar_inflight_parse(&other.flight, text, bytes, &wants));
                 assert_int_equal(other.flight.count, LAG);
                 invar_free(text);
                 other.place = one.place;
@@ -151,8 +152,8 @@ static void test_flight__goes_on_from_its_bytes(void **state)
         }
         for (int64_t v = 0; v < TICKS; v++)
             invar_rl_samples_reset(&whole[v]);
-        invar_source_close(&one);
-        invar_source_close(&other);
+        invar_sample_source_close(&one);
+        invar_sample_source_close(&other);
     }
     close_scene(&s);
 }
@@ -162,7 +163,7 @@ static void test_flight__goes_on_from_its_bytes(void **state)
 /* Coins for rewards: some groups are dropped, and some are kept beyond the batch. */
 static void keep_surplus(scene *s, int64_t lag)
 {
-    invar_judge *judge = &s->options.judge;
+    invar_reward_source *judge = &s->options.judge;
 
     assert_ok(invar_reward_parse(&judge->reward, &judge->boxed, "deterministic_random"));
     s->options.spread = s->options.surplus = true;
@@ -175,24 +176,24 @@ static int64_t check_surplus(const scene *s, int64_t cut)
 {
     const invar_rollout_header header = {.n_samples_per_prompt = PER_PROMPT, .rollout = cut};
     invar_rl_samples whole, again;
-    invar_source one, other;
+    invar_sample_source one, other;
     int64_t waited;
 
-    invar_source_open(&one, &s->options);
-    invar_source_open(&other, &s->options);
+    invar_sample_source_open(&one, &s->options);
+    invar_sample_source_open(&other, &s->options);
     for (int64_t v = 0; v < cut; v++) {
         collect(&whole, &one, v);
         invar_rl_samples_reset(&whole);
     }
     waited = one.flight.surplus.count;
     if (waited || one.flight.count) {
-        const invar_flight_wants wants = wants_of(s, &one, cut);
+        const invar_inflight_expectation wants = wants_of(s, &one, cut);
         invar_rollout_header head = header;
         char *text;
         size_t bytes;
 
-        assert_ok(invar_flight_format(&text, &bytes, &one.flight, &head));
-        assert_ok(invar_flight_parse(&other.flight, text, bytes, &wants));
+        assert_ok(invar_inflight_format(&text, &bytes, &one.flight, &head));
+        assert_ok(invar_inflight_parse(&other.flight, text, bytes, &wants));
         invar_free(text);
     }
     other.place = one.place;
@@ -209,8 +210,8 @@ static int64_t check_surplus(const scene *s, int64_t cut)
         invar_rl_samples_reset(&whole);
         invar_rl_samples_reset(&again);
     }
-    invar_source_close(&one);
-    invar_source_close(&other);
+    invar_sample_source_close(&one);
+    invar_sample_source_close(&other);
     return waited;
 }
 
@@ -237,7 +238,7 @@ typedef struct looker {
 } looker;
 
 static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count,
-                         const invar_ahead_tick *tick)
+                         const invar_progress_callback *tick)
 {
     looker *l = payload;
 
@@ -252,238 +253,239 @@ static void test_flight__a_thread_is_looked_after(void **state)
 {
     looker l = {0};
     invar_rl_samples taken;
-    invar_source source;
+    invar_sample_source source;
     scene s;
 
     open_scene(&s, *state);
     s.options.apart = s.options.thread = true;
-    s.options.look = (invar_ahead_look){look, &l};
-    invar_source_open(&source, &s.options);
+    s.options.look = (invar_verify_callback){look, &l};
+    invar_sample_source_open(&source, &s.options);
     collect(&taken, &source, 0);
     invar_rl_samples_reset(&taken);
     assert_int_equal(l.times, 1);
     assert_int_equal(l.fresh, LAG * PROMPTS * PER_PROMPT);
-    assert_ok(invar_source_glance(&source));
+    assert_ok(invar_sample_source_poll_error(&source));
     // its failure is that of whoever joins it, and of whoever glances once it has failed
     l.fails = true;
-    assert_ok(invar_source_start(&source, &(invar_source_order){.rollout = 1, .weights = 1}));
+    assert_ok(
+        invar_sample_source_start(&source, &(invar_rollout_request){.rollout = 1, .weights = 1}));
     for (bool ready = false; !ready;)
-        assert_ok(invar_source_poll(&ready, &source));
-    assert_ok(invar_source_ahead(&source));
-    while (invar_source_glance(&source) == INVAR_OK)
+        assert_ok(invar_sample_source_poll(&ready, &source));
+    assert_ok(invar_sample_source_prefetch(&source));
+    while (invar_sample_source_poll_error(&source) == INVAR_OK)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     invar_assert_message("it does not like them", __FILE__, __LINE__);
     invar_error_clear();
-    assert_int_equal(invar_source_join(&source), INVAR_E_IO);
+    assert_int_equal(invar_sample_source_join(&source), INVAR_E_IO);
     assert_int_equal(invar_error_last()->native, 5);
-    invar_source_close(&source);
+    invar_sample_source_close(&source);
     // who is stopped leaves nothing, and nobody need join it
-    invar_source_open(&source, &s.options);
-    assert_ok(invar_source_start(&source, &(invar_source_order){.rollout = 0}));
+    invar_sample_source_open(&source, &s.options);
+    assert_ok(invar_sample_source_start(&source, &(invar_rollout_request){.rollout = 0}));
     for (bool ready = false; !ready;)
-        assert_ok(invar_source_poll(&ready, &source));
-    assert_ok(invar_source_ahead(&source));
-    invar_source_close(&source);
+        assert_ok(invar_sample_source_poll(&ready, &source));
+    assert_ok(invar_sample_source_prefetch(&source));
+    invar_sample_source_close(&source);
     close_scene(&s);
 }
 
 /* ---- odd files ------------------------------------------------------------------------------- */
 
-typedef void (*edit)(invar_rollout_data *data, invar_flight_wants *wants);
+typedef void (*edit)(invar_rollout_file *data, invar_inflight_expectation *wants);
 
-static invar_rl_sample *third(invar_rollout_data *d)
+static invar_rl_sample *third(invar_rollout_file *d)
 {
     return &d->samples.items[2];
 }
 
-static void of_other_rollout(invar_rollout_data *d, invar_flight_wants *w)
+static void of_other_rollout(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     third(d)->rollout = 9;
 }
 
-static void of_other_draw(invar_rollout_data *d, invar_flight_wants *w)
+static void of_other_draw(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     third(d)->draw = 0;
 }
 
-static void of_later_index(invar_rollout_data *d, invar_flight_wants *w)
+static void of_later_index(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->samples = third(d)->index;
 }
 
-static void of_later_version(invar_rollout_data *d, invar_flight_wants *w)
+static void of_later_version(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->weights = 0;
     third(d)->weights = 1;
 }
 
-static void without_logprobs(invar_rollout_data *d, invar_flight_wants *w)
+static void without_logprobs(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     invar_free(third(d)->logp);
     third(d)->logp = NULL;
 }
 
-static void masked(invar_rollout_data *d, invar_flight_wants *w)
+static void masked(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     third(d)->mask[0] = 0;
 }
 
-static void of_another_vocabulary(invar_rollout_data *d, invar_flight_wants *w)
+static void of_another_vocabulary(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     third(d)->tokens[third(d)->prompt_tokens] = (int32_t)w->spec->vocab;
 }
 
-static void given_up(invar_rollout_data *d, invar_flight_wants *w)
+static void given_up(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     third(d)->finish = INVAR_FINISH_ABORT;
 }
 
-static void of_another_model(invar_rollout_data *d, invar_flight_wants *w)
+static void of_another_model(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)d;
     w->route_size++;
 }
 
-static void in_another_group(invar_rollout_data *d, invar_flight_wants *w)
+static void in_another_group(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     d->samples.items[3].group++;
 }
 
 /* The second group gets the number of another one. */
-static void number_group(invar_rollout_data *d, int64_t group)
+static void number_group(invar_rollout_file *d, int64_t group)
 {
     third(d)->group = d->samples.items[3].group = group;
 }
 
-static void in_one_group(invar_rollout_data *d, invar_flight_wants *w)
+static void in_one_group(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     number_group(d, d->samples.items[0].group);
 }
 
-static void in_an_earlier_group(invar_rollout_data *d, invar_flight_wants *w)
+static void in_an_earlier_group(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     number_group(d, d->samples.items[0].group - 1);
 }
 
-static void in_a_later_group(invar_rollout_data *d, invar_flight_wants *w)
+static void in_a_later_group(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     number_group(d, d->samples.items[4].group); // of the next rollout, which is refused
 }
 
-static void in_a_group_to_come(invar_rollout_data *d, invar_flight_wants *w)
+static void in_a_group_to_come(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->groups = d->samples.items[2].group;
 }
 
-static void of_another_tokenizer(invar_rollout_data *d, invar_flight_wants *w)
+static void of_another_tokenizer(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     d->header.tokenizer.bytes[0] ^= 1;
 }
 
-static void of_another_prompt(invar_rollout_data *d, invar_flight_wants *w)
+static void of_another_prompt(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     third(d)->prompt = d->samples.items[3].prompt = d->samples.items[0].prompt;
 }
 
-static void of_no_line(invar_rollout_data *d, invar_flight_wants *w)
+static void of_no_line(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     third(d)->prompt = d->samples.items[3].prompt = 1000;
 }
 
-static void too_long(invar_rollout_data *d, invar_flight_wants *w)
+static void too_long(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->sampling.max_response = invar_rl_sample_response(third(d)) - 1;
 }
 
-static void too_few(invar_rollout_data *d, invar_flight_wants *w)
+static void too_few(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     invar_rl_sample_release(&d->samples.items[--d->samples.count]);
 }
 
-static void none(invar_rollout_data *d, invar_flight_wants *w)
+static void none(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     while (d->samples.count)
         invar_rl_sample_release(&d->samples.items[--d->samples.count]);
 }
 
-static void of_other_groups(invar_rollout_data *d, invar_flight_wants *w)
+static void of_other_groups(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)d;
     w->per_prompt = 1;
 }
 
-static void of_another_tick(invar_rollout_data *d, invar_flight_wants *w)
+static void of_another_tick(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     d->header.rollout++;
 }
 
-static void unfinished(invar_rollout_data *d, invar_flight_wants *w)
+static void unfinished(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     d->samples.items[0].finish = INVAR_FINISH_NONE;
 }
 
-static void half_a_group(invar_rollout_data *d, invar_flight_wants *w)
+static void half_a_group(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     d->samples.items[1].draw++;
 }
 
-static void of_two_rollouts(invar_rollout_data *d, invar_flight_wants *w)
+static void of_two_rollouts(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     d->samples.items[1].rollout++;
 }
 
-static void without_surplus(invar_rollout_data *d, invar_flight_wants *w)
+static void without_surplus(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)d;
     w->surplus = false;
     w->round = 1;
 }
 
-static void untouched(invar_rollout_data *d, invar_flight_wants *w)
+static void untouched(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)d;
     (void)w;
 }
 
 /* The flight of a source, changed by `change`, is read. */
-static invar_status read_changed(const scene *s, const invar_source *source, edit change)
+static invar_status read_changed(const scene *s, const invar_sample_source *source, edit change)
 {
-    invar_flight_wants wants = wants_of(s, source, 2);
-    invar_rollout_data data;
-    invar_flight flight = {.count = 0};
+    invar_inflight_expectation wants = wants_of(s, source, 2);
+    invar_rollout_file data;
+    invar_inflight flight = {.count = 0};
     invar_status status;
     size_t bytes;
     char *text;
 
     format(&text, &bytes, &source->flight);
-    assert_ok(invar_rollout_data_parse(&data, "flight", text, bytes));
+    assert_ok(invar_rollout_file_parse(&data, "flight", text, bytes));
     invar_free(text);
     change(&data, &wants);
-    assert_ok(invar_rollout_data_format(&text, &bytes, &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_format(&text, &bytes, &data.header, data.samples.items,
                                         data.samples.count));
-    status = invar_flight_parse(&flight, text, bytes, &wants);
+    status = invar_inflight_parse(&flight, text, bytes, &wants);
     assert_true(status == INVAR_OK || flight.count == 0);
     invar_free(text);
-    invar_flight_release(&flight);
-    invar_rollout_data_release(&data);
+    invar_inflight_release(&flight);
+    invar_rollout_file_release(&data);
     return status;
 }
 
@@ -518,11 +520,11 @@ static void test_flight__odd_files_are_refused(void **state)
         {of_another_tick, INVAR_E_CORRUPT, "rollouts from 3 on"},
     };
     invar_rl_samples batch;
-    invar_source source;
+    invar_sample_source source;
     scene s;
 
     open_scene(&s, *state);
-    invar_source_open(&source, &s.options);
+    invar_sample_source_open(&source, &s.options);
     for (int64_t v = 0; v < 2; v++) {
         collect(&batch, &source, v);
         invar_rl_samples_reset(&batch);
@@ -530,12 +532,12 @@ static void test_flight__odd_files_are_refused(void **state)
     assert_ok(read_changed(&s, &source, untouched));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].says);
-    invar_source_close(&source);
+    invar_sample_source_close(&source);
     close_scene(&s);
 }
 
 /* Of a run that a plug-in leads, all samples have had their turns; of others none has. */
-static void led(invar_rollout_data *d, invar_flight_wants *w)
+static void led(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->led = true;
     for (int64_t i = 0; i < d->samples.count; i++) {
@@ -545,19 +547,19 @@ static void led(invar_rollout_data *d, invar_flight_wants *w)
     }
 }
 
-static void led_alone(invar_rollout_data *d, invar_flight_wants *w)
+static void led_alone(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     led(d, w);
     third(d)->turns = 0;
 }
 
-static void led_unfinished(invar_rollout_data *d, invar_flight_wants *w)
+static void led_unfinished(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     led(d, w);
     third(d)->finish = INVAR_FINISH_NONE;
 }
 
-static void led_before(invar_rollout_data *d, invar_flight_wants *w)
+static void led_before(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
     third(d)->turns = 1;
@@ -566,11 +568,11 @@ static void led_before(invar_rollout_data *d, invar_flight_wants *w)
 static void test_flight__turns(void **state)
 {
     invar_rl_samples batch;
-    invar_source source;
+    invar_sample_source source;
     scene s;
 
     open_scene(&s, *state);
-    invar_source_open(&source, &s.options);
+    invar_sample_source_open(&source, &s.options);
     for (int64_t v = 0; v < 2; v++) {
         collect(&batch, &source, v);
         invar_rl_samples_reset(&batch);
@@ -579,7 +581,7 @@ static void test_flight__turns(void **state)
     assert_fails(read_changed(&s, &source, led_alone), INVAR_E_INVALID, "is not led by a plug-in");
     assert_fails(read_changed(&s, &source, led_before), INVAR_E_INVALID, "is led by a plug-in");
     assert_fails(read_changed(&s, &source, led_unfinished), INVAR_E_CORRUPT, "\"finish\"");
-    invar_source_close(&source);
+    invar_sample_source_close(&source);
     close_scene(&s);
 }
 
@@ -598,12 +600,12 @@ static void test_flight__odd_surplus_is_refused(void **state)
         {of_another_tick, INVAR_E_CORRUPT, "rollouts from 3 on"},
     };
     invar_rl_samples batch;
-    invar_source source;
+    invar_sample_source source;
     scene s;
 
     open_scene(&s, *state);
     keep_surplus(&s, 0);
-    invar_source_open(&source, &s.options);
+    invar_sample_source_open(&source, &s.options);
     for (int64_t v = 0; v < 2; v++) {
         collect(&batch, &source, v);
         invar_rl_samples_reset(&batch);
@@ -612,7 +614,7 @@ static void test_flight__odd_surplus_is_refused(void **state)
     assert_ok(read_changed(&s, &source, untouched));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_fails(read_changed(&s, &source, cases[i].change), cases[i].status, cases[i].says);
-    invar_source_close(&source);
+    invar_sample_source_close(&source);
     close_scene(&s);
 }
 
@@ -620,28 +622,28 @@ static void test_flight__odd_surplus_is_refused(void **state)
 
 static void test_flight__a_copy_is_its_own(void **state)
 {
-    invar_flight copy = {.count = 0};
+    invar_inflight copy = {.count = 0};
     invar_rl_samples batch;
     char *before, *after;
     size_t bytes, again;
-    invar_source source;
+    invar_sample_source source;
     scene s;
 
     open_scene(&s, *state);
-    invar_source_open(&source, &s.options);
+    invar_sample_source_open(&source, &s.options);
     collect(&batch, &source, 0);
     invar_rl_samples_reset(&batch);
     format(&before, &bytes, &source.flight);
-    assert_ok(invar_flight_copy(&copy, &source.flight));
+    assert_ok(invar_inflight_copy(&copy, &source.flight));
     collect(&batch, &source, 1); // moves and changes what it was copied from
     invar_rl_samples_reset(&batch);
-    invar_source_close(&source);
+    invar_sample_source_close(&source);
     format(&after, &again, &copy);
     assert_int_equal(bytes, again);
     assert_memory_equal(before, after, bytes);
     invar_free(before);
     invar_free(after);
-    invar_flight_release(&copy);
+    invar_inflight_release(&copy);
     close_scene(&s);
 }
 

@@ -59,14 +59,14 @@ static invar_status send(const message *m, const invar_layout *layout)
     n = add(bytes, n, text, TEXT);
     n = add(bytes, n, &m->end, 1);
     own = (int64_t)(n - m->cut);
-    INVAR_TRY(invar_agree_gather(layout, "rollout", &own, sizeof own, sizes));
+    INVAR_TRY(invar_ranks_all_gather(layout, "rollout", &own, sizeof own, sizes));
     out_bytes[0] = (size_t)own;
-    return invar_comm_run(layout->world, &(invar_comm_move){.op = INVAR_COMM_ALLGATHERV,
-                                                            .phase = "rollout",
-                                                            .seconds = 60,
-                                                            .in = bytes,
-                                                            .out = arrived,
-                                                            .out_bytes = out_bytes});
+    return invar_comm_run(layout->world, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
+                                                                .phase = "rollout",
+                                                                .seconds = 60,
+                                                                .in = bytes,
+                                                                .out = arrived,
+                                                                .out_bytes = out_bytes});
 }
 
 static bool is_right(const invar_rl_sample *s)
@@ -82,8 +82,8 @@ static bool is_right(const invar_rl_sample *s)
 
 static invar_status take(const invar_layout *layout)
 {
-    const invar_judge rule = {.reward = INVAR_REWARD_OVERLAP};
-    const invar_generation how = {.layout = layout, .judge = &rule, .per_prompt = 1};
+    const invar_reward_source rule = {.reward = INVAR_REWARD_OVERLAP};
+    const invar_generate_args how = {.layout = layout, .judge = &rule, .per_prompt = 1};
     invar_rl_sample s = {
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "a", .metadata = "{}"};
     invar_status status;
@@ -157,10 +157,11 @@ static invar_status dawdle(void *payload, int64_t samples_done, int64_t tokens_d
 /* Rank 0 samples for twice as long as rank 1 waits for one that hangs. */
 static invar_status sample_slowly(rank_run *run)
 {
-    const invar_judge rule = {.reward = INVAR_REWARD_NONE};
-    const invar_sampling sampling = {.temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES};
+    const invar_reward_source rule = {.reward = INVAR_REWARD_NONE};
+    const invar_sampling_params sampling = {
+        .temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES};
     invar_layout layout;
-    invar_generation how = {
+    invar_generate_args how = {
         .layout = &layout, .judge = &rule, .sampling = &sampling, .per_prompt = 1};
     invar_rl_sample s = {
         .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "", .metadata = "{}"};
@@ -182,7 +183,8 @@ static invar_status sample_slowly(rank_run *run)
 
 static void test_generate__a_slow_rank_is_awaited(void **state)
 {
-    const invar_rollout_limits limits = {.concurrency = 1, .chunk = 8, .page_size = 4, .pages = 8};
+    const invar_rollout_exec_options limits = {
+        .concurrency = 1, .chunk = 8, .page_size = 4, .pages = 8};
     const invar_device *dev = *state;
     invar_model *model =
         invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, &dev[0]);

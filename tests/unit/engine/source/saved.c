@@ -93,7 +93,7 @@ static void test_saved__rollouts_of_another_run_are_another_run(void **state)
     assert_true(run_asked("plain", "SELECT count(*) FROM metrics WHERE name = "
                                    "'train/logp_diff_max'") == 4.0);
     // a run that began with its own rollouts does not go on with others
-    assert_ok(invar_folder_make(run_below("mixed")));
+    assert_ok(invar_held_folder_make(run_below("mixed")));
     assert_ok(invar_file_read(&text, &bytes, run_below("files/1"), 1 << 24));
     assert_ok(invar_file_write(run_below("mixed/1"), text, bytes));
     invar_free(text);
@@ -117,7 +117,7 @@ static void test_saved__rollouts_of_another_run_are_another_run(void **state)
 /* The files of test_saved__files_stand_for_sampling as version 0.1.0 wrote them. */
 static void write_version_1(const char *to)
 {
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     for (int i = 0; i < 4; i++) {
         char path[40];
@@ -128,7 +128,7 @@ static void write_version_1(const char *to)
         (void)snprintf(path, sizeof path, "%s/%d", to, i);
         assert_ok(invar_rollout_file_write(run_below(path), &data.header, data.samples.items,
                                            data.samples.count));
-        invar_rollout_data_release(&data);
+        invar_rollout_file_release(&data);
     }
 }
 
@@ -168,7 +168,7 @@ static void test_saved__takes_version_1_of_other_runs_as_off_policy(void **state
     run_memory one, again;
 
     (void)state;
-    assert_ok(invar_folder_make(run_below("first")));
+    assert_ok(invar_held_folder_make(run_below("first")));
     write_version_1("first");
     one = run_trained("sampled", sampled, NULL);
     again = run_trained("version.1", sampled, own);
@@ -193,7 +193,7 @@ static void test_saved__files_that_do_not_fit(void **state)
     const run_pair bad[] = {{"load-debug-rollout-data", run_below("bad/{rollout_id}")},
                             {"debug-exit-after-rollout", "1"},
                             {NULL, NULL}};
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     (void)state;
     assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
@@ -206,7 +206,7 @@ static void test_saved__files_that_do_not_fit(void **state)
     assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
                                        data.samples.count));
     assert_fails(run_with("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
 }
 
 /*
@@ -220,14 +220,14 @@ static invar_status train_with_filtered(const char *name, const char *lr, bool f
                              {"debug-exit-after-rollout", "1"},
                              {"lr", lr},
                              {NULL, NULL}};
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
     data.header.filters = filters;
     data.header.filtered = filtered;
     assert_ok(invar_rollout_file_write(run_below("filtered/0"), &data.header, data.samples.items,
                                        data.samples.count));
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     return run_with(name, sampled, read);
 }
 
@@ -258,90 +258,90 @@ static void test_saved__takes_filtered_groups_from_files_of_another_run(void **s
 
 /* ---- own rollouts that were changed ---------------------------------------------------------- */
 
-typedef void (*change)(invar_rollout_data *data);
+typedef void (*change)(invar_rollout_file *data);
 
-static void change_reward(invar_rollout_data *d)
+static void change_reward(invar_rollout_file *d)
 {
     d->samples.items[2].reward += 0.25;
 }
-static void change_label(invar_rollout_data *d)
+static void change_label(invar_rollout_file *d)
 {
     d->samples.items[2].label = "7";
 }
-static void change_parts(invar_rollout_data *d)
+static void change_parts(invar_rollout_file *d)
 {
     assert_ok(invar_reward_parts_add(&d->samples.items[2].parts, "a", 1, 1, "test"));
 }
-static void change_prompt(invar_rollout_data *d)
+static void change_prompt(invar_rollout_file *d)
 {
     d->samples.items[2].prompt++;
 }
-static void change_text(invar_rollout_data *d)
+static void change_text(invar_rollout_file *d)
 {
     d->samples.items[2].prompt_text = "1,2=";
 }
-static void change_response(invar_rollout_data *d)
+static void change_response(invar_rollout_file *d)
 {
     d->samples.items[2].response[0] ^= 1;
 }
-static void change_metadata(invar_rollout_data *d)
+static void change_metadata(invar_rollout_file *d)
 {
     d->samples.items[2].metadata = "{\"a\":1}";
 }
-static void change_token(invar_rollout_data *d)
+static void change_token(invar_rollout_file *d)
 {
     d->samples.items[2].tokens[0] ^= 1;
 }
-static void change_mask(invar_rollout_data *d)
+static void change_mask(invar_rollout_file *d)
 {
     d->samples.items[2].mask[0] = 0;
 }
-static void change_removed(invar_rollout_data *d)
+static void change_removed(invar_rollout_file *d)
 {
     d->samples.items[2].removed = true;
 }
-static void change_draw(invar_rollout_data *d)
+static void change_draw(invar_rollout_file *d)
 {
     d->samples.items[3].draw++;
 }
-static void change_hash(invar_rollout_data *d)
+static void change_hash(invar_rollout_file *d)
 {
     d->samples.items[2].prompt_hash.bytes[0] ^= 1;
 }
-static void change_route_size(invar_rollout_data *d)
+static void change_route_size(invar_rollout_file *d)
 {
     d->samples.items[2].route_size = 2;
 }
-static void change_dtype(invar_rollout_data *d)
+static void change_dtype(invar_rollout_file *d)
 {
     d->header.policy.dtype = "fp32";
 }
-static void change_temperature(invar_rollout_data *d)
+static void change_temperature(invar_rollout_file *d)
 {
     d->header.sampling.temperature = 0.5f;
 }
-static void change_seed(invar_rollout_data *d)
+static void change_seed(invar_rollout_file *d)
 {
     d->header.sampling.seed++;
 }
-static void change_top_k(invar_rollout_data *d)
+static void change_top_k(invar_rollout_file *d)
 {
     d->header.sampling.top_k = 3;
 }
-static void change_version(invar_rollout_data *d)
+static void change_version(invar_rollout_file *d)
 {
     d->header.weights++;
 }
-static void change_weights(invar_rollout_data *d)
+static void change_weights(invar_rollout_file *d)
 {
     d->header.weights_hash.bytes[0] ^= 1;
 }
-static void change_number(invar_rollout_data *d)
+static void change_number(invar_rollout_file *d)
 {
     d->header.rollout++;
 }
 
-static void change_finish(invar_rollout_data *d)
+static void change_finish(invar_rollout_file *d)
 {
     invar_finish *finish = &d->samples.items[2].finish;
 
@@ -382,19 +382,19 @@ static void test_saved__own_rollouts_that_were_changed(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        invar_rollout_data data;
+        invar_rollout_file data;
 
         assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
         cases[i].make(&data);
         assert_ok(invar_rollout_file_write(run_below("changed/0"), &data.header, data.samples.items,
                                            data.samples.count));
-        invar_rollout_data_release(&data);
+        invar_rollout_file_release(&data);
         assert_fails(run_with("changed.run", sampled, read), INVAR_E_INVALID, cases[i].member);
     }
 }
 
 /* The first group goes, and one that nobody would look at comes behind the last draw. */
-static void replace_first_group(invar_rollout_data *d)
+static void replace_first_group(invar_rollout_file *d)
 {
     invar_rl_sample *items = d->samples.items;
 
@@ -415,7 +415,7 @@ static void test_saved__no_sample_is_passed_over(void **state)
     const run_pair read[] = {{"load-debug-rollout-data", run_below("replaced/{rollout_id}")},
                              {"debug-exit-after-rollout", "1"},
                              {NULL, NULL}};
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     (void)state;
     (void)run_trained("plain.run", write, NULL);
@@ -424,7 +424,7 @@ static void test_saved__no_sample_is_passed_over(void **state)
     replace_first_group(&data);
     assert_ok(invar_rollout_file_write(run_below("replaced/0"), &data.header, data.samples.items,
                                        data.samples.count));
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     assert_fails(run_with("replaced.run", read, NULL), INVAR_E_INVALID,
                  "has a draw of an earlier one");
 }
@@ -475,7 +475,7 @@ static void test_saved__foreign_rollouts_belong_to_the_identity(void **state)
     assert_true(invar_digest_equal(&foreign.identity, &again.identity));
     for (int i = 0; i < 4; i++) {
         char from[16], to[16];
-        invar_rollout_data data;
+        invar_rollout_file data;
 
         (void)snprintf(from, sizeof from, "files/%d", i);
         (void)snprintf(to, sizeof to, "edited/%d", i);
@@ -484,7 +484,7 @@ static void test_saved__foreign_rollouts_belong_to_the_identity(void **state)
             data.samples.items[0].reward += 1.0;
         assert_ok(invar_rollout_file_write(run_below(to), &data.header, data.samples.items,
                                            data.samples.count));
-        invar_rollout_data_release(&data);
+        invar_rollout_file_release(&data);
     }
     other = run_trained("foreign.edited", steep, edited);
     assert_false(invar_digest_equal(&foreign.chain, &other.chain));
@@ -550,7 +550,7 @@ static void test_saved__importance_cannot_act_on_own_rollouts(void **state)
                             {"use-tis", "true"},
                             {"tis-clip", "1"},
                             {NULL, NULL}};
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     (void)state;
     run_select("foreign.tis", "SELECT key, value FROM identity WHERE key <> 'rollouts hash'",
@@ -559,7 +559,7 @@ static void test_saved__importance_cannot_act_on_own_rollouts(void **state)
     assert_ok(invar_ledger_identity(&data.header.run, list.pairs, list.count));
     assert_ok(invar_rollout_file_write(run_below("tis/0"), &data.header, data.samples.items,
                                        data.samples.count));
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     assert_fails(run_with("tis.own", steep, tis), INVAR_E_INVALID, "'use-tis' would be ignored: ");
 }
 
@@ -603,7 +603,7 @@ static void test_saved__without_logprobs_nothing_is_compared(void **state)
                              {"debug-exit-after-rollout", "1"},
                              {NULL, NULL}};
     float *logp[64];
-    invar_rollout_data data;
+    invar_rollout_file data;
 
     (void)state;
     assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
@@ -617,7 +617,7 @@ static void test_saved__without_logprobs_nothing_is_compared(void **state)
                                        data.samples.count));
     for (int64_t i = 0; i < data.samples.count; i++)
         data.samples.items[i].logp = logp[i];
-    invar_rollout_data_release(&data);
+    invar_rollout_file_release(&data);
     assert_ok(run_with("bare.run", sampled, bare));
     assert_true(run_asked("bare.run", "SELECT count(*) FROM metrics WHERE name = 'train/loss'") ==
                 1.0);

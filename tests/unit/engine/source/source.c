@@ -21,8 +21,8 @@ typedef struct scene {
     invar_dataset *data;
     invar_model *model;
     invar_rollout *rollout;
-    invar_saved saved;
-    invar_source_options options;
+    invar_saved_rollouts saved;
+    invar_sample_source_options options;
 } scene;
 
 static char folder[256], pattern[300];
@@ -30,17 +30,17 @@ static char folder[256], pattern[300];
 static void open_scene(scene *s, const invar_device *dev, bool answers)
 {
     invar_dataset_options data = dataset_options("task:max", "label");
-    const invar_rollout_limits limits = {.concurrency = 2};
+    const invar_rollout_exec_options limits = {.concurrency = 2};
 
     data.sft = answers;
     data.task_size = 5;
     memset(s, 0, sizeof *s);
-    assert_ok(invar_tokenizer_alphabet(&s->tokenizer, invar_task_alphabet("max")));
+    assert_ok(invar_tokenizer_alphabet(&s->tokenizer, invar_builtin_task_alphabet("max")));
     assert_ok(invar_dataset_open(&s->data, &data, s->tokenizer));
     s->model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, dev);
     assert_ok(invar_rollout_new(&s->rollout, s->model, s->tokenizer, dev, &limits));
     s->saved.own = true;
-    s->options = (invar_source_options){
+    s->options = (invar_sample_source_options){
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->model->spec,
@@ -57,7 +57,7 @@ static void open_scene(scene *s, const invar_device *dev, bool answers)
 
 static void close_scene(scene *s)
 {
-    invar_saved_release(&s->saved);
+    invar_saved_rollouts_release(&s->saved);
     invar_rollout_free(s->rollout);
     invar_model_free(s->model);
     invar_dataset_close(s->data);
@@ -65,17 +65,17 @@ static void close_scene(scene *s)
 }
 
 /* A whole rollout; how often the source was polled is returned. */
-static int collect(invar_source_batch *out, invar_source *source, int64_t rollout)
+static int collect(invar_sample_batch *out, invar_sample_source *source, int64_t rollout)
 {
-    const invar_source_order order = {
+    const invar_rollout_request order = {
         .rollout = rollout, .weights = 3, .weights_hash = {{(uint8_t)(rollout + 1)}}};
     bool ready = false;
     int polls = 0;
 
-    assert_ok(invar_source_start(source, &order));
+    assert_ok(invar_sample_source_start(source, &order));
     for (; !ready; polls++)
-        assert_ok(invar_source_poll(&ready, source));
-    invar_source_take(out, source);
+        assert_ok(invar_sample_source_poll(&ready, source));
+    invar_sample_source_take(out, source);
     return polls;
 }
 
@@ -83,12 +83,12 @@ static int collect(invar_source_batch *out, invar_source *source, int64_t rollou
 
 static void test_source__samples_in_order(void **state)
 {
-    invar_source source;
-    invar_source_batch batch;
+    invar_sample_source source;
+    invar_sample_batch batch;
     scene s;
 
     open_scene(&s, *state, false);
-    invar_source_open(&source, &s.options);
+    invar_sample_source_open(&source, &s.options);
     for (int64_t rollout = 0; rollout < 2; rollout++) {
         assert_int_equal(collect(&batch, &source, rollout), 2); // a round, and the news of its end
         assert_int_equal(batch.samples.count, PROMPTS * PER_PROMPT);
@@ -109,21 +109,21 @@ static void test_source__samples_in_order(void **state)
     }
     assert_int_equal(source.place.samples, 2 * PROMPTS * PER_PROMPT);
     assert_int_equal(source.place.groups, 2 * PROMPTS);
-    invar_source_close(&source);
+    invar_sample_source_close(&source);
     close_scene(&s);
 }
 
 /* A source that begins at the place of another goes on as that would have. */
 static void test_source__its_place_is_all_it_has(void **state)
 {
-    invar_source one, other;
-    invar_source_batch first, second, again;
+    invar_sample_source one, other;
+    invar_sample_batch first, second, again;
     scene s;
 
     open_scene(&s, *state, false);
-    invar_source_open(&one, &s.options);
+    invar_sample_source_open(&one, &s.options);
     (void)collect(&first, &one, 0);
-    invar_source_open(&other, &s.options);
+    invar_sample_source_open(&other, &s.options);
     other.place = one.place;
     (void)collect(&second, &one, 1);
     (void)collect(&again, &other, 1);
@@ -132,8 +132,8 @@ static void test_source__its_place_is_all_it_has(void **state)
     invar_rl_samples_reset(&first.samples);
     invar_rl_samples_reset(&second.samples);
     invar_rl_samples_reset(&again.samples);
-    invar_source_close(&one);
-    invar_source_close(&other);
+    invar_sample_source_close(&one);
+    invar_sample_source_close(&other);
     close_scene(&s);
 }
 
@@ -141,19 +141,19 @@ static void test_source__its_place_is_all_it_has(void **state)
 static void test_source__a_filter_that_is_never_content(void **state)
 {
     invar_status status = INVAR_OK;
-    invar_source source;
+    invar_sample_source source;
     bool ready = false;
     scene s;
 
     open_scene(&s, *state, false);
     s.options.spread = true;
     s.options.per_prompt = 1;
-    invar_source_open(&source, &s.options);
-    assert_ok(invar_source_start(&source, &(invar_source_order){0}));
+    invar_sample_source_open(&source, &s.options);
+    assert_ok(invar_sample_source_start(&source, &(invar_rollout_request){0}));
     while (!ready && status == INVAR_OK)
-        status = invar_source_poll(&ready, &source);
+        status = invar_sample_source_poll(&ready, &source);
     assert_int_equal(status, INVAR_E_STATE);
-    invar_source_close(&source);
+    invar_sample_source_close(&source);
     close_scene(&s);
 }
 
@@ -161,13 +161,13 @@ static void test_source__a_filter_that_is_never_content(void **state)
 
 static void test_source__answers_of_the_data(void **state)
 {
-    invar_source source;
-    invar_source_batch batch;
+    invar_sample_source source;
+    invar_sample_batch batch;
     scene s;
 
     open_scene(&s, *state, true);
     s.options.rollout = NULL; // nothing samples
-    invar_source_open(&source, &s.options);
+    invar_sample_source_open(&source, &s.options);
     assert_int_equal(collect(&batch, &source, 0), 1);
     assert_int_equal(batch.samples.count, PROMPTS);
     for (int64_t i = 0; i < PROMPTS; i++) {
@@ -179,7 +179,7 @@ static void test_source__answers_of_the_data(void **state)
         assert_memory_equal(x->mask, p->answer_mask, (size_t)p->n_answer);
     }
     invar_rl_samples_reset(&batch.samples);
-    invar_source_close(&source);
+    invar_sample_source_close(&source);
     close_scene(&s);
 }
 
@@ -187,39 +187,40 @@ static void test_source__answers_of_the_data(void **state)
 
 static void test_source__files_are_the_same_samples(void **state)
 {
-    invar_source maker, reader;
-    invar_source_batch made, loaded;
+    invar_sample_source maker, reader;
+    invar_sample_batch made, loaded;
     scene s;
 
     open_scene(&s, *state, false);
     s.options.run = (invar_digest){{9}};
-    invar_source_open(&maker, &s.options);
+    invar_sample_source_open(&maker, &s.options);
     (void)collect(&made, &maker, 0);
-    assert_ok(invar_source_save(&maker, &made, pattern));
+    assert_ok(invar_sample_source_save(&maker, &made, pattern));
     s.options.load = pattern;
     s.options.rollout = NULL;
-    invar_source_open(&reader, &s.options);
+    invar_sample_source_open(&reader, &s.options);
     assert_int_equal(collect(&loaded, &reader, 0), 1);
     assert_true(loaded.own_weights);
     prompts_assert_equal(&loaded.samples, &made.samples, "from the file");
     assert_memory_equal(&reader.place, &maker.place, sizeof reader.place);
     invar_rl_samples_reset(&loaded.samples);
-    invar_source_close(&reader);
+    invar_sample_source_close(&reader);
     // what the recipe says is believed before the file is
     s.options.sampling.max_response = 4;
-    invar_source_open(&reader, &s.options);
-    assert_ok(invar_source_start(&reader, &maker.order));
-    assert_fails(invar_source_poll(&(bool){false}, &reader), INVAR_E_INVALID, "max_response");
-    invar_source_close(&reader);
+    invar_sample_source_open(&reader, &s.options);
+    assert_ok(invar_sample_source_start(&reader, &maker.order));
+    assert_fails(invar_sample_source_poll(&(bool){false}, &reader), INVAR_E_INVALID,
+                 "max_response");
+    invar_sample_source_close(&reader);
     // of another run
     s.options.sampling.max_response = 3;
     s.options.run = (invar_digest){{8}};
-    invar_source_open(&reader, &s.options);
-    assert_ok(invar_source_start(&reader, &maker.order));
-    assert_fails(invar_source_poll(&(bool){false}, &reader), INVAR_E_INVALID, "another run");
-    invar_source_close(&reader);
+    invar_sample_source_open(&reader, &s.options);
+    assert_ok(invar_sample_source_start(&reader, &maker.order));
+    assert_fails(invar_sample_source_poll(&(bool){false}, &reader), INVAR_E_INVALID, "another run");
+    invar_sample_source_close(&reader);
     invar_rl_samples_reset(&made.samples);
-    invar_source_close(&maker);
+    invar_sample_source_close(&maker);
     close_scene(&s);
 }
 
@@ -227,12 +228,12 @@ static int setup(void **state)
 {
     (void)snprintf(folder, sizeof folder, "%s/source.%ld", INVAR_TEST_WORK, (long)getpid());
     (void)snprintf(pattern, sizeof pattern, "%s/{rollout_id}.jsonl", folder);
-    return invar_test_devices_setup(state) || invar_folder_make(folder) != INVAR_OK;
+    return invar_test_devices_setup(state) || invar_held_folder_make(folder) != INVAR_OK;
 }
 
 static int teardown(void **state)
 {
-    return invar_test_devices_teardown(state) || invar_folder_remove(folder) != INVAR_OK;
+    return invar_test_devices_teardown(state) || invar_held_folder_remove(folder) != INVAR_OK;
 }
 
 int main(void)

@@ -15,35 +15,35 @@
 
 enum { TICKS = 40, FIRST = 3, GROUPS = 5, LEFT = 7 };
 
-static const char head[] = "{\"invar_schedule\":1,\"run\":\"00000000000000000000000000000000\"}\n";
+static const char head[] = "{\"invar_scheduler\":1,\"run\":\"00000000000000000000000000000000\"}\n";
 
 /* Any ticks, in which samples get on. */
-static void fill(invar_ticks *out, int64_t count)
+static void fill(invar_schedule_log *out, int64_t count)
 {
     int64_t groups[GROUPS];
-    invar_tick_left left[LEFT];
+    invar_unfinished_sample left[LEFT];
 
-    *out = (invar_ticks){0};
+    *out = (invar_schedule_log){0};
     for (int64_t t = 0; t < count; t++) {
         int64_t n = (int64_t)(invar_test_random(1, (uint64_t)t) % (LEFT + 1));
 
         for (int64_t i = 0; i < GROUPS; i++)
             groups[i] = t * 10 + i * 2;
         for (int64_t i = 0; i < n; i++)
-            left[i] = (invar_tick_left){i * 3, t + i};
-        assert_ok(invar_ticks_add_batch(out, FIRST + t, groups, GROUPS, "a test"));
-        assert_ok(invar_ticks_add_drawn(out, FIRST + t, left, n, "a test"));
+            left[i] = (invar_unfinished_sample){i * 3, t + i};
+        assert_ok(invar_schedule_log_add_batch(out, FIRST + t, groups, GROUPS, "a test"));
+        assert_ok(invar_schedule_log_add_drawn(out, FIRST + t, left, n, "a test"));
     }
 }
 
-static void write_all(invar_json_text *out, const invar_ticks *ticks)
+static void write_all(invar_json_text *out, const invar_schedule_log *ticks)
 {
     static const invar_digest run = {{1}}, uuid = {{2}};
     invar_digest chain = {{0}};
     invar_json_text lines = {0};
 
     *out = (invar_json_text){0};
-    invar_ticks_write(&lines, ticks, &run, &uuid);
+    invar_schedule_log_write(&lines, ticks, &run, &uuid);
     assert_ok(lines.status);
     assert_ok(invar_journal_add_sums(out, &chain, lines.data, lines.bytes));
     invar_json_text_release(&lines);
@@ -53,25 +53,25 @@ static void write_all(invar_json_text *out, const invar_ticks *ticks)
 
 static void test_ticks__read_back(void **state)
 {
-    invar_ticks ticks, again = {0};
+    invar_schedule_log ticks, again = {0};
     invar_json_text first, second;
-    invar_ticks_head found;
+    invar_schedule_log_head found;
 
     (void)state;
     fill(&ticks, TICKS);
     write_all(&first, &ticks);
-    assert_ok(invar_ticks_read_file(&again, &found, first.data, first.bytes, "a test"));
+    assert_ok(invar_schedule_log_read_file(&again, &found, first.data, first.bytes, "a test"));
     assert_true(found.found && found.checked && found.run.bytes[0] == 1 &&
                 found.uuid.bytes[0] == 2);
     assert_int_equal(again.first, FIRST);
-    assert_int_equal(invar_ticks_end(&again), FIRST + TICKS);
+    assert_int_equal(invar_schedule_log_end(&again), FIRST + TICKS);
     write_all(&second, &again);
     assert_int_equal(first.bytes, second.bytes);
     assert_memory_equal(first.data, second.data, first.bytes);
-    assert_null(invar_ticks_find(&again, FIRST - 1));
-    assert_null(invar_ticks_find(&again, FIRST + TICKS));
-    invar_ticks_release(&again);
-    invar_ticks_release(&ticks);
+    assert_null(invar_schedule_log_find(&again, FIRST - 1));
+    assert_null(invar_schedule_log_find(&again, FIRST + TICKS));
+    invar_schedule_log_release(&again);
+    invar_schedule_log_release(&ticks);
     invar_json_text_release(&first);
     invar_json_text_release(&second);
 }
@@ -79,7 +79,7 @@ static void test_ticks__read_back(void **state)
 /* Cut anywhere: all whole lines are there, and none of another. */
 static void test_ticks__cut_anywhere(void **state)
 {
-    invar_ticks ticks;
+    invar_schedule_log ticks;
     invar_json_text text;
     size_t lines = 0;
 
@@ -87,17 +87,17 @@ static void test_ticks__cut_anywhere(void **state)
     fill(&ticks, 4);
     write_all(&text, &ticks);
     for (size_t cut = 0; cut <= text.bytes; cut++) {
-        invar_ticks some = {0};
-        invar_ticks_head found;
+        invar_schedule_log some = {0};
+        invar_schedule_log_head found;
 
         lines += cut > 0 && text.data[cut - 1] == '\n';
-        assert_ok(invar_ticks_read_file(&some, &found, text.data, cut, "a test"));
+        assert_ok(invar_schedule_log_read_file(&some, &found, text.data, cut, "a test"));
         assert_int_equal(found.found, lines > 0);
         assert_int_equal(some.count, lines / 2);
-        invar_ticks_release(&some);
+        invar_schedule_log_release(&some);
     }
     invar_json_text_release(&text);
-    invar_ticks_release(&ticks);
+    invar_schedule_log_release(&ticks);
 }
 
 static void test_ticks__what_is_wrong_is_named(void **state)
@@ -133,36 +133,36 @@ static void test_ticks__what_is_wrong_is_named(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        invar_ticks ticks = {0};
-        invar_ticks_head found;
+        invar_schedule_log ticks = {0};
+        invar_schedule_log_head found;
         char text[1024];
 
         (void)snprintf(text, sizeof text, "%s%s", head, wrong[i].lines);
-        assert_int_equal(invar_ticks_read_file(&ticks, &found, text, strlen(text), "a test"),
+        assert_int_equal(invar_schedule_log_read_file(&ticks, &found, text, strlen(text), "a test"),
                          INVAR_E_CORRUPT);
         assert_non_null(strstr(invar_error_last()->message, wrong[i].says));
         assert_non_null(strstr(invar_error_last()->message, "a test:"));
         invar_error_clear();
-        invar_ticks_release(&ticks);
+        invar_schedule_log_release(&ticks);
     }
 }
 
 static void test_ticks__forget(void **state)
 {
-    invar_ticks ticks;
+    invar_schedule_log ticks;
 
     (void)state;
     fill(&ticks, 6);
-    invar_ticks_forget(&ticks, FIRST);
+    invar_schedule_log_trim(&ticks, FIRST);
     assert_int_equal(ticks.count, 6);
-    invar_ticks_forget(&ticks, FIRST + 4);
+    invar_schedule_log_trim(&ticks, FIRST + 4);
     assert_int_equal(ticks.count, 2);
-    assert_null(invar_ticks_find(&ticks, FIRST + 3));
-    assert_int_equal(invar_ticks_find(&ticks, FIRST + 4)->groups[1], 42);
-    assert_int_equal(invar_ticks_end(&ticks), FIRST + 6);
-    invar_ticks_forget(&ticks, FIRST + 6); // it has no such tick
+    assert_null(invar_schedule_log_find(&ticks, FIRST + 3));
+    assert_int_equal(invar_schedule_log_find(&ticks, FIRST + 4)->groups[1], 42);
+    assert_int_equal(invar_schedule_log_end(&ticks), FIRST + 6);
+    invar_schedule_log_trim(&ticks, FIRST + 6); // it has no such tick
     assert_int_equal(ticks.count, 2);
-    invar_ticks_release(&ticks);
+    invar_schedule_log_release(&ticks);
 }
 
 /* ---- obeyed and continued -------------------------------------------------------------------- */
@@ -170,48 +170,49 @@ static void test_ticks__forget(void **state)
 /* A ledger has, for each rollout, what was drawn before it and its batch. */
 static void test_ticks__shown_rollout_by_rollout(void **state)
 {
-    invar_timetable table = {0};
-    invar_ticks all = {0}, some = {0};
+    invar_recorded_schedule table = {0};
+    invar_schedule_log all = {0}, some = {0};
 
     (void)state;
     fill(&table.own, 6);
     for (int64_t t = FIRST; t < FIRST + 6; t++) {
         invar_json_text text = {0};
 
-        invar_timetable_show(&text, &table, t);
-        assert_ok(invar_ticks_read(&all, text.data, text.bytes, "a ledger"));
+        invar_recorded_schedule_show(&text, &table, t);
+        assert_ok(invar_schedule_log_read(&all, text.data, text.bytes, "a ledger"));
         if (t > FIRST + 2) // from a checkpoint on
-            assert_ok(invar_ticks_read(&some, text.data, text.bytes, "a ledger"));
+            assert_ok(invar_schedule_log_read(&some, text.data, text.bytes, "a ledger"));
         invar_json_text_release(&text);
     }
-    assert_int_equal(invar_ticks_end(&all), FIRST + 5); // what the last one drew, nobody knows
-    assert_false(invar_ticks_find(&some, FIRST + 2)->batched);
-    assert_true(invar_ticks_find(&some, FIRST + 2)->drawn);
-    assert_true(invar_ticks_find(&some, FIRST + 3)->batched);
-    invar_ticks_release(&all);
-    invar_ticks_release(&some);
-    invar_timetable_release(&table);
+    assert_int_equal(invar_schedule_log_end(&all),
+                     FIRST + 5); // what the last one drew, nobody knows
+    assert_false(invar_schedule_log_find(&some, FIRST + 2)->batched);
+    assert_true(invar_schedule_log_find(&some, FIRST + 2)->drawn);
+    assert_true(invar_schedule_log_find(&some, FIRST + 3)->batched);
+    invar_schedule_log_release(&all);
+    invar_schedule_log_release(&some);
+    invar_recorded_schedule_release(&table);
 }
 
 static void test_ticks__own_then_other_then_clock(void **state)
 {
     const int64_t group = 7;
-    invar_timetable table = {.name = "a record"};
-    invar_tick tick;
+    invar_recorded_schedule table = {.name = "a record"};
+    invar_schedule_tick tick;
 
     (void)state;
     fill(&table.other, 3);
-    assert_ok(invar_timetable_batch(&table, FIRST, &group, 1));
-    assert_ok(invar_timetable_plan(&tick, &table, FIRST));
+    assert_ok(invar_recorded_schedule_batch(&table, FIRST, &group, 1));
+    assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST));
     assert_true(tick.batched && tick.n_groups == 1 && tick.groups[0] == 7 && tick.drawn);
-    assert_ok(invar_timetable_plan(&tick, &table, FIRST + 1));
+    assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST + 1));
     assert_true(tick.batched && tick.n_groups == GROUPS && tick.drawn);
-    assert_fails(invar_timetable_plan(&tick, &table, FIRST + 3), INVAR_E_NOTFOUND,
+    assert_fails(invar_recorded_schedule_plan(&tick, &table, FIRST + 3), INVAR_E_NOTFOUND,
                  "a record: the recorded schedule ends before tick 6");
     table.name = NULL;
-    assert_ok(invar_timetable_plan(&tick, &table, FIRST + 3));
+    assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST + 3));
     assert_true(!tick.batched && !tick.drawn);
-    invar_timetable_release(&table);
+    invar_recorded_schedule_release(&table);
 }
 
 int main(void)

@@ -45,9 +45,9 @@ typedef struct lesson {
     uint64_t bytes; /* that all ranks got */
 } lesson;
 
-static invar_sides_sizes sizes_of(const pair *p)
+static invar_rank_role_sizes sizes_of(const pair *p)
 {
-    return (invar_sides_sizes){
+    return (invar_rank_role_sizes){
         .train = {.tensor = p->tensor,
                   .expert_tensor = p->expert_tensor,
                   .pipeline = p->pipeline,
@@ -79,69 +79,70 @@ static invar_status check_weights(const lesson *l, const invar_model *model)
 static invar_status flip(const lesson *l, const invar_model *model)
 {
     const invar_param *p = invar_model_find(model, l->name);
-    void *last = (char *)p->weight.data + invar_near_span(&p->weight) - 1;
-    invar_window window = {.dev = &model->dev};
+    void *last = (char *)p->weight.data + invar_host_staging_span(&p->weight) - 1;
+    invar_host_window window = {.dev = &model->dev};
     unsigned char *byte;
-    invar_status status = invar_window_read((const void **)&byte, &window, last, 1);
+    invar_status status = invar_host_window_read((const void **)&byte, &window, last, 1);
 
     if (status == INVAR_OK) {
         *byte ^= 1;
-        status = invar_window_store(&window, last, 1);
+        status = invar_host_window_store(&window, last, 1);
     }
-    invar_window_release(&window);
+    invar_host_window_release(&window);
     return status;
 }
 
 /* Bytes are those of the plan, and of `invar plan`. */
-static invar_status check_bytes(const invar_sync *sync, const invar_sides *sides,
+static invar_status check_bytes(const invar_weight_sync *sync, const invar_rank_roles *sides,
                                 const invar_model *model)
 {
-    invar_comm_count moved = invar_comm_counted(sides->world.world, INVAR_COMM_SENDRECV);
+    invar_comm_stats moved = invar_comm_get_stats(sides->world.world, INVAR_COMM_SENDRECV);
 
-    if (invar_sync_bytes(sync) != (sides->samples ? moved.received : moved.sent) ||
+    if (invar_weight_sync_bytes(sync) != (sides->samples ? moved.received : moved.sent) ||
         (sides->samples && moved.received != invar_model_weight_bytes(model)))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "other bytes were moved than planned");
     return INVAR_OK;
 }
 
-static invar_status sync_twice(lesson *l, const invar_sides *sides, invar_model *model, int rank)
+static invar_status sync_twice(lesson *l, const invar_rank_roles *sides, invar_model *model,
+                               int rank)
 {
-    const invar_sync_options o = {
+    const invar_weight_sync_options o = {
         .sides = sides, .model = model, .dev = &model->dev, .bucket = l->bucket};
-    invar_sync_result result = {.bytes = 0};
-    invar_sync *sync;
-    invar_status status = invar_sync_new(&sync, &o);
+    invar_weight_sync_result result = {.bytes = 0};
+    invar_weight_sync *sync;
+    invar_status status = invar_weight_sync_new(&sync, &o);
 
     if (status == INVAR_OK)
-        status = invar_sync_move(sync);
+        status = invar_weight_sync_transfer(sync);
     if (status == INVAR_OK)
         status = check_bytes(sync, sides, model);
     if (status == INVAR_OK)
         status = check_weights(l, model);
     if (status == INVAR_OK)
-        status = invar_sync_move(sync); // as the next rollout does
+        status = invar_weight_sync_transfer(sync); // as the next rollout does
     if (status == INVAR_OK && l->flips == rank)
         status = flip(l, model);
     if (status == INVAR_OK)
-        status = invar_sync_compare(&result, sync);
+        status = invar_weight_sync_compare(&result, sync);
     if (status == INVAR_OK && rank == 0) {
         l->hash = result.hash;
         l->bytes = result.bytes;
     }
-    invar_sync_free(sync);
+    invar_weight_sync_free(sync);
     return status;
 }
 
 static invar_status rank_part(rank_run *run)
 {
     lesson *l = run->payload;
-    const invar_sides_sizes sizes = sizes_of(l->of);
+    const invar_rank_role_sizes sizes = sizes_of(l->of);
     int rank = invar_comm_rank(run->comm), last = invar_comm_size(run->comm) - 1;
     invar_device dev = divided_device(l->dev, l->far, rank == last ? 1 : rank);
     invar_model *model = NULL;
     invar_layout own = {.world = NULL};
-    invar_sides sides;
-    invar_status status = invar_sides_open(&sides, &own, run->comm, DIVIDED_SECONDS, &sizes);
+    invar_rank_roles sides;
+    invar_status status = invar_rank_roles_open(&sides, &own, run->comm, DIVIDED_SECONDS, &sizes);
 
     if (status == INVAR_OK)
         status = sides.samples ? invar_model_new_weights(&model, &l->spec, l->format, &own, &dev)
@@ -154,7 +155,7 @@ static invar_status rank_part(rank_run *run)
         invar_comm_abort(run->comm, invar_error_last()->message);
     invar_model_free(model);
     invar_layout_release(&own);
-    invar_sides_close(&sides);
+    invar_rank_roles_close(&sides);
     return status;
 }
 

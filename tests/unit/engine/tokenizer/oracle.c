@@ -493,7 +493,7 @@ static char *dump(const json_t *value)
 }
 
 /* Its own process for each case would take long: those of one template and its variables share. */
-static void check_rendering(invar_template *chat, const json_t *item, size_t i)
+static void check_rendering(invar_chat_template *chat, const json_t *item, size_t i)
 {
     const json_t *expected = json_object_get(item, "text");
     char *messages = dump(json_object_get(item, "messages"));
@@ -502,10 +502,10 @@ static void check_rendering(invar_template *chat, const json_t *item, size_t i)
     size_t bytes;
 
     if (json_is_null(expected)) {
-        assert_fails(invar_template_render(&text, &bytes, chat, messages, tools, prompt),
+        assert_fails(invar_chat_template_render(&text, &bytes, chat, messages, tools, prompt),
                      INVAR_E_INVALID, "chat template: ");
     } else {
-        assert_ok(invar_template_render(&text, &bytes, chat, messages, tools, prompt));
+        assert_ok(invar_chat_template_render(&text, &bytes, chat, messages, tools, prompt));
         if (strcmp(text, json_string_value(expected)) != 0)
             fail_msg("case %zu: \"%s\", expected \"%s\"", i, text, json_string_value(expected));
         assert_int_equal(bytes, json_string_length(expected));
@@ -519,7 +519,7 @@ static void test_oracle_template__texts_of_chats(void **state)
 {
     json_t *file, *cases, *item;
     char last[INVAR_PATH_SIZE] = "";
-    invar_template *chat = NULL;
+    invar_chat_template *chat = NULL;
     size_t i;
 
     (void)state;
@@ -536,15 +536,15 @@ static void test_oracle_template__texts_of_chats(void **state)
                  kwargs);
         if (strcmp(here, last) != 0) {
             const char *name = json_string_value(json_object_get(item, "template"));
-            invar_template_close(chat);
-            assert_ok(invar_template_open(&chat, "", path_of("templates", name), kwargs));
+            invar_chat_template_close(chat);
+            assert_ok(invar_chat_template_open(&chat, "", path_of("templates", name), kwargs));
             memcpy(last, here, sizeof last);
         }
         check_rendering(chat, item, i);
         free(kwargs);
         json_decref(variables);
     }
-    invar_template_close(chat);
+    invar_chat_template_close(chat);
     json_decref(file);
 }
 

@@ -302,7 +302,7 @@ static void test_tokenizer_read__names_the_file(void **state)
     snprintf(folder, sizeof folder, WORK "-%d", (int)getpid());
     assert_fails(invar_tokenizer_read(&t, folder), INVAR_E_NOTFOUND,
                  "tokenizer.json: not there, and no other file");
-    assert_ok(invar_folder_make(folder));
+    assert_ok(invar_held_folder_make(folder));
     assert_ok(invar_path_join(path, sizeof path, folder, "tokenizer.json"));
     assert_ok(invar_file_write(path, "{", 1));
     assert_fails(invar_tokenizer_read(&t, folder), INVAR_E_INVALID, "tokenizer.json");
@@ -315,7 +315,7 @@ static void test_tokenizer_read__names_the_file(void **state)
     assert_ok(invar_tokenizer_read(&t, folder));
     assert_true(invar_tokenizer_eos(t) >= 0);
     invar_tokenizer_free(t);
-    assert_ok(invar_folder_remove(folder));
+    assert_ok(invar_held_folder_remove(folder));
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */

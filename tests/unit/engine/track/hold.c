@@ -31,55 +31,57 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder);
+    return invar_held_folder_remove(folder);
 }
 
 static void test_hold__one_at_a_time_also_in_one_process(void **state)
 {
-    invar_hold first, second;
+    invar_lock_file first, second;
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        assert_ok(invar_hold_check(path));
+        assert_ok(invar_lock_file_check(path));
         assert_false(invar_path_exists(lock)); // a check makes nothing
-        assert_ok(invar_hold_take(&first, path));
-        assert_fails(invar_hold_check(path), INVAR_E_BUSY, "another run writes it now");
-        assert_fails(invar_hold_take(&second, path), INVAR_E_BUSY, "another run writes it now");
-        invar_hold_release(&second); // which has nothing
-        assert_fails(invar_hold_check(path), INVAR_E_BUSY, "another run writes it now");
-        invar_hold_release(&first);
+        assert_ok(invar_lock_file_take(&first, path));
+        assert_fails(invar_lock_file_check(path), INVAR_E_BUSY, "another run writes it now");
+        assert_fails(invar_lock_file_take(&second, path), INVAR_E_BUSY,
+                     "another run writes it now");
+        invar_lock_file_release(&second); // which has nothing
+        assert_fails(invar_lock_file_check(path), INVAR_E_BUSY, "another run writes it now");
+        invar_lock_file_release(&first);
         assert_false(invar_path_exists(lock));
     }
 }
 
 static bool take(const void *payload)
 {
-    invar_hold hold;
+    invar_lock_file hold;
 
-    return invar_hold_take(&hold, payload) == INVAR_OK;
+    return invar_lock_file_take(&hold, payload) == INVAR_OK;
 }
 
 static void test_hold__ends_with_the_process(void **state)
 {
-    invar_hold hold;
+    invar_lock_file hold;
     pid_t child = invar_test_holder_start(take, path);
 
     (void)state;
-    assert_fails(invar_hold_take(&hold, path), INVAR_E_BUSY, "a.prom: another run writes it now");
+    assert_fails(invar_lock_file_take(&hold, path), INVAR_E_BUSY,
+                 "a.prom: another run writes it now");
     invar_test_holder_kill(child);
     assert_true(invar_path_exists(lock));
-    assert_ok(invar_hold_check(path));
-    assert_ok(invar_hold_take(&hold, path));
-    invar_hold_release(&hold);
+    assert_ok(invar_lock_file_check(path));
+    assert_ok(invar_lock_file_take(&hold, path));
+    invar_lock_file_release(&hold);
     assert_false(invar_path_exists(lock));
 }
 
 static void refused(void)
 {
-    invar_hold hold;
+    invar_lock_file hold;
 
-    assert_fails(invar_hold_check(path), INVAR_E_IO, "its lock");
-    assert_fails(invar_hold_take(&hold, path), INVAR_E_IO, "a.prom-lock");
+    assert_fails(invar_lock_file_check(path), INVAR_E_IO, "its lock");
+    assert_fails(invar_lock_file_take(&hold, path), INVAR_E_IO, "a.prom-lock");
     assert_true(invar_path_exists(lock));
     assert_int_equal(remove(lock), 0);
 }
@@ -91,7 +93,7 @@ static void test_hold__what_is_no_lock_stays(void **state)
 
     (void)state;
     assert_ok(invar_file_write(lock, "mine", 4));
-    assert_fails(invar_hold_check(path), INVAR_E_IO, "a file of another kind lies there");
+    assert_fails(invar_lock_file_check(path), INVAR_E_IO, "a file of another kind lies there");
     assert_ok(invar_file_read(&text, &bytes, lock, 100));
     assert_string_equal(text, "mine");
     invar_free(text);

@@ -72,7 +72,7 @@ static heard tell(const char *path)
                                                           .say = count_said,
                                                           .payload = &h}));
     for (int64_t step = 0; step < STEPS; step++)
-        invar_track_tell(track, step);
+        invar_track_report_steps(track, step);
     invar_track_close(track, "done");
     invar_recipe_free(recipe);
     invar_ledger_close(ledger);

@@ -73,8 +73,8 @@ static void differentiate(scene *s)
     invar_trainer_result result = {.now = now};
 
     assert_true(invar_trainer_tokens(s->samples.items, SAMPLES) <= MOST);
-    assert_ok(invar_learner_differentiate(&s->learner, s->trainer, s->samples.items, SAMPLES, &loss,
-                                          &result));
+    assert_ok(invar_learner_forward_backward(&s->learner, s->trainer, s->samples.items, SAMPLES,
+                                             &loss, &result));
 }
 
 /* One step, recorded; what the probe has then is borrowed. */
@@ -83,11 +83,11 @@ static invar_probe_result step(scene *s, bool rest)
     invar_probe_result points;
 
     differentiate(s);
-    assert_ok(invar_learner_move(&s->learner, 3, rest));
+    assert_ok(invar_learner_step(&s->learner, 3, rest));
     invar_probe_begin(s->probe, NULL);
     assert_ok(invar_learner_points(&s->learner, s->probe));
     assert_ok(invar_probe_finish(&points, s->probe));
-    assert_ok(invar_learner_settle(&s->learner, &points));
+    assert_ok(invar_learner_end_step(&s->learner, &points));
     return points;
 }
 
@@ -123,8 +123,8 @@ static void test_learner__knows_its_weights(void **state)
         assert_true(s.learner.grads->fresh); // zero again
         // a step that is not recorded leaves nothing known
         differentiate(&s);
-        assert_ok(invar_learner_move(&s.learner, 4, false));
-        assert_ok(invar_learner_settle(&s.learner, NULL));
+        assert_ok(invar_learner_step(&s.learner, 4, false));
+        assert_ok(invar_learner_end_step(&s.learner, NULL));
         assert_false(s.learner.hashed);
         close_scene(&s);
     }

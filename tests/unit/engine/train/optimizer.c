@@ -252,7 +252,7 @@ static void test_optimizer__compute_weights_follow(void **state)
             memcpy(again->params[p].master.data, model->params[p].master.data,
                    (size_t)elements(&model->params[p].master) * sizeof(float));
         }
-        assert_ok(invar_model_refresh(again, &devs[1]));
+        assert_ok(invar_model_update_weights(again, &devs[1]));
         for (int64_t p = 0; p < model->n_params; p++)
             invar_assert_bits_tensor(&model->params[p].weight, &again->params[p].weight,
                                      model->params[p].name);

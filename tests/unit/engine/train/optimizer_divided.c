@@ -58,8 +58,8 @@ static invar_status put_gradient(const invar_grads *grads, const invar_param *p,
     float *own = malloc(count * sizeof *own);
     invar_status status;
 
-    invar_box_take(own, p, &p->own, whole);
-    status = invar_device_put(&grads->dev, to->data, own, count * sizeof *own);
+    invar_param_shard_take(own, p, &p->own, whole);
+    status = invar_device_upload(&grads->dev, to->data, own, count * sizeof *own);
     free(own);
     return status;
 }
@@ -67,7 +67,7 @@ static invar_status put_gradient(const invar_grads *grads, const invar_param *p,
 /* As a backward leaves them: the ends of a pipeline make one of the two of a tied embedding. */
 static invar_status fill_gradients(invar_grads *grads, const invar_model *model, float **whole)
 {
-    const invar_model_part *part = &model->part;
+    const invar_model_partition *part = &model->part;
     bool last = part->stage == part->stages - 1;
 
     grads->fresh = false;
@@ -96,7 +96,7 @@ static invar_status check_norm(const lesson *l, invar_model *model, invar_grads 
 {
     float norm = 0.0f, clip = 0.0f;
 
-    INVAR_TRY(invar_grads_join(grads, model, dev));
+    INVAR_TRY(invar_grads_finalize(grads, model, dev));
     INVAR_TRY(invar_optimizer_norm(&norm, &clip, model, grads, true, 1.0f, dev));
     if (memcmp(&norm, &l->norm, sizeof norm) != 0 || memcmp(&clip, &l->clip, sizeof clip) != 0)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "the norm is %a, one rank's %a", (double)norm,
@@ -155,9 +155,9 @@ static invar_status check_fault(const invar_model *model, invar_grads *grads,
     float got[2];
 
     if (norm->own.experts > 0) // later in canonical order
-        INVAR_TRY(invar_device_put(dev, grads->of[norm - model->params].data, &odd, sizeof odd));
+        INVAR_TRY(invar_device_upload(dev, grads->of[norm - model->params].data, &odd, sizeof odd));
     if (q->own.experts > 0 && model->part.tensor == model->part.tensors - 1)
-        INVAR_TRY(invar_device_put(dev, grads->of[q - model->params].data, &odd, sizeof odd));
+        INVAR_TRY(invar_device_upload(dev, grads->of[q - model->params].data, &odd, sizeof odd));
     status = invar_optimizer_norm(&got[0], &got[1], model, grads, true, 1.0f, dev);
     if (status != INVAR_E_STATE || !strstr(invar_error_last()->message, q->name))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "a fault in %s is told as: %s", q->name,
@@ -197,7 +197,7 @@ static void make_one(lesson *l)
     l->gradients = gradients_of(l->of.one);
     assert_ok(invar_grads_new(&grads, l->of.one));
     assert_ok(fill_gradients(grads, l->of.one, l->gradients));
-    assert_ok(invar_grads_join(grads, l->of.one, l->of.dev));
+    assert_ok(invar_grads_finalize(grads, l->of.one, l->of.dev));
     assert_ok(invar_optimizer_norm(&l->norm, &l->clip, l->of.one, grads, true, 1.0f, l->of.dev));
     l->digests = calloc((size_t)l->of.one->n_params, sizeof *l->digests);
     memcpy(l->digests, grads->digests, (size_t)l->of.one->n_params * sizeof *l->digests);

@@ -45,12 +45,12 @@ static invar_status steps(invar_optimizer *o, invar_model *model, const invar_gr
 
 static bool differ(const invar_tensor *near, const invar_tensor *of, const invar_device *dev)
 {
-    invar_window window = {.dev = dev};
+    invar_host_window window = {.dev = dev};
     invar_tensor shown;
-    bool result =
-        invar_window_tensor(&shown, &window, of) != INVAR_OK || invar_tensors_differ(near, &shown);
+    bool result = invar_host_window_tensor(&shown, &window, of) != INVAR_OK ||
+                  invar_tensors_differ(near, &shown);
 
-    invar_window_release(&window);
+    invar_host_window_release(&window);
     return result;
 }
 
@@ -81,22 +81,23 @@ static invar_status same_moments(const invar_optimizer *one, const invar_optimiz
 
 /* Bytes that moves of so many bytes of each rank send and receive, all pieces, `times` over. */
 static invar_status count_due(uint64_t due[2], const invar_layout *layout, const size_t *bytes,
-                              void (*make)(invar_comm_move *, invar_exchange *, int64_t), int times)
+                              void (*make)(invar_comm_transfer *, invar_bucket_plan *, int64_t),
+                              int times)
 {
     const invar_layout_axis *data = &layout->data;
     uint64_t sent, received;
-    invar_comm_move move;
-    invar_exchange x;
-    invar_status status = invar_exchange_init(&x, bytes, layout->bucket, data->size, data->rank);
+    invar_comm_transfer move;
+    invar_bucket_plan x;
+    invar_status status = invar_bucket_plan_init(&x, bytes, layout->bucket, data->size, data->rank);
 
     for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
         make(&move, &x, i);
         move.phase = "plan";
-        status = invar_comm_move_bytes(&sent, &received, &move, data->rank, data->size);
+        status = invar_comm_transfer_bytes(&sent, &received, &move, data->rank, data->size);
         due[0] += (uint64_t)times * sent;
         due[1] += (uint64_t)times * received;
     }
-    invar_exchange_release(&x);
+    invar_bucket_plan_release(&x);
     return status;
 }
 
@@ -104,23 +105,23 @@ static invar_status count_due(uint64_t due[2], const invar_layout *layout, const
 static invar_status check_traffic(const invar_model *model)
 {
     const invar_layout *layout = model->layout;
-    invar_comm_count gathered = invar_comm_counted(layout->data.comm, INVAR_COMM_ALLGATHERV);
-    invar_comm_count collected = invar_comm_counted(layout->data.comm, INVAR_COMM_ALLTOALLV);
+    invar_comm_stats gathered = invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLGATHERV);
+    invar_comm_stats collected = invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLTOALLV);
     uint64_t due[4] = {0};
-    invar_owned weights = {0}, moments = {0};
+    invar_zero_ranges weights = {0}, moments = {0};
     invar_status status = INVAR_OK;
 
     if (layout->data.size > 1) {
-        status = invar_owned_weights(&weights, model);
+        status = invar_zero_ranges_weights(&weights, model);
         if (status == INVAR_OK)
-            status = invar_owned_masters(&moments, model);
+            status = invar_zero_ranges_masters(&moments, model);
         if (status == INVAR_OK)
-            status = count_due(due, layout, weights.bytes, invar_exchange_gather, STEPS);
+            status = count_due(due, layout, weights.bytes, invar_bucket_plan_gather, STEPS);
         if (status == INVAR_OK)
-            status = count_due(due + 2, layout, moments.bytes, invar_exchange_collect, 2);
+            status = count_due(due + 2, layout, moments.bytes, invar_bucket_plan_collect, 2);
     }
-    invar_owned_release(&weights);
-    invar_owned_release(&moments);
+    invar_zero_ranges_release(&weights);
+    invar_zero_ranges_release(&moments);
     if (status == INVAR_OK && (gathered.sent != due[0] || gathered.received != due[1] ||
                                collected.sent != due[2] || collected.received != due[3]))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d moved other bytes than planned",
@@ -167,8 +168,8 @@ static invar_status read_param(const lesson *l, const invar_model *model, int64_
     invar_tensor is = invar_param_here(&model->params[i], NULL);
     invar_status status;
 
-    is.data = malloc(invar_near_span(&is));
-    status = invar_masters_read(is.data, model, i);
+    is.data = malloc(invar_host_staging_span(&is));
+    status = invar_full_masters_read(is.data, model, i);
     if (status == INVAR_OK && invar_tensors_differ(&l->after->params[i].master, &is))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s was read otherwise", model->params[i].name);
     free(is.data);
@@ -180,8 +181,8 @@ static invar_status check_masters(const lesson *l, int r)
 {
     invar_model *model = l->models[r];
     bool apart = model->layout->data.size > 1 && model->format != INVAR_FORMAT_FP32;
-    invar_masters all = {.of = NULL};
-    invar_status status = invar_masters_collect(&all, model);
+    invar_full_masters all = {.of = NULL};
+    invar_status status = invar_full_masters_collect(&all, model);
 
     for (int64_t i = 0; all.memory && status == INVAR_OK && i < model->n_params; i++)
         if (invar_tensors_differ(&l->after->params[i].master, &all.of[i]))
@@ -189,7 +190,7 @@ static invar_status check_masters(const lesson *l, int r)
                                 model->params[i].name);
     if (status == INVAR_OK && (all.memory != NULL) != (apart && r == 0))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has collected masters or has not", r);
-    invar_masters_release(&all);
+    invar_full_masters_release(&all);
     for (int64_t i = 0; status == INVAR_OK && i < model->n_params; i++)
         status = read_param(l, model, i);
     return status == INVAR_OK ? same_model(l->after, model, r) : status;
@@ -204,9 +205,9 @@ static invar_status go_on(const lesson *l, int r)
     INVAR_TRY(invar_optimizer_new(&o, l->models[r], l->piece[r]));
     status = INVAR_OK;
     for (int64_t i = 0; i < o->params && status == INVAR_OK; i++) {
-        status = invar_optimizer_put(o, l->models[r], i, false, l->was->m[i].data);
+        status = invar_optimizer_load(o, l->models[r], i, false, l->was->m[i].data);
         if (status == INVAR_OK)
-            status = invar_optimizer_put(o, l->models[r], i, true, l->was->v[i].data);
+            status = invar_optimizer_load(o, l->models[r], i, true, l->was->v[i].data);
     }
     o->steps = l->was->steps;
     o->beta1_power = l->was->beta1_power;
@@ -232,7 +233,7 @@ static invar_status fill_grads(invar_grads **out, const invar_model *model)
     for (size_t i = 0; i < count; i++)
         values[i] = invar_test_normal(9, i, 1.0f);
     if (status == INVAR_OK)
-        status = invar_device_put(&(*out)->dev, (*out)->memory, values, model->grad_bytes);
+        status = invar_device_upload(&(*out)->dev, (*out)->memory, values, model->grad_bytes);
     free(values);
     return status;
 }

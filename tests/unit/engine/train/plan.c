@@ -48,13 +48,13 @@ static void test_engine_plan__units_by_hand(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const unit_case *c = &cases[i];
-        invar_plan plan;
+        invar_batch_plan plan;
 
-        assert_ok(invar_plan_make(&plan, c->tokens, c->samples,
-                                  &(invar_plan_options){c->rows, c->count, 0, 0}));
+        assert_ok(invar_batch_plan_make(&plan, c->tokens, c->samples,
+                                        &(invar_batch_plan_options){c->rows, c->count, 0, 0}));
         assert_int_equal(plan.units, c->units);
         assert_list(plan.unit_sample, c->first, c->units + 1);
-        invar_plan_release(&plan);
+        invar_batch_plan_release(&plan);
     }
 }
 
@@ -64,60 +64,60 @@ static void test_engine_plan__micro_batches_keep_the_samples(void **state)
 {
     // units of two: 2 + 2 samples, not 2 + 2 + 2
     static const int64_t tokens[7] = {5, 5, 5, 5, 5, 5, 5};
-    invar_plan plan;
+    invar_batch_plan plan;
 
     (void)state;
-    assert_ok(invar_plan_make(&plan, tokens, 7, &(invar_plan_options){10, 1, 5, 0}));
+    assert_ok(invar_batch_plan_make(&plan, tokens, 7, &(invar_batch_plan_options){10, 1, 5, 0}));
     assert_list(plan.unit_sample, (const int64_t[]){0, 2, 4, 6, 7}, 5);
     assert_int_equal(plan.count, 2);
     assert_list(plan.unit, (const int64_t[]){0, 2, 4}, 3);
     assert_list(plan.sample, (const int64_t[]){0, 4, 7}, 3);
     assert_int_equal(plan.max_tokens, 20);
-    invar_plan_release(&plan);
+    invar_batch_plan_release(&plan);
     // a unit with more is one by itself
-    assert_ok(invar_plan_make(&plan, tokens, 7, &(invar_plan_options){10, 1, 1, 0}));
+    assert_ok(invar_batch_plan_make(&plan, tokens, 7, &(invar_batch_plan_options){10, 1, 1, 0}));
     assert_int_equal(plan.count, 4);
     assert_list(plan.sample, (const int64_t[]){0, 2, 4, 6, 7}, 5);
-    invar_plan_release(&plan);
+    invar_batch_plan_release(&plan);
 }
 
 static void test_engine_plan__dynamic_micro_batches_keep_the_limit(void **state)
 {
     // units of two: 7, 3, 12 (too large, alone), 4, 6
     static const int64_t tokens[10] = {3, 4, 1, 2, 6, 6, 4, 0, 5, 1};
-    invar_plan plan;
+    invar_batch_plan plan;
 
     (void)state;
-    assert_ok(invar_plan_make(&plan, tokens, 10, &(invar_plan_options){12, 5, 0, 10}));
+    assert_ok(invar_batch_plan_make(&plan, tokens, 10, &(invar_batch_plan_options){12, 5, 0, 10}));
     assert_int_equal(plan.count, 3);
     assert_list(plan.unit, (const int64_t[]){0, 2, 3, 5}, 4);
     assert_list(plan.sample, (const int64_t[]){0, 4, 6, 10}, 4);
     assert_int_equal(plan.max_tokens, 12);
-    invar_plan_release(&plan);
+    invar_batch_plan_release(&plan);
 }
 
 static void test_engine_plan__without_limits_all_is_one_micro_batch(void **state)
 {
     static const int64_t tokens[3] = {1000, 1, 1000};
-    invar_plan plan;
+    invar_batch_plan plan;
 
     (void)state;
-    assert_ok(invar_plan_make(&plan, tokens, 3, &(invar_plan_options){1, 1, 0, 0}));
+    assert_ok(invar_batch_plan_make(&plan, tokens, 3, &(invar_batch_plan_options){1, 1, 0, 0}));
     assert_int_equal(plan.count, 1);
     assert_list(plan.sample, (const int64_t[]){0, 3}, 2);
-    invar_plan_release(&plan);
+    invar_batch_plan_release(&plan);
 }
 
 static void test_engine_plan__no_samples_no_micro_batches(void **state)
 {
-    invar_plan plan;
+    invar_batch_plan plan;
 
     (void)state;
-    assert_ok(invar_plan_make(&plan, NULL, 0, &(invar_plan_options){4, 4, 2, 100}));
+    assert_ok(invar_batch_plan_make(&plan, NULL, 0, &(invar_batch_plan_options){4, 4, 2, 100}));
     assert_int_equal(plan.units, 0);
     assert_int_equal(plan.count, 0);
     assert_int_equal(plan.sample[0], 0);
-    invar_plan_release(&plan);
+    invar_batch_plan_release(&plan);
 }
 
 /* ---- any batch ------------------------------------------------------------------------------- */
@@ -132,7 +132,8 @@ static int64_t sum(const int64_t *tokens, int64_t first, int64_t end)
 }
 
 /* What the rule promises, and that no unit could have taken the next sample. */
-static void check_units(const invar_plan *plan, const int64_t *tokens, const invar_plan_options *o)
+static void check_units(const invar_batch_plan *plan, const int64_t *tokens,
+                        const invar_batch_plan_options *o)
 {
     int64_t n = plan->samples, share = n / o->unit_count > 1 ? n / o->unit_count : 1, longest = 0;
 
@@ -152,7 +153,8 @@ static void check_units(const invar_plan *plan, const int64_t *tokens, const inv
     }
 }
 
-static void check_plan(const invar_plan *plan, const int64_t *tokens, const invar_plan_options *o)
+static void check_plan(const invar_batch_plan *plan, const int64_t *tokens,
+                       const invar_batch_plan_options *o)
 {
     check_units(plan, tokens, o);
     assert_int_equal(plan->unit[0], 0);
@@ -185,18 +187,18 @@ static void test_engine_plan__covers_all_units_once_in_order(void **state)
     for (int64_t round = 0; round < rounds; round++) {
         uint64_t seed = (uint64_t)round;
         int64_t samples = invar_test_random(seed, 0) % (MAX_SAMPLES + 1);
-        invar_plan_options options = {
+        invar_batch_plan_options options = {
             1 + invar_test_random(seed, 1) % 300, 1 + invar_test_random(seed, 4) % 20,
             invar_test_random(seed, 2) % 30, invar_test_random(seed, 3) % 400};
-        invar_plan plan;
+        invar_batch_plan plan;
         for (int64_t i = 0; i < samples; i++)
             tokens[i] = invar_test_random(seed, 10 + (uint64_t)i) % 60;
-        assert_ok(invar_plan_make(&plan, tokens, samples, &options));
+        assert_ok(invar_batch_plan_make(&plan, tokens, samples, &options));
         assert_int_equal(plan.samples, samples);
         check_plan(&plan, tokens, &options);
         several += plan.count > 1;
         full += plan.units < samples;
-        invar_plan_release(&plan);
+        invar_batch_plan_release(&plan);
     }
     assert_true(several > rounds / 4 && full > rounds / 4); // the limits were at work
 }
@@ -208,43 +210,46 @@ static void test_engine_plan__micro_batches_change_no_unit(void **state)
 
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++) {
-        invar_plan_options options = {1 + invar_test_random(seed, 1) % 300,
-                                      1 + invar_test_random(seed, 2) % 20, 0, 0};
-        invar_plan whole, cut;
+        invar_batch_plan_options options = {1 + invar_test_random(seed, 1) % 300,
+                                            1 + invar_test_random(seed, 2) % 20, 0, 0};
+        invar_batch_plan whole, cut;
         for (uint64_t i = 0; i < MAX_SAMPLES; i++)
             tokens[i] = invar_test_random(seed, 10 + i) % 60;
-        assert_ok(invar_plan_make(&whole, tokens, MAX_SAMPLES, &options));
+        assert_ok(invar_batch_plan_make(&whole, tokens, MAX_SAMPLES, &options));
         options.micro_batch = invar_test_random(seed, 3) % 9;
         options.max_tokens = invar_test_random(seed, 4) % 200;
-        assert_ok(invar_plan_make(&cut, tokens, MAX_SAMPLES, &options));
+        assert_ok(invar_batch_plan_make(&cut, tokens, MAX_SAMPLES, &options));
         assert_int_equal(cut.units, whole.units);
         assert_list(cut.unit_sample, whole.unit_sample, whole.units + 1);
-        invar_plan_release(&whole);
-        invar_plan_release(&cut);
+        invar_batch_plan_release(&whole);
+        invar_batch_plan_release(&cut);
     }
 }
 
 static void test_engine_plan__refuses_impossible_numbers(void **state)
 {
     static const int64_t negative[2] = {1, -1}, huge[2] = {INT64_MAX, 1};
-    invar_plan plan;
+    invar_batch_plan plan;
 
     (void)state;
-    assert_fails(invar_plan_make(&plan, negative, 1, &(invar_plan_options){0, 1, 1, 0}),
+    assert_fails(invar_batch_plan_make(&plan, negative, 1, &(invar_batch_plan_options){0, 1, 1, 0}),
                  INVAR_E_INVALID, "at most 0 rows");
-    assert_fails(invar_plan_make(&plan, negative, 1, &(invar_plan_options){1, 0, 1, 0}),
+    assert_fails(invar_batch_plan_make(&plan, negative, 1, &(invar_batch_plan_options){1, 0, 1, 0}),
                  INVAR_E_INVALID, "at least 0 units");
-    assert_fails(invar_plan_make(&plan, negative, -1, &(invar_plan_options){1, 1, 1, 0}),
-                 INVAR_E_INVALID, "-1 samples in");
-    assert_fails(invar_plan_make(&plan, negative, 1, &(invar_plan_options){1, 1, -1, 0}),
-                 INVAR_E_INVALID, "-1 samples and");
-    assert_fails(invar_plan_make(&plan, negative, 1, &(invar_plan_options){1, 1, 0, -1}),
-                 INVAR_E_INVALID, "-1 tokens");
-    assert_fails(invar_plan_make(&plan, negative, 2, &(invar_plan_options){1, 1, 0, 0}),
+    assert_fails(
+        invar_batch_plan_make(&plan, negative, -1, &(invar_batch_plan_options){1, 1, 1, 0}),
+        INVAR_E_INVALID, "-1 samples in");
+    assert_fails(
+        invar_batch_plan_make(&plan, negative, 1, &(invar_batch_plan_options){1, 1, -1, 0}),
+        INVAR_E_INVALID, "-1 samples and");
+    assert_fails(
+        invar_batch_plan_make(&plan, negative, 1, &(invar_batch_plan_options){1, 1, 0, -1}),
+        INVAR_E_INVALID, "-1 tokens");
+    assert_fails(invar_batch_plan_make(&plan, negative, 2, &(invar_batch_plan_options){1, 1, 0, 0}),
                  INVAR_E_INVALID, "sample 1 has -1 tokens");
-    assert_fails(invar_plan_make(&plan, huge, 2, &(invar_plan_options){1, 1, 0, 0}),
+    assert_fails(invar_batch_plan_make(&plan, huge, 2, &(invar_batch_plan_options){1, 1, 0, 0}),
                  INVAR_E_INVALID, "sample 1 has 1 tokens");
-    invar_plan_release(&plan); // harmless after a failure
+    invar_batch_plan_release(&plan); // harmless after a failure
 }
 
 int main(void)

@@ -29,12 +29,12 @@ typedef struct traffic {
     uint64_t sent, received;
 } traffic;
 
-static invar_status plan_move(traffic *to, invar_comm_move *move, const invar_layout_axis *data)
+static invar_status plan_move(traffic *to, invar_comm_transfer *move, const invar_layout_axis *data)
 {
     uint64_t sent, received;
 
     move->phase = "plan";
-    INVAR_TRY(invar_comm_move_bytes(&sent, &received, move, data->rank, data->size));
+    INVAR_TRY(invar_comm_transfer_bytes(&sent, &received, move, data->rank, data->size));
     to->sent += sent;
     to->received += received;
     return INVAR_OK;
@@ -45,7 +45,7 @@ static invar_status plan_tokens(traffic *to, const lesson *l, const invar_layout
                                 int64_t (*samples)[2], int times)
 {
     size_t bytes[MAX_RANKS];
-    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes};
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV, .out_bytes = bytes};
 
     for (int r = 0; r < data->size; r++)
         bytes[r] = 4 * (size_t)(l->start[samples[r][1]] - l->start[samples[r][0]]);
@@ -56,26 +56,26 @@ static invar_status plan_tokens(traffic *to, const lesson *l, const invar_layout
 
 /* All that a step moves: [0] gathered, [1] from each to each. */
 static invar_status plan_step(traffic out[2], const lesson *l, const invar_layout *layout,
-                              const invar_owned *owned)
+                              const invar_zero_ranges *owned)
 {
     const invar_layout_axis *data = &layout->data;
     int times = l->model->spec.value_head ? 1 : 2;
     int64_t of[MAX_RANKS][2], rows[SAMPLES];
-    invar_exchange x = {0};
-    invar_comm_move move;
-    invar_plan plan = {0};
+    invar_bucket_plan x = {0};
+    invar_comm_transfer move;
+    invar_batch_plan plan = {0};
     invar_status status;
 
     for (int r = 0; r < data->size; r++) {
-        invar_layout_share share = invar_layout_share_of(SAMPLES, data->size, r);
+        invar_index_range share = invar_layout_range_of(SAMPLES, data->size, r);
         of[r][0] = share.first;
         of[r][1] = share.first + share.count;
     }
     INVAR_TRY(plan_tokens(&out[0], l, data, of, times));
     for (int64_t i = 0; i < SAMPLES; i++)
         rows[i] = invar_micro_batch_rows(&l->samples->items[i]);
-    INVAR_TRY(invar_plan_make(&plan, rows, SAMPLES, &l->options.plan));
-    status = invar_exchange_init(&x, owned->bytes, layout->bucket, data->size, data->rank);
+    INVAR_TRY(invar_batch_plan_make(&plan, rows, SAMPLES, &l->options.plan));
+    status = invar_bucket_plan_init(&x, owned->bytes, layout->bucket, data->size, data->rank);
     for (int64_t first = 0; status == INVAR_OK && first < plan.units; first += data->size) {
         int64_t left = plan.units - first;
         for (int64_t r = 0; r < data->size; r++) {
@@ -84,28 +84,28 @@ static invar_status plan_step(traffic out[2], const lesson *l, const invar_layou
         }
         status = plan_tokens(&out[0], l, data, of, times);
         for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
-            invar_exchange_scatter(&move, &x, i, (int)(left < data->size ? left : data->size));
+            invar_bucket_plan_scatter(&move, &x, i, (int)(left < data->size ? left : data->size));
             status = plan_move(&out[1], &move, data);
         }
     }
     for (int64_t i = 0; status == INVAR_OK && i < x.pieces; i++) {
-        invar_exchange_gather(&move, &x, i);
+        invar_bucket_plan_gather(&move, &x, i);
         status = plan_move(&out[0], &move, data);
     }
     if (invar_model_sparse_layers(l->model) > 0) {
         out[0].sent += 16 * ((uint64_t)data->size - 1);
         out[0].received += 16 * ((uint64_t)data->size - 1);
     }
-    invar_exchange_release(&x);
-    invar_plan_release(&plan);
+    invar_bucket_plan_release(&x);
+    invar_batch_plan_release(&plan);
     return status;
 }
 
 static invar_status compare_traffic(const lesson *l, const invar_layout *layout,
-                                    const invar_owned *owned)
+                                    const invar_zero_ranges *owned)
 {
-    invar_comm_count is[] = {invar_comm_counted(layout->data.comm, INVAR_COMM_ALLGATHERV),
-                             invar_comm_counted(layout->data.comm, INVAR_COMM_ALLTOALLV)};
+    invar_comm_stats is[] = {invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLGATHERV),
+                             invar_comm_get_stats(layout->data.comm, INVAR_COMM_ALLTOALLV)};
     traffic due[2] = {0};
 
     INVAR_TRY(plan_step(due, l, layout, owned));
@@ -121,19 +121,19 @@ static invar_status check_traffic(const lesson *l, const invar_layout *layout,
                                   const invar_model *model)
 {
     const invar_comm *comm = layout->data.comm;
-    invar_owned owned;
+    invar_zero_ranges owned;
     invar_status status;
 
     if (layout->data.size == 1)
-        return invar_comm_counted(comm, INVAR_COMM_ALLGATHERV).calls +
-                           invar_comm_counted(comm, INVAR_COMM_ALLTOALLV).calls ==
+        return invar_comm_get_stats(comm, INVAR_COMM_ALLGATHERV).calls +
+                           invar_comm_get_stats(comm, INVAR_COMM_ALLTOALLV).calls ==
                        0
                    ? INVAR_OK
                    : INVAR_FAIL(INVAR_E_CORRUPT, 0, "one rank moves");
-    status = invar_owned_grads(&owned, model, 0);
+    status = invar_zero_ranges_grads(&owned, model, 0);
     if (status == INVAR_OK)
         status = compare_traffic(l, layout, &owned);
-    invar_owned_release(&owned);
+    invar_zero_ranges_release(&owned);
     return status;
 }
 
@@ -183,7 +183,7 @@ static void all_equal(lesson *l, int size, uint64_t schedule)
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 /* Units: each sample; two samples, the last alone; all: 7, 4 and 1 of them. */
-static const invar_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
+static const invar_batch_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
 static const int sizes[] = {1, 2, 3, 4, 8};
 
 static void sweep(lesson *l)

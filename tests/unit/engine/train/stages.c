@@ -89,7 +89,7 @@ static const shape shapes[] = {{2, 2, 1}, {4, 4, 1}, {3, 3, 1}, {2, 2, 2}, {2, 2
                                {4, 2, 1}, {6, 2, 1}, {4, 2, 2}, {6, 3, 2}, {8, 8, 1}};
 
 /* Units: each sample; two samples, the last alone; all: 7, 4 and 1 of them. */
-static const invar_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
+static const invar_batch_plan_options plans[] = {{1, 1, 2, 0}, {MOST, 3, 0, 40}, {MOST, 1, 0, 0}};
 
 static void sweep(lesson *l, bool far)
 {

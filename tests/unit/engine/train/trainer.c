@@ -232,14 +232,14 @@ static void assert_slope(invar_trainer *trainer, invar_model *critic,
     h = 0.02 / sqrt((double)n);
     for (int64_t i = 0; i < n; i++)
         master[i] = start[i] + (float)h * invar_test_normal((uint64_t)p + 7, (uint64_t)i, 1.0f);
-    assert_ok(invar_model_refresh(critic, dev));
+    assert_ok(invar_model_update_weights(critic, dev));
     up = objective(trainer, critic, samples);
     for (int64_t i = 0; i < n; i++)
         master[i] = start[i] - (float)h * invar_test_normal((uint64_t)p + 7, (uint64_t)i, 1.0f);
-    assert_ok(invar_model_refresh(critic, dev));
+    assert_ok(invar_model_update_weights(critic, dev));
     down = objective(trainer, critic, samples);
     memcpy(master, start, (size_t)n * sizeof *start);
-    assert_ok(invar_model_refresh(critic, dev));
+    assert_ok(invar_model_update_weights(critic, dev));
     free(start);
     assert_true(size > 0.0);
     // f32 sums leave about six digits of the difference, its curvature about three
@@ -392,7 +392,7 @@ static invar_status dawdle(void *payload, int64_t first, int64_t count, const fl
 
 static invar_status beat(void *world)
 {
-    invar_layout_beat(world);
+    invar_layout_heartbeat(world);
     return INVAR_OK;
 }
 
@@ -421,9 +421,9 @@ static invar_status learn_slowly(rank_run *run)
         invar_grads_free(grads);
     }
     INVAR_TRY(status);
-    return invar_comm_run(
-        run->comm,
-        &(invar_comm_move){.op = INVAR_COMM_BARRIER, .phase = "step", .seconds = world.seconds});
+    return invar_comm_run(run->comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER,
+                                                            .phase = "step",
+                                                            .seconds = world.seconds});
 }
 
 static void test_trainer__a_slow_rank_is_awaited(void **state)

@@ -90,12 +90,12 @@ static invar_status add_all(const sums *s, const invar_layout *layout, const inv
 {
     const invar_layout_axis *data = &layout->data;
     invar_unit_sum *sum = NULL;
-    invar_owned owned;
-    invar_status status = invar_owned_grads(&owned, model, 0);
+    invar_zero_ranges owned;
+    invar_status status = invar_zero_ranges_grads(&owned, model, 0);
 
     if (status == INVAR_OK)
         status = invar_unit_sum_new(&sum, s->dev, layout, &owned);
-    invar_owned_release(&owned);
+    invar_zero_ranges_release(&owned);
     for (int64_t first = 0; first < UNITS && status == INVAR_OK; first += data->size) {
         int64_t left = UNITS - first;
         for (size_t i = 0; i < elements(s) && data->rank < left; i++)
@@ -113,17 +113,17 @@ static invar_status add_all(const sums *s, const invar_layout *layout, const inv
 static invar_status compare(const sums *s, const invar_model *model, const invar_grads *grads)
 {
     int rank = model->layout->data.rank;
-    invar_owned owned;
+    invar_zero_ranges owned;
 
-    INVAR_TRY(invar_owned_grads(&owned, model, 0));
+    INVAR_TRY(invar_zero_ranges_grads(&owned, model, 0));
     for (int64_t i = rank > 0 ? owned.end[rank - 1] : 0; i < owned.end[rank]; i++) {
-        invar_layout_slice range = owned.ranges[i];
+        invar_byte_range range = owned.ranges[i];
 
         if (invar_bits_differ((char *)grads->memory + range.first,
                               (const char *)s->expected + range.first, range.bytes))
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sum on rank %d", rank);
     }
-    invar_owned_release(&owned);
+    invar_zero_ranges_release(&owned);
     return INVAR_OK;
 }
 

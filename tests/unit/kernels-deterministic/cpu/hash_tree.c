@@ -88,7 +88,7 @@ static void test_hash_tree__padding_is_not_hashed(void **state)
 }
 
 /* Data, then scales, for each logical shard. */
-static void test_hash_tree__quantised_tensors_include_scales(void **state)
+static void test_hash_tree__quantized_tensors_include_scales(void **state)
 {
     static const struct {
         invar_dtype dtype;
@@ -101,7 +101,7 @@ static void test_hash_tree__quantised_tensors_include_scales(void **state)
 
     for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
         for (int32_t shards = 1; shards <= 2; shards++) {
-            invar_tensor x = some(invar_tensor_quantised(NULL, NULL, formats[f].dtype,
+            invar_tensor x = some(invar_tensor_quantized(NULL, NULL, formats[f].dtype,
                                                          formats[f].scale_rows, 256, 384),
                                   8, f);
             invar_tensor compact = invar_test_copy(&x);
@@ -227,7 +227,7 @@ static invar_tensor compact(const invar_tensor *x, int64_t row, int64_t rows, in
 }
 
 /* Against compact copies of the pieces, which an own rule finds. */
-static void check_cut(const invar_device *dev, invar_tensor view, invar_cut cut)
+static void check_cut(const invar_device *dev, invar_tensor view, invar_logical_split cut)
 {
     invar_tensor x = some(view, 5, 3), copies[64];
     invar_tree_shard shards[64];
@@ -262,20 +262,20 @@ static void test_hash_tree__pieces_of_cuts(void **state)
     invar_tensor vector = invar_tensor_1d(NULL, INVAR_DTYPE_F32, 352);
 
     for (int32_t pieces = 2; pieces <= 8; pieces *= 2) {
-        check_cut(*state, matrix, (invar_cut){pieces, 0, 32, 1});
-        check_cut(*state, matrix, (invar_cut){pieces, 0, 128, 1});
-        check_cut(*state, matrix, (invar_cut){pieces, 1, 64, 1});
-        check_cut(*state, matrix, (invar_cut){pieces, 1, 400, 1});
-        check_cut(*state, matrix, (invar_cut){pieces, 0, 16, 4});
-        check_cut(*state, matrix, (invar_cut){pieces, 1, 64, 4});
-        check_cut(*state, vector, (invar_cut){pieces, 0, 32, 1});
+        check_cut(*state, matrix, (invar_logical_split){pieces, 0, 32, 1});
+        check_cut(*state, matrix, (invar_logical_split){pieces, 0, 128, 1});
+        check_cut(*state, matrix, (invar_logical_split){pieces, 1, 64, 1});
+        check_cut(*state, matrix, (invar_logical_split){pieces, 1, 400, 1});
+        check_cut(*state, matrix, (invar_logical_split){pieces, 0, 16, 4});
+        check_cut(*state, matrix, (invar_logical_split){pieces, 1, 64, 4});
+        check_cut(*state, vector, (invar_logical_split){pieces, 0, 32, 1});
     }
 }
 
 /* One piece is the whole tensor, a stack as well. */
 static void test_hash_tree__one_piece_is_no_cut(void **state)
 {
-    invar_cut cut = {.pieces = 1, .stack = 4};
+    invar_logical_split cut = {.pieces = 1, .stack = 4};
     invar_tensor x = some(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 64, 300), 3, 1);
     invar_digest got, expected = hash(*state, x, 1);
 
@@ -291,10 +291,11 @@ static void test_hash_tree__bad_cuts_are_refused(void **state)
     invar_digest d;
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8);
     invar_tensor v = invar_tensor_1d(data, INVAR_DTYPE_F32, 8);
-    invar_tensor q = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
+    invar_tensor q = invar_tensor_quantized(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
 
 #define CUT(x, shards, ...)                                                                        \
-    invar_hash_tree(*state, &(invar_hash_tree_args){&d, x, 1, shards, &(invar_cut){__VA_ARGS__}})
+    invar_hash_tree(                                                                               \
+        *state, &(invar_hash_tree_args){&d, x, 1, shards, &(invar_logical_split){__VA_ARGS__}})
     assert_refused(CUT(&x, 2, 2, 0, 1, 1), "hash.tree: shards: 2 shards");
     assert_refused(CUT(&x, 1, 3, 0, 1, 1), "hash.tree: cuts: 3 shards");
     assert_refused(CUT(&x, 1, 2, 0, 0, 1), "hash.tree: cuts: 2 pieces of 0 rows");
@@ -310,7 +311,7 @@ static void test_hash_tree__bad_arguments_are_refused(void **state)
     float data[64] = {0};
     invar_digest d;
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8), none = {0}, wrong = x;
-    invar_tensor q = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
+    invar_tensor q = invar_tensor_quantized(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
 
 #define HASH(...) invar_hash_tree(*state, &(invar_hash_tree_args){__VA_ARGS__, NULL})
     assert_refused(HASH(NULL, &x, 1, 1), "hash.tree: digest: missing");
@@ -345,7 +346,7 @@ static size_t row_scales(const invar_tensor *x)
 
 /* How many leaves samples have: each sample's bytes, then its scales. */
 static int64_t expected_leaves(invar_digest *out, const invar_tensor *compact,
-                               const invar_segments *samples)
+                               const invar_row_offsets *samples)
 {
     invar_tree_shard pieces[2 * MOST_SAMPLES];
     invar_tree_input in = {pieces, 0};
@@ -367,7 +368,7 @@ static int64_t expected_leaves(invar_digest *out, const invar_tensor *compact,
 }
 
 static void check_leaves(const invar_device *dev, const invar_tensor *x,
-                         const invar_tensor *compact, const invar_segments *samples)
+                         const invar_tensor *compact, const invar_row_offsets *samples)
 {
     invar_digest expected[MOST_LEAVES], got[MOST_LEAVES + 1], guard;
     int64_t count = expected_leaves(expected, compact, samples);
@@ -394,9 +395,9 @@ static void test_hash_leaves__equal_those_of_compact_bytes(void **state)
         invar_tensor_3d(NULL, INVAR_DTYPE_F32, 150, 3, 400),
         invar_tensor_2d(NULL, INVAR_DTYPE_I64, 150, 3),
         invar_tensor_2d(NULL, INVAR_DTYPE_F32, 150, 0),
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 1, 150, 384),
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 150, 4096),
-        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_INT4, 1, 150, 96),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 1, 150, 384),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 150, 4096),
+        invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_INT4, 1, 150, 96),
     };
 
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
@@ -408,7 +409,7 @@ static void test_hash_leaves__equal_those_of_compact_bytes(void **state)
             for (size_t s = 0; s < sizeof counts / sizeof *counts; s++)
                 for (int d = 0; d < INVAR_TEST_DEVICES; d++)
                     check_leaves(&devices[d], &x, &compact,
-                                 &(invar_segments){starts[s], counts[s]});
+                                 &(invar_row_offsets){starts[s], counts[s]});
             invar_test_free(&x, &compact);
         }
 }
@@ -420,8 +421,8 @@ static void test_hash_leaves__bad_arguments_are_refused(void **state)
     float data[64] = {0};
     invar_digest d[3];
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8), none = {0};
-    invar_tensor q = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
-    invar_segments samples = {good, 2};
+    invar_tensor q = invar_tensor_quantized(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
+    invar_row_offsets samples = {good, 2};
 
 #define LEAVES(...) invar_hash_leaves(*state, &(invar_hash_leaves_args){__VA_ARGS__})
     assert_refused(LEAVES(NULL, x, samples, 2), "hash.leaves: digest: missing");
@@ -429,9 +430,11 @@ static void test_hash_leaves__bad_arguments_are_refused(void **state)
     assert_refused(LEAVES(d, x, samples, 1), "hash.leaves: leaves: 1; expected 2");
     assert_refused(LEAVES(d, x, samples, 3), "hash.leaves: leaves: 3; expected 2");
     assert_refused(LEAVES(d, x, samples, -1), "hash.leaves: leaves: -1; expected 2");
-    assert_refused(LEAVES(d, x, (invar_segments){back, 2}, 2), "hash.leaves: samples: segment 1");
-    assert_refused(LEAVES(d, x, (invar_segments){some_rows, 2}, 2), "hash.leaves: samples: seg");
-    assert_refused(LEAVES(d, x, (invar_segments){NULL, 2}, 2), "hash.leaves: samples: 2 segments");
+    assert_refused(LEAVES(d, x, (invar_row_offsets){back, 2}, 2),
+                   "hash.leaves: samples: segment 1");
+    assert_refused(LEAVES(d, x, (invar_row_offsets){some_rows, 2}, 2), "hash.leaves: samples: seg");
+    assert_refused(LEAVES(d, x, (invar_row_offsets){NULL, 2}, 2),
+                   "hash.leaves: samples: 2 segments");
     assert_refused(LEAVES(d, q, samples, 2), "hash.leaves: x: 128 rows share a scale");
     assert_ok(LEAVES(d, x, samples, 2));
 }
@@ -441,7 +444,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hash_tree__equals_hash_of_compact_bytes),
         cmocka_unit_test(test_hash_tree__padding_is_not_hashed),
-        cmocka_unit_test(test_hash_tree__quantised_tensors_include_scales),
+        cmocka_unit_test(test_hash_tree__quantized_tensors_include_scales),
         cmocka_unit_test(test_hash_tree__every_change_shows),
         cmocka_unit_test(test_hash_tree__bits_invariant_to_threads),
         cmocka_unit_test(test_hash_tree__localises),

@@ -32,7 +32,7 @@ static invar_tensor make_operand(const invar_device *dev, const invar_test_forma
 
     if (dtype == f->storage)
         return plain;
-    q = invar_test_quantised(dev, &plain, dtype, weight);
+    q = invar_test_quantized(dev, &plain, dtype, weight);
     invar_test_free(&plain);
     return q;
 }
@@ -51,13 +51,14 @@ static float value_at(naive_operand o, int64_t row, int64_t k)
     int64_t r = o.transposed ? k : row, c = o.transposed ? row : k;
 
     // int4 is read in pairs
-    invar_row_load(value, o.t, r, c & ~INT64_C(1), c % 2 + 1);
+    invar_tensor_row_load(value, o.t, r, c & ~INT64_C(1), c % 2 + 1);
     return value[c % 2];
 }
 
 static float scale_of(naive_operand o, int64_t row, int64_t k)
 {
-    return o.transposed ? invar_row_fp8_scale(o.t, k, row) : invar_row_fp8_scale(o.t, row, k);
+    return o.transposed ? invar_tensor_row_fp8_scale(o.t, k, row)
+                        : invar_tensor_row_fp8_scale(o.t, row, k);
 }
 
 static float step_bf16(float acc, const float *a, const float *b)
@@ -286,7 +287,7 @@ static void test_linear_dx__equals_the_expression_at_odd_sizes(void **state)
 static void test_linear_dw__equals_the_expression(void **state)
 {
     static const int64_t starts[] = {0, 1, 18, 18, 50, 70};
-    const invar_segments units = {starts, 5};
+    const invar_row_offsets units = {starts, 5};
     const int64_t t = 70, n = 19, k = 23;
 
     (void)state;
@@ -373,7 +374,7 @@ static void test_linear__refuses_bad_arguments(void **state)
     invar_tensor f = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8);
     invar_tensor b = invar_tensor_2d(data, INVAR_DTYPE_BF16, 4, 8);
     invar_tensor out = invar_tensor_2d(written, INVAR_DTYPE_F32, 4, 4);
-    invar_tensor q = invar_tensor_quantised(bytes, data, INVAR_DTYPE_FP8, 1, 4, 128);
+    invar_tensor q = invar_tensor_quantized(bytes, data, INVAR_DTYPE_FP8, 1, 4, 128);
     const int64_t good[] = {0, 4}, backwards[] = {0, 3, 2}, short_of[] = {0, 3};
     invar_linear_fwd_args fwd = {.y = out, .x = f, .w = f, .k_shards = 1}, bad;
     invar_linear_dx_args dx = {.dx = invar_tensor_2d(written, INVAR_DTYPE_F32, 4, 8),
@@ -429,7 +430,7 @@ static void test_linear__refuses_bad_arguments(void **state)
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "x: an fp8 tensor without scales");
     bad = fwd, bad.x = bad.w = q, bad.x.scale_rows = 0;
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "x: scales of 0 rows; expected 1");
-    bad = fwd, bad.x = b, bad.w = invar_tensor_quantised(bytes, data, INVAR_DTYPE_INT4, 1, 4, 8);
+    bad = fwd, bad.x = b, bad.w = invar_tensor_quantized(bytes, data, INVAR_DTYPE_INT4, 1, 4, 8);
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "int4 needs a multiple of 32");
     bad = fwd, bad.x = bad.w = q, bad.w.scale_rows = 128, bad.w.scale_period = 3;
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "scales that begin anew after 3");
@@ -449,11 +450,11 @@ static void test_linear__refuses_bad_arguments(void **state)
         (invar_linear_part){invar_tensor_2d(data, INVAR_DTYPE_BF16, 4, 4), b};
     assert_fails(invar_linear_dx(&dev, &bad_dx), INVAR_E_INVALID, "needs a multiple of 16");
 
-    bad_dw = dw, bad_dw.units = (invar_segments){backwards, 2};
+    bad_dw = dw, bad_dw.units = (invar_row_offsets){backwards, 2};
     assert_fails(invar_linear_dw(&dev, &bad_dw), INVAR_E_INVALID, "linear.dw: units: segment 1");
     bad_dw = dw, bad_dw.fresh = 2;
     assert_fails(invar_linear_dw(&dev, &bad_dw), INVAR_E_INVALID, "linear.dw: fresh: ");
-    bad_dw = dw, bad_dw.units = (invar_segments){short_of, 1};
+    bad_dw = dw, bad_dw.units = (invar_row_offsets){short_of, 1};
     assert_fails(invar_linear_dw(&dev, &bad_dw), INVAR_E_INVALID, "cover rows 0 to 3");
     bad_dw = dw, bad_dw.dy = b;
     assert_fails(invar_linear_dw(&dev, &bad_dw), INVAR_E_INVALID, "dy is bf16 but x is f32");

@@ -25,7 +25,7 @@ static invar_tensor make(const invar_device *dev, const invar_test_format *f, in
 {
     invar_tensor plain = invar_test_normal_2d(f->storage, rows, K, seed), q;
 
-    q = invar_test_quantised(dev, &plain, dtype, weight);
+    q = invar_test_quantized(dev, &plain, dtype, weight);
     invar_test_free(&plain);
     return q;
 }

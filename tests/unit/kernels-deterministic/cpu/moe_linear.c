@@ -15,7 +15,7 @@
 
 /* An empty expert at either end of another, one with a single row, one with many. */
 static const int64_t starts[EXPERTS + 1] = {0, 0, 3, 4, 37, 37};
-static const invar_segments experts = {starts, EXPERTS};
+static const invar_row_offsets experts = {starts, EXPERTS};
 enum { ROWS = 37, TOKENS = 40, ATOM = 128 };
 
 static invar_tensor rows_of(const invar_tensor *t, int e)
@@ -36,12 +36,12 @@ static invar_tensor make(const invar_device *dev, invar_dtype storage, invar_dty
     invar_tensor plain = invar_test_normal_2d(storage, rows, cols, seed), view, t;
 
     if (dtype == INVAR_DTYPE_FP8 && weights) { // every expert has its own scale blocks
-        view = invar_tensor_quantised(NULL, NULL, dtype, INVAR_FP8_BLOCK, rows, cols);
+        view = invar_tensor_quantized(NULL, NULL, dtype, INVAR_FP8_BLOCK, rows, cols);
         view.scale_period = (int32_t)(rows / EXPERTS);
         t = invar_test_tensor(view);
-        assert_ok(invar_quantise(dev, &(invar_quantise_args){.q = t, .x = plain}));
+        assert_ok(invar_quantize(dev, &(invar_quantize_args){.q = t, .x = plain}));
     } else {
-        t = invar_test_quantised(dev, &plain, dtype, weights);
+        t = invar_test_quantized(dev, &plain, dtype, weights);
     }
     invar_test_free(&plain);
     return t;
@@ -128,7 +128,7 @@ static void test_moe_linear__equals_the_dense_layer_per_expert(void **state)
 
 /* Tokens of each expert ascend; several units, one of them empty, some without any row. */
 static const int64_t unit_starts[] = {0, 2, 11, 11, 12, 33, TOKENS};
-static const invar_segments units = {unit_starts, 6};
+static const invar_row_offsets units = {unit_starts, 6};
 
 static invar_tensor make_row_token(void)
 {
@@ -211,7 +211,7 @@ static void test_moe_linear_dw__control_of_units(void **state)
         invar_device dev;
 
         uncut.dw = g.expected;
-        uncut.units = (invar_segments){whole, 1};
+        uncut.units = (invar_row_offsets){whole, 1};
         invar_test_device_init(&dev, (invar_numerics)(i % 2), INVAR_CPU_PATH_SIMD, 1);
         assert_ok(invar_moe_linear_dw(&dev, &g.args));
         assert_ok(invar_moe_linear_dw(&dev, &uncut));
@@ -316,7 +316,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
                          "moe.linear.fwd: experts: segments cover rows 0 to 5; there are 4");
     assert_field_refused(moe_linear_fwd, fwd, experts.start, NULL,
                          "moe.linear.fwd: experts: 2 segments");
-    assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_segments){backwards, 3}),
+    assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_row_offsets){backwards, 3}),
                          "segment 1 runs back");
     plain.w.scale_rows = 0; // means nothing for a type without scales
     assert_ok(invar_moe_linear_fwd(&dev, &plain));
@@ -371,7 +371,7 @@ static void test_moe_linear__some_experts(void **state)
     assert_ok(invar_moe_linear_fwd(&dev, &fwd));
     fwd.y = some;
     fwd.w = invar_tensor_rows(&w, FIRST * N, COUNT * N);
-    fwd.experts = (invar_segments){starts + FIRST, COUNT};
+    fwd.experts = (invar_row_offsets){starts + FIRST, COUNT};
     assert_ok(invar_moe_linear_fwd(&dev, &fwd));
     assert_memory_equal(own.data, found.data, bytes);
     fwd.w = invar_tensor_rows(&w, 0, COUNT * N); // the control: other experts' weights

@@ -24,10 +24,10 @@ static const format formats[] = {{"fp8 1x128", INVAR_DTYPE_FP8, 1, 128},
 
 enum { FORMATS = sizeof formats / sizeof *formats };
 
-static invar_tensor quantised(const format *f, int64_t rows, int64_t cols, int64_t gap)
+static invar_tensor quantized(const format *f, int64_t rows, int64_t cols, int64_t gap)
 {
     return invar_test_strided(
-        invar_tensor_quantised(NULL, NULL, f->dtype, f->scale_rows, rows, cols), gap);
+        invar_tensor_quantized(NULL, NULL, f->dtype, f->scale_rows, rows, cols), gap);
 }
 
 /* ---- references ------------------------------------------------------------------------------ */
@@ -123,7 +123,7 @@ static void int4_block_ref(const invar_tensor *q, const invar_tensor *x, const f
     }
 }
 
-static void quantise_ref(const invar_tensor *q, const invar_tensor *x, const format *f)
+static void quantize_ref(const invar_tensor *q, const invar_tensor *x, const format *f)
 {
     for (int64_t row = 0; row < x->shape[0]; row += f->scale_rows)
         for (int64_t first = 0; first < x->shape[1]; first += f->block) {
@@ -185,7 +185,7 @@ static int64_t odd_columns(const format *f, int64_t cols)
     return f->dtype == INVAR_DTYPE_INT4 ? cols : cols - 15;
 }
 
-static void test_quantise__bits_match_reference(void **state)
+static void test_quantize__bits_match_reference(void **state)
 {
     for (int f = 0; f < FORMATS; f++)
         for (int i = 0; i < 4; i++) {
@@ -194,18 +194,18 @@ static void test_quantise__bits_match_reference(void **state)
             int64_t cols = i < 2 ? 384 : odd_columns(&formats[f], 384);
             invar_tensor x =
                 invar_test_strided(invar_tensor_2d(NULL, invar_test_storage[d], rows, cols), 3);
-            invar_tensor got = quantised(&formats[f], rows, cols, 10);
-            invar_tensor expected = quantised(&formats[f], rows, cols, 0);
+            invar_tensor got = quantized(&formats[f], rows, cols, 10);
+            invar_tensor expected = quantized(&formats[f], rows, cols, 0);
 
             fill_rows(&x);
-            assert_ok(invar_quantise(*state, &(invar_quantise_args){got, x}));
-            quantise_ref(&expected, &x, &formats[f]);
+            assert_ok(invar_quantize(*state, &(invar_quantize_args){got, x}));
+            quantize_ref(&expected, &x, &formats[f]);
             invar_assert_bits_tensor(&got, &expected, formats[f].name);
             invar_test_free(&x, &got, &expected);
         }
 }
 
-static void test_quantise__rounds_to_bf16(void **state)
+static void test_quantize__rounds_to_bf16(void **state)
 {
     static const float special[] = {0.0f,    -0.0f,     INFINITY,  -INFINITY, NAN,
                                     FLT_MAX, 0x1p-149f, 0x1.01p0f, 0x1.03p0f};
@@ -222,7 +222,7 @@ static void test_quantise__rounds_to_bf16(void **state)
         invar_test_fill_normal(&x, i, 1.0f);
         for (int64_t j = 0; j < SPECIAL && rows > 0 && j < cols; j++)
             invar_test_set(&x, rows - 1, cols - 1 - j, special[j]);
-        assert_ok(invar_quantise(*state, &(invar_quantise_args){q, x}));
+        assert_ok(invar_quantize(*state, &(invar_quantize_args){q, x}));
         for (int64_t j = 0; j < rows * cols; j++)
             assert_int_equal(
                 ((const uint16_t *)q.data)[j / cols * q.row_stride + j % cols],
@@ -231,29 +231,29 @@ static void test_quantise__rounds_to_bf16(void **state)
     }
 }
 
-static void test_dequantise__bits_match_reference(void **state)
+static void test_dequantize__bits_match_reference(void **state)
 {
     for (int f = 0; f < FORMATS; f++)
         for (int d = 0; d < 2; d++) {
             int64_t rows = 250, cols = odd_columns(&formats[f], 640);
             invar_tensor source =
                 invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, cols));
-            invar_tensor q = quantised(&formats[f], rows, cols, 6);
+            invar_tensor q = quantized(&formats[f], rows, cols, 6);
             invar_tensor view = invar_tensor_2d(NULL, invar_test_storage[d], rows, cols);
             invar_tensor got = invar_test_strided(view, 1), expected = invar_test_tensor(view);
 
             invar_test_fill_normal(&source, 1, 3.0f);
-            assert_ok(invar_quantise(*state, &(invar_quantise_args){q, source}));
+            assert_ok(invar_quantize(*state, &(invar_quantize_args){q, source}));
             for (int64_t i = 0; i < rows * cols; i++)
                 invar_test_set(&expected, i / cols, i % cols,
                                (float)value_ref(&q, i / cols, i % cols));
-            assert_ok(invar_dequantise(*state, &(invar_dequantise_args){got, q}));
+            assert_ok(invar_dequantize(*state, &(invar_dequantize_args){got, q}));
             invar_assert_bits_tensor(&got, &expected, formats[f].name);
             invar_test_free(&source, &q, &got, &expected);
         }
 }
 
-static void test_quantise__accuracy_vs_f64(void **state)
+static void test_quantize__accuracy_vs_f64(void **state)
 {
     // of the value: half an ulp of e4m3; int4: the rounding of the product to bf16
     static const double relative[FORMATS] = {0x1.01p-4, 0x1.01p-4, 0x1p-4, 0x1.01p-8};
@@ -263,11 +263,11 @@ static void test_quantise__accuracy_vs_f64(void **state)
     for (int f = 0; f < FORMATS; f++) {
         invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 128, 256));
         invar_tensor back = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 128, 256));
-        invar_tensor q = quantised(&formats[f], 128, 256, 0);
+        invar_tensor q = quantized(&formats[f], 128, 256, 0);
 
         invar_test_fill_normal(&x, 1, 1.0f);
-        assert_ok(invar_quantise(*state, &(invar_quantise_args){q, x}));
-        assert_ok(invar_dequantise(*state, &(invar_dequantise_args){back, q}));
+        assert_ok(invar_quantize(*state, &(invar_quantize_args){q, x}));
+        assert_ok(invar_dequantize(*state, &(invar_dequantize_args){back, q}));
         for (int64_t i = 0; i < 128 * 256; i++) {
             double value = (double)invar_test_get(&x, i / 256, i % 256);
             double error = fabs((double)invar_test_get(&back, i / 256, i % 256) - value);
@@ -285,19 +285,19 @@ static uint8_t first_code(const invar_device *dev, const format *f, float value,
                           size_t scale_bytes)
 {
     invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 1, f->block));
-    invar_tensor q = quantised(f, 1, f->block, 0);
+    invar_tensor q = quantized(f, 1, f->block, 0);
     uint8_t code;
 
     invar_test_fill(&x, 0.0f);
     invar_test_set(&x, 0, 0, value);
-    assert_ok(invar_quantise(dev, &(invar_quantise_args){q, x}));
+    assert_ok(invar_quantize(dev, &(invar_quantize_args){q, x}));
     code = *(uint8_t *)q.data;
     memcpy(scale, q.scale, scale_bytes);
     invar_test_free(&x, &q);
     return code;
 }
 
-static void test_quantise__boundary_values(void **state)
+static void test_quantize__boundary_values(void **state)
 {
     static const struct {
         float value;
@@ -350,7 +350,7 @@ static void test_quantise__boundary_values(void **state)
 }
 
 /* A fault stays visible in all of its block and nowhere else. */
-static void test_quantise__faults_do_not_vanish(void **state)
+static void test_quantize__faults_do_not_vanish(void **state)
 {
     static const float faults[] = {NAN, INFINITY, -INFINITY};
 
@@ -358,12 +358,12 @@ static void test_quantise__faults_do_not_vanish(void **state)
         for (int k = 0; k < 3; k++) {
             int64_t rows = 2 * formats[f].scale_rows, cols = 2 * formats[f].block;
             invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, cols));
-            invar_tensor q = quantised(&formats[f], rows, cols, 0);
+            invar_tensor q = quantized(&formats[f], rows, cols, 0);
 
             invar_test_fill_normal(&x, 1, 1.0f);
             invar_test_set(&x, 0, formats[f].block, faults[k]);
-            assert_ok(invar_quantise(*state, &(invar_quantise_args){q, x}));
-            assert_ok(invar_dequantise(*state, &(invar_dequantise_args){x, q}));
+            assert_ok(invar_quantize(*state, &(invar_quantize_args){q, x}));
+            assert_ok(invar_dequantize(*state, &(invar_dequantize_args){x, q}));
             for (int64_t i = 0; i < rows * cols; i++) {
                 bool hit = i / cols < formats[f].scale_rows && i % cols >= formats[f].block;
                 assert_int_equal(isfinite(invar_test_get(&x, i / cols, i % cols)), !hit);
@@ -373,10 +373,10 @@ static void test_quantise__faults_do_not_vanish(void **state)
 }
 
 /* Every code under every scale of the clamp range. */
-static void test_dequantise__mxfp8_is_exact_in_bf16(void **state)
+static void test_dequantize__mxfp8_is_exact_in_bf16(void **state)
 {
     enum { SCALES = 245 - 9 + 1 };
-    invar_tensor q = quantised(&formats[2], SCALES, 256, 0);
+    invar_tensor q = quantized(&formats[2], SCALES, 256, 0);
     invar_tensor half = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, SCALES, 256));
 
     for (int64_t r = 0; r < SCALES; r++)
@@ -384,7 +384,7 @@ static void test_dequantise__mxfp8_is_exact_in_bf16(void **state)
             ((uint8_t *)q.data)[r * 256 + i] = (uint8_t)i;
             ((uint8_t *)q.scale)[r * 8 + i / 32] = (uint8_t)(9 + r);
         }
-    assert_ok(invar_dequantise(*state, &(invar_dequantise_args){half, q}));
+    assert_ok(invar_dequantize(*state, &(invar_dequantize_args){half, q}));
     for (int64_t r = 0; r < SCALES; r++)
         for (int64_t i = 0; i < 256; i++)
             if ((i & 0x7F) == 0x7F)
@@ -394,8 +394,8 @@ static void test_dequantise__mxfp8_is_exact_in_bf16(void **state)
     invar_test_free(&q, &half);
 }
 
-/* Experts in one tensor: each quantised as alone, whether or not its last band is whole. */
-static void test_quantise__bands_begin_anew(void **state)
+/* Experts in one tensor: each quantized as alone, whether or not its last band is whole. */
+static void test_quantize__bands_begin_anew(void **state)
 {
     static const int64_t widths[] = {1, 100, 128, 200, 256};
 
@@ -404,23 +404,23 @@ static void test_quantise__bands_begin_anew(void **state)
         invar_tensor x =
             invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, experts * width, cols));
         invar_tensor view =
-            invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 128, experts * width, cols);
+            invar_tensor_quantized(NULL, NULL, INVAR_DTYPE_FP8, 128, experts * width, cols);
         invar_tensor all, back = invar_test_copy(&x), back_one = invar_test_copy(&x);
 
         view.scale_period = (int32_t)width;
         all = invar_test_tensor(view);
         invar_test_fill_normal(&x, i, 1.0f);
-        assert_ok(invar_quantise(*state, &(invar_quantise_args){all, x}));
-        assert_ok(invar_dequantise(*state, &(invar_dequantise_args){back, all}));
+        assert_ok(invar_quantize(*state, &(invar_quantize_args){all, x}));
+        assert_ok(invar_dequantize(*state, &(invar_dequantize_args){back, all}));
         for (int64_t e = 0; e < experts; e++) {
-            invar_tensor own = quantised(&formats[1], width, cols, 0);
+            invar_tensor own = quantized(&formats[1], width, cols, 0);
             invar_tensor there = invar_tensor_rows(&all, e * width, width);
-            assert_ok(invar_quantise(
-                *state, &(invar_quantise_args){own, invar_tensor_rows(&x, e * width, width)}));
+            assert_ok(invar_quantize(
+                *state, &(invar_quantize_args){own, invar_tensor_rows(&x, e * width, width)}));
             invar_assert_bits_tensor(&there, &own, "an expert");
-            assert_ok(invar_dequantise(
+            assert_ok(invar_dequantize(
                 *state,
-                &(invar_dequantise_args){invar_tensor_rows(&back_one, e * width, width), own}));
+                &(invar_dequantize_args){invar_tensor_rows(&back_one, e * width, width), own}));
             invar_test_free(&own);
         }
         invar_assert_bits_tensor(&back, &back_one, "back");
@@ -430,26 +430,26 @@ static void test_quantise__bands_begin_anew(void **state)
 
 /* ---- rollout and training -------------------------------------------------------------------- */
 
-/* A linear layer on packed weights gives the bits of one on the dequantised bf16 weights. */
-static void test_quantise__rollout_equals_training(void **state)
+/* A linear layer on packed weights gives the bits of one on the dequantized bf16 weights. */
+static void test_quantize__rollout_equals_training(void **state)
 {
     for (int f = 2; f < FORMATS; f++) {
         const int64_t T = 5, N = 40, K = odd_columns(&formats[f], 96);
         invar_tensor master = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
         invar_tensor w = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, N, K));
         invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, T, K));
-        invar_tensor packed = quantised(&formats[f], N, K, 0), packed_x = x;
+        invar_tensor packed = quantized(&formats[f], N, K, 0), packed_x = x;
         invar_tensor training = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, N));
         invar_tensor rollout = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, N));
 
         invar_test_fill_normal(&master, 1, 0.1f);
         invar_test_fill_normal(&x, 2, 1.0f);
-        assert_ok(invar_quantise(*state, &(invar_quantise_args){packed, master}));
-        assert_ok(invar_dequantise(*state, &(invar_dequantise_args){w, packed}));
+        assert_ok(invar_quantize(*state, &(invar_quantize_args){packed, master}));
+        assert_ok(invar_dequantize(*state, &(invar_dequantize_args){w, packed}));
         if (formats[f].dtype == INVAR_DTYPE_MXFP8) { // activations are mxfp8 too
-            packed_x = quantised(&formats[f], T, K, 0);
-            assert_ok(invar_quantise(*state, &(invar_quantise_args){packed_x, x}));
-            assert_ok(invar_dequantise(*state, &(invar_dequantise_args){x, packed_x}));
+            packed_x = quantized(&formats[f], T, K, 0);
+            assert_ok(invar_quantize(*state, &(invar_quantize_args){packed_x, x}));
+            assert_ok(invar_dequantize(*state, &(invar_dequantize_args){x, packed_x}));
         }
         assert_ok(invar_linear_fwd(
             *state, &(invar_linear_fwd_args){.y = training, .x = x, .w = w, .k_shards = 1}));
@@ -465,48 +465,48 @@ static void test_quantise__rollout_equals_training(void **state)
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static void test_quantise__bad_arguments_are_refused(void **state)
+static void test_quantize__bad_arguments_are_refused(void **state)
 {
     float data[256] = {0};
     uint8_t codes[256] = {0};
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 2, 128), none = {0}, wrong;
     invar_tensor x48 = invar_tensor_2d(data, INVAR_DTYPE_F32, 2, 48);
-    invar_tensor fp8 = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 1, 2, 128);
-    invar_tensor int4 = invar_tensor_quantised(codes, data, INVAR_DTYPE_INT4, 1, 2, 48);
+    invar_tensor fp8 = invar_tensor_quantized(codes, data, INVAR_DTYPE_FP8, 1, 2, 128);
+    invar_tensor int4 = invar_tensor_quantized(codes, data, INVAR_DTYPE_INT4, 1, 2, 48);
 
-#define QUANTISE(...) invar_quantise(*state, &(invar_quantise_args){__VA_ARGS__})
-#define DEQUANTISE(...) invar_dequantise(*state, &(invar_dequantise_args){__VA_ARGS__})
-    assert_refused(QUANTISE(x, x), "quantise: q: type f32");
-    assert_refused(QUANTISE(fp8, fp8), "quantise: x: type fp8");
-    assert_refused(QUANTISE(none, x), "quantise: q: missing");
-    assert_refused(QUANTISE(fp8, x48), "quantise: q: extent 128 of index 1; expected 48");
-    assert_refused(QUANTISE(int4, x48), "quantise: q: 48 columns; int4 needs a multiple of 32");
+#define QUANTIZE(...) invar_quantize(*state, &(invar_quantize_args){__VA_ARGS__})
+#define DEQUANTIZE(...) invar_dequantize(*state, &(invar_dequantize_args){__VA_ARGS__})
+    assert_refused(QUANTIZE(x, x), "quantise: q: type f32");
+    assert_refused(QUANTIZE(fp8, fp8), "quantise: x: type fp8");
+    assert_refused(QUANTIZE(none, x), "quantise: q: missing");
+    assert_refused(QUANTIZE(fp8, x48), "quantise: q: extent 128 of index 1; expected 48");
+    assert_refused(QUANTIZE(int4, x48), "quantise: q: 48 columns; int4 needs a multiple of 32");
     wrong = fp8;
     wrong.scale = NULL;
-    assert_refused(QUANTISE(wrong, x), "quantise: q: an fp8 tensor without scales");
+    assert_refused(QUANTIZE(wrong, x), "quantise: q: an fp8 tensor without scales");
     wrong = fp8;
     wrong.scale_rows = 2;
-    assert_refused(DEQUANTISE(x, wrong), "dequantise: q: scales of 2 rows");
-    wrong = invar_tensor_quantised(codes, data, INVAR_DTYPE_INT4, 1, 2, 128);
+    assert_refused(DEQUANTIZE(x, wrong), "dequantise: q: scales of 2 rows");
+    wrong = invar_tensor_quantized(codes, data, INVAR_DTYPE_INT4, 1, 2, 128);
     wrong.row_stride = 129;
-    assert_refused(DEQUANTISE(x, wrong), "dequantise: q: int4 rows must start on a byte");
-    assert_refused(DEQUANTISE(fp8, fp8), "dequantise: x: type fp8");
-    assert_refused(DEQUANTISE(x48, fp8), "dequantise: x: extent 48");
+    assert_refused(DEQUANTIZE(x, wrong), "dequantise: q: int4 rows must start on a byte");
+    assert_refused(DEQUANTIZE(fp8, fp8), "dequantise: x: type fp8");
+    assert_refused(DEQUANTIZE(x48, fp8), "dequantise: x: extent 48");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantise__bits_match_reference),
-        cmocka_unit_test(test_quantise__rounds_to_bf16),
-        cmocka_unit_test(test_dequantise__bits_match_reference),
-        cmocka_unit_test(test_quantise__accuracy_vs_f64),
-        cmocka_unit_test(test_quantise__boundary_values),
-        cmocka_unit_test(test_quantise__faults_do_not_vanish),
-        cmocka_unit_test(test_quantise__bands_begin_anew),
-        cmocka_unit_test(test_dequantise__mxfp8_is_exact_in_bf16),
-        cmocka_unit_test(test_quantise__rollout_equals_training),
-        cmocka_unit_test(test_quantise__bad_arguments_are_refused),
+        cmocka_unit_test(test_quantize__bits_match_reference),
+        cmocka_unit_test(test_quantize__rounds_to_bf16),
+        cmocka_unit_test(test_dequantize__bits_match_reference),
+        cmocka_unit_test(test_quantize__accuracy_vs_f64),
+        cmocka_unit_test(test_quantize__boundary_values),
+        cmocka_unit_test(test_quantize__faults_do_not_vanish),
+        cmocka_unit_test(test_quantize__bands_begin_anew),
+        cmocka_unit_test(test_dequantize__mxfp8_is_exact_in_bf16),
+        cmocka_unit_test(test_quantize__rollout_equals_training),
+        cmocka_unit_test(test_quantize__bad_arguments_are_refused),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

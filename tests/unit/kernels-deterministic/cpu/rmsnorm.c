@@ -231,9 +231,9 @@ static void test_rmsnorm__shards_of_heads(void **state)
 /* dx and the sums of blocks, in rows with gaps that held NaNs. */
 static invar_tensor run_block_sums(const invar_device *dev, const norm *n)
 {
-    invar_segments units = {n->start, 2};
+    invar_row_offsets units = {n->start, 2};
     invar_tensor sums = invar_test_strided(
-        invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_of(&units, n->x.shape[0]),
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_max(&units, n->x.shape[0]),
                         n->x.shape[2]),
         5);
 
@@ -503,7 +503,7 @@ static invar_tensor flat(const invar_tensor *t)
 }
 
 /* The norm and the rotation as two ops, which is what the contract says. */
-static void two_ops(const invar_device *dev, const norm *n, const invar_rotation *r)
+static void two_ops(const invar_device *dev, const norm *n, const invar_rope_args *r)
 {
     norm_run(dev, n);
     assert_ok(
@@ -518,7 +518,7 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
     for (int i = 0; i < 2; i++) {
         norm apart = norm_new(types[i], INVAR_DTYPE_F32, T, H, D), fused = apart;
         invar_tensor turned = invar_test_tensor(apart.dy), stream = invar_test_tensor(apart.dx);
-        invar_rotation r = {
+        invar_rope_args r = {
             .positions = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T)),
             .cosine = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, POSITIONS, D / 2)),
             .sine = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, POSITIONS, D / 2))};
@@ -576,7 +576,7 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
     int32_t places[] = {0, 0, 1, 2};
     float angles[16] = {0};
     invar_tensor table = invar_tensor_2d(angles, INVAR_DTYPE_F32, 2, 4);
-    invar_rotation turn = {.positions = none};
+    invar_rope_args turn = {.positions = none};
 
 #define FWD(...) invar_rmsnorm_fwd(*state, &(invar_rmsnorm_fwd_args){__VA_ARGS__, .rotation = turn})
     assert_refused(FWD(x, none, w, EPS), "rmsnorm.fwd: x: missing");

@@ -64,24 +64,24 @@ static void test_swiglu__bits_match_reference(void **state)
     }
 }
 
-/* ---- quantised ------------------------------------------------------------------------------- */
+/* ---- quantized ------------------------------------------------------------------------------- */
 
 static invar_tensor codes_new(const invar_tensor *of, invar_dtype dtype)
 {
     return invar_test_tensor(
-        invar_tensor_quantised(NULL, NULL, dtype, 1, of->shape[0], of->shape[1]));
+        invar_tensor_quantized(NULL, NULL, dtype, 1, of->shape[0], of->shape[1]));
 }
 
 static void assert_codes(const invar_device *dev, const invar_tensor *codes, const invar_tensor *of)
 {
     invar_tensor expected = codes_new(of, codes->dtype);
 
-    assert_ok(invar_quantise(dev, &(invar_quantise_args){expected, *of}));
+    assert_ok(invar_quantize(dev, &(invar_quantize_args){expected, *of}));
     invar_assert_bits_tensor(codes, &expected, "what is quantised too");
     invar_test_free(&expected);
 }
 
-static void check_quantised(const invar_device *dev, invar_dtype dtype, invar_dtype format,
+static void check_quantized(const invar_device *dev, invar_dtype dtype, invar_dtype format,
                             int64_t rows, int64_t cols)
 {
     invar_tensor view = invar_tensor_2d(NULL, dtype, rows, cols), t[8], plain[3], q[3];
@@ -119,17 +119,17 @@ static void check_quantised(const invar_device *dev, invar_dtype dtype, invar_dt
 }
 
 /* Also with so many elements that a GPU does both in one pass. */
-static void test_swiglu__codes_are_those_of_quantise(void **state)
+static void test_swiglu__codes_are_those_of_quantize(void **state)
 {
     static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};
 
     for (int f = 0; f < 3; f++)
         for (int d = 0; d < 2; d++) {
-            check_quantised(*state, invar_test_storage[d], formats[f], 7, 384);
-            check_quantised(*state, invar_test_storage[d], formats[f], 0, 128);
+            check_quantized(*state, invar_test_storage[d], formats[f], 7, 384);
+            check_quantized(*state, invar_test_storage[d], formats[f], 0, 128);
         }
-    check_quantised(*state, INVAR_DTYPE_BF16, INVAR_DTYPE_FP8, 8205, 512);
-    check_quantised(*state, INVAR_DTYPE_BF16, INVAR_DTYPE_MXFP8, 43701, 96);
+    check_quantized(*state, INVAR_DTYPE_BF16, INVAR_DTYPE_FP8, 8205, 512);
+    check_quantized(*state, INVAR_DTYPE_BF16, INVAR_DTYPE_MXFP8, 43701, 96);
 }
 
 static double sigmoid_f64(double x)
@@ -197,9 +197,9 @@ static void test_swiglu__bad_arguments_are_refused(void **state)
     uint8_t codes[64], scales[16];
     invar_tensor wide = invar_tensor_2d(data, INVAR_DTYPE_F32, 1, 32);
     invar_tensor other = invar_tensor_2d(data + 32, INVAR_DTYPE_F32, 1, 32);
-    invar_tensor q = invar_tensor_quantised(codes, scales, INVAR_DTYPE_MXFP8, 1, 1, 32);
-    invar_tensor int4 = invar_tensor_quantised(codes + 32, scales + 8, INVAR_DTYPE_INT4, 1, 1, 32);
-    invar_tensor inside = invar_tensor_quantised(data, scales + 8, INVAR_DTYPE_MXFP8, 1, 1, 32);
+    invar_tensor q = invar_tensor_quantized(codes, scales, INVAR_DTYPE_MXFP8, 1, 1, 32);
+    invar_tensor int4 = invar_tensor_quantized(codes + 32, scales + 8, INVAR_DTYPE_INT4, 1, 1, 32);
+    invar_tensor inside = invar_tensor_quantized(data, scales + 8, INVAR_DTYPE_MXFP8, 1, 1, 32);
 
 #define FWD(Y, GATE, UP, CODES)                                                                    \
     invar_swiglu_fwd(*state, &(invar_swiglu_fwd_args){.y = Y, .gate = GATE, .up = UP, .y_q = CODES})
@@ -234,7 +234,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_swiglu__bits_match_reference),
-        cmocka_unit_test(test_swiglu__codes_are_those_of_quantise),
+        cmocka_unit_test(test_swiglu__codes_are_those_of_quantize),
         cmocka_unit_test(test_swiglu__accuracy_vs_f64),
         cmocka_unit_test(test_swiglu__gradients_vs_finite_differences),
         cmocka_unit_test(test_swiglu__bad_arguments_are_refused),

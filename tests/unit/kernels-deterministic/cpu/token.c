@@ -35,7 +35,8 @@ static invar_tensor running_sum(int64_t n)
     return out;
 }
 
-static invar_tensor token_sum(const invar_device *dev, const invar_tensor *x, invar_segments units)
+static invar_tensor token_sum(const invar_device *dev, const invar_tensor *x,
+                              invar_row_offsets units)
 {
     invar_tensor out = running_sum(x->shape[1]);
 
@@ -43,7 +44,7 @@ static invar_tensor token_sum(const invar_device *dev, const invar_tensor *x, in
     return out;
 }
 
-static invar_tensor token_sum_ref(const invar_tensor *x, invar_segments units, order o)
+static invar_tensor token_sum_ref(const invar_tensor *x, invar_row_offsets units, order o)
 {
     invar_tensor out = running_sum(x->shape[1]);
     float *running = out.data;
@@ -79,7 +80,7 @@ static void test_token_sum__bits_match_reference(void **state)
     for (size_t s = 0; s < sizeof starts / sizeof *starts; s++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
             for (int d = 0; d < 2; d++) {
-                invar_segments units = {starts[s], 4};
+                invar_row_offsets units = {starts[s], 4};
                 invar_tensor x = invar_test_strided(
                     invar_tensor_2d(NULL, invar_test_storage[d], starts[s][4], widths[w]),
                     (int64_t)s);
@@ -98,7 +99,7 @@ static void test_token_sum__controls_are_caught(void **state)
     static const int64_t start[] = {0, 100, 300};
     static const order controls[] = {
         {64, false, false}, {256, false, false}, {128, true, false}, {128, false, true}};
-    invar_segments units = {start, 2};
+    invar_row_offsets units = {start, 2};
     invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 300, 8)), got;
 
     invar_test_fill_normal(&x, 1, 1.0f);
@@ -134,11 +135,11 @@ static void test_token_sum__accuracy_vs_f64(void **state)
 }
 
 /* The sums of blocks, NaN behind them. */
-static invar_tensor block_sums_ref(const invar_tensor *x, invar_segments units)
+static invar_tensor block_sums_ref(const invar_tensor *x, invar_row_offsets units)
 {
     int64_t cols = x->shape[1], row = 0;
     invar_tensor sums = invar_test_strided(
-        invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_of(&units, x->shape[0]), cols),
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_max(&units, x->shape[0]), cols),
         3);
 
     invar_test_fill(&sums, NAN);
@@ -161,7 +162,7 @@ static void test_token_fold__ends_a_token_sum(void **state)
 
     for (size_t s = 0; s < sizeof starts / sizeof *starts; s++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-            invar_segments units = {starts[s], 4};
+            invar_row_offsets units = {starts[s], 4};
             int64_t tokens = starts[s][4];
             invar_tensor x =
                 invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, tokens, widths[w]));
@@ -242,7 +243,7 @@ static void test_embedding_bwd__bits_match_reference(void **state)
     invar_tensor view = invar_tensor_2d(NULL, INVAR_DTYPE_F32, V, D);
 
     for (int i = 0; i < 6; i++) {
-        invar_segments units = {starts[i / 2], 4};
+        invar_row_offsets units = {starts[i / 2], 4};
         invar_tensor dout =
             invar_test_strided(invar_tensor_2d(NULL, invar_test_storage[i % 2], T, D), 9);
         invar_tensor ids = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T));
@@ -529,7 +530,7 @@ static void test_token__bad_arguments_are_refused(void **state)
     invar_tensor table = invar_tensor_2d(data, INVAR_DTYPE_F32, 3, 8);
     invar_tensor v7 = invar_tensor_1d(data, INVAR_DTYPE_F32, 7);
     invar_tensor big = invar_tensor_2d(more, INVAR_DTYPE_F32, 4, 8);
-    invar_segments units = {start, 1};
+    invar_row_offsets units = {start, 1};
 
 #define TOKEN_SUM(...) invar_token_sum(dev, &(invar_token_sum_args){__VA_ARGS__})
     assert_refused(TOKEN_SUM(v7, x, units), "token.sum: out: extent 7 of index 0; expected 8");

@@ -41,7 +41,7 @@ static int oracle_code(float w, uint16_t scale)
     return (int)(t < -7.0 ? -7.0 : t > 7.0 ? 7.0 : t);
 }
 
-static void test_math_int4__quantise_and_back(void **state)
+static void test_math_int4__quantize_and_back(void **state)
 {
     int seen[15] = {0};
 
@@ -56,11 +56,11 @@ static void test_math_int4__quantise_and_back(void **state)
         if (!isfinite(w))
             continue;
 
-        int32_t q = invar_int4_quantise(w, (uint16_t)scale);
+        int32_t q = invar_int4_quantize(w, (uint16_t)scale);
         assert_int_equal(q, oracle_code(w, (uint16_t)scale));
         seen[q + 7]++;
         int back = nearest(&bf16, fabs((double)q * values[scale])) | (q < 0 ? 0x8000 : 0);
-        assert_int_equal(invar_int4_dequantise(q, (uint16_t)scale), back);
+        assert_int_equal(invar_int4_dequantize(q, (uint16_t)scale), back);
     }
     for (int i = 0; i < 15; i++)
         assert_true(seen[i] > 0);
@@ -71,20 +71,20 @@ static void test_math_int4__ties_and_limits(void **state)
     const uint16_t one = 0x3F80;
 
     (void)state;
-    assert_int_equal(invar_int4_quantise(0.5f, one), 0);
-    assert_int_equal(invar_int4_quantise(1.5f, one), 2);
-    assert_int_equal(invar_int4_quantise(-2.5f, one), -2);
-    assert_int_equal(invar_int4_quantise(6.5f, one), 6);
-    assert_int_equal(invar_int4_quantise(7.5f, one), 7);
-    assert_int_equal(invar_int4_quantise(INFINITY, one), 7);
-    assert_int_equal(invar_int4_quantise(-0x1.fffffep127f, one), -7);
-    assert_int_equal(invar_int4_dequantise(0, one), 0);
+    assert_int_equal(invar_int4_quantize(0.5f, one), 0);
+    assert_int_equal(invar_int4_quantize(1.5f, one), 2);
+    assert_int_equal(invar_int4_quantize(-2.5f, one), -2);
+    assert_int_equal(invar_int4_quantize(6.5f, one), 6);
+    assert_int_equal(invar_int4_quantize(7.5f, one), 7);
+    assert_int_equal(invar_int4_quantize(INFINITY, one), 7);
+    assert_int_equal(invar_int4_quantize(-0x1.fffffep127f, one), -7);
+    assert_int_equal(invar_int4_dequantize(0, one), 0);
     // A group with a NaN or an infinity comes back as NaN.
-    assert_int_equal(invar_int4_quantise(NAN, one), 0);
-    assert_int_equal(invar_int4_quantise(1.0f, BF16_NAN), 0);
-    assert_int_equal(invar_int4_dequantise(0, BF16_NAN), BF16_NAN);
-    assert_int_equal(invar_int4_quantise(INFINITY, INFINITE_CODE), 0);
-    assert_int_equal(invar_int4_dequantise(0, INFINITE_CODE), BF16_NAN);
+    assert_int_equal(invar_int4_quantize(NAN, one), 0);
+    assert_int_equal(invar_int4_quantize(1.0f, BF16_NAN), 0);
+    assert_int_equal(invar_int4_dequantize(0, BF16_NAN), BF16_NAN);
+    assert_int_equal(invar_int4_quantize(INFINITY, INFINITE_CODE), 0);
+    assert_int_equal(invar_int4_dequantize(0, INFINITE_CODE), BF16_NAN);
 }
 
 /* compressed-tensors: word |= (q[i] + 8) << 4 i for i = 0 .. 7. */
@@ -113,7 +113,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_math_int4__scale),
-        cmocka_unit_test(test_math_int4__quantise_and_back),
+        cmocka_unit_test(test_math_int4__quantize_and_back),
         cmocka_unit_test(test_math_int4__ties_and_limits),
         cmocka_unit_test(test_math_int4__packing_follows_compressed_tensors),
     };

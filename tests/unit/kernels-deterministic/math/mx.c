@@ -68,7 +68,7 @@ static void test_math_mx__scale_of_special_values(void **state)
 }
 
 /* Every scale with a spread of inputs: the code is the exact quotient rounded once. */
-static void test_math_mx__quantise_rounds_once(void **state)
+static void test_math_mx__quantize_rounds_once(void **state)
 {
     int64_t count = invar_test_count(20000, 2000000);
 
@@ -83,22 +83,22 @@ static void test_math_mx__quantise_rounds_once(void **state)
                 x = (float)ldexp((double)(random >> 8) * 0x1p-24 + 1.0,
                                  exponent - 11 + (int)(i % 21));
             int code = nearest(&e4m3, ldexp((double)x, -exponent));
-            assert_int_equal(invar_mx_quantise(x, scale), code);
-            assert_int_equal(invar_mx_quantise(-x, scale), code | 0x80);
+            assert_int_equal(invar_mx_quantize(x, scale), code);
+            assert_int_equal(invar_mx_quantize(-x, scale), code | 0x80);
         }
     }
-    assert_int_equal(invar_mx_quantise(1.0f, INVAR_E8M0_NAN), INVAR_FP8_NAN);
-    assert_int_equal(invar_mx_quantise(NAN, 127), INVAR_FP8_NAN);
-    assert_int_equal(invar_mx_quantise(-INFINITY, 127), 0xFE);
+    assert_int_equal(invar_mx_quantize(1.0f, INVAR_E8M0_NAN), INVAR_FP8_NAN);
+    assert_int_equal(invar_mx_quantize(NAN, 127), INVAR_FP8_NAN);
+    assert_int_equal(invar_mx_quantize(-INFINITY, 127), 0xFE);
 }
 
 /* All 256 elements under all 237 scales. */
-static void test_math_mx__dequantise_is_exact_in_bf16(void **state)
+static void test_math_mx__dequantize_is_exact_in_bf16(void **state)
 {
     (void)state;
     for (int exponent = LOWEST; exponent <= HIGHEST; exponent++) {
         for (int q = 0; q <= 0xFF; q++) {
-            uint16_t got = invar_mx_dequantise((uint8_t)q, (uint8_t)(exponent + 127));
+            uint16_t got = invar_mx_dequantize((uint8_t)q, (uint8_t)(exponent + 127));
             if ((q & 0x7F) == 0x7F) {
                 assert_int_equal(got, 0x7FFF);
                 continue;
@@ -108,7 +108,7 @@ static void test_math_mx__dequantise_is_exact_in_bf16(void **state)
             assert_int_equal(got >> 15, q >> 7);
         }
     }
-    assert_int_equal(invar_mx_dequantise(0x00, INVAR_E8M0_NAN), 0x7FFF);
+    assert_int_equal(invar_mx_dequantize(0x00, INVAR_E8M0_NAN), 0x7FFF);
 }
 
 static void test_math_mx__nothing_saturates_inside_the_clamp(void **state)
@@ -129,8 +129,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_math_mx__scale_is_smallest_sufficient),
         cmocka_unit_test(test_math_mx__scale_of_special_values),
-        cmocka_unit_test(test_math_mx__quantise_rounds_once),
-        cmocka_unit_test(test_math_mx__dequantise_is_exact_in_bf16),
+        cmocka_unit_test(test_math_mx__quantize_rounds_once),
+        cmocka_unit_test(test_math_mx__dequantize_is_exact_in_bf16),
         cmocka_unit_test(test_math_mx__nothing_saturates_inside_the_clamp),
     };
     return cmocka_run_group_tests(tests, fill_values, NULL);

@@ -134,13 +134,13 @@ static inline void ask(answer *out, const char *path, const char *name, const ch
                                           argument_value(query.params[i].type, texts[i])};
     }
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    assert_ok(
-        invar_ledger_select(ledger, &(invar_ledger_request){.sql = query.sql,
-                                                            .arguments = list,
-                                                            .n_arguments = (size_t)query.n_params,
-                                                            .limit_ms = 60000,
-                                                            .row = take_row,
-                                                            .payload = out}));
+    assert_ok(invar_ledger_select(
+        ledger, &(invar_ledger_select_request){.sql = query.sql,
+                                               .arguments = list,
+                                               .n_arguments = (size_t)query.n_params,
+                                               .limit_ms = 60000,
+                                               .row = take_row,
+                                               .payload = out}));
     invar_ledger_close(ledger);
 }
 

@@ -501,7 +501,7 @@ static void test_ledger_queries__pruned_is_no_gap(void **state)
 
     (void)state;
     assert_ok(invar_ledger_open(&ledger, healthy, &(invar_ledger_options){0}));
-    assert_ok(invar_ledger_backup(ledger, path, &(invar_ledger_keep){.last = 5}));
+    assert_ok(invar_ledger_backup(ledger, path, &(invar_ledger_retention){.last = 5}));
     invar_ledger_close(ledger);
     control(path, "ledger-gaps", "run=1", "what seg first count", "");
 }
@@ -566,7 +566,7 @@ static void archive(const char *path, const char *kind, const char *event, const
     assert_ok(invar_ledger_begin(
         ledger, &(invar_ledger_run){.name = kind, .kind = kind, .circumstances = {.bare = true}}));
     for (; *data; data++)
-        assert_ok(invar_ledger_note(
+        assert_ok(invar_ledger_log_event(
             ledger, &(invar_ledger_event){
                         .step = -1, .level = "info", .kind = event, .message = "", .data = *data}));
     assert_ok(invar_ledger_finish(ledger, 0, "done"));

@@ -55,12 +55,12 @@ static invar_status ask(answer *out, invar_ledger *ledger, const char *sql,
     invar_status reply = out->reply;
 
     *out = (answer){.reply = reply};
-    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = sql,
-                                                               .arguments = arguments,
-                                                               .n_arguments = count,
-                                                               .limit_ms = 20000,
-                                                               .row = take,
-                                                               .payload = out});
+    return invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = sql,
+                                                                      .arguments = arguments,
+                                                                      .n_arguments = count,
+                                                                      .limit_ms = 20000,
+                                                                      .row = take,
+                                                                      .payload = out});
 }
 
 static int64_t number(invar_ledger *ledger, const char *sql)
@@ -368,7 +368,7 @@ static void test_ledger_select__time_limit(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(endless); i++) {
         int64_t start = now_ms(), took;
-        invar_ledger_request request = {
+        invar_ledger_select_request request = {
             .sql = endless[i], .limit_ms = 50, .row = take, .payload = &a};
         assert_fails(invar_ledger_select(ledger, &request), INVAR_E_STATE,
                      "the time limit was reached");

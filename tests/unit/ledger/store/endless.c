@@ -96,7 +96,7 @@ static void make_endless(const char *path)
     assert_int_equal(fclose(stream), 0);
 }
 
-static void verify(invar_ledger_verdict *out, const char *path)
+static void verify(invar_ledger_verify_result *out, const char *path)
 {
     invar_ledger *ledger;
 
@@ -109,7 +109,7 @@ static void test_ledger_endless__verify_ends(void **state)
 {
     char folder[] = INVAR_TEST_WORK "/endless-XXXXXX", path[sizeof folder + 16];
     char command[sizeof folder + 16];
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
 
     (void)state;
     assert_non_null(mkdtemp(folder));

@@ -148,7 +148,7 @@ static void test_ledger_open__truncated_file(void **state)
 {
     raw_bytes base = raw_read(raw_path("base.db"));
     const size_t lengths[] = {99, 100, 512, 4095, 4096, 8192, base.count / 2};
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     const char *path = raw_path("truncated.db");
     invar_ledger *ledger;
 
@@ -313,7 +313,7 @@ static bool can_become_nobody(void)
 static invar_status read_all(int64_t *last_out, const char *path)
 {
     invar_ledger_summary summary;
-    invar_ledger_verdict verdict;
+    invar_ledger_verify_result verdict;
     invar_ledger *ledger;
     invar_status status;
 
@@ -509,15 +509,15 @@ static void test_ledger_open__names_of_networks(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT(networks); i++) {
-        const char *name = invar_file_network_name(networks[i].type);
+        const char *name = invar_ledger_file_network_name(networks[i].type);
         // f_type has 32 significant bits, and is signed on some machines
-        const char *extended = invar_file_network_name((long)(int)networks[i].type);
+        const char *extended = invar_ledger_file_network_name((long)(int)networks[i].type);
         assert_true(name && extended);
         assert_string_equal(name, networks[i].name);
         assert_string_equal(extended, networks[i].name);
     }
     for (size_t i = 0; i < COUNT(disks); i++)
-        assert_null(invar_file_network_name(disks[i]));
+        assert_null(invar_ledger_file_network_name(disks[i]));
 }
 
 static void test_ledger_open__on_a_network(void **state)

@@ -88,13 +88,13 @@ static void test_ledger_place__lock_removed(void **state)
     (void)state;
     assert_ok(invar_ledger_open(&first, path, &writer));
     assert_ok(invar_test_ledger_resume(first, &small, 3));
-    assert_ok(invar_ledger_note(first, &event)); // the control
+    assert_ok(invar_ledger_log_event(first, &event)); // the control
     assert_int_equal(unlink(raw_path("removed.db-lock")), 0);
-    assert_fails(invar_ledger_note(first, &event), INVAR_E_STATE, "its lock");
+    assert_fails(invar_ledger_log_event(first, &event), INVAR_E_STATE, "its lock");
     assert_ok(invar_ledger_open(&second, path, &writer));
-    assert_fails(invar_ledger_note(first, &event), INVAR_E_STATE, "its lock");
+    assert_fails(invar_ledger_log_event(first, &event), INVAR_E_STATE, "its lock");
     assert_ok(invar_test_ledger_resume(second, &small, 3));
-    assert_ok(invar_ledger_note(second, &event));
+    assert_ok(invar_ledger_log_event(second, &event));
     invar_ledger_close(first);
     invar_ledger_close(second);
     raw_assert_clean(path);
@@ -153,7 +153,7 @@ static void test_ledger_place__file_is_complete(void **state)
 static void test_ledger_place__backup_spares_others(void **state)
 {
     const char *path = fresh("source.db"), *notes = raw_path("copy.db.partial");
-    const invar_ledger_keep keep = {1, 0};
+    const invar_ledger_retention keep = {1, 0};
     invar_ledger *ledger = NULL;
 
     (void)state;
@@ -173,7 +173,7 @@ static void test_ledger_place__backup_spares_others(void **state)
 static void test_ledger_place__backups_at_once(void **state)
 {
     const char *path = fresh("busy.db"), *to = raw_path("at-once.db");
-    const invar_ledger_keep keep = {1, 0};
+    const invar_ledger_retention keep = {1, 0};
     invar_ledger_summary run;
     invar_ledger *ledger = NULL;
     int won = 0, code;
@@ -203,7 +203,7 @@ static void test_ledger_place__backups_at_once(void **state)
 static void test_ledger_place__backup_of_damage(void **state)
 {
     const char *path = fresh("damaged.db"), *to = raw_path("of-damaged.db");
-    const invar_ledger_keep keep = {1, 0};
+    const invar_ledger_retention keep = {1, 0};
     invar_ledger *ledger = NULL, *into = NULL;
 
     (void)state;
@@ -228,12 +228,12 @@ static void test_ledger_place__fuse(void **state)
         "38 36 8:17 / /win rw - fuseblk /dev/sdb1 rw";
 
     (void)state;
-    assert_true(invar_file_fuse_local(mounts, 0, 98));
-    assert_true(invar_file_fuse_local(mounts, 8, 17));
-    assert_false(invar_file_fuse_local(mounts, 0, 99));
-    assert_false(invar_file_fuse_local(mounts, 0, 9));
-    assert_false(invar_file_fuse_local(mounts, 8, 1));
-    assert_false(invar_file_fuse_local("", 0, 98));
+    assert_true(invar_ledger_file_fuse_local(mounts, 0, 98));
+    assert_true(invar_ledger_file_fuse_local(mounts, 8, 17));
+    assert_false(invar_ledger_file_fuse_local(mounts, 0, 99));
+    assert_false(invar_ledger_file_fuse_local(mounts, 0, 9));
+    assert_false(invar_ledger_file_fuse_local(mounts, 8, 1));
+    assert_false(invar_ledger_file_fuse_local("", 0, 98));
 }
 
 int main(void)

@@ -67,7 +67,7 @@ static const char *stored_type(const invar_column *column)
 }
 
 /* Stored columns: run, the logical ones with twins behind them, sum. */
-static void compare_columns(sqlite3 *db, const invar_table_spec *spec)
+static void compare_columns(sqlite3 *db, const invar_ledger_table_def *spec)
 {
     stored columns[40];
     int count = columns_of(columns, 40, db, spec->name), at = 0, entries = 0;
@@ -82,9 +82,9 @@ static void compare_columns(sqlite3 *db, const invar_table_spec *spec)
         entries += strcmp(column->name, "entry") == 0;
         assert_int_equal((column->flags & INVAR_COLUMN_ENTRY) != 0,
                          strcmp(column->name, "entry") == 0);
-        assert_int_equal((column->flags & INVAR_COLUMN_TWIN) != 0,
+        assert_int_equal((column->flags & INVAR_COLUMN_HAS_READABLE_COPY) != 0,
                          strstr(column->name, "_bits") != NULL);
-        if (column->flags & INVAR_COLUMN_TWIN) {
+        if (column->flags & INVAR_COLUMN_HAS_READABLE_COPY) {
             assert_string_equal(columns[at].type, "REAL");
             assert_false(columns[at].required);
             assert_int_equal(strlen(columns[at].name) + strlen("_bits"), strlen(column->name));
@@ -102,7 +102,7 @@ static void compare_columns(sqlite3 *db, const invar_table_spec *spec)
 }
 
 /* The key is the table's, without the run. */
-static void compare_keys(sqlite3 *db, const invar_table_spec *spec)
+static void compare_keys(sqlite3 *db, const invar_ledger_table_def *spec)
 {
     char key[200], ours[200] = "run";
 
@@ -123,19 +123,19 @@ static void test_ledger_rows__tables_are_those_of_the_schema(void **state)
     int known = 0;
 
     (void)state;
-    for (int i = 0; i < INVAR_TABLE_COUNT; i++) {
-        compare_columns(db, invar_table_get((invar_table)i));
-        compare_keys(db, invar_table_get((invar_table)i));
+    for (int i = 0; i < INVAR_LEDGER_TABLE_COUNT; i++) {
+        compare_columns(db, invar_ledger_table_get((invar_ledger_table)i));
+        compare_keys(db, invar_ledger_table_get((invar_ledger_table)i));
     }
     for (int i = 0; i < tables.count; i++) {
         bool found = stands_beside(tables.at[i]);
-        for (int k = 0; k < INVAR_TABLE_COUNT; k++)
-            found |= strcmp(tables.at[i], invar_table_get((invar_table)k)->name) == 0;
+        for (int k = 0; k < INVAR_LEDGER_TABLE_COUNT; k++)
+            found |= strcmp(tables.at[i], invar_ledger_table_get((invar_ledger_table)k)->name) == 0;
         if (!found)
             fail_msg("the table %s is neither in row.c nor known here", tables.at[i]);
         known++;
     }
-    assert_int_equal(known, INVAR_TABLE_COUNT + 5);
+    assert_int_equal(known, INVAR_LEDGER_TABLE_COUNT + 5);
     sqlite3_close(db);
 }
 
@@ -164,15 +164,16 @@ static void test_ledger_rows__bytes_of_a_metric(void **state)
                                             "\x01\0\0\0\0\0\0\0\0"             // seg 0
                                             "\x02\x0a\0\0\0\0\0\0\0train/loss" // the series' name
                                             "\x01\0\0\0\0\0\0\xf0\xbf";        // -1.0
-    const invar_row row = {invar_value_int(3), invar_value_int(0), invar_value_text("train/loss"),
-                           invar_value_bits(-1.0)};
+    const invar_ledger_row_values row = {invar_ledger_value_int(3), invar_ledger_value_int(0),
+                                         invar_ledger_value_text("train/loss"),
+                                         invar_ledger_value_bits(-1.0)};
     raw_spelling s = {.count = 0};
 
     (void)state;
-    invar_row_canonical(INVAR_TABLE_METRIC, row, take_bytes, &s);
+    invar_ledger_row_canonical(INVAR_LEDGER_TABLE_METRIC, row, take_bytes, &s);
     assert_int_equal(s.count, sizeof expected - 1);
     assert_memory_equal(s.data, expected, s.count);
-    assert_true(invar_row_sum(INVAR_TABLE_METRIC, row) == sum_of(&s));
+    assert_true(invar_ledger_row_sum(INVAR_LEDGER_TABLE_METRIC, row) == sum_of(&s));
 }
 
 static void test_ledger_rows__bytes_of_null_and_blob(void **state)
@@ -186,20 +187,20 @@ static void test_ledger_rows__bytes_of_null_and_blob(void **state)
         "\x03\x03\0\0\0\0\0\0\0\0\xff\x01"      // identity, of three bytes here
         "\0"                                    // no parent
         "\x01\xfe\xff\xff\xff\xff\xff\xff\xff"; // -2
-    const invar_row row = {invar_value_int(0),
-                           invar_value_text("u1"),
-                           invar_value_text("n"),
-                           invar_value_text("ci"),
-                           invar_value_blob("\0\xff\x01", 3),
-                           invar_value_text(NULL),
-                           invar_value_int(-2)};
+    const invar_ledger_row_values row = {invar_ledger_value_int(0),
+                                         invar_ledger_value_text("u1"),
+                                         invar_ledger_value_text("n"),
+                                         invar_ledger_value_text("ci"),
+                                         invar_ledger_value_blob("\0\xff\x01", 3),
+                                         invar_ledger_value_text(NULL),
+                                         invar_ledger_value_int(-2)};
     raw_spelling s = {.count = 0};
 
     (void)state;
-    invar_row_canonical(INVAR_TABLE_RUN, row, take_bytes, &s);
+    invar_ledger_row_canonical(INVAR_LEDGER_TABLE_RUN, row, take_bytes, &s);
     assert_int_equal(s.count, sizeof expected - 1);
     assert_memory_equal(s.data, expected, s.count);
-    assert_true(invar_row_sum(INVAR_TABLE_RUN, row) == sum_of(&s));
+    assert_true(invar_ledger_row_sum(INVAR_LEDGER_TABLE_RUN, row) == sum_of(&s));
 }
 
 /* ---- a whole step, from the file ------------------------------------------------------------- */
@@ -209,7 +210,7 @@ static const invar_digest twelve = {{0x12}};
 static void write_one_step(const char *path)
 {
     const invar_ledger_metric metrics[] = {{"b", 2.0}, {"a", 1.0}};
-    const invar_ledger_reply reply = {"p", 4, twelve, "", 0};
+    const invar_ledger_plugin_reply reply = {"p", 4, twelve, "", 0};
     invar_ledger *ledger = raw_writer(path);
 
     assert_ok(invar_ledger_begin(

@@ -172,14 +172,14 @@ typedef struct end {
 static void write_end(invar_ledger *ledger, const end *e)
 {
     if (e->failure)
-        assert_ok(invar_ledger_note(
+        assert_ok(invar_ledger_log_event(
             ledger, &(invar_ledger_event){
                         .step = FROM, .level = "error", .kind = "failure", .message = e->failure}));
     if (!e->killed)
         assert_ok(invar_ledger_finish(ledger, e->code, e->reason ? e->reason : "done"));
     if (e->resumed)
-        assert_ok(invar_ledger_resume(ledger, NULL, -1, NULL,
-                                      &(invar_ledger_circumstances){.bare = true}));
+        assert_ok(
+            invar_ledger_resume(ledger, NULL, -1, NULL, &(invar_ledger_provenance){.bare = true}));
 }
 
 /* As other trainers write them, runs have no samples. */
@@ -248,7 +248,7 @@ static void look(invar_triage *out, const change *c, bool sampled, const end *e)
 
     write_run(path, c, sampled, e);
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    assert_ok(invar_triage_look(out, ledger, 1, e->written));
+    assert_ok(invar_triage_run(out, ledger, 1, e->written));
     check_next(out, ledger);
     invar_ledger_close(ledger);
 }
@@ -663,7 +663,7 @@ static void test_triage__empty(void **state)
     assert_ok(invar_ledger_begin(
         ledger,
         &(invar_ledger_run){.name = "run", .kind = "train", .circumstances = {.bare = true}}));
-    assert_ok(invar_triage_look(&t, ledger, 1, true));
+    assert_ok(invar_triage_run(&t, ledger, 1, true));
     assert_int_equal(t.count, 0);
     invar_ledger_close(ledger);
 }

@@ -23,20 +23,20 @@ static const char *text_of(size_t *bytes_out, const void *payload, int32_t token
     return texts[token];
 }
 
-static const invar_teacher_words words = {text_of, NULL, COUNT};
+static const invar_token_text_fn words = {text_of, NULL, COUNT};
 static const int32_t tokens[COUNT] = {0, 1, 2, 3, 4};
 
 static invar_status read_with(float *out, const char *tokens_text, const char *numbers,
                               const char *rest, double temperature, const char *print)
 {
-    const invar_teacher_question q = {tokens, COUNT, FIRST, 12};
-    const invar_teacher_expected e = {"opd-teacher-url", temperature, &words, print};
-    char line[4096], now[INVAR_TEACHER_PRINT_SIZE];
+    const invar_logprob_request q = {tokens, COUNT, FIRST, 12};
+    const invar_logprob_expectation e = {"opd-teacher-url", temperature, &words, print};
+    char line[4096], now[INVAR_REMOTE_TEACHER_PRINT_SIZE];
 
     (void)snprintf(line, sizeof line,
                    "{\"choices\":[{\"logprobs\":{\"tokens\":[%s],\"token_logprobs\":[%s]}}]%s}",
                    tokens_text, numbers, rest);
-    return invar_teacher_read(out, now, &e, &q, line, strlen(line));
+    return invar_remote_teacher_read(out, now, &e, &q, line, strlen(line));
 }
 
 #define TOKENS "\"a\",\" bc\",\"?\",\"\",\"7\""
@@ -126,14 +126,14 @@ static void test_teacher__other_forms(void **state)
                                           "{\"choices\":[{\"logprobs\":[1]}]}",
                                           "{\"choices\":[{},{}]}",
                                           "{\"error\":{\"message\":\"no\"}}"};
-    const invar_teacher_question q = {tokens, COUNT, FIRST, -1};
-    const invar_teacher_expected e = {"opd-teacher-url", 1, &words, NULL};
-    char print[INVAR_TEACHER_PRINT_SIZE];
+    const invar_logprob_request q = {tokens, COUNT, FIRST, -1};
+    const invar_logprob_expectation e = {"opd-teacher-url", 1, &words, NULL};
+    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
     float out[COUNT - FIRST];
 
     (void)state;
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
-        assert_fails(invar_teacher_read(out, print, &e, &q, answers[i], strlen(answers[i])),
+        assert_fails(invar_remote_teacher_read(out, print, &e, &q, answers[i], strlen(answers[i])),
                      INVAR_E_CORRUPT, "opd-teacher-url: the first answer");
 }
 

@@ -150,7 +150,7 @@ static void test_base__is_shared(void **state)
     invar_model *beside = NULL;
     invar_digest a, b;
 
-    assert_ok(invar_model_new_beside(&beside, m, dev));
+    assert_ok(invar_model_new_sharing_base(&beside, m, dev));
     assert_ok(invar_model_copy(beside, m));
     for (int64_t i = 0; i < m->n_base; i++)
         assert_ptr_equal(beside->base[i].weight.data, m->base[i].weight.data);

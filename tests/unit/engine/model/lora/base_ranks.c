@@ -28,9 +28,9 @@ static invar_status spoil(const invar_model *model, const invar_device *dev)
     if (model->part.stage < model->part.stages - 1 ||
         model->part.tensor < model->part.tensors - 1 || !p)
         return INVAR_OK;
-    INVAR_TRY(invar_device_get(dev, &byte, p->weight.data, 1));
+    INVAR_TRY(invar_device_download(dev, &byte, p->weight.data, 1));
     byte ^= 1;
-    return invar_device_put(dev, p->weight.data, &byte, 1);
+    return invar_device_upload(dev, p->weight.data, &byte, 1);
 }
 
 static invar_status check_hash(const lesson *l, const invar_model *model, const invar_device *dev,

@@ -25,28 +25,29 @@ static void imagine(invar_layout *layout, int ranks, int rank)
     const invar_layout_sizes by = {
         .tensor = 1, .expert_tensor = 1, .pipeline = 1, .chunks = 1, .expert = 1};
 
-    assert_ok(invar_layout_imagine(layout, &by, ranks, rank));
+    assert_ok(invar_layout_simulate(layout, &by, ranks, rank));
 }
 
-static void fill(invar_fill *f, const invar_model *one, int64_t i, int64_t first, int64_t rows)
+static void fill(invar_param_loader *f, const invar_model *one, int64_t i, int64_t first,
+                 int64_t rows)
 {
     const invar_param *p = &f->model->params[i];
     int64_t each = invar_param_row_elements(p);
     float *values;
 
-    assert_ok(invar_fill_room(&values, f, p, first, rows));
+    assert_ok(invar_param_loader_buffer(&values, f, p, first, rows));
     memcpy(values, (const float *)one->params[i].master.data + first * each,
            (size_t)(rows * each) * sizeof *values);
-    assert_ok(invar_fill_put(f));
+    assert_ok(invar_param_loader_put(f));
 }
 
 /* From the last parameter to the first, and the experts of a stack one by one, or all at once. */
 static void fill_all(invar_model *model, const invar_model *one, bool backwards,
                      const invar_device *dev)
 {
-    invar_fill f;
+    invar_param_loader f;
 
-    invar_fill_init(&f, model, dev);
+    invar_param_loader_init(&f, model, dev);
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = backwards ? model->n_params - 1 - k : k;
         const invar_param *p = &model->params[i];
@@ -54,7 +55,7 @@ static void fill_all(invar_model *model, const invar_model *one, bool backwards,
         for (int64_t e = 0; e < p->stack; e++)
             fill(&f, one, i, e * p->own.rows, p->own.rows);
     }
-    invar_fill_release(&f);
+    invar_param_loader_release(&f);
 }
 
 static void check_same(const invar_model *one, const invar_model *model)
@@ -72,22 +73,22 @@ static void check_other(const invar_model *one, const invar_model *model)
 static void check_control(const invar_model *one, invar_model *model, const invar_device *dev)
 {
     const float wrong = 42.0f;
-    invar_fill f;
+    invar_param_loader f;
     float *values;
 
-    invar_fill_init(&f, model, dev);
+    invar_param_loader_init(&f, model, dev);
     for (int64_t i = 0; i < 2; i++) {
         const invar_param *p = &model->params[i * model->first[1]]; // embedding, norm
-        assert_ok(invar_fill_room_all(&values, &f, p));
+        assert_ok(invar_param_loader_room_all(&values, &f, p));
         memcpy(values, one->params[p - model->params].master.data,
                (size_t)invar_param_elements(p) * sizeof *values);
         values[invar_param_elements(p) - 1] = wrong;
-        assert_ok(invar_fill_put(&f));
+        assert_ok(invar_param_loader_put(&f));
         check_other(one, model);
         fill(&f, one, p - model->params, 0, invar_param_rows(p));
         check_same(one, model);
     }
-    invar_fill_release(&f);
+    invar_param_loader_release(&f);
 }
 
 static void check_rank(const invar_model *one, int ranks, int rank, const invar_device *dev)
@@ -163,11 +164,11 @@ static void test_masters__take_a_share_of_memory(void **state)
         for (int r = 0; r < sizes[s]; r++) {
             invar_model *model, *weights;
             size_t alone, taken;
-            invar_stage stage;
+            invar_phase_arena stage;
             invar_layout layout;
 
             imagine(&layout, sizes[s], r);
-            invar_stage_init(&stage, *state, 0);
+            invar_phase_arena_init(&stage, *state, 0);
             assert_ok(
                 invar_model_new_weights(&weights, &spec, INVAR_FORMAT_BF16, &layout, &stage.dev));
             alone = stage.taken;

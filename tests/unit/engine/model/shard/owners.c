@@ -24,13 +24,13 @@ static int64_t rows_of(const invar_param *p)
 /* Where the rows of one owner end and those of another begin. */
 static void check_border(const invar_param *p, int64_t row)
 {
-    int64_t into = row - invar_piece_rows(p, invar_piece_at(p, row)).first;
+    int64_t into = row - invar_logical_shard_rows(p, invar_logical_shard_at(p, row)).first;
 
     assert_int_equal(row * invar_param_row_elements(p) * (int64_t)sizeof(float) % INVAR_ALIGN, 0);
     if (p->cut.pieces > 1 && p->cut.columns)
         assert_int_equal(into, 0);
     else
-        assert_int_equal(into * invar_param_row_elements(p) % INVAR_PIECE_LEAF_ELEMENTS, 0);
+        assert_int_equal(into * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS, 0);
     if (p->weight.scale_period)
         assert_int_equal(row % p->weight.scale_period, 0);
     else if (p->weight.scale_rows > 1)
@@ -47,7 +47,7 @@ static int check_model(const invar_model *model)
         int64_t next = 0;
 
         for (int r = 0; r < size; r++) {
-            invar_layout_share rows = invar_owners_rows(model, i, r);
+            invar_index_range rows = invar_zero_partition_rows(model, i, r);
 
             assert_true(rows.first == next && rows.count >= 0);
             next += rows.count;
@@ -62,7 +62,7 @@ static int check_model(const invar_model *model)
 }
 
 /* Nobody has more than a share and, of each group, the largest parameter, which may stay whole. */
-static void check_balance(const invar_model *model, const invar_owned *owned)
+static void check_balance(const invar_model *model, const invar_zero_ranges *owned)
 {
     size_t total = 0, largest = 0, groups = (size_t)model->part.chunks + 1;
 
@@ -77,15 +77,15 @@ static void check_balance(const invar_model *model, const invar_owned *owned)
 }
 
 /* No byte is owned twice; yields how many are owned. */
-static size_t check_apart(const invar_owned *owned)
+static size_t check_apart(const invar_zero_ranges *owned)
 {
     size_t seen = 0;
 
     for (int64_t i = 0; i < owned->count; i++) {
-        const invar_layout_slice *a = &owned->ranges[i];
+        const invar_byte_range *a = &owned->ranges[i];
         seen += a->bytes;
         for (int64_t j = 0; j < i; j++) {
-            const invar_layout_slice *b = &owned->ranges[j];
+            const invar_byte_range *b = &owned->ranges[j];
             assert_true(b->first + b->bytes <= a->first || a->first + a->bytes <= b->first);
         }
     }
@@ -96,19 +96,19 @@ static size_t check_apart(const invar_owned *owned)
 static void check_bytes(const invar_model *model)
 {
     size_t block = 0;
-    invar_owned owned;
+    invar_zero_ranges owned;
 
-    assert_ok(invar_owned_masters(&owned, model));
+    assert_ok(invar_zero_ranges_masters(&owned, model));
     for (int64_t i = 0; i < model->n_params; i++)
         block += invar_aligned((size_t)invar_param_elements(&model->params[i]) * sizeof(float));
     for (int64_t i = 0; i < owned.count; i++)
         assert_true(owned.ranges[i].first + owned.ranges[i].bytes <= block);
     assert_true(check_apart(&owned) == block);
     check_balance(model, &owned);
-    invar_owned_release(&owned);
-    assert_ok(invar_owned_weights(&owned, model));
+    invar_zero_ranges_release(&owned);
+    assert_ok(invar_zero_ranges_weights(&owned, model));
     assert_true(check_apart(&owned) > 0);
-    invar_owned_release(&owned);
+    invar_zero_ranges_release(&owned);
 }
 
 static invar_model *imagine(invar_layout *layout, const invar_model_spec *spec, invar_format format,
@@ -116,7 +116,7 @@ static invar_model *imagine(invar_layout *layout, const invar_model_spec *spec, 
 {
     invar_model *model = NULL;
 
-    assert_ok(invar_layout_imagine(layout, &by, ranks, rank));
+    assert_ok(invar_layout_simulate(layout, &by, ranks, rank));
     assert_ok(invar_model_new(&model, spec, format, layout, dev));
     return model;
 }
@@ -160,7 +160,7 @@ static void test_owners__ends_of_a_pipeline(void **state)
         invar_layout first, last;
         invar_model *a = imagine(&first, &spec, INVAR_FORMAT_BF16, by, 12, d, *state);
         invar_model *b = imagine(&last, &spec, INVAR_FORMAT_BF16, by, 12, 9 + d, *state);
-        invar_layout_share x = invar_owners_here(a, 0), y = invar_owners_here(b, 0);
+        invar_index_range x = invar_zero_partition_here(a, 0), y = invar_zero_partition_here(b, 0);
 
         assert_true(a->part.stage == 0 && b->part.stage == 3);
         assert_true(x.count > 0 && x.first == y.first && x.count == y.count);
@@ -175,10 +175,10 @@ static void test_owners__one_rank_has_all(void **state)
 {
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 1, *state);
 
-    assert_false(invar_owners_divide(model));
+    assert_false(invar_zero_partition_divide(model));
     for (int64_t i = 0; i < model->n_params; i++) {
-        assert_int_equal(invar_owners_here(model, i).first, 0);
-        assert_int_equal(invar_owners_here(model, i).count, rows_of(&model->params[i]));
+        assert_int_equal(invar_zero_partition_here(model, i).first, 0);
+        assert_int_equal(invar_zero_partition_here(model, i).count, rows_of(&model->params[i]));
     }
     invar_model_free(model);
 }

@@ -42,22 +42,22 @@ static int owner_of(size_t at)
     return owners[at / INVAR_TREE_LEAF_BYTES];
 }
 
-static invar_status list_owned(invar_owned *out)
+static invar_status list_owned(invar_zero_ranges *out)
 {
-    INVAR_TRY(invar_owned_init(out, RANKS));
+    INVAR_TRY(invar_zero_ranges_init(out, RANKS));
     for (int r = 0; r < RANKS; r++)
         for (size_t at = 0; at < BYTES; at += INVAR_TREE_LEAF_BYTES)
             if (owner_of(at) == r)
-                INVAR_TRY(invar_owned_add(
+                INVAR_TRY(invar_zero_ranges_add(
                     out, r, at,
                     BYTES - at < INVAR_TREE_LEAF_BYTES ? BYTES - at : INVAR_TREE_LEAF_BYTES));
     return INVAR_OK;
 }
 
 /* Where a byte of this rank's slice is in the block. */
-static size_t place_of(const invar_slices *s, size_t at)
+static size_t place_of(const invar_zero_comm *s, size_t at)
 {
-    const invar_owned *o = &s->owned;
+    const invar_zero_ranges *o = &s->owned;
     int rank = s->exchange.rank;
     int64_t i = rank > 0 ? o->end[rank - 1] : 0;
 
@@ -67,21 +67,21 @@ static size_t place_of(const invar_slices *s, size_t at)
 }
 
 /* All ranks give a block: each gets its slice of every one of them. */
-static invar_status scatter(invar_slices *s, const char *block, unsigned char *host)
+static invar_status scatter(invar_zero_comm *s, const char *block, unsigned char *host)
 {
     int rank = s->exchange.rank;
 
     for (int64_t piece = 0; piece < s->exchange.pieces; piece++) {
-        invar_layout_slice own = invar_exchange_piece(&s->exchange, rank, piece);
+        invar_byte_range own = invar_bucket_plan_piece(&s->exchange, rank, piece);
 
-        INVAR_TRY(invar_slices_scatter(s, "scatter", block, piece, RANKS));
+        INVAR_TRY(invar_zero_comm_scatter(s, "scatter", block, piece, RANKS));
         for (int r = 0; r < RANKS; r++) {
             const char *came = s->get + (size_t)r * own.bytes;
 
             if (!s->straight)
                 memcpy(host, came, own.bytes);
             else if (own.bytes > 0)
-                INVAR_TRY(invar_device_get(&s->dev, host, came, own.bytes));
+                INVAR_TRY(invar_device_download(&s->dev, host, came, own.bytes));
             for (size_t i = 0; i < own.bytes; i++)
                 if (host[i] != byte_of(r, place_of(s, own.first + i)))
                     return wrong("scatter", rank);
@@ -98,29 +98,29 @@ static invar_status check_whole(const unsigned char *host, const char *what, int
     return INVAR_OK;
 }
 
-static invar_status move_all(invar_slices *s, char *block, char *slice, unsigned char *host)
+static invar_status move_all(invar_zero_comm *s, char *block, char *slice, unsigned char *host)
 {
     int rank = s->exchange.rank;
 
     for (size_t i = 0; i < BYTES; i++)
         host[i] = byte_of(rank, i);
-    INVAR_TRY(invar_device_put(&s->dev, block, host, BYTES));
+    INVAR_TRY(invar_device_upload(&s->dev, block, host, BYTES));
     INVAR_TRY(scatter(s, block, host));
-    for (size_t i = 0; i < invar_slices_own(s); i++)
+    for (size_t i = 0; i < invar_zero_comm_own(s); i++)
         host[i] = byte_of(rank, place_of(s, i));
-    INVAR_TRY(invar_device_put(&s->dev, slice, host, invar_slices_own(s)));
+    INVAR_TRY(invar_device_upload(&s->dev, slice, host, invar_zero_comm_own(s)));
     INVAR_TRY(invar_device_zero(&s->dev, block, BYTES));
-    INVAR_TRY(invar_slices_place(s, block, slice));
+    INVAR_TRY(invar_zero_comm_place(s, block, slice));
     memset(host, 0, BYTES);
-    INVAR_TRY(invar_slices_collect(s, "collect", (char *)host, slice, true));
+    INVAR_TRY(invar_zero_comm_collect(s, "collect", (char *)host, slice, true));
     if (rank == 0)
         INVAR_TRY(check_whole(host, "collect", rank));
     memset(host, 0, BYTES);
-    INVAR_TRY(invar_slices_collect(s, "collect", (char *)host, block, false));
+    INVAR_TRY(invar_zero_comm_collect(s, "collect", (char *)host, block, false));
     if (rank == 0)
         INVAR_TRY(check_whole(host, "collect from blocks", rank));
-    INVAR_TRY(invar_slices_gather(s, "gather", block));
-    INVAR_TRY(invar_device_get(&s->dev, host, block, BYTES));
+    INVAR_TRY(invar_zero_comm_gather(s, "gather", block));
+    INVAR_TRY(invar_device_download(&s->dev, host, block, BYTES));
     return check_whole(host, "gather", rank);
 }
 
@@ -128,25 +128,25 @@ static invar_status run_slices(uint64_t *moved, const invar_layout *layout, cons
                                unsigned char *host)
 {
     const invar_comm *comm = layout->data.far ? layout->data.far : layout->data.comm;
-    invar_slices slices = {.give = NULL};
-    invar_owned owned = {0};
+    invar_zero_comm slices = {.give = NULL};
+    invar_zero_ranges owned = {0};
     void *block = NULL; // and behind it a slice
-    invar_status status = invar_device_take(dev, &block, 2 * BYTES, "a block");
+    invar_status status = invar_device_alloc(dev, &block, 2 * BYTES, "a block");
 
     if (status == INVAR_OK)
         status = list_owned(&owned);
     if (status == INVAR_OK)
-        status = invar_slices_init(&slices, dev, layout, &owned);
+        status = invar_zero_comm_init(&slices, dev, layout, &owned);
     if (status == INVAR_OK && slices.straight != (layout->data.far != NULL))
         status = INVAR_FAIL(INVAR_E_STATE, 0, "it takes another way");
     if (status == INVAR_OK)
         status = move_all(&slices, block, (char *)block + BYTES, host);
     for (int op = 0; op < INVAR_COMM_SPLIT; op++)
-        *moved += invar_comm_counted(comm, (invar_comm_op)op).sent +
-                  invar_comm_counted(comm, (invar_comm_op)op).received;
-    invar_slices_release(&slices);
-    invar_owned_release(&owned);
-    invar_device_give(dev, block);
+        *moved += invar_comm_get_stats(comm, (invar_comm_op)op).sent +
+                  invar_comm_get_stats(comm, (invar_comm_op)op).received;
+    invar_zero_comm_release(&slices);
+    invar_zero_ranges_release(&owned);
+    invar_device_free(dev, block);
     return status;
 }
 

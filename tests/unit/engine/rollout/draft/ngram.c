@@ -20,7 +20,7 @@ typedef struct scene {
     invar_rl_sample samples[4];
     int32_t tokens[4][ROOM];
     int64_t count;
-    invar_ngram *ngram;
+    invar_ngram_proposer *ngram;
 } scene;
 
 static void append(invar_rl_sample *s, const char *digits)
@@ -41,24 +41,25 @@ static void scene_init(scene *s, const text *texts, int64_t count, int64_t least
         s->samples[i].tokens = s->tokens[i];
         append(&s->samples[i], texts[i].digits);
     }
-    assert_ok(invar_ngram_new(&s->ngram, s->samples, count, &(invar_ngram_window){least, most}));
+    assert_ok(invar_ngram_proposer_new(&s->ngram, s->samples, count,
+                                       &(invar_ngram_proposer_window){least, most}));
 }
 
 static void scene_release(scene *s)
 {
     for (int64_t i = 0; i < s->count; i++)
-        invar_ngram_leave(s->ngram);
+        invar_ngram_proposer_leave(s->ngram);
 }
 
 /* What is guessed behind a sample, as digits. */
 static void assert_guess(scene *s, int64_t sample, int64_t most, const char *expected)
 {
     invar_rl_sample *own = &s->samples[sample];
-    invar_guess g = {
+    invar_draft_request g = {
         .sample = own, .seen = s->ngram, .most = most, .tokens = own->tokens + own->n_tokens};
     char got[MOST + 1] = "";
 
-    assert_ok(invar_ngram_make(NULL, &g, 1));
+    assert_ok(invar_ngram_proposer_make(NULL, &g, 1));
     for (int64_t i = 0; i < g.count && i < MOST; i++)
         got[i] = (char)('0' + g.tokens[i]);
     assert_string_equal(got, expected);

@@ -33,14 +33,14 @@ int __wrap_MHD_add_connection(void *daemon, int fd, const struct sockaddr *from,
     return __real_MHD_add_connection(daemon, fd, from, bytes);
 }
 
-static bool admit(void *payload, invar_serve_exchange *e)
+static bool admit(void *payload, invar_http_transaction *e)
 {
     (void)payload;
     (void)e;
     return true;
 }
 
-static void answer(void *payload, invar_serve_exchange *e)
+static void answer(void *payload, invar_http_transaction *e)
 {
     (void)payload;
     assert_ok(invar_alloc((void **)&e->reply, 2, 1, "test"));
@@ -50,7 +50,7 @@ static void answer(void *payload, invar_serve_exchange *e)
     e->type = "text/plain";
 }
 
-static void release(void *payload, invar_serve_exchange *e)
+static void release(void *payload, invar_http_transaction *e)
 {
     (void)payload;
     invar_free(e->reply);

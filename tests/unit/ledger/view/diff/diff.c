@@ -82,9 +82,9 @@ static void test_diff__first_divergent_point(void **state)
                           "its inputs are equal");
     assert_int_equal(diff->steps_compared, 18);
     assert_true(diff->roots_differ);
-    assert_int_equal(diff->same_batch, INVAR_DIFF_ANSWER_YES);
-    assert_int_equal(diff->same_rng, INVAR_DIFF_ANSWER_YES);
-    assert_int_equal(diff->same_weights, INVAR_DIFF_ANSWER_YES);
+    assert_int_equal(diff->same_batch, INVAR_TRISTATE_YES);
+    assert_int_equal(diff->same_rng, INVAR_TRISTATE_YES);
+    assert_int_equal(diff->same_weights, INVAR_TRISTATE_YES);
     assert_int_equal(diff->n_facts, 1);
     assert_string_equal(diff->facts[0].key, "binary");
     assert_string_equal(diff->facts[0].b, "ff");
@@ -457,8 +457,8 @@ static void put_marks(invar_ledger *ledger, const marked *spec, int64_t seg, int
 {
     for (const mark *m = spec->marks; m < spec->marks + spec->n_marks; m++)
         if (m->seg == seg && m->step == step)
-            assert_ok(invar_ledger_evaluate(ledger, m->dataset,
-                                            &(invar_ledger_metric){m->name, m->value}, 1));
+            assert_ok(invar_ledger_add_evaluation(ledger, m->dataset,
+                                                  &(invar_ledger_metric){m->name, m->value}, 1));
 }
 
 static void put_steps(invar_ledger *ledger, const marked *spec, int64_t seg, int64_t after,
@@ -475,7 +475,7 @@ static void put_steps(invar_ledger *ledger, const marked *spec, int64_t seg, int
 static const char *write_marked(const marked *spec)
 {
     const char *path = fresh();
-    invar_ledger_circumstances c = {.bare = true, .facts = spec->facts, .n_facts = spec->n_facts};
+    invar_ledger_provenance c = {.bare = true, .facts = spec->facts, .n_facts = spec->n_facts};
     invar_digest chain = {{0}};
     invar_ledger *ledger;
 
@@ -547,9 +547,9 @@ static void test_diff__evaluations(void **state)
         assert_int_equal(diff->evaluations, diff->parted);
         assert_int_equal(diff->steps_compared, MARKED_STEPS);
         assert_true(diff->parted ? diff->n_metrics > 0 : diff->metrics_equal == 1);
-        assert_int_not_equal(diff->same_batch, INVAR_DIFF_ANSWER_NO);
-        assert_int_not_equal(diff->same_rng, INVAR_DIFF_ANSWER_NO);
-        assert_int_not_equal(diff->same_weights, INVAR_DIFF_ANSWER_NO);
+        assert_int_not_equal(diff->same_batch, INVAR_TRISTATE_NO);
+        assert_int_not_equal(diff->same_rng, INVAR_TRISTATE_NO);
+        assert_int_not_equal(diff->same_weights, INVAR_TRISTATE_NO);
         invar_diff_free(diff);
     }
 }

@@ -316,11 +316,11 @@ static void test_diff__initial_weights_are_compared_not_their_version(void **sta
 {
     static const struct {
         const char *a, *b;
-        invar_diff_answer expected;
-    } cases[] = {{"11", "11", INVAR_DIFF_ANSWER_YES},
-                 {"11", "22", INVAR_DIFF_ANSWER_NO},
-                 {"11", NULL, INVAR_DIFF_ANSWER_UNKNOWN},
-                 {NULL, NULL, INVAR_DIFF_ANSWER_UNKNOWN}};
+        invar_tristate expected;
+    } cases[] = {{"11", "11", INVAR_TRISTATE_YES},
+                 {"11", "22", INVAR_TRISTATE_NO},
+                 {"11", NULL, INVAR_TRISTATE_UNKNOWN},
+                 {NULL, NULL, INVAR_TRISTATE_UNKNOWN}};
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -336,14 +336,14 @@ static void test_diff__what_is_not_recorded_is_not_the_same(void **state)
 {
     static const struct {
         uint8_t a, b;
-        invar_diff_answer expected;
+        invar_tristate expected;
         const char *text;
         json_type type;
-    } cases[] = {{1, 1, INVAR_DIFF_ANSWER_YES, "yes", JSON_TRUE},
-                 {1, 2, INVAR_DIFF_ANSWER_NO, "no", JSON_FALSE},
-                 {1, 0, INVAR_DIFF_ANSWER_UNKNOWN, "not recorded", JSON_NULL},
-                 {0, 2, INVAR_DIFF_ANSWER_UNKNOWN, "not recorded", JSON_NULL},
-                 {0, 0, INVAR_DIFF_ANSWER_UNKNOWN, "not recorded", JSON_NULL}};
+    } cases[] = {{1, 1, INVAR_TRISTATE_YES, "yes", JSON_TRUE},
+                 {1, 2, INVAR_TRISTATE_NO, "no", JSON_FALSE},
+                 {1, 0, INVAR_TRISTATE_UNKNOWN, "not recorded", JSON_NULL},
+                 {0, 2, INVAR_TRISTATE_UNKNOWN, "not recorded", JSON_NULL},
+                 {0, 0, INVAR_TRISTATE_UNKNOWN, "not recorded", JSON_NULL}};
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases) * COUNT(cases); i++) {
@@ -487,7 +487,7 @@ static void test_diff__without_digests(void **state)
     assert_ok(invar_test_ledger_write(a, &(invar_test_ledger){.steps = 12}));
     assert_ok(invar_test_ledger_write(b, &bad));
     ledger = open_read(b);
-    assert_ok(invar_ledger_backup(ledger, copy, &(invar_ledger_keep){.last = 2}));
+    assert_ok(invar_ledger_backup(ledger, copy, &(invar_ledger_retention){.last = 2}));
     invar_ledger_close(ledger);
     diff = diff_files(a, copy);
     assert_headline(diff, "different: first at step 5; its points are not in this copy of B");

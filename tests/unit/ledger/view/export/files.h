@@ -50,16 +50,16 @@ static inline void write_odd(invar_ledger *ledger)
 
     assert_ok(invar_ledger_begin(ledger, &run));
     define(ledger, "p \"0\"");
-    assert_ok(invar_ledger_evaluate(ledger, "math,500", &result, 1));
+    assert_ok(invar_ledger_add_evaluation(ledger, "math,500", &result, 1));
     assert_ok(invar_ledger_append(ledger, &step));
     step.step = 1;
     step.n_metrics = 0;
     assert_ok(invar_ledger_append(ledger, &step));
-    assert_ok(invar_ledger_evaluate(ledger, "math,500", &result, 1));
+    assert_ok(invar_ledger_add_evaluation(ledger, "math,500", &result, 1));
     assert_ok(invar_ledger_chain(&last, &chain, ledger));
     assert_ok(invar_ledger_finish(ledger, 0, "done"));
     assert_ok(invar_ledger_resume(ledger, NULL, last, &chain, &bare));
-    assert_ok(invar_ledger_evaluate(ledger, "math,500", &later, 1));
+    assert_ok(invar_ledger_add_evaluation(ledger, "math,500", &later, 1));
     assert_ok(invar_ledger_finish(ledger, 0, "done"));
 }
 
@@ -104,7 +104,7 @@ static inline int64_t count_rows(invar_ledger *ledger, const char *sql)
     int64_t count = -1;
 
     assert_ok(invar_ledger_select(
-        ledger, &(invar_ledger_request){.sql = sql, .row = take_count, .payload = &count}));
+        ledger, &(invar_ledger_select_request){.sql = sql, .row = take_count, .payload = &count}));
     return count;
 }
 

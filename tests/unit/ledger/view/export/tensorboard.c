@@ -226,23 +226,23 @@ static void test_ledger_export__events_grow_into_the_export(void **state)
     text whole = write_events("run.db", path_of("grown"), "test");
     const char *folder = path_of("growing");
     invar_ledger *ledger = open_ledger("run.db");
-    invar_export_events *e;
+    invar_tensorboard_writer *e;
     size_t upto[LAST + 3]; // of the export: the first steps, from -2 on
     text now;
 
     (void)state;
     for (int64_t after = -2; after <= LAST; after++) {
-        assert_ok(invar_export_events_open(&e, folder, ledger, 1, after));
+        assert_ok(invar_tensorboard_writer_open(&e, folder, ledger, 1, after));
         now = read_events(folder, "test");
         upto[after + 2] = now.bytes;
         free(now.data);
         assert_true(after < 0 || upto[after + 2] > upto[after + 1]);
         assert_events(folder, &whole, upto[after + 2]);
         for (int64_t step = after + 1; step <= LAST; step += 3)
-            assert_ok(invar_export_events_add(e, step));
-        assert_ok(invar_export_events_add(e, LAST));
-        assert_ok(invar_export_events_add(e, 3)); // told already
-        invar_export_events_close(e);
+            assert_ok(invar_tensorboard_writer_add(e, step));
+        assert_ok(invar_tensorboard_writer_add(e, LAST));
+        assert_ok(invar_tensorboard_writer_add(e, 3)); // told already
+        invar_tensorboard_writer_close(e);
         assert_events(folder, &whole, whole.bytes);
         // what a kill or a loss of power may leave for the next one
         assert_int_equal(
@@ -250,14 +250,15 @@ static void test_ledger_export__events_grow_into_the_export(void **state)
     }
     assert_int_equal(upto[LAST + 2], whole.bytes);
     // another run's, and a folder that is none
-    assert_ok(invar_export_events_check(path_of("nothing"), "test", true));
-    assert_ok(invar_export_events_check(folder, "test", false));
-    assert_fails(invar_export_events_check(folder, "test", true), INVAR_E_INVALID, "already");
+    assert_ok(invar_tensorboard_writer_check(path_of("nothing"), "test", true));
+    assert_ok(invar_tensorboard_writer_check(folder, "test", false));
+    assert_fails(invar_tensorboard_writer_check(folder, "test", true), INVAR_E_INVALID, "already");
     assert_int_equal(rename(events_path(folder), path_of("growing/test/other.tfevents")), 0);
-    assert_fails(invar_export_events_open(&e, folder, ledger, 1, 3), INVAR_E_INVALID, "already");
-    assert_fails(invar_export_events_open(&e, path_of("run.db"), ledger, 1, 3), INVAR_E_IO,
+    assert_fails(invar_tensorboard_writer_open(&e, folder, ledger, 1, 3), INVAR_E_INVALID,
+                 "already");
+    assert_fails(invar_tensorboard_writer_open(&e, path_of("run.db"), ledger, 1, 3), INVAR_E_IO,
                  "run.db");
-    assert_fails(invar_export_events_check(path_of("run.db"), "test", false), INVAR_E_IO,
+    assert_fails(invar_tensorboard_writer_check(path_of("run.db"), "test", false), INVAR_E_IO,
                  "is no folder; name another place");
     invar_ledger_close(ledger);
     free(whole.data);

@@ -23,13 +23,13 @@ static int setup(void **state)
     (void)snprintf(folder, sizeof folder, "%s/golden.%ld", INVAR_TEST_WORK, (long)getpid());
     (void)snprintf(path, sizeof path, "%s/a.golden", folder);
     (void)snprintf(beside, sizeof beside, "%s/a.points", folder);
-    return invar_folder_make(folder) != INVAR_OK;
+    return invar_held_folder_make(folder) != INVAR_OK;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    return invar_folder_remove(folder) != INVAR_OK;
+    return invar_held_folder_remove(folder) != INVAR_OK;
 }
 
 /* A run as a golden with its points. */
@@ -58,7 +58,7 @@ static subject subject_of(const invar_test_ledger *spec)
     int64_t run;
     invar_ledger *ledger = ledger_of(spec, &run);
 
-    assert_ok(invar_golden_of_run(&s.golden, ledger, run, "a test"));
+    assert_ok(invar_golden_from_run(&s.golden, ledger, run, "a test"));
     assert_ok(invar_golden_points_of_run(&s.points, ledger, run));
     invar_ledger_close(ledger);
     return s;
@@ -71,7 +71,8 @@ static void release(subject *s)
 }
 
 /* How a run fares against the golden of 20 healthy steps. */
-static invar_golden_comparison compare(const invar_test_ledger *spec, invar_golden_place *place)
+static invar_golden_comparison compare(const invar_test_ledger *spec,
+                                       invar_golden_divergence *place)
 {
     subject was = subject_of(&(invar_test_ledger){.steps = 20}), is = subject_of(spec);
     invar_golden_comparison c;
@@ -155,7 +156,7 @@ static void test_golden__localises_without_the_good_run(void **state)
 {
     const invar_test_fault other = {INVAR_TEST_DIVERGES, 7, "layer.1.mlp.out", 0, 0.0};
     char text[INVAR_GOLDEN_HEADLINE];
-    invar_golden_place place;
+    invar_golden_divergence place;
     subject was, is;
 
     (void)state;
@@ -165,7 +166,7 @@ static void test_golden__localises_without_the_good_run(void **state)
     assert_int_equal(place.layer, 1);
     assert_string_not_equal(place.was, place.is);
     assert_true(place.equal > 0 && place.equal + place.different <= INVAR_TEST_LEDGER_POINTS);
-    invar_golden_place_tell(text, &place, 7);
+    invar_golden_divergence_tell(text, &place, 7);
     assert_non_null(strstr(text, "step 7, point layer.1.mlp.out ("));
     // far from the beginning only some steps are recorded
     was = subject_of(&(invar_test_ledger){.steps = 140});
@@ -174,7 +175,7 @@ static void test_golden__localises_without_the_good_run(void **state)
     assert_int_equal(was.points->n_values, 102);
     assert_ok(invar_golden_localise(&place, was.points, is.points, 113));
     assert_true(place.known && !place.exact && place.step == 120);
-    invar_golden_place_tell(text, &place, 113);
+    invar_golden_divergence_tell(text, &place, 113);
     assert_non_null(strstr(text, "as step 120 shows"));
     assert_ok(invar_golden_localise(&place, was.points, is.points, 133));
     assert_true(!place.known && place.step == -1);
@@ -187,7 +188,7 @@ static void test_golden__names_changes_of_structure(void **state)
     subject was = subject_of(&(invar_test_ledger){.steps = 2});
     subject is = subject_of(&(invar_test_ledger){.steps = 2});
     invar_golden_point *points = is.points->points, moved = points[3];
-    invar_golden_place place;
+    invar_golden_divergence place;
 
     (void)state;
     points[2].name = "another";

@@ -164,7 +164,7 @@ static inline invar_ledger *begin_run_as(const char *file, const char *name,
                                                              .n_identity = 1,
                                                              .circumstances = bare}));
     define(ledger, "p");
-    assert_ok(invar_ledger_note(ledger, &event));
+    assert_ok(invar_ledger_log_event(ledger, &event));
     return ledger;
 }
 

@@ -70,7 +70,7 @@ static void test_ledger_report__samples(void **state)
 static void append_kept(invar_ledger *ledger, const void *data, size_t bytes)
 {
     const invar_ledger_sample sample = {.rng = "0/1", .finish = "stop"};
-    const invar_ledger_kept kept = {0, data, bytes};
+    const invar_ledger_kept_sample kept = {0, data, bytes};
     const invar_digest digest = {{1}};
 
     assert_ok(invar_ledger_append(
@@ -189,7 +189,7 @@ static void test_ledger_report__hostile_samples(void **state)
         {"[]", 0, "is no sample"},
         {"", 0, "is no JSON"},
         {"{\"prompt\":\"\xFF\"}", 0, "is no JSON"},
-        {LISTS("\"drawn\":[1],\"more\":[$]"), INVAR_LEDGER_KEPT_BYTES / 2, "too much"},
+        {LISTS("\"drawn\":[1],\"more\":[$]"), INVAR_LEDGER_KEPT_SAMPLE_BYTES / 2, "too much"},
     };
     char file[32];
     (void)state;
@@ -254,7 +254,7 @@ static void write_many(const char *file, int64_t steps, int64_t each, const char
                        size_t bytes)
 {
     static invar_ledger_sample samples[MOST_EACH];
-    static invar_ledger_kept kept[MOST_EACH];
+    static invar_ledger_kept_sample kept[MOST_EACH];
     const invar_digest digest = {{1}};
     invar_ledger *ledger = begin_run(file, "many");
 
@@ -262,7 +262,7 @@ static void write_many(const char *file, int64_t steps, int64_t each, const char
         for (int64_t i = 0; i < each; i++) {
             samples[i] =
                 (invar_ledger_sample){.rng = "0/1", .finish = "stop", .reward = reward_of(step, i)};
-            kept[i] = (invar_ledger_kept){i, data, bytes};
+            kept[i] = (invar_ledger_kept_sample){i, data, bytes};
         }
         assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.step = step,
                                                                    .digests = &digest,
