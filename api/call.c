@@ -28,7 +28,7 @@ typedef struct call {
     invar_op_args args;
 } call;
 
-static invar_status refuse(const call *c, const char *field, const char *why)
+static invar_status call_fail(const call *c, const char *field, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %.60s: %s", c->op, field, why);
 }
@@ -58,17 +58,17 @@ static invar_status read_view(invar_tensor *out, const call *c, const invar_api_
 
     *out = (invar_tensor){.data = t->data, .dtype = dtype, .rank = t->dims};
     if (dtype == INVAR_DTYPE_NONE)
-        return refuse(c, a->name, "the type is none of f32, bf16, i32, i64");
+        return call_fail(c, a->name, "the type is none of f32, bf16, i32, i64");
     if (t->dims < 1 || t->dims > INVAR_MAX_RANK || !t->shape)
-        return refuse(c, a->name, "the tensor has not 1 to 4 dimensions");
+        return call_fail(c, a->name, "the tensor has not 1 to 4 dimensions");
     for (int32_t i = t->dims - 1; i >= 0; i--) {
         if (t->shape[i] < 0 || t->shape[i] > INT64_MAX / 16)
-            return refuse(c, a->name, "an extent is negative, or larger than memory");
+            return call_fail(c, a->name, "an extent is negative, or larger than memory");
         if (i > 0 && t->strides && t->shape[i] > 1 && t->strides[i] != dense)
-            return refuse(c, a->name, "only the first index may be strided");
+            return call_fail(c, a->name, "only the first index may be strided");
         out->shape[i] = t->shape[i];
         if (i > 0 && __builtin_mul_overflow(dense, t->shape[i], &dense))
-            return refuse(c, a->name, "a row is larger than memory");
+            return call_fail(c, a->name, "a row is larger than memory");
     }
     out->row_stride = t->strides && t->shape[0] > 1 ? t->strides[0] : dense;
     return INVAR_OK;
@@ -79,7 +79,7 @@ static invar_status read_vector(invar_tensor *out, const call *c, const invar_ap
 {
     INVAR_TRY(read_view(out, c, a, dtype_of(&a->tensor)));
     if (out->row_stride != invar_tensor_row_elements(out) && out->shape[0] > 1)
-        return refuse(c, a->name, "the array has gaps");
+        return call_fail(c, a->name, "the array has gaps");
     return INVAR_OK;
 }
 
@@ -125,7 +125,7 @@ static invar_status read_count(int32_t *out, const call *c, const invar_api_argu
 {
     *out = a ? (int32_t)a->integer : absent;
     if (a && (a->kind != INVAR_API_INTEGER || a->integer < 0 || a->integer > INT32_MAX))
-        return refuse(c, a->name, "is an integer of at most 31 bits");
+        return call_fail(c, a->name, "is an integer of at most 31 bits");
     return INVAR_OK;
 }
 
@@ -136,16 +136,16 @@ static invar_status check_scale(const call *c, const invar_tensor *t, const inva
     int64_t have = 1, needed;
 
     if (scale->dims < 0 || scale->dims > INVAR_MAX_RANK || (scale->dims > 0 && !scale->shape))
-        return refuse(c, a->name, "the scales have not 0 to 4 dimensions");
+        return call_fail(c, a->name, "the scales have not 0 to 4 dimensions");
     for (int32_t i = scale->dims - 1; i >= 0; i--) {
         if (scale->strides && scale->shape[i] > 1 && scale->strides[i] != have)
-            return refuse(c, a->name, "the scales have gaps");
+            return call_fail(c, a->name, "the scales have gaps");
         if (scale->shape[i] < 0 || __builtin_mul_overflow(have, scale->shape[i], &have))
-            return refuse(c, a->name, "the scales are larger than memory");
+            return call_fail(c, a->name, "the scales are larger than memory");
     }
     if (__builtin_mul_overflow(invar_tensor_bands(t), invar_tensor_scale_blocks(t), &needed) ||
         have != needed)
-        return refuse(c, a->name, "the scales are not as many as the codes have blocks");
+        return call_fail(c, a->name, "the scales are not as many as the codes have blocks");
     return INVAR_OK;
 }
 
@@ -156,12 +156,12 @@ static invar_status check_place(const call *c, const invar_field *field,
     bool wanted = c->far && !field->host, have = a->tensor.place == INVAR_API_DEVICE;
 
     if (a->tensor.place != INVAR_API_HOST && !have)
-        return refuse(c, a->name, "the place of its memory is neither the host nor the device");
+        return call_fail(c, a->name, "the place of its memory is neither the host nor the device");
     if (have == wanted)
         return INVAR_OK;
-    return refuse(c, a->name,
-                  wanted ? "lies in the host's memory; the device needs it in its own"
-                         : "lies in a GPU's memory; it is needed in the host's");
+    return call_fail(c, a->name,
+                     wanted ? "lies in the host's memory; the device needs it in its own"
+                            : "lies in a GPU's memory; it is needed in the host's");
 }
 
 static invar_status read_tensor(invar_tensor *out, const call *c, const invar_field *field,
@@ -172,17 +172,17 @@ static invar_status read_tensor(invar_tensor *out, const call *c, const invar_fi
     if (!scale)
         return read_view(out, c, a, dtype_of(&a->tensor));
     if (scale->kind != INVAR_API_TENSOR)
-        return refuse(c, scale->name, "is a tensor");
+        return call_fail(c, scale->name, "is a tensor");
     if (format_of(&a->tensor, &scale->tensor) == INVAR_DTYPE_NONE)
-        return refuse(c, a->name, "codes and scales are none of fp8, mxfp8, int4");
+        return call_fail(c, a->name, "codes and scales are none of fp8, mxfp8, int4");
     INVAR_TRY(check_place(c, field, scale));
     INVAR_TRY(read_view(out, c, a, format_of(&a->tensor, &scale->tensor)));
     INVAR_TRY(read_count(&out->scale_rows, c, find_with(c, a->name, SCALE_ROWS), 1));
     INVAR_TRY(read_count(&out->scale_period, c, find_with(c, a->name, SCALE_PERIOD), 0));
     if (out->rank != 2 || (out->scale_rows != 1 && out->scale_rows != INVAR_FP8_BLOCK))
-        return refuse(c, a->name,
-                      "quantised tensors have 2 dimensions, and scales of 1 or 128 "
-                      "rows");
+        return call_fail(c, a->name,
+                         "quantised tensors have 2 dimensions, and scales of 1 or 128 "
+                         "rows");
     out->scale = scale->tensor.data;
     return check_scale(c, out, scale);
 }
@@ -196,7 +196,7 @@ static invar_status set_segments(void *to, const call *c, const invar_api_argume
 
     INVAR_TRY(read_vector(&bounds, c, a));
     if (bounds.dtype != INVAR_DTYPE_I64 || bounds.rank != 1 || bounds.shape[0] < 1)
-        return refuse(c, a->name, "segments are a vector of i64, one more than there are");
+        return call_fail(c, a->name, "segments are a vector of i64, one more than there are");
     *segments = (invar_row_offsets){bounds.data, bounds.shape[0] - 1};
     return INVAR_OK;
 }
@@ -209,9 +209,9 @@ static invar_status set_number(void *to, const call *c, const invar_field *field
     float rounded = (float)a->real;
 
     if (a->kind != (whole ? INVAR_API_INTEGER : INVAR_API_FLOAT))
-        return refuse(c, a->name, whole ? "is an integer" : "is a floating-point number");
+        return call_fail(c, a->name, whole ? "is an integer" : "is a floating-point number");
     if (field->kind == INVAR_FIELD_I32 && narrow != a->integer)
-        return refuse(c, a->name, "does not fit into 32 bits");
+        return call_fail(c, a->name, "does not fit into 32 bits");
     switch (field->kind) {
     case INVAR_FIELD_I32: memcpy(to, &narrow, sizeof narrow); break;
     case INVAR_FIELD_I64: memcpy(to, &a->integer, sizeof a->integer); break;
@@ -229,7 +229,7 @@ static invar_status set_field(call *c, const invar_field *field, const invar_api
     if (field->kind >= INVAR_FIELD_I32)
         return set_number(to, c, field, a);
     if (a->kind != INVAR_API_TENSOR)
-        return refuse(c, a->name, "is a tensor");
+        return call_fail(c, a->name, "is a tensor");
     INVAR_TRY(check_place(c, field, a));
     switch (field->kind) {
     case INVAR_FIELD_TENSOR: return read_tensor(to, c, field, a);
@@ -238,7 +238,7 @@ static invar_status set_field(call *c, const invar_field *field, const invar_api
         INVAR_TRY(read_vector(&memory, c, a));
         memcpy(to, &memory.data, sizeof memory.data);
         return INVAR_OK;
-    default: return refuse(c, a->name, "lists of tensors cannot be passed");
+    default: return call_fail(c, a->name, "lists of tensors cannot be passed");
     }
 }
 
@@ -261,18 +261,18 @@ static invar_status check_array(const call *c, const invar_field *field,
     if (__builtin_mul_overflow(memory.shape[0], invar_tensor_row_elements(&memory), &have) ||
         count < 0 || count > INT64_MAX / 1024 ||
         have != count * field->element / (invar_dtype_bits(memory.dtype) / 8))
-        return refuse(c, a->name, "the array has another size than the call says");
+        return call_fail(c, a->name, "the array has another size than the call says");
     return INVAR_OK;
 }
 
 /* Whether the call, as far as it is known, can have the field. */
-static bool applies(const call *c, const invar_field *field)
+static bool field_applies(const call *c, const invar_field *field)
 {
     int32_t among;
 
-    if (!field->among)
+    if (!field->array_count_offset)
         return true;
-    memcpy(&among, (const char *)&c->args + field->among, sizeof among);
+    memcpy(&among, (const char *)&c->args + field->array_count_offset, sizeof among);
     return field->index < among;
 }
 
@@ -304,7 +304,7 @@ static bool belongs_to(const invar_field *field, const invar_api_argument *a)
     return found;
 }
 
-static invar_status fill(call *c, invar_op op)
+static invar_status fill_op_args(call *c, invar_op op)
 {
     int n_fields;
     const invar_field *fields = invar_op_fields(&n_fields, op);
@@ -323,15 +323,15 @@ static invar_status fill(call *c, invar_op op)
         for (int k = 0; k < n_fields; k++)
             found = found || belongs_to(&fields[k], &c->arguments[i]);
         if (!found || find_argument(c, c->arguments[i].name) != &c->arguments[i])
-            return refuse(c, c->arguments[i].name, found ? "is there twice" : "is no argument");
+            return call_fail(c, c->arguments[i].name, found ? "is there twice" : "is no argument");
     }
     if (known != c->count)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: scales without the tensor that they belong to",
                           c->op);
     for (int i = 0; i < n_fields; i++) {
         const invar_api_argument *a = find_argument(c, fields[i].name);
-        if (!a && !fields[i].optional && applies(c, &fields[i]))
-            return refuse(c, fields[i].name, "is missing");
+        if (!a && !fields[i].optional && field_applies(c, &fields[i]))
+            return call_fail(c, fields[i].name, "is missing");
         if (a && fields[i].kind == INVAR_FIELD_ARRAY)
             INVAR_TRY(check_array(c, &fields[i], a));
     }
@@ -374,15 +374,15 @@ int32_t invar_api_op_writes(const char *op, const char *argument)
 }
 
 /* For who holds `busy`. */
-static invar_status run(invar_api_device *device, invar_op op, const call *c)
+static invar_status api_device_run(invar_api_device *device, invar_op op, const call *c)
 {
     size_t bytes = 0;
 
     INVAR_TRY(invar_op_workspace(&bytes, &device->dev, op, &c->args));
     INVAR_TRY(invar_api_device_scratch(device, bytes));
     INVAR_TRY(invar_op_run(&device->dev, op, &c->args));
-    if (c->indexed && device->dev.backend->look)
-        return device->dev.backend->look(&device->dev);
+    if (c->indexed && device->dev.backend->poll_error)
+        return device->dev.backend->poll_error(&device->dev);
     return INVAR_OK;
 }
 
@@ -398,12 +398,12 @@ int32_t invar_api_call_on_stream(invar_api_device *device, void *stream, const c
 
     INVAR_TRY(find_op(&found, op));
     memset(&c.args, 0, sizeof c.args);
-    INVAR_TRY(fill(&c, found));
+    INVAR_TRY(fill_op_args(&c, found));
     pthread_mutex_lock(&device->busy);
-    if (device->dev.backend->follow)
-        status = device->dev.backend->follow(&device->dev, stream);
+    if (device->dev.backend->set_stream)
+        status = device->dev.backend->set_stream(&device->dev, stream);
     if (status == INVAR_OK)
-        status = run(device, found, &c);
+        status = api_device_run(device, found, &c);
     pthread_mutex_unlock(&device->busy);
     return status;
 }

@@ -13,7 +13,8 @@
 
 /* ---- rollout files --------------------------------------------------------------------------- */
 
-static invar_status format(char **out, uint64_t *bytes_out, const invar_rollout_file *data)
+static invar_status rollout_file_format(char **out, uint64_t *bytes_out,
+                                        const invar_rollout_file *data)
 {
     size_t bytes;
 
@@ -30,7 +31,7 @@ int32_t invar_api_rollout_read(char **out, uint64_t *bytes_out, const char *path
 
     *out = NULL;
     INVAR_TRY(invar_rollout_file_read(&data, path));
-    status = format(out, bytes_out, &data);
+    status = rollout_file_format(out, bytes_out, &data);
     invar_rollout_file_release(&data);
     return status;
 }
@@ -42,7 +43,7 @@ int32_t invar_api_rollout_format(char **out, uint64_t *bytes_out, const void *li
 
     *out = NULL;
     INVAR_TRY(invar_rollout_file_parse(&data, LINES, lines, bytes));
-    status = format(out, bytes_out, &data);
+    status = rollout_file_format(out, bytes_out, &data);
     invar_rollout_file_release(&data);
     return status;
 }

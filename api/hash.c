@@ -26,7 +26,7 @@ static invar_status refuse(int64_t number, const char *why)
 }
 
 /* Checks what can be checked; *bytes_out is what its elements take without gaps. */
-static invar_status check(size_t *bytes_out, const invar_api_tensor *t, int64_t number)
+static invar_status api_tensor_check(size_t *bytes_out, const invar_api_tensor *t, int64_t number)
 {
     size_t bytes;
 
@@ -68,15 +68,16 @@ static int32_t dense_from(const invar_api_tensor *t)
 }
 
 /* Copies the elements of the indices from `dim` on; returns where the next ones go. */
-static char *gather(char *to, const char *from, const invar_api_tensor *t, int32_t dim,
-                    int32_t dense, size_t piece)
+static char *api_tensor_gather(char *to, const char *from, const invar_api_tensor *t, int32_t dim,
+                               int32_t dense, size_t piece)
 {
     if (dim == dense) {
         memcpy(to, from, piece);
         return to + piece;
     }
     for (int64_t i = 0; i < t->shape[dim]; i++)
-        to = gather(to, from + i * t->strides[dim] * (t->bits / 8), t, dim + 1, dense, piece);
+        to = api_tensor_gather(to, from + i * t->strides[dim] * (t->bits / 8), t, dim + 1, dense,
+                               piece);
     return to;
 }
 
@@ -100,7 +101,7 @@ static invar_status hash_copy(invar_digest *out, invar_pool *pool, const invar_a
     for (int32_t i = dense; i < t->dims; i++)
         piece *= (size_t)t->shape[i];
     INVAR_TRY(invar_alloc(&copy, bytes, 1, "a dense copy of a tensor"));
-    gather(copy, t->data, t, 0, dense, piece);
+    api_tensor_gather(copy, t->data, t, 0, dense, piece);
     status = hash_shard(out, pool, copy, 1, bytes, bytes);
     invar_free(copy);
     return status;
@@ -112,7 +113,7 @@ static invar_status hash_tensor(invar_digest *out, invar_pool *pool, const invar
     int32_t dense;
     size_t bytes;
 
-    INVAR_TRY(check(&bytes, t, number));
+    INVAR_TRY(api_tensor_check(&bytes, t, number));
     if (bytes == 0)
         return hash_shard(out, pool, NULL, 0, 0, 0);
     dense = dense_from(t);

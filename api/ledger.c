@@ -130,7 +130,7 @@ int32_t invar_api_ledger_define(invar_api_ledger *ledger, const invar_api_point 
 int32_t invar_api_ledger_append(invar_api_ledger *ledger, const invar_api_step *step)
 {
     const invar_ledger_timing timing = {"step", step->start_ns, step->duration_ns};
-    invar_ledger_step own = {.step = step->step, .weights = step->step};
+    invar_ledger_step own = {.step = step->step, .weights_version = step->step};
 
     _Static_assert(sizeof(invar_digest) == INVAR_API_DIGEST_BYTES, "digests are plain bytes");
     INVAR_TRY(check_count(step->n_metrics, "metrics"));

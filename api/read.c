@@ -82,9 +82,9 @@ int32_t invar_api_ledger_verify(invar_api_verify_result *out, invar_api_ledger *
                                      .entries = verdict.entries,
                                      .rows = verdict.rows,
                                      .steps = verdict.steps,
-                                     .bad = verdict.bad};
-    _Static_assert(sizeof out->first == sizeof verdict.first, "findings have one size");
-    memcpy(out->first, verdict.first, sizeof out->first);
+                                     .bad = verdict.problems};
+    _Static_assert(sizeof out->first == sizeof verdict.first_problem, "findings have one size");
+    memcpy(out->first, verdict.first_problem, sizeof out->first);
     return INVAR_OK;
 }
 

@@ -45,7 +45,7 @@ struct invar_arena {
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Room for one more push, so that the append which follows cannot fail. */
-static invar_status grow(invar_arena *arena)
+static invar_status arena_grow(invar_arena *arena)
 {
     piece *larger;
     int capacity;
@@ -68,7 +68,7 @@ static invar_status grow(invar_arena *arena)
 /* A block of its own for a push of the debug twin. */
 static invar_status push_debug(char **out, invar_arena *arena, size_t bytes, const char *what)
 {
-    INVAR_TRY(grow(arena));
+    INVAR_TRY(arena_grow(arena));
     INVAR_TRY(invar_alloc((void **)out, bytes, 1, what));
     memset(*out, 0xFF, bytes);
     arena->pushes[arena->n_pushes++] = (piece){arena->top, bytes, *out};
@@ -120,16 +120,16 @@ invar_status invar_arena_new_from(invar_arena **out, const char *name,
 
 static invar_status take_block(invar_arena *arena)
 {
-    if (arena->source.take)
-        return arena->source.take((void **)&arena->block, arena->source.payload, arena->bytes,
-                                  arena->name);
+    if (arena->source.alloc)
+        return arena->source.alloc((void **)&arena->block, arena->source.payload, arena->bytes,
+                                   arena->name);
     return invar_alloc((void **)&arena->block, arena->bytes, 1, arena->name);
 }
 
 static void give_block(invar_arena *arena)
 {
-    if (arena->source.take && arena->block)
-        arena->source.give(arena->source.payload, arena->block);
+    if (arena->source.alloc && arena->block)
+        arena->source.free(arena->source.payload, arena->block);
     else
         invar_free(arena->block);
 }

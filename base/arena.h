@@ -32,8 +32,8 @@ invar_status invar_arena_new_debug(invar_arena **out, const char *name) INVAR_MU
 
 /* Memory that the host may not be able to read; `payload` comes back in every call. */
 typedef struct invar_arena_allocator {
-    invar_status (*take)(void **out, void *payload, size_t bytes, const char *what);
-    void (*give)(void *payload, void *block);
+    invar_status (*alloc)(void **out, void *payload, size_t bytes, const char *what);
+    void (*free)(void *payload, void *block);
     void *payload;
 } invar_arena_allocator;
 

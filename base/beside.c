@@ -45,7 +45,7 @@ static void remove_one(const char *path)
 }
 
 /* Removes what begins with `name` and goes on with the number of a process that is gone. */
-static void clean(const char *folder, const char *name)
+static void remove_stale_files(const char *folder, const char *name)
 {
     char path[INVAR_PATH_SIZE];
     const struct dirent *entry;
@@ -75,10 +75,10 @@ invar_status invar_temp_name(char out[INVAR_PATH_SIZE], const char *path, const 
     memcpy(folder, out, (size_t)used + 1);
     slash = strrchr(folder, '/');
     if (!slash)
-        clean(".", out);
+        remove_stale_files(".", out);
     else {
         *slash = '\0';
-        clean(slash == folder ? "/" : folder, slash + 1);
+        remove_stale_files(slash == folder ? "/" : folder, slash + 1);
     }
     (void)snprintf(out + used, (size_t)(INVAR_PATH_SIZE - used), "%ld", (long)getpid());
     return INVAR_OK;

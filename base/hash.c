@@ -179,7 +179,7 @@ static invar_status check_shard(const invar_tree_shard *shard, int64_t number)
 }
 
 /* Checks the input and sums up `bytes` and `n_leaves`; allocates nothing. */
-static invar_status measure(tree *t, const invar_tree_input *in)
+static invar_status tree_measure(tree *t, const invar_tree_input *in)
 {
     memset(t, 0, sizeof *t);
     t->in = in;
@@ -274,7 +274,8 @@ static invar_status hash_all_leaves(tree *t, invar_pool *pool)
  * Folds the digests level by level into `inner`, which has room for the lowest level above them
  * and may be `nodes` itself: a parent lands on or before its first child.
  */
-static void fold(invar_digest *top, invar_digest *inner, const invar_digest *nodes, int64_t count)
+static void fold_tree_levels(invar_digest *top, invar_digest *inner, const invar_digest *nodes,
+                             int64_t count)
 {
     if (count == 0) {
         invar_hash_bytes(top, NULL, 0);
@@ -292,7 +293,8 @@ static void fold(invar_digest *top, invar_digest *inner, const invar_digest *nod
     *top = nodes[0];
 }
 
-static void root(invar_digest *out, const invar_digest *top, uint64_t bytes, int64_t n_shards)
+static void digest_root(invar_digest *out, const invar_digest *top, uint64_t bytes,
+                        int64_t n_shards)
 {
     struct {
         uint64_t bytes;
@@ -312,7 +314,7 @@ invar_status invar_tree_scratch(size_t *out, const invar_tree_input *in)
 {
     tree t;
 
-    INVAR_TRY(measure(&t, in));
+    INVAR_TRY(tree_measure(&t, in));
     *out = leaves_bytes(&t) + (size_t)in->n_shards * sizeof *t.first_leaf;
     return INVAR_OK;
 }
@@ -323,12 +325,12 @@ invar_status invar_tree_hash_with(invar_digest *out, invar_pool *pool, const inv
     invar_digest top;
     tree t;
 
-    INVAR_TRY(measure(&t, in));
+    INVAR_TRY(tree_measure(&t, in));
     t.leaves = scratch;
     t.first_leaf = (int64_t *)(void *)((char *)scratch + leaves_bytes(&t));
     INVAR_TRY(hash_all_leaves(&t, pool));
-    fold(&top, t.leaves, t.leaves, t.n_leaves);
-    root(out, &top, t.bytes, in->n_shards);
+    fold_tree_levels(&top, t.leaves, t.leaves, t.n_leaves);
+    digest_root(out, &top, t.bytes, in->n_shards);
     return INVAR_OK;
 }
 
@@ -349,7 +351,7 @@ invar_status invar_tree_leaf_count(int64_t *out, const invar_tree_input *in)
 {
     tree t;
 
-    INVAR_TRY(measure(&t, in));
+    INVAR_TRY(tree_measure(&t, in));
     *out = t.n_leaves;
     return INVAR_OK;
 }
@@ -359,7 +361,7 @@ invar_status invar_tree_leaves_with(invar_digest *out, int64_t count, invar_pool
 {
     tree t;
 
-    INVAR_TRY(measure(&t, in));
+    INVAR_TRY(tree_measure(&t, in));
     if (count != t.n_leaves)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "tree hash: room for %lld digests; there are %lld",
                           (long long)count, (long long)t.n_leaves);
@@ -395,8 +397,8 @@ invar_status invar_tree_root(invar_digest *out, const invar_digest *leaves, int6
                           (long long)count, (unsigned long long)bytes, (long long)n_shards);
     INVAR_TRY(invar_alloc((void **)&inner, (size_t)count / INVAR_TREE_FANOUT + 1, sizeof *inner,
                           "tree hash"));
-    fold(&top, inner, leaves, count);
+    fold_tree_levels(&top, inner, leaves, count);
     invar_free(inner);
-    root(out, &top, bytes, n_shards);
+    digest_root(out, &top, bytes, n_shards);
     return INVAR_OK;
 }

@@ -19,7 +19,7 @@ typedef struct plain_locale {
     locale_t plain, before;
 } plain_locale;
 
-static invar_status enter(plain_locale *out)
+static invar_status enter_c_locale(plain_locale *out)
 {
     out->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!out->plain)
@@ -28,7 +28,7 @@ static invar_status enter(plain_locale *out)
     return INVAR_OK;
 }
 
-static void leave(const plain_locale *locale)
+static void plain_locale_exit(const plain_locale *locale)
 {
     uselocale(locale->before);
     freelocale(locale->plain);
@@ -46,7 +46,7 @@ invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value)
     plain_locale locale;
     int digits;
 
-    INVAR_TRY(enter(&locale));
+    INVAR_TRY(enter_c_locale(&locale));
     if (isnan(value)) {
         snprintf(out, INVAR_NUMBER_SIZE, "nan"); // without the sign that it may have
     } else {
@@ -55,7 +55,7 @@ invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value)
         while (digits <= 17 && !print(out, value, digits))
             digits++;
     }
-    leave(&locale);
+    plain_locale_exit(&locale);
     return INVAR_OK;
 }
 
@@ -93,11 +93,11 @@ invar_status invar_number_format_f32(char out[INVAR_NUMBER_SIZE], float value)
 
     if (!isfinite(value))
         return invar_number_format(out, (double)value);
-    INVAR_TRY(enter(&locale));
+    INVAR_TRY(enter_c_locale(&locale));
     digits = print_f32(out, value, 6) ? 1 : 7;
     while (!print_f32(out, value, digits))
         digits++; // 9 always do
-    leave(&locale);
+    plain_locale_exit(&locale);
     return INVAR_OK;
 }
 
@@ -105,8 +105,8 @@ invar_status invar_number_parse(double *out, const char *text)
 {
     plain_locale locale;
 
-    INVAR_TRY(enter(&locale));
+    INVAR_TRY(enter_c_locale(&locale));
     *out = strtod(text, NULL);
-    leave(&locale);
+    plain_locale_exit(&locale);
     return INVAR_OK;
 }

@@ -60,7 +60,7 @@ static void note_failure(invar_pool *pool, int64_t task)
     pthread_mutex_unlock(&pool->lock);
 }
 
-static void work(invar_pool *pool, int worker)
+static void pool_work(invar_pool *pool, int worker)
 {
     job *j = &pool->current;
 
@@ -88,7 +88,7 @@ static void *worker_main(void *payload)
         pool->seats--;
         pool->busy++;
         pthread_mutex_unlock(&pool->lock);
-        work(pool, start.index);
+        pool_work(pool, start.index);
         pthread_mutex_lock(&pool->lock);
         if (--pool->busy == 0)
             pthread_cond_signal(&pool->done);
@@ -206,7 +206,7 @@ invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run
         pthread_cond_signal(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
 
-    work(pool, 0);
+    pool_work(pool, 0);
 
     pthread_mutex_lock(&pool->lock);
     pool->seats = 0; // all tasks are taken: nobody else is needed

@@ -67,7 +67,7 @@ static invar_status pin_recipe(invar_bisect_context *d)
     return invar_file_write(d->recipe, text, strlen(text));
 }
 
-static invar_status work(invar_bisect_context *d)
+static invar_status bisect_context_work(invar_bisect_context *d)
 {
     d->what = invar_bisect_state_case(d->state);
     INVAR_TRY(pin_recipe(d));
@@ -79,7 +79,7 @@ static invar_status work(invar_bisect_context *d)
                                      .recipe = d->recipe[0] ? d->recipe : NULL,
                                      .threads = d->options->threads,
                                      .stop = d->options->stop,
-                                     .known = find_known,
+                                     .find_known_result = find_known,
                                      .payload = d};
     INVAR_TRY(invar_bisect_test_endpoints(d));
     if (!d->stopped && d->answer->verdict == INVAR_BISECT_FOUND)
@@ -99,11 +99,11 @@ static void add_cost(invar_bisect_result *a, const invar_bisect_trial *t)
     bool skipped = !t->value[0];
 
     a->search_trials += strcmp(t->role, "search") == 0;
-    a->third = a->third || strcmp(t->verdict, "third") == 0;
+    a->has_third_value = a->has_third_value || strcmp(t->verdict, "third") == 0;
     a->built += t->build_s > 0;
-    a->from_tree += strcmp(t->via, "tree") == 0;
-    a->from_program += strcmp(t->via, "program") == 0;
-    a->ran += strcmp(t->via, "ran") == 0 && !skipped;
+    a->from_tree += strcmp(t->source, "tree") == 0;
+    a->from_program += strcmp(t->source, "program") == 0;
+    a->ran += strcmp(t->source, "ran") == 0 && !skipped;
     a->skipped += skipped;
     a->build_s += t->build_s;
     a->run_s += t->run_s;
@@ -173,7 +173,7 @@ static invar_status tell_all(invar_bisect_context *d)
 }
 
 /* A revision that is not there is a mistake of the caller. */
-static invar_status resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const char *revision)
+static invar_status repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const char *revision)
 {
     invar_status status = invar_repo_resolve(out, repo, revision);
     char message[INVAR_ERROR_MESSAGE_SIZE];
@@ -205,8 +205,8 @@ static invar_status open_all(invar_bisect_context *d, invar_bisect_case *what,
     char bisects[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_repo_open(&d->repo, what->repo));
-    INVAR_TRY(resolve(ids[0], d->repo, what->good));
-    INVAR_TRY(resolve(ids[1], d->repo, what->bad));
+    INVAR_TRY(repo_resolve(ids[0], d->repo, what->good));
+    INVAR_TRY(repo_resolve(ids[1], d->repo, what->bad));
     what->good = ids[0];
     what->bad = ids[1];
     what->repo = invar_repo_folder(d->repo);
@@ -238,7 +238,7 @@ static invar_status resolve_skips(const char ***list_out, char (**ids_out)[INVAR
     INVAR_TRY(invar_alloc((void **)ids_out, count, INVAR_OID_SIZE, "skipped revisions"));
     status = count ? invar_repo_open(&repo, what->repo) : INVAR_OK;
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
-        status = resolve((*ids_out)[i], repo, what->skip[i]);
+        status = repo_resolve((*ids_out)[i], repo, what->skip[i]);
         (*list_out)[i] = (*ids_out)[i];
     }
     invar_repo_close(repo);
@@ -253,7 +253,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static invar_status run(invar_bisect_context *d, const invar_bisect_case *asked)
+static invar_status bisect_context_run(invar_bisect_context *d, const invar_bisect_case *asked)
 {
     invar_bisect_case what = *asked;
     char ids[2][INVAR_OID_SIZE], (*skipped)[INVAR_OID_SIZE] = NULL;
@@ -264,7 +264,7 @@ static invar_status run(invar_bisect_context *d, const invar_bisect_case *asked)
     if (status == INVAR_OK)
         status = open_all(d, &what, ids);
     if (status == INVAR_OK)
-        status = work(d);
+        status = bisect_context_work(d);
     if (status == INVAR_OK)
         status = tell_all(d);
     invar_free((void *)skip);
@@ -286,7 +286,7 @@ invar_status invar_bisect_run(invar_bisect_result **out, const invar_bisect_case
     d.answer->first_parted = -1;
     d.answer->place = (invar_divergence){.step = -1, .layer = -1};
     pthread_mutex_init(&d.mutex, NULL);
-    status = run(&d, what);
+    status = bisect_context_run(&d, what);
     d.answer->wall_s = seconds_now() - begin;
     invar_bisect_state_close(d.state);
     invar_workspace_close(d.workshop);

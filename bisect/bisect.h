@@ -56,8 +56,8 @@ typedef struct invar_bisect_trial {
     const char *role;              /* "good end", "bad end", "merge base", "search", "again" ... */
     const char *verdict;           /* good bad third skip */
     char value[INVAR_VALUE_SIZE];  /* "": untestable */
-    const char *via;               /* ran, program (equal binary), tree (equal tree) */
-    int64_t parted;                /* first step that differs from the good end's; -1: none */
+    const char *source;            /* ran, program (equal binary), tree (equal tree) */
+    int64_t diverged_at;           /* first step that differs from the good end's; -1: none */
     int64_t position;              /* in the range, 1 its oldest commit; 0: outside, or not known */
     char subject[INVAR_REPO_TEXT]; /* of the commit; only in an answer */
     int exit_code;
@@ -95,10 +95,10 @@ typedef struct invar_bisect_change {
     invar_repo_commit commit;
     char parent[INVAR_OID_SIZE]; /* that it was compared with */
     char before[INVAR_VALUE_SIZE], after[INVAR_VALUE_SIZE];
-    int depth;              /* 0: on the way from good to bad; 1: inside a merge of it ... */
-    bool merge;             /* a merge whose value no parent has */
-    int64_t between;        /* commits that could not be tested, so that it may be one of them */
-    invar_divergence place; /* of all_changes: where, from the runs that were made */
+    int depth;                 /* 0: on the way from good to bad; 1: inside a merge of it ... */
+    bool merge;                /* a merge whose value no parent has */
+    int64_t n_untested_before; /* commits that could not be tested, so that it may be one of them */
+    invar_divergence place;    /* of all_changes: where, from the runs that were made */
 } invar_bisect_change;
 
 typedef struct invar_bisect_result {
@@ -119,11 +119,11 @@ typedef struct invar_bisect_result {
     invar_repo_commit *suspects; /* SUSPECTS: at most 64 of them, the last is the first bad one */
     size_t n_suspects;
     int64_t all_suspects;
-    invar_divergence place;   /* FOUND, when there are ledgers to compare */
-    bool confirmed;           /* FOUND: culprit and parents gave the same again */
-    bool third;               /* a value that is neither end's was seen: more than one change */
-    char who[INVAR_OID_SIZE]; /* NONDETERMINISTIC, WRONG_END, UNTESTABLE: the commit */
-    char story[INVAR_CHILD_REASON_SIZE]; /* why, in words */
+    invar_divergence place;      /* FOUND, when there are ledgers to compare */
+    bool confirmed;              /* FOUND: culprit and parents gave the same again */
+    bool has_third_value;        /* a value that is neither end's was seen: more than one change */
+    char commit[INVAR_OID_SIZE]; /* NONDETERMINISTIC, WRONG_END, UNTESTABLE: the commit */
+    char reason[INVAR_CHILD_REASON_SIZE]; /* why, in words */
 
     invar_bisect_trial *trials; /* in order */
     size_t n_trials;

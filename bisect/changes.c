@@ -54,7 +54,8 @@ static invar_status read_line(line *out, invar_bisect_context *d, const char *go
 /* ---- the trials ------------------------------------------------------------------------------ */
 
 /* The untested commit nearest to the middle of two tested ones; -1: there is none. */
-static int32_t pick(const invar_bisect_context *d, const line *l, int32_t low, int32_t high)
+static int32_t bisect_context_pick(const invar_bisect_context *d, const line *l, int32_t low,
+                                   int32_t high)
 {
     int32_t best = -1, middle = low + (high - low) / 2;
 
@@ -79,8 +80,8 @@ static int32_t next_known(const invar_bisect_context *d, const line *l, int32_t 
 }
 
 /* One commit for each interval whose ends differ. */
-static size_t plan(char (*out)[INVAR_OID_SIZE], size_t room, const invar_bisect_context *d,
-                   const line *l)
+static size_t bisect_context_plan(char (*out)[INVAR_OID_SIZE], size_t room,
+                                  const invar_bisect_context *d, const line *l)
 {
     size_t count = 0;
     int32_t high;
@@ -89,7 +90,7 @@ static size_t plan(char (*out)[INVAR_OID_SIZE], size_t room, const invar_bisect_
         int32_t middle;
         if (strcmp(value_of(d, l->commits[low]), value_of(d, l->commits[high])) == 0)
             continue;
-        middle = pick(d, l, low, high);
+        middle = bisect_context_pick(d, l, low, high);
         if (middle >= 0)
             memcpy(out[count++], l->commits[middle], INVAR_OID_SIZE);
     }
@@ -105,7 +106,7 @@ static invar_status test_line(invar_bisect_context *d, const line *l)
     INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])commits, 2, 0, "change",
                                         NULL, NULL));
     while (!d->stopped) {
-        size_t count = plan(commits, (size_t)d->options->jobs, d, l);
+        size_t count = bisect_context_plan(commits, (size_t)d->options->jobs, d, l);
         if (count == 0)
             return INVAR_OK;
         d->left = (int64_t)count;
@@ -144,13 +145,13 @@ static invar_status look_inside(bool *own_out, invar_bisect_context *d,
 static invar_status list_change(invar_bisect_context *d, const line *l, int32_t low, int32_t high,
                                 int depth)
 {
-    invar_bisect_change change = {.depth = depth, .between = high - low - 1};
+    invar_bisect_change change = {.depth = depth, .n_untested_before = high - low - 1};
 
     INVAR_TRY(invar_repo_describe(&change.commit, d->repo, l->commits[high]));
     memcpy(change.parent, l->commits[low], INVAR_OID_SIZE);
     memcpy(change.before, value_of(d, l->commits[low]), INVAR_VALUE_SIZE);
     memcpy(change.after, value_of(d, l->commits[high]), INVAR_VALUE_SIZE);
-    if (depth < MAX_DEPTH && change.between == 0)
+    if (depth < MAX_DEPTH && change.n_untested_before == 0)
         INVAR_TRY(look_inside(&change.merge, d, &change.commit, depth));
     if (d->stopped)
         return INVAR_OK;
@@ -201,6 +202,6 @@ invar_status invar_bisect_context_changes(invar_bisect_context *d)
     }
     d->answer->confirmed = !who[0];
     d->answer->verdict = who[0] ? INVAR_BISECT_NONDETERMINISTIC : INVAR_BISECT_CHANGES;
-    memcpy(d->answer->who, who, sizeof who);
+    memcpy(d->answer->commit, who, sizeof who);
     return INVAR_OK;
 }

@@ -46,26 +46,27 @@ void invar_bisect_set_verdict(invar_bisect_context *driver, invar_bisect_verdict
                               const char *who, const char *story)
 {
     driver->answer->verdict = verdict;
-    (void)snprintf(driver->answer->who, sizeof driver->answer->who, "%.40s", who);
-    (void)snprintf(driver->answer->story, sizeof driver->answer->story, "%s", story);
+    (void)snprintf(driver->answer->commit, sizeof driver->answer->commit, "%.40s", who);
+    (void)snprintf(driver->answer->reason, sizeof driver->answer->reason, "%s", story);
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-static void tell(const invar_bisect_context *driver, invar_bisect_event_kind kind,
-                 const invar_bisect_trial *trial)
+static void bisect_context_report(const invar_bisect_context *driver, invar_bisect_event_kind kind,
+                                  const invar_bisect_trial *trial)
 {
     if (driver->options->event)
-        driver->options->event(driver->options->payload, kind, trial, driver->left, driver->more);
+        driver->options->event(driver->options->payload, kind, trial, driver->left,
+                               driver->trials_left);
 }
 
 void invar_bisect_context_begin(const invar_bisect_context *driver, const char *commit,
                                 const char *role)
 {
-    invar_bisect_trial begun = {.role = role, .verdict = "", .via = "", .parted = -1};
+    invar_bisect_trial begun = {.role = role, .verdict = "", .source = "", .diverged_at = -1};
 
     (void)snprintf(begun.commit, sizeof begun.commit, "%s", commit);
-    tell(driver, INVAR_BISECT_EVENT_BEGIN, &begun);
+    bisect_context_report(driver, INVAR_BISECT_EVENT_BEGIN, &begun);
 }
 
 /* The first step at which it differs from the good end, where both have ledgers. */
@@ -98,7 +99,7 @@ static void learn_end(invar_bisect_context *driver, invar_bisect_trial *trial)
     trial->build_s += driver->spent[end].build_s;
     trial->run_s += driver->spent[end].run_s;
     if (driver->spent[end].run_s > 0)
-        trial->via = "ran";
+        trial->source = "ran";
 }
 
 invar_status invar_bisect_context_record(invar_bisect_context *driver,
@@ -109,12 +110,12 @@ invar_status invar_bisect_context_record(invar_bisect_context *driver,
     result->trial.role = role;
     learn_end(driver, &result->trial);
     result->trial.verdict = invar_bisect_context_judge(driver, result->trial.value);
-    result->trial.parted = parted_at(driver, &result->trial);
+    result->trial.diverged_at = parted_at(driver, &result->trial);
     pthread_mutex_lock(&driver->mutex);
     status = invar_bisect_state_add(driver->state, result);
     pthread_mutex_unlock(&driver->mutex);
     if (status == INVAR_OK)
-        tell(driver, INVAR_BISECT_EVENT_END, &result->trial);
+        bisect_context_report(driver, INVAR_BISECT_EVENT_END, &result->trial);
     return status;
 }
 
@@ -135,7 +136,7 @@ static invar_status copy_equal(bool *out, invar_bisect_context *driver, const ch
         if (copy.attempt != 0 || strcmp(copy.tree, tree) != 0)
             continue;
         memcpy(copy.trial.commit, commit, sizeof copy.trial.commit);
-        copy.trial.via = "tree";
+        copy.trial.source = "tree";
         copy.trial.build_s = copy.trial.run_s = 0;
         *out = true;
         return invar_bisect_context_record(driver, &copy, role);
@@ -242,8 +243,8 @@ static invar_status built_before(invar_revision_build *out, invar_bisect_context
                                    driver->options->stop);
 }
 
-static invar_status refine(invar_divergence *place, invar_bisect_context *driver,
-                           const char *before, const char *after)
+static invar_status divergence_refine(invar_divergence *place, invar_bisect_context *driver,
+                                      const char *before, const char *after)
 {
     invar_revision_build a, b;
     invar_worktree slot;
@@ -277,7 +278,7 @@ invar_status invar_bisect_context_place(invar_divergence *out, invar_bisect_cont
     INVAR_TRY(invar_divergence_compare(out, a->trial.ledger, b->trial.ledger));
     if (!fine || !out->known || !driver->what->recipe)
         return INVAR_OK;
-    return refine(out, driver, before, after);
+    return divergence_refine(out, driver, before, after);
 }
 
 invar_status invar_bisect_context_add_change(invar_bisect_context *driver,

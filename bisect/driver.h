@@ -33,8 +33,8 @@ typedef struct invar_bisect_context {
         double build_s, run_s;
     } spent[2]; /* on the ends, good and bad, before their trials: to find where they part */
     invar_bisect_result *answer;
-    int64_t left, more; /* for events */
-    bool stopped;       /* by the user */
+    int64_t left, trials_left; /* for events */
+    bool stopped;              /* by the user */
 } invar_bisect_context;
 
 /* The trial of a commit that is known; NULL: none. */

@@ -243,7 +243,7 @@ invar_status invar_bisect_test_merge_bases(invar_bisect_context *d)
         t = invar_bisect_context_find(d, bases[i], 0);
         memcpy(d->answer->base, bases[i], INVAR_OID_SIZE);
         if (!t || !t->trial.value[0])
-            (void)snprintf(d->answer->story, sizeof d->answer->story,
+            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
                            "the merge base %.12s cannot be tested, so the cause may lie before it",
                            bases[i]);
         else if (strcmp(t->trial.value, d->good_value) != 0) {

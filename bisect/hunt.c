@@ -21,7 +21,7 @@ typedef struct hunt {
     invar_search *search;
 } hunt;
 
-static invar_status note(hunt *h, const invar_bisect_trial *trial)
+static invar_status add_result(hunt *h, const invar_bisect_trial *trial)
 {
     int32_t commit = invar_history_find(h->history, trial->commit);
     const char *verdict = invar_bisect_context_judge(h->driver, trial->value);
@@ -42,7 +42,7 @@ static bool still_useful(void *payload, const invar_trial_job *job)
     const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
     int32_t commit = invar_history_find(h->history, job->commit);
 
-    if (count && note(h, &trials[count - 1].trial) != INVAR_OK)
+    if (count && add_result(h, &trials[count - 1].trial) != INVAR_OK)
         invar_error_clear(); // after the round all are noted again
     return commit < 0 || invar_search_useful(h->search, commit);
 }
@@ -54,7 +54,7 @@ static invar_status note_known(hunt *h)
 
     for (size_t i = 0; i < count; i++)
         if (trials[i].attempt == 0)
-            INVAR_TRY(note(h, &trials[i].trial));
+            INVAR_TRY(add_result(h, &trials[i].trial));
     return INVAR_OK;
 }
 
@@ -70,7 +70,7 @@ static invar_status mark_skips(hunt *h)
     return INVAR_OK;
 }
 
-static invar_status search(invar_search_next *next, hunt *h)
+static invar_status search_next_search(invar_search_next *next, hunt *h)
 {
     invar_bisect_context *d = h->driver;
 
@@ -80,7 +80,7 @@ static invar_status search(invar_search_next *next, hunt *h)
         INVAR_TRY(note_known(h));
         INVAR_TRY(invar_search_next_commits(next, h->search, (int32_t)d->options->jobs));
         d->left = next->candidates;
-        d->more = next->trials;
+        d->trials_left = next->trials;
         if (next->state != INVAR_SEARCH_TEST || d->stopped)
             return INVAR_OK;
         for (int32_t i = 0; i < next->count; i++)
@@ -139,10 +139,10 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_co
             continue;
         d->answer->confirmed = false;
         if (strcmp(verdict, "skip") == 0)
-            (void)snprintf(d->answer->story, sizeof d->answer->story,
+            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
                            "its parent %.12s cannot be tested", culprit->parents[i]);
         else if (d->what->paths)
-            (void)snprintf(d->answer->story, sizeof d->answer->story,
+            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
                            "its parent %.12s is bad as well: the cause touches none of the paths",
                            culprit->parents[i]);
         else
@@ -151,8 +151,8 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_co
     return INVAR_OK;
 }
 
-static invar_status confirm(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
-                            const invar_repo_commit *culprit)
+static invar_status bisect_context_confirm(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+                                           const invar_repo_commit *culprit)
 {
     char commits[1 + INVAR_REPO_PARENTS][INVAR_OID_SIZE], who[INVAR_OID_SIZE];
     size_t count = 1;
@@ -179,7 +179,7 @@ static invar_status answer_found(char again_out[INVAR_OID_SIZE], hunt *h, int32_
     const char *culprit = h->history->commits[index].id;
 
     INVAR_TRY(invar_repo_describe(&change.commit, d->repo, culprit));
-    INVAR_TRY(confirm(again_out, d, &change.commit));
+    INVAR_TRY(bisect_context_confirm(again_out, d, &change.commit));
     if (d->stopped || again_out[0] || d->answer->verdict != INVAR_BISECT_FOUND)
         return INVAR_OK;
     if (change.commit.n_parents) {
@@ -217,7 +217,7 @@ static invar_status hunt_once(char again_out[INVAR_OID_SIZE], invar_bisect_conte
         d->answer->range = history->count;
     status = invar_search_new(&h.search, history);
     if (status == INVAR_OK)
-        status = search(&next, &h);
+        status = search_next_search(&next, &h);
     if (status == INVAR_OK && !d->stopped)
         status = next.state == INVAR_SEARCH_FOUND ? answer_found(again_out, &h, next.commits[0])
                                                   : list_suspects(&h);

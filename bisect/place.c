@@ -70,16 +70,16 @@ static void take_other(invar_divergence *out, const invar_diff *diff)
     }
 }
 
-static void take(invar_divergence *out, const invar_diff *diff)
+static void diff_take(invar_divergence *out, const invar_diff *diff)
 {
     const invar_diff_point *p = diff->culprit ? diff->culprit : diff->points;
 
     invar_diff_headline(out->headline, diff);
-    out->known = diff->parted;
+    out->known = diff->diverged;
     out->layer = -1;
     out->step = diff->step;
     out->points_equal = diff->points_equal;
-    if (!diff->parted)
+    if (!diff->diverged)
         return;
     out->points_different = (int64_t)diff->n_points;
     if (diff->n_points)
@@ -116,7 +116,7 @@ static invar_status compare(invar_divergence *out, const char *before, const cha
         status = step < 0 ? invar_diff_runs(&diff, a, run_a, b, run_b)
                           : invar_diff_step(&diff, a, run_a, b, run_b, step);
     if (status == INVAR_OK)
-        take(out, diff);
+        diff_take(out, diff);
     invar_diff_free(diff);
     invar_ledger_close(b);
     invar_ledger_close(a);
@@ -173,7 +173,7 @@ static invar_status run_again(invar_run_result *out, invar_workspace *workshop, 
     fine.flags = flags;
     fine.name = "fine";
     fine.until = step;
-    fine.watch = NULL;
+    fine.should_stop = NULL;
     fine.payload = NULL;
     status = invar_workspace_run(out, workshop, lock, &fine);
     invar_free(flags);
@@ -254,6 +254,6 @@ invar_status invar_divergence_refine(invar_divergence *place, invar_workspace *w
     if (strcmp(fine.phase, "rollout") == 0)
         INVAR_TRY(look_behind_samples(&fine, workshop, lock, after, &a, samples));
     *place = fine;
-    place->fine = true;
+    place->op_level = true;
     return INVAR_OK;
 }

@@ -28,15 +28,15 @@ extern "C" {
 #define INVAR_DIVERGENCE_NAME 256
 
 typedef struct invar_divergence {
-    bool known;   /* there is a first difference */
-    bool fine;    /* from runs that record every point */
-    int64_t step; /* -1: before the first */
+    bool known;    /* there is a first difference */
+    bool op_level; /* from runs that record every point */
+    int64_t step;  /* -1: before the first */
     char point[INVAR_DIVERGENCE_NAME], phase[INVAR_DIVERGENCE_NAME], op[INVAR_DIVERGENCE_NAME];
     char kind[INVAR_DIVERGENCE_NAME], dtype[INVAR_DIVERGENCE_NAME], shape[INVAR_DIVERGENCE_NAME];
     int64_t layer;                                                    /* -1: of no layer */
     char before[INVAR_DIGEST_HEX_SIZE], after[INVAR_DIGEST_HEX_SIZE]; /* of the point */
-    char
-        fused[INVAR_DIFF_FUSED_SIZE]; /* whether the fused call or its parts changed; "": unknown */
+    /* whether the fused call or its parts changed; "": unknown */
+    char fused[INVAR_DIFF_FUSED_SIZE];
     int64_t points_different, points_equal; /* at that step */
     char headline[INVAR_DIFF_HEADLINE_SIZE];
     char ledger_before[INVAR_PATH_SIZE], ledger_after[INVAR_PATH_SIZE]; /* for invar diff */

@@ -61,7 +61,7 @@ invar_status invar_criterion_parse(invar_criterion *out, const char *text)
 }
 
 /* NaN is no number: it is different from every number, and equal to a bound that is NaN, too. */
-static bool holds(const invar_criterion *q, double value)
+static bool criterion_holds(const invar_criterion *q, double value)
 {
     bool equal = value == q->bound || (value != value && q->bound != q->bound);
 
@@ -155,8 +155,9 @@ static invar_status consider(void *payload, const char *const *columns,
         "e", "n") ", e.value_bits FROM evaluation e "                                              \
                   "JOIN series n USING(series) WHERE e.run = :run"
 
-static invar_status choose(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_criterion *q,
-                           invar_ledger *ledger, const invar_ledger_argument *run)
+static invar_status criterion_choose(char out[INVAR_LEDGER_NAME_BYTES + 1],
+                                     const invar_criterion *q, invar_ledger *ledger,
+                                     const invar_ledger_argument *run)
 {
     choice c = {.asked = q->metric};
     invar_ledger_select_request request = {.sql = "SELECT DISTINCT name FROM (" VALUES
@@ -184,8 +185,8 @@ typedef struct crossing {
     bool crossed;
 } crossing;
 
-static invar_status look(void *payload, const char *const *columns,
-                         const invar_ledger_value *values, int count)
+static invar_status check_metric_row(void *payload, const char *const *columns,
+                                     const invar_ledger_value *values, int count)
 {
     crossing *c = payload;
     double value;
@@ -195,7 +196,7 @@ static invar_status look(void *payload, const char *const *columns,
     if (!values)
         return INVAR_OK;
     memcpy(&value, &values[0].integer, sizeof value);
-    c->crossed = c->crossed || holds(c->question, value);
+    c->crossed = c->crossed || criterion_holds(c->question, value);
     return INVAR_OK;
 }
 
@@ -228,10 +229,10 @@ static invar_status ask_metric(bool *out, const invar_criterion *q, invar_ledger
                                                   ") WHERE name = :name AND step <= :until",
                                            .arguments = arguments,
                                            .n_arguments = 3,
-                                           .row = look,
+                                           .row = check_metric_row,
                                            .payload = &c};
 
-    INVAR_TRY(choose(name, q, ledger, arguments));
+    INVAR_TRY(criterion_choose(name, q, ledger, arguments));
     arguments[2] = word("name", name);
     INVAR_TRY(invar_ledger_select(ledger, &request));
     *out = c.crossed;
@@ -301,7 +302,8 @@ static invar_status ask_chain(char out[INVAR_VALUE_SIZE], const invar_criterion 
     return INVAR_OK;
 }
 
-static invar_status ask(char out[INVAR_VALUE_SIZE], const invar_criterion *q, invar_ledger *ledger)
+static invar_status criterion_query(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
+                                    invar_ledger *ledger)
 {
     invar_ledger_summary run;
     bool yes;
@@ -325,7 +327,7 @@ invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_cr
     invar_status status = invar_ledger_open(&opened, ledger, &(invar_ledger_options){0});
 
     if (status == INVAR_OK)
-        status = ask(out, question, opened);
+        status = criterion_query(out, question, opened);
     invar_ledger_close(opened);
     return status;
 }

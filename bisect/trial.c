@@ -42,7 +42,7 @@ invar_run_request invar_trial_request(const invar_trial_context *scene,
                                .recipe = scene->recipe,
                                .flags = scene->what->flags,
                                .name = attempt ? "again" : NULL,
-                               .anew = attempt > 0,
+                               .no_cache = attempt > 0,
                                .until = scene->question.until,
                                .record_mismatch = true,
                                .timeout = scene->what->timeout};
@@ -72,8 +72,8 @@ static void give_up_see(invar_bisect_state_trial *out, const char *what, const c
 }
 
 /* What the ledger says; a run that leaves the question open could not be tested. */
-static invar_status ask(invar_bisect_state_trial *out, const invar_criterion *question,
-                        const char *ledger)
+static invar_status evaluate_criterion(invar_bisect_state_trial *out,
+                                       const invar_criterion *question, const char *ledger)
 {
     invar_status status = invar_criterion_evaluate(out->trial.value, question, ledger);
 
@@ -86,7 +86,7 @@ static invar_status ask(invar_bisect_state_trial *out, const invar_criterion *qu
     return INVAR_OK;
 }
 
-static bool settled(const invar_criterion *question, const char *ledger)
+static bool criterion_settled(const invar_criterion *question, const char *ledger)
 {
     bool yes = false;
 
@@ -99,7 +99,7 @@ static bool settled(const invar_criterion *question, const char *ledger)
 
 static bool watch_run(void *payload, const char *ledger)
 {
-    return settled(payload, ledger);
+    return criterion_settled(payload, ledger);
 }
 
 static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *scene,
@@ -112,18 +112,18 @@ static invar_status run_recipe(invar_trial_job *job, const invar_trial_context *
     invar_run_result ran;
 
     request.stop = stop;
-    request.watch = question.kind == INVAR_CRITERION_METRIC ? watch_run : NULL;
+    request.should_stop = question.kind == INVAR_CRITERION_METRIC ? watch_run : NULL;
     request.payload = &question;
     INVAR_TRY(invar_workspace_run(&ran, scene->workshop, slot->lock, &request));
     job->stopped = ran.state == INVAR_RUN_STOPPED;
     out->trial.exit_code = ran.exit_code;
     out->trial.run_s = ran.cached ? 0 : ran.seconds;
-    out->trial.via = !ran.cached ? "ran" : built->cached ? "tree" : "program";
+    out->trial.source = !ran.cached ? "ran" : built->cached ? "tree" : "program";
     if (ran.state == INVAR_RUN_FAILED)
         give_up(out, "run", ran.story);
     if (ran.state != INVAR_RUN_DONE)
         return INVAR_OK;
-    return ask(out, &question, ran.ledger);
+    return evaluate_criterion(out, &question, ran.ledger);
 }
 
 /* ---- a command ------------------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ static bool watch_command(void *payload)
 {
     const command_watch *w = payload;
 
-    return settled(w->question, w->ledger);
+    return criterion_settled(w->question, w->ledger);
 }
 
 static void judge_exit(invar_bisect_state_trial *out, const invar_child_result *r)
@@ -179,7 +179,7 @@ static invar_status judge_command(invar_bisect_state_trial *out, const invar_tri
         give_up(out, "ledger", "the command wrote no $INVAR_RUN/ledger.db");
         return INVAR_OK;
     }
-    return ask(out, &scene->question, ledger);
+    return evaluate_criterion(out, &scene->question, ledger);
 }
 
 /* "NAME=VALUE" into its place of a list. */
@@ -235,7 +235,7 @@ static invar_status run_command(invar_trial_job *job, const invar_trial_context 
                                    .timeout = scene->what->timeout,
                                    .stop = stop,
                                    .payload = &watch,
-                                   .grace = 5};
+                                   .kill_grace_s = 5};
     invar_child_result result;
 
     (void)snprintf(jobs, sizeof jobs, "%" PRId64, scene->threads);
@@ -248,7 +248,7 @@ static invar_status run_command(invar_trial_job *job, const invar_trial_context 
     INVAR_TRY(set_variable(variables[3], "INVAR_RUN", folder));
     INVAR_TRY(set_variable(variables[4], "INVAR_JOBS", jobs));
     if (scene->question.kind == INVAR_CRITERION_METRIC)
-        request.watch = watch_command;
+        request.should_stop = watch_command;
     INVAR_TRY(invar_child_run(&result, &request));
     if (result.killed)
         INVAR_TRY(invar_worktree_reset(slot));
@@ -292,11 +292,12 @@ static invar_status try_command(invar_trial_job *job, const invar_trial_context 
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    if (!out->binary[0] || job->attempt > 0 || !scene->known(scene->payload, &known, out->binary))
+    if (!out->binary[0] || job->attempt > 0 ||
+        !scene->find_known_result(scene->payload, &known, out->binary))
         return run_command(job, scene, slot, stop);
     known.trial.build_s = out->trial.build_s;
     known.trial.run_s = 0;
-    known.trial.via = "program";
+    known.trial.source = "program";
     memcpy(known.trial.commit, out->trial.commit, sizeof known.trial.commit);
     memcpy(known.tree, out->tree, sizeof known.tree);
     *out = known;
@@ -330,9 +331,9 @@ static invar_status try_commit(invar_trial_job *job, const invar_trial_context *
     job->stopped = built.state == INVAR_REVISION_BUILD_STOPPED;
     if (built.state == INVAR_REVISION_BUILD_FAILED && scene->what->run) {
         INVAR_TRY(keep_log(built.log, scene, job));
-        give_up(out, "build", built.story);
+        give_up(out, "build", built.failure_reason);
     } else if (built.state == INVAR_REVISION_BUILD_FAILED)
-        give_up_see(out, "build", built.story, built.log);
+        give_up_see(out, "build", built.failure_reason, built.log);
     if (built.state != INVAR_REVISION_BUILD_READY)
         return INVAR_OK;
     if (scene->what->run)
@@ -350,8 +351,8 @@ invar_status invar_trial_one(invar_trial_job *job, const invar_trial_context *sc
 
     job->stopped = false;
     job->result = (invar_bisect_state_trial){.attempt = job->attempt};
-    job->result.trial.parted = -1;
-    job->result.trial.via = "ran";
+    job->result.trial.diverged_at = -1;
+    job->result.trial.source = "ran";
     memcpy(job->result.trial.commit, job->commit, sizeof job->commit);
     INVAR_TRY(invar_worktree_acquire(&slot, scene->workshop));
     status = invar_repo_open(&repo, scene->what->repo);

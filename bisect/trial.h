@@ -29,7 +29,7 @@ typedef struct invar_trial_context {
     int64_t threads;    /* of builds */
     const volatile sig_atomic_t *stop;
     /* An earlier trial of the same program, for commands; any thread calls it. */
-    bool (*known)(void *payload, invar_bisect_state_trial *out, const char *binary);
+    bool (*find_known_result)(void *payload, invar_bisect_state_trial *out, const char *binary);
     void *payload;
 } invar_trial_context;
 

@@ -93,7 +93,7 @@ static worker *wait_for_one(batch *b)
     }
 }
 
-static invar_status start(batch *b, invar_trial_job *jobs)
+static invar_status batch_start(batch *b, invar_trial_job *jobs)
 {
     for (size_t i = 0; i < b->count; i++) {
         worker *w = &b->workers[i];
@@ -110,10 +110,10 @@ static invar_status start(batch *b, invar_trial_job *jobs)
 }
 
 /* Hands over each result; the first failure ends the others. */
-static invar_status collect(batch *b, invar_status status,
-                            invar_status (*done)(void *payload, invar_trial_job *job),
-                            bool (*useful)(void *payload, const invar_trial_job *job),
-                            void *payload)
+static invar_status batch_collect(batch *b, invar_status status,
+                                  invar_status (*done)(void *payload, invar_trial_job *job),
+                                  bool (*useful)(void *payload, const invar_trial_job *job),
+                                  void *payload)
 {
     pthread_mutex_lock(&b->mutex);
     if (status != INVAR_OK)
@@ -158,7 +158,7 @@ invar_status invar_trial_batch(invar_trial_job *jobs, size_t count,
     memset(b.workers, 0, count * sizeof *b.workers);
     pthread_mutex_init(&b.mutex, NULL);
     make_condition(&b.ended);
-    status = collect(&b, start(&b, jobs), done, useful, payload);
+    status = batch_collect(&b, batch_start(&b, jobs), done, useful, payload);
     for (size_t i = 0; i < count; i++)
         if (b.workers[i].started)
             pthread_join(b.workers[i].thread, NULL);

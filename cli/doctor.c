@@ -90,15 +90,15 @@ static invar_status measure_product(double *out, const invar_device *dev)
 
 bool invar_doctor_agrees(const invar_doctor_findings *f)
 {
-    return f->gpu.step_differences == 0 && f->gpu.unit_differences == 0;
+    return f->gpu.step_differences == 0 && f->gpu.sfu_differences == 0;
 }
 
-static invar_status examine(invar_doctor_findings *f, invar_device *dev)
+static invar_status doctor_findings_examine(invar_doctor_findings *f, invar_device *dev)
 {
-    if (!dev->backend->examine)
+    if (!dev->backend->measure)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the backend %s has nothing to tell",
                           dev->backend->name);
-    INVAR_TRY(dev->backend->examine(dev, &f->gpu));
+    INVAR_TRY(dev->backend->measure(dev, &f->gpu));
     f->examined = true;
     if (!invar_doctor_agrees(f))
         return INVAR_OK;
@@ -119,7 +119,7 @@ void invar_doctor_inspect(invar_doctor_findings *f, int ordinal)
         status = invar_device_open(&dev);
     f->present = status == INVAR_OK;
     if (status == INVAR_OK)
-        status = examine(f, &dev);
+        status = doctor_findings_examine(f, &dev);
     if (status != INVAR_OK)
         snprintf(f->trouble, sizeof f->trouble, "%s", invar_error_last()->message);
     invar_device_close(&dev);
@@ -151,7 +151,7 @@ static void print_text(const invar_doctor_findings *f)
            f->gpu.multiprocessors, f->gpu.memory_free >> 20, f->gpu.memory >> 20);
     printf("driver   CUDA %s; this build: CUDA %s\n", f->gpu.driver, f->gpu.runtime);
     print_verdict("step", f->gpu.step_outputs, "tensor cores", f->gpu.step_differences);
-    print_verdict("unit", f->gpu.unit_results, "special function units", f->gpu.unit_differences);
+    print_verdict("unit", f->gpu.sfu_results, "special function units", f->gpu.sfu_differences);
     printf("memory   %.2f TB/s, read and written\n", f->gpu.copy_bytes_per_second * 1e-12);
     if (f->product_flops > 0.0)
         printf("product  %.0f TFLOP/s, bf16, %d x %d x %d\n", f->product_flops * 1e-12, EDGE, EDGE,
@@ -176,7 +176,7 @@ static void print_json(const invar_doctor_findings *f)
                ", \"copy_bytes_per_second\": %.6g, \"product_flops\": %.6g}",
                f->gpu.name, f->gpu.multiprocessors, f->gpu.memory, f->gpu.memory_free,
                f->gpu.driver, f->gpu.runtime, f->gpu.step_outputs, f->gpu.step_differences,
-               f->gpu.unit_results, f->gpu.unit_differences, f->gpu.copy_bytes_per_second,
+               f->gpu.sfu_results, f->gpu.sfu_differences, f->gpu.copy_bytes_per_second,
                f->product_flops);
     if (f->trouble[0]) {
         printf(", \"trouble\": ");
@@ -194,7 +194,7 @@ int invar_doctor_code(const invar_doctor_findings *f)
     return invar_doctor_agrees(f) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_doctor_options(settings *s)
 {
     static invar_option list[4];
 
@@ -238,10 +238,11 @@ static int run_ranks(int argc, char **argv)
     invar_doctor_ranks_options ask = {.ranks = 1};
     invar_recipe *recipe = NULL;
     int code, words = argc;
-    invar_status status = invar_recipe_flags_recipe(&recipe, &ask.path, options(&s), &argc, argv);
+    invar_status status =
+        invar_recipe_flags_recipe(&recipe, &ask.path, cmd_doctor_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse(options(&s), argc, argv);
+        status = invar_options_parse(cmd_doctor_options(&s), argc, argv);
     if (status == INVAR_OK && argc < words) {
         ask.recipe = recipe;
         status = invar_config_check(recipe);
@@ -260,7 +261,7 @@ static int run_ranks(int argc, char **argv)
 }
 #endif
 
-static int run(int argc, char **argv)
+static int cmd_doctor(int argc, char **argv)
 {
     settings s = {0};
     invar_doctor_findings f;
@@ -269,7 +270,7 @@ static int run(int argc, char **argv)
     if (names_ranks(argc, argv))
         return run_ranks(argc, argv);
 #endif
-    if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
+    if (invar_options_parse(cmd_doctor_options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (s.timeout) {
         (void)INVAR_FAIL(INVAR_E_INVALID, 0, "--timeout is about ranks: give --ranks");
@@ -283,7 +284,7 @@ static int run(int argc, char **argv)
     return invar_doctor_code(&f);
 }
 
-static void help(void)
+static void cmd_doctor_help(void)
 {
     settings s = {0};
 
@@ -306,16 +307,16 @@ static void help(void)
         "  1    the tensor cores or special function units compute other bits; ranks differ, or\n"
         "       bytes between them are wrong\n"
         "  2    the GPU fails, or a rank does not answer\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_doctor_options(&s));
 }
 
 const invar_cli_command invar_verb_doctor = {
     .name = "doctor",
     .summary = "check the GPU: driver, memory, tensor cores, speed",
-    .run = run,
-    .help = help,
+    .run = cmd_doctor,
+    .help = cmd_doctor_help,
 #ifdef INVAR_LEDGER
     .arguments = "[--ranks [N] [RECIPE] [--key value ...]]"
 #endif
     ,
-    .several = true};
+    .multi_process = true};

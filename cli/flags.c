@@ -131,7 +131,7 @@ static invar_status take_path(const char **out, const invar_option *options, int
     return INVAR_OK;
 }
 
-static invar_status take(invar_recipe *recipe, bool words, int *argc, char **argv)
+static invar_status recipe_take(invar_recipe *recipe, bool words, int *argc, char **argv)
 {
     const invar_recipe_schema *schema = invar_config_schema();
     int kept = 0;
@@ -202,7 +202,7 @@ static invar_status make_recipe(invar_recipe **out, const char *path, int *argc,
     INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
     status = path ? invar_recipe_read_with_includes(recipe, path) : INVAR_OK;
     if (status == INVAR_OK)
-        status = take(recipe, !path, argc, argv); // a file is the only word of its verbs
+        status = recipe_take(recipe, !path, argc, argv); // a file is the only word of its verbs
     if (status != INVAR_OK) {
         invar_recipe_free(recipe);
         return status;
@@ -357,12 +357,12 @@ static void format_values(char *out, size_t size, const invar_recipe_key *k)
 
 void invar_recipe_flags_describe(char out[INVAR_RECIPE_FLAGS_TEXT_SIZE], const invar_recipe_key *k)
 {
-    const char *fallback = !k->fallback ? "" : k->fallback[0] ? k->fallback : "empty";
+    const char *fallback = !k->default_text ? "" : k->default_text[0] ? k->default_text : "empty";
     char values[INVAR_RECIPE_FLAGS_TEXT_SIZE - 200];
 
     format_values(values, sizeof values, k);
     (void)snprintf(out, INVAR_RECIPE_FLAGS_TEXT_SIZE, "%s (%s%s), %s", values,
-                   k->fallback ? "default " : "must be given", fallback,
+                   k->default_text ? "default " : "must be given", fallback,
                    invar_recipe_effect_name(k->effect));
 }
 

@@ -67,7 +67,7 @@ static invar_status grow(void **block, size_t *room, size_t used, size_t need, s
     return INVAR_OK;
 }
 
-static invar_status add(invar_text_table *t, const char *text, size_t bytes, bool number)
+static invar_status text_table_add(invar_text_table *t, const char *text, size_t bytes, bool number)
 {
     cell *c;
 
@@ -84,12 +84,12 @@ static invar_status add(invar_text_table *t, const char *text, size_t bytes, boo
 
 invar_status invar_text_table_text(invar_text_table *table, const char *text, size_t bytes)
 {
-    return add(table, text, bytes, bytes == 0);
+    return text_table_add(table, text, bytes, bytes == 0);
 }
 
 invar_status invar_text_table_number(invar_text_table *table, const char *digits)
 {
-    return add(table, digits, strlen(digits), true);
+    return text_table_add(table, digits, strlen(digits), true);
 }
 
 invar_status invar_text_table_string(invar_text_table *table, const char *text)
@@ -123,7 +123,7 @@ typedef struct column {
     bool right;
 } column;
 
-static void measure(column *columns, const invar_text_table *t)
+static void column_measure(column *columns, const invar_text_table *t)
 {
     for (size_t c = 0; c < t->columns; c++)
         columns[c] = (column){.right = t->count > t->columns};
@@ -148,7 +148,7 @@ static column *widest_text(column *columns, size_t count)
 }
 
 /* Takes from the widest text until a row fits; false: it cannot. */
-static bool fit(column *columns, size_t count, size_t width)
+static bool column_fit(column *columns, size_t count, size_t width)
 {
     size_t total = GAP * (count - 1);
     column *widest;
@@ -224,8 +224,8 @@ invar_status invar_text_table_print(const invar_text_table *t, FILE *out, int wi
     bool fits;
 
     INVAR_TRY(invar_alloc((void **)&columns, t->columns, sizeof *columns, "table"));
-    measure(columns, t);
-    fits = width <= 0 || fit(columns, t->columns, (size_t)width);
+    column_measure(columns, t);
+    fits = width <= 0 || column_fit(columns, t->columns, (size_t)width);
     for (size_t i = fits ? 0 : 1; i < rows; i++) {
         if (!fits) {
             print_record(out, t, i, colour);

@@ -16,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-static void tell(const invar_import *import, const char *path)
+static void import_report(const invar_import *import, const char *path)
 {
     for (int kind = 0; kind < INVAR_IMPORT_KINDS; kind++)
         for (int i = 0; i < import->count; i++) {
@@ -96,11 +96,11 @@ static invar_status end_with_sum(const invar_output *out)
     invar_digest digest;
     int64_t bytes;
 
-    if (!out->other[0]) // standard output, or a device
+    if (!out->temp_path[0]) // standard output, or a device
         return INVAR_OK;
     if (fflush(out->stream) != 0)
         return INVAR_OK; // closing it says why
-    INVAR_TRY(invar_file_hash(&digest, &bytes, out->other));
+    INVAR_TRY(invar_file_hash(&digest, &bytes, out->temp_path));
     put_sum(sum, &digest);
     fputs(sum, out->stream);
     return INVAR_OK;
@@ -121,14 +121,14 @@ static invar_status convert(int *code_out, const char *script, const char *path)
         status = invar_output_close(&out, end_with_sum(&out));
     }
     if (status == INVAR_OK) {
-        tell(&import, path);
+        import_report(&import, path);
         *code_out = invar_import_is_whole(&import) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
     }
     invar_import_release(&import);
     return status;
 }
 
-static const invar_option *options(const char **path)
+static const invar_option *cmd_import_miles_options(const char **path)
 {
     static invar_option list[2];
 
@@ -140,19 +140,19 @@ static const invar_option *options(const char **path)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_import_miles(int argc, char **argv)
 {
     const char *path = NULL;
     int words, code = INVAR_EXIT_OK;
-    invar_status status =
-        invar_options_parse_words(&words, options(&path), argc, argv, "SCRIPT", 1, 1);
+    invar_status status = invar_options_parse_words(&words, cmd_import_miles_options(&path), argc,
+                                                    argv, "SCRIPT", 1, 1);
 
     if (status == INVAR_OK)
         status = convert(&code, argv[0], path);
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void help(void)
+static void cmd_import_miles_help(void)
 {
     const char *path;
 
@@ -171,12 +171,12 @@ static void help(void)
         "  1    something that bits depend on is not taken over, or a flag is unknown\n"
         "  2    the script cannot be read\n"
         "  129  wrong arguments, or the script is not bash as it is read here\n");
-    invar_options_help(options(&path));
+    invar_options_help(cmd_import_miles_options(&path));
 }
 
 const invar_cli_command invar_verb_import_miles = {
     .name = "import-miles",
     .summary = "turn a launch script of Miles into a recipe",
-    .run = run,
-    .help = help,
+    .run = cmd_import_miles,
+    .help = cmd_import_miles_help,
     .arguments = "SCRIPT [--out FILE]"};

@@ -21,7 +21,8 @@
 
 #include "base/invar_banned.h"
 
-static const invar_cli_command *find(const invar_cli_command *const *list, const char *name)
+static const invar_cli_command *cli_command_find(const invar_cli_command *const *list,
+                                                 const char *name)
 {
     for (; *list; list++)
         if (strcmp((*list)->name, name) == 0)
@@ -103,18 +104,19 @@ static void no_verb(const char *group, const invar_cli_command *const *list, con
  */
 static bool select_verb(selection *out, int argc, char **argv)
 {
-    *out = (selection){.verb = find(invar_verbs, argv[0]), .words = 1};
+    *out = (selection){.verb = cli_command_find(invar_verbs, argv[0]), .words = 1};
     if (!out->verb) {
         no_verb("", invar_verbs, argv[0]);
         return false;
     }
-    if (!out->verb->subs || argc < 2 || asks_for_help(argv[1]))
+    if (!out->verb->subcommands || argc < 2 || asks_for_help(argv[1]))
         return true;
-    if (out->verb->run && !find(out->verb->subs, argv[1]))
+    if (out->verb->run && !cli_command_find(out->verb->subcommands, argv[1]))
         return true;
-    *out = (selection){.group = out->verb, .verb = find(out->verb->subs, argv[1]), .words = 2};
+    *out = (selection){
+        .group = out->verb, .verb = cli_command_find(out->verb->subcommands, argv[1]), .words = 2};
     if (!out->verb)
-        no_verb(argv[0], out->group->subs, argv[1]);
+        no_verb(argv[0], out->group->subcommands, argv[1]);
     return out->verb;
 }
 
@@ -130,9 +132,9 @@ static void print_verb(FILE *out, const selection *s)
                              fprintf(out, "usage: invar %s%s%s ", group, space, s->verb->name));
         fputc('\n', out);
     }
-    if (s->verb->subs)
-        print_verbs(out, s->verb->subs);
-    if (s->verb->subs && s->verb->run)
+    if (s->verb->subcommands)
+        print_verbs(out, s->verb->subcommands);
+    if (s->verb->subcommands && s->verb->run)
         fputc('\n', out);
     if (out != stdout) // a complaint
         return;
@@ -156,7 +158,7 @@ static bool help_subject(int *code_out, int argc, char **argv)
 
 #ifdef INVAR_LEDGER // keys of a recipe come with the verbs that read one
     pairs = strcmp(argv[0], "combinations") == 0;
-    key = !find(invar_verbs, argv[0]) && invar_recipe_flags_is_key(argv[0]);
+    key = !cli_command_find(invar_verbs, argv[0]) && invar_recipe_flags_is_key(argv[0]);
 #endif
     if (!codes && !pairs && !key)
         return false;
@@ -174,7 +176,7 @@ static bool help_subject(int *code_out, int argc, char **argv)
     return true;
 }
 
-static int help(int argc, char **argv)
+static int cmd_main_help(int argc, char **argv)
 {
     selection s;
     int code;
@@ -215,7 +217,7 @@ static bool is_one_of_several(const selection *s)
 #endif
 }
 
-static int run(int argc, char **argv)
+static int cmd_main(int argc, char **argv)
 {
     selection s;
 
@@ -224,7 +226,7 @@ static int run(int argc, char **argv)
         return INVAR_EXIT_USAGE;
     }
     if (strcmp(argv[0], "help") == 0 || asks_for_help(argv[0]))
-        return help(argc - 1, argv + 1);
+        return cmd_main_help(argc - 1, argv + 1);
     if (strcmp(argv[0], "--version") == 0)
         return invar_verb_version.run(argc - 1, argv + 1);
     if (!select_verb(&s, argc, argv))
@@ -238,7 +240,7 @@ static int run(int argc, char **argv)
         print_verb(stderr, &s);
         return INVAR_EXIT_USAGE;
     }
-    if (!s.verb->several && is_one_of_several(&s))
+    if (!s.verb->multi_process && is_one_of_several(&s))
         return INVAR_EXIT_USAGE;
     return s.verb->run(argc - s.words, argv + s.words);
 }
@@ -249,7 +251,7 @@ int main(int argc, char **argv)
 
     if (argc > 0) {
         invar_argv0_set(argv[0]);
-        code = run(argc - 1, argv + 1);
+        code = cmd_main(argc - 1, argv + 1);
     }
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout))

@@ -27,7 +27,7 @@ static invar_status add_line(invar_text_table *table, const char *name, size_t b
     return invar_text_table_string(table, note);
 }
 
-static invar_status fill(invar_text_table *t, const invar_memory_plan *b)
+static invar_status text_table_fill(invar_text_table *t, const invar_memory_plan *b)
 {
     char cache[64] = "";
 
@@ -43,8 +43,8 @@ static invar_status fill(invar_text_table *t, const invar_memory_plan *b)
         (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
     if (b->sampling > 0)
         INVAR_TRY(add_line(t, "sampling", b->sampling, cache));
-    if (b->checking > 0)
-        INVAR_TRY(add_line(t, "checking", b->checking, "of what was sampled ahead"));
+    if (b->verify_bytes > 0)
+        INVAR_TRY(add_line(t, "checking", b->verify_bytes, "of what was sampled ahead"));
     if (b->scoring > 0)
         INVAR_TRY(add_line(t, "scoring", b->scoring, ""));
     if (b->learning > 0)
@@ -52,11 +52,12 @@ static invar_status fill(invar_text_table *t, const invar_memory_plan *b)
     INVAR_TRY(add_line(t, "block", b->block,
                        b->beside ? "sampling beside training: the largest of each"
                                  : "these in turn: the largest"));
-    INVAR_TRY(add_line(t, "around", b->around, "norm, AdamW, hashes"));
-    if (b->loading > 0)
-        INVAR_TRY(add_line(t, "loading", b->loading, "before: the teacher with its masters"));
+    INVAR_TRY(add_line(t, "around", b->outside_block_bytes, "norm, AdamW, hashes"));
+    if (b->load_peak_bytes > 0)
+        INVAR_TRY(
+            add_line(t, "loading", b->load_peak_bytes, "before: the teacher with its masters"));
     INVAR_TRY(add_line(t, "need", b->need,
-                       b->need == b->loading ? "loading" : "resident, block and around"));
+                       b->need == b->load_peak_bytes ? "loading" : "resident, block and around"));
     INVAR_TRY(add_line(t, "available", b->available, ""));
     return add_line(t, "usable", b->usable, "1/64 is left for the driver");
 }
@@ -67,7 +68,7 @@ invar_status invar_memory_table_show(const invar_memory_plan *b)
     invar_status status = invar_text_table_new(&table, 3);
 
     if (status == INVAR_OK)
-        status = fill(table, b);
+        status = text_table_fill(table, b);
     if (status == INVAR_OK)
         status = invar_text_table_show(table, stdout);
     invar_text_table_free(table);

@@ -17,7 +17,7 @@
 
 #include "base/invar_banned.h"
 
-static const invar_option *find(const invar_option *options, const char *name, size_t length)
+static const invar_option *option_find(const invar_option *options, const char *name, size_t length)
 {
     for (; options->name; options++)
         if (strlen(options->name) == length && strncmp(options->name, name, length) == 0)
@@ -106,7 +106,7 @@ static void offer_output(invar_spelling *near, const invar_option *options)
 }
 
 /* "unknown option '--sede 7' (did you mean '--seed'?); ..."; of the word, `length` are its name. */
-static invar_status unknown(const invar_option *options, const char *word, size_t length)
+static invar_status option_unknown(const invar_option *options, const char *word, size_t length)
 {
     const invar_option *verb = options;
     const invar_option_names *others;
@@ -149,10 +149,10 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
 {
     const char *name = argv[*at] + 2, *equals = strchr(name, '='), *value;
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    const invar_option *option = find(options, name, length);
+    const invar_option *option = option_find(options, name, length);
 
     if (!option)
-        return unknown(options, argv[*at], length);
+        return option_unknown(options, argv[*at], length);
     if (option->type == INVAR_OPTION_FLAG) {
         if (equals)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s takes no value", option->name);
@@ -180,7 +180,7 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
 static invar_status check_run(const invar_option *options, const char *word, const char *what)
 {
     if (strncmp(what, "RUN", 3) != 0 || strncmp(word, "--run", 5) != 0 ||
-        (word[5] != '\0' && word[5] != '=') || find(options, "run", 3))
+        (word[5] != '\0' && word[5] != '=') || option_find(options, "run", 3))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "unknown option '%s': RUN is given without a flag, as runs/NAME or @last; "

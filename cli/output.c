@@ -46,14 +46,14 @@ static invar_status open_beside(invar_output *out, const char *path, const char 
     int fd;
 
     INVAR_TRY(invar_path_check_output(path, mark, 0));
-    INVAR_TRY(invar_temp_name(out->other, path, "new"));
-    fd = invar_fd_open(out->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    INVAR_TRY(invar_temp_name(out->temp_path, path, "new"));
+    fd = invar_fd_open(out->temp_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return io_error(path, "cannot be made");
     out->stream = fdopen(fd, "w");
     if (!out->stream) {
         close(fd);
-        unlink(out->other);
+        unlink(out->temp_path);
         return io_error(path, "cannot be written");
     }
     return INVAR_OK;
@@ -118,7 +118,7 @@ static bool complete(FILE *stream, bool sync)
 
 invar_status invar_output_close(invar_output *out, invar_status status)
 {
-    bool renamed = out->other[0] != '\0';
+    bool renamed = out->temp_path[0] != '\0';
 
     if (out->stream == stdout)
         return status; // main looks whether it could be written
@@ -126,9 +126,9 @@ invar_status invar_output_close(invar_output *out, invar_status status)
         status = io_error(out->path, "could not be written");
     if (fclose(out->stream) != 0 && status == INVAR_OK)
         status = io_error(out->path, "could not be written");
-    if (status == INVAR_OK && renamed && rename(out->other, out->path) != 0)
+    if (status == INVAR_OK && renamed && rename(out->temp_path, out->path) != 0)
         status = io_error(out->path, "cannot get its name");
     if (status != INVAR_OK && renamed)
-        unlink(out->other);
+        unlink(out->temp_path);
     return status;
 }

@@ -23,7 +23,7 @@ extern "C" {
 typedef struct invar_output {
     FILE *stream;
     char path[INVAR_PATH_SIZE];
-    char other[INVAR_PATH_SIZE]; /* the name until it is whole; "": none */
+    char temp_path[INVAR_PATH_SIZE]; /* the name until it is whole; "": none */
 } invar_output;
 
 /*

@@ -61,7 +61,8 @@ static void golden_key(char *out, size_t size, const configuration *c, invar_op 
              invar_numerics_name(c->numerics), invar_op_name(op), invar_op_revision(op));
 }
 
-static verdict compare(const configuration *c, invar_op op, const char *what, const char *hex)
+static verdict configuration_compare(const configuration *c, invar_op op, const char *what,
+                                     const char *hex)
 {
     char key[96];
     size_t length;
@@ -98,7 +99,7 @@ static invar_status take_result(void *payload, invar_op op, const char *what,
     verdict v;
 
     invar_digest_format(hex, digest);
-    v = compare(&r->now, op, what, hex);
+    v = configuration_compare(&r->now, op, what, hex);
     if (v > at->verdict)
         at->verdict = v;
     invar_digest_chain(&at->digest, digest);
@@ -212,7 +213,7 @@ static void print_table(const report *r)
             print_op(r->cells[op], op, colour, narrow);
 }
 
-static int conclude(const report *r)
+static int report_conclude(const report *r)
 {
     bool right = r->different + r->missing == 0;
 
@@ -234,7 +235,7 @@ static int conclude(const report *r)
     return r->missing > 0 ? INVAR_EXIT_GOLDEN : INVAR_EXIT_OK;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_selfcheck_options(settings *s)
 {
     static invar_option list[6];
 
@@ -255,13 +256,13 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_selfcheck(int argc, char **argv)
 {
     settings s = {.device = {&invar_device_kind_choices, INVAR_DEVICE_CPU},
                   .threads = invar_default_threads()};
     report r = {.settings = &s};
 
-    if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
+    if (invar_options_parse(cmd_selfcheck_options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (s.json && s.record) {
         fprintf(stderr, "invar: --json and --record do not go together\n");
@@ -282,10 +283,10 @@ static int run(int argc, char **argv)
     }
     if (!s.json && !s.record)
         print_table(&r);
-    return conclude(&r);
+    return report_conclude(&r);
 }
 
-static void help(void)
+static void cmd_selfcheck_help(void)
 {
     settings s = {.device = {&invar_device_kind_choices, INVAR_DEVICE_CPU}};
 
@@ -298,12 +299,12 @@ static void help(void)
         "  1    different\n"
         "  4    an op has no recorded hash\n"
         "  125  no such device here\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_selfcheck_options(&s));
 }
 
 const invar_cli_command invar_verb_selfcheck = {
     .name = "selfcheck",
     .summary = "run every op once and compare its bits with recorded ones",
-    .run = run,
-    .help = help,
-    .several = true};
+    .run = cmd_selfcheck,
+    .help = cmd_selfcheck_help,
+    .multi_process = true};

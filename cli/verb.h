@@ -59,9 +59,11 @@ typedef struct invar_cli_command {
     void (*help)(void);
     const char *arguments; /* "RUN [--step S]"; NULL: options only */
     const struct invar_cli_command *const
-        *subs;                      /* verbs of its own, then NULL; run may be NULL then */
-    const char *(*word)(int index); /* of those that its first argument may be; NULL: any may */
-    bool several; /* processes of one launcher may run it, each as a rank or for its own host */
+        *subcommands; /* verbs of its own, then NULL; run may be NULL then */
+    const char *(*first_argument_word)(
+        int index); /* of those that its first argument may be; NULL: any may */
+    /* Several processes of one launcher may run it, each as a rank or for its own host. */
+    bool multi_process;
 } invar_cli_command;
 
 extern const invar_cli_command invar_verb_version;

@@ -32,7 +32,7 @@ typedef struct about {
 } about;
 
 #ifdef INVAR_LEDGER
-static const char *fact(const invar_ledger_fact *facts, size_t count, const char *key)
+static const char *ledger_fact_fact(const invar_ledger_fact *facts, size_t count, const char *key)
 {
     for (size_t i = 0; i < count; i++)
         if (strcmp(facts[i].scope, "build") == 0 && strcmp(facts[i].key, key) == 0)
@@ -48,11 +48,11 @@ static invar_status read_build(about *a)
 
     INVAR_TRY(invar_provenance_gather(&found, NULL));
     const invar_ledger_fact *facts = invar_provenance_facts(&count, found);
-    commit = fact(facts, count, "commit");
-    dirty = fact(facts, count, "dirty");
-    compiler = fact(facts, count, "compiler");
-    type = fact(facts, count, "type");
-    flags = fact(facts, count, "flags");
+    commit = ledger_fact_fact(facts, count, "commit");
+    dirty = ledger_fact_fact(facts, count, "dirty");
+    compiler = ledger_fact_fact(facts, count, "compiler");
+    type = ledger_fact_fact(facts, count, "type");
+    flags = ledger_fact_fact(facts, count, "flags");
     if (commit && dirty)
         (void)snprintf(a->commit, LINE, "%s%s%s", commit, strcmp(dirty, "clean") == 0 ? "" : ", ",
                        strcmp(dirty, "clean") == 0 ? "" : dirty);
@@ -96,7 +96,7 @@ static void describe_numerics(about *a)
         (void)snprintf(a->numerics + used, (size_t)(LINE - used), " of revision 1");
 }
 
-static void print(const about *a, bool json)
+static void about_print(const about *a, bool json)
 {
     const struct {
         const char *name, *text;
@@ -117,7 +117,7 @@ static void print(const about *a, bool json)
     fputs(json ? "}\n" : "", stdout);
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_version_options(settings *s)
 {
     static invar_option list[2];
 
@@ -125,31 +125,32 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_version(int argc, char **argv)
 {
     settings s = {0};
     about a = {.commit = "not known", .compiler = __VERSION__};
 
-    if (invar_options_parse(options(&s), argc, argv) != INVAR_OK || read_build(&a) != INVAR_OK)
+    if (invar_options_parse(cmd_version_options(&s), argc, argv) != INVAR_OK ||
+        read_build(&a) != INVAR_OK)
         return invar_report_error();
     describe_devices(&a);
     describe_numerics(&a);
-    print(&a, s.json);
+    about_print(&a, s.json);
     return INVAR_EXIT_OK;
 }
 
-static void help(void)
+static void cmd_version_help(void)
 {
     settings s;
 
     invar_help_text(
         "Shows the version, commit and compiler of this program, the devices that it can use, its\n"
         "numerics, and the revision of every op. Quote this in bug reports.\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_version_options(&s));
 }
 
 const invar_cli_command invar_verb_version = {.name = "version",
                                               .summary = "show what this program was built from",
-                                              .run = run,
-                                              .help = help,
-                                              .several = true};
+                                              .run = cmd_version,
+                                              .help = cmd_version_help,
+                                              .multi_process = true};

@@ -64,7 +64,7 @@ typedef struct invar_op_profiler_call {
  * itself copies is measured within it.
  */
 typedef struct invar_op_profiler {
-    bool on; /* read and written by the builtins of atomics alone */
+    bool enabled; /* read and written by the builtins of atomics alone */
     void (*begin)(struct invar_op_profiler *meter, const invar_device *dev,
                   const invar_op_profiler_call *call);
     void (*end)(struct invar_op_profiler *meter, const invar_device *dev);
@@ -75,13 +75,13 @@ struct invar_device {
     const invar_backend *backend;
     invar_numerics numerics;
     invar_cpu_path cpu_path;
-    invar_pool *pool;         /* NULL: the calling thread alone */
-    invar_arena *scratch;     /* reserved; ops push what they need and rewind it */
-    int ordinal;              /* which of the machine's; from the last on, the first follows again,
+    invar_pool *pool;     /* NULL: the calling thread alone */
+    invar_arena *scratch; /* reserved; ops push what they need and rewind it */
+    int ordinal;          /* which of the machine's; from the last on, the first follows again,
                               and once it is open, the one that it is */
-    bool urgent;              /* opened so, its ops go before those of others on the same one */
-    void *context;            /* the backend's own, made by its `open`; NULL where it has none */
-    invar_op_profiler *meter; /* borrowed; NULL: none */
+    bool high_priority;   /* opened so, its ops go before those of others on the same one */
+    void *context;        /* the backend's own, made by its `open`; NULL where it has none */
+    invar_op_profiler *profiler; /* borrowed; NULL: none */
 };
 
 /*
@@ -92,35 +92,35 @@ struct invar_device {
 
 /* The memory of a backend. Copies are ordered with the ops of the device. */
 typedef struct invar_device_memory {
-    bool far; /* the host can neither read nor write it */
+    bool device_local; /* the host can neither read nor write it */
     /* Aligned to INVAR_ALIGN at least; its content is undefined. `what` is for the message. */
-    invar_status (*take)(const invar_device *dev, void **out, size_t bytes, const char *what);
-    void (*give)(const invar_device *dev, void *block);
+    invar_status (*alloc)(const invar_device *dev, void **out, size_t bytes, const char *what);
+    void (*free)(const invar_device *dev, void *block);
     /* Of the host, for what travels often or in bulk: copies are fastest from and to there. */
-    invar_status (*take_host)(const invar_device *dev, void **out, size_t bytes, const char *what);
-    void (*give_host)(const invar_device *dev, void *block);
+    invar_status (*alloc_host)(const invar_device *dev, void **out, size_t bytes, const char *what);
+    void (*free_host)(const invar_device *dev, void *block);
     /* Bytes that could be taken now, more or less. NULL: nobody knows. */
-    size_t (*room)(const invar_device *dev);
+    size_t (*free_bytes)(const invar_device *dev);
     /* Bytes that this process has taken and not given back. NULL: those of the process count. */
-    size_t (*used)(const invar_device *dev);
+    size_t (*allocated_bytes)(const invar_device *dev);
     /* From the host; `from` may be changed as soon as the call returns. */
-    invar_status (*put)(const invar_device *dev, void *to, const void *from, size_t bytes);
+    invar_status (*upload)(const invar_device *dev, void *to, const void *from, size_t bytes);
     /* To the host, once everything before it has run. */
-    invar_status (*get)(const invar_device *dev, void *to, const void *from, size_t bytes);
+    invar_status (*download)(const invar_device *dev, void *to, const void *from, size_t bytes);
     /* Within the memory; the two do not overlap. */
     invar_status (*copy)(const invar_device *dev, void *to, const void *from, size_t bytes);
     /* The same for `count` pieces, `stride` bytes from one to the next at both ends. */
-    invar_status (*copy_each)(const invar_device *dev, void *to, const void *from, size_t bytes,
-                              size_t stride, size_t count);
+    invar_status (*copy_strided)(const invar_device *dev, void *to, const void *from, size_t bytes,
+                                 size_t stride, size_t count);
     invar_status (*zero)(const invar_device *dev, void *at, size_t bytes);
     /* Until everything has run; fails with what failed in it. */
-    invar_status (*wait)(const invar_device *dev);
+    invar_status (*synchronize)(const invar_device *dev);
     /* Which memory it is: devices with the same one share it. NULL: the host's, or nobody knows. */
     void (*identify)(const invar_device *dev, invar_digest *out);
     /* No op runs, as while memory is planned: what lies there means nothing, and is not checked. */
-    bool dry;
+    bool dry_run;
     /* All that will be taken has been planned: nobody takes more than needed, to grow into. */
-    bool tight;
+    bool exact_size;
 } invar_device_memory;
 
 typedef struct invar_device_graph invar_device_graph;
@@ -134,7 +134,7 @@ typedef struct invar_device_graphs {
     invar_status (*begin)(const invar_device *dev); /* NULL: the backend has none */
     /* With `out` NULL, or when it fails: what was noted is forgotten. */
     invar_status (*end)(invar_device_graph **out, const invar_device *dev);
-    invar_status (*run)(const invar_device *dev, invar_device_graph *graph);
+    invar_status (*launch)(const invar_device *dev, invar_device_graph *graph);
     void (*free)(const invar_device *dev, invar_device_graph *graph);
 } invar_device_graphs;
 
@@ -143,9 +143,9 @@ typedef struct invar_device_timers {
     /* Mark number `at`, below INVAR_DEVICE_TIMERS_MAX, stands behind all calls so far. NULL: an op
      * has run
        when its call returns. */
-    invar_status (*set)(const invar_device *dev, int64_t at);
+    invar_status (*record)(const invar_device *dev, int64_t at);
     /* Waits for the marks before number `count`: nanoseconds from mark 0 to each of them. */
-    invar_status (*read)(const invar_device *dev, int64_t *ns_out, int64_t count);
+    invar_status (*elapsed_ns)(const invar_device *dev, int64_t *ns_out, int64_t count);
     /* A range of this thread for the vendor's profilers; NULL ends the last one. NULL: none. */
     void (*range)(const char *name);
 } invar_device_timers;
@@ -161,8 +161,8 @@ typedef struct invar_device_info {
     size_t memory, memory_free;   /* bytes */
     int64_t step_outputs;         /* of its tensor cores, compared with the contract's step */
     int64_t step_differences;     /* 0, or numerics sm90 is refused */
-    int64_t unit_results;         /* of its special function unit, compared with math/sfu.h */
-    int64_t unit_differences;     /* likewise */
+    int64_t sfu_results;          /* of its special function unit, compared with math/sfu.h */
+    int64_t sfu_differences;      /* likewise */
     double copy_bytes_per_second; /* read and written, within its memory */
 } invar_device_info;
 
@@ -181,16 +181,16 @@ struct invar_backend {
     invar_status (*open)(invar_device *dev);
     void (*close)(invar_device *dev);
     /* Measures; takes a second or so. NULL: nothing to tell. */
-    invar_status (*examine)(const invar_device *dev, invar_device_info *out);
+    invar_status (*measure)(const invar_device *dev, invar_device_info *out);
     /* What its maker calls it, as in the facts, without measuring. NULL: nothing to tell. */
     const char *(*model)(const invar_device *dev);
     /*
      * Ops and copies go into a stream of the caller's from now on (a cudaStream_t, NULL: CUDA's
      * default one), behind all that the device was asked for before. NULL: there are no streams.
      */
-    invar_status (*follow)(const invar_device *dev, void *stream);
+    invar_status (*set_stream)(const invar_device *dev, void *stream);
     /* What failed, as far as it is known without waiting. NULL: nothing fails late. */
-    invar_status (*look)(const invar_device *dev);
+    invar_status (*poll_error)(const invar_device *dev);
     invar_device_memory memory;
     invar_device_graphs graphs;
     invar_device_timers marks;
@@ -215,25 +215,25 @@ void invar_device_close(invar_device *dev);
 /* The memory of the device's backend, in the words of invar_device_memory. */
 static inline bool invar_device_is_local(const invar_device *dev)
 {
-    return dev->backend->memory.far;
+    return dev->backend->memory.device_local;
 }
 
 /* Nobody on the host may look at what lies there. */
 static inline bool invar_device_unreadable(const invar_device *dev)
 {
-    return dev->backend->memory.far || dev->backend->memory.dry;
+    return dev->backend->memory.device_local || dev->backend->memory.dry_run;
 }
 
 /* What to take where `bytes` are needed now and more may be later: the `part`-th part on top. */
 static inline size_t invar_device_growth_bytes(const invar_device *dev, size_t bytes, size_t part)
 {
-    return dev->backend->memory.tight ? bytes : bytes + bytes / part;
+    return dev->backend->memory.exact_size ? bytes : bytes + bytes / part;
 }
 
 /* Does anybody measure it now? */
 static inline bool invar_device_profiled(const invar_device *dev)
 {
-    return dev->meter && __atomic_load_n(&dev->meter->on, __ATOMIC_ACQUIRE);
+    return dev->profiler && __atomic_load_n(&dev->profiler->enabled, __ATOMIC_ACQUIRE);
 }
 
 /* Whether the call is measured; then `end` follows it. */
@@ -242,7 +242,7 @@ static inline bool invar_op_profiler_begin(const invar_device *dev,
 {
     if (!invar_device_profiled(dev))
         return false;
-    dev->meter->begin(dev->meter, dev, call);
+    dev->profiler->begin(dev->profiler, dev, call);
     return true;
 }
 
@@ -250,7 +250,7 @@ static inline invar_status invar_op_profiler_end(const invar_device *dev, bool b
                                                  invar_status status)
 {
     if (begun)
-        dev->meter->end(dev->meter, dev);
+        dev->profiler->end(dev->profiler, dev);
     return status;
 }
 
@@ -266,23 +266,23 @@ static inline bool invar_op_profiler_begin_copy(const invar_device *dev, const c
 static inline invar_status invar_device_alloc(const invar_device *dev, void **out, size_t bytes,
                                               const char *what)
 {
-    return dev->backend->memory.take(dev, out, bytes, what);
+    return dev->backend->memory.alloc(dev, out, bytes, what);
 }
 
 static inline void invar_device_free(const invar_device *dev, void *block)
 {
-    dev->backend->memory.give(dev, block);
+    dev->backend->memory.free(dev, block);
 }
 
 static inline invar_status invar_device_alloc_host(const invar_device *dev, void **out,
                                                    size_t bytes, const char *what)
 {
-    return dev->backend->memory.take_host(dev, out, bytes, what);
+    return dev->backend->memory.alloc_host(dev, out, bytes, what);
 }
 
 static inline void invar_device_free_host(const invar_device *dev, void *block)
 {
-    dev->backend->memory.give_host(dev, block);
+    dev->backend->memory.free_host(dev, block);
 }
 
 static inline invar_status invar_device_upload(const invar_device *dev, void *to, const void *from,
@@ -290,7 +290,7 @@ static inline invar_status invar_device_upload(const invar_device *dev, void *to
 {
     bool begun = invar_op_profiler_begin_copy(dev, "put", bytes);
 
-    return invar_op_profiler_end(dev, begun, dev->backend->memory.put(dev, to, from, bytes));
+    return invar_op_profiler_end(dev, begun, dev->backend->memory.upload(dev, to, from, bytes));
 }
 
 static inline invar_status invar_device_download(const invar_device *dev, void *to,
@@ -298,7 +298,7 @@ static inline invar_status invar_device_download(const invar_device *dev, void *
 {
     bool begun = invar_op_profiler_begin_copy(dev, "get", bytes);
 
-    return invar_op_profiler_end(dev, begun, dev->backend->memory.get(dev, to, from, bytes));
+    return invar_op_profiler_end(dev, begun, dev->backend->memory.download(dev, to, from, bytes));
 }
 
 static inline invar_status invar_device_copy(const invar_device *dev, void *to, const void *from,
@@ -316,7 +316,7 @@ static inline invar_status invar_device_copy_strided(const invar_device *dev, vo
     bool begun = invar_op_profiler_begin_copy(dev, "copy", bytes * count);
 
     return invar_op_profiler_end(
-        dev, begun, dev->backend->memory.copy_each(dev, to, from, bytes, stride, count));
+        dev, begun, dev->backend->memory.copy_strided(dev, to, from, bytes, stride, count));
 }
 
 static inline invar_status invar_device_zero(const invar_device *dev, void *at, size_t bytes)
@@ -330,7 +330,7 @@ static inline invar_status invar_device_synchronize(const invar_device *dev)
 {
     bool begun = invar_op_profiler_begin_copy(dev, "wait", 0);
 
-    return invar_op_profiler_end(dev, begun, dev->backend->memory.wait(dev));
+    return invar_op_profiler_end(dev, begun, dev->backend->memory.synchronize(dev));
 }
 
 /* An arena in the device's memory; `dev` outlives it. */

@@ -14,13 +14,13 @@
 
 #define ALWAYS .optional = false
 #define FUSED .optional = true, .fused = true
-#define MAYBE(why) .optional = true, .whole = (why)
-#define AMONG(count, i, presence) .among = AT(count), .index = (i), presence
+#define MAYBE(why) .optional = true, .not_fused_reason = (why)
+#define AMONG(count, i, presence) .array_count_offset = AT(count), .index = (i), presence
 #define OR(name) AT(name) + 1,
 #define DEVICE false
 #define HOST true
 #define ONE .count_at = 0
-#define COUNT(name, n) .count_at = AT(name), .more = (n)
+#define COUNT(name, n) .count_at = AT(name), .extra_elements = (n)
 
 #define FIELD(label, KIND, ROLE, ...)                                                              \
     {.name = #label,                                                                               \
@@ -43,7 +43,7 @@
     return fields;                                                                                 \
     }
 #define TENSOR(label, ROLE, presence, others)                                                      \
-    FIELD(label, TENSOR, ROLE, .other = {others 0}, presence)
+    FIELD(label, TENSOR, ROLE, .may_alias = {others 0}, presence)
 #define SEGMENTS(label) FIELD(label, SEGMENTS, IN, )
 #define ARRAY(label, ROLE, presence, place, count)                                                 \
     FIELD(label, ARRAY, ROLE, .host = (place), .element = SIZE(label[0]), presence, count)
@@ -91,7 +91,7 @@ static int64_t i64_at(const void *args, uint16_t offset)
 
 int64_t invar_field_count(const invar_field *field, const void *args)
 {
-    return field->count_at ? sum(i64_at(args, field->count_at), field->more) : 1;
+    return field->count_at ? sum(i64_at(args, field->count_at), field->extra_elements) : 1;
 }
 
 bool invar_field_present(const invar_field *field, const void *args)
@@ -99,14 +99,14 @@ bool invar_field_present(const invar_field *field, const void *args)
     const void *in = invar_field_in(field, args);
     int32_t among;
 
-    if (field->among) {
-        memcpy(&among, (const char *)args + field->among, sizeof among);
+    if (field->array_count_offset) {
+        memcpy(&among, (const char *)args + field->array_count_offset, sizeof among);
         if (field->index >= among)
             return false;
     }
     switch (field->kind) {
     case INVAR_FIELD_TENSOR: return invar_tensor_present(in);
-    case INVAR_FIELD_SEGMENTS: return ((const invar_row_offsets *)in)->start != NULL;
+    case INVAR_FIELD_SEGMENTS: return ((const invar_row_offsets *)in)->offsets != NULL;
     case INVAR_FIELD_ARRAY:
     case INVAR_FIELD_TENSORS: return *(const void *const *)in != NULL;
     default: return true;
@@ -128,7 +128,7 @@ invar_tensor invar_field_memory(const invar_field *field, const void *args)
     switch (field->kind) {
     case INVAR_FIELD_TENSOR: return *(const invar_tensor *)in;
     case INVAR_FIELD_SEGMENTS:
-        return words_of(segments->start, sum(segments->count, 1), sizeof *segments->start);
+        return words_of(segments->offsets, sum(segments->count, 1), sizeof *segments->offsets);
     default: break;
     }
     INVAR_CHECK(field->kind == INVAR_FIELD_ARRAY);

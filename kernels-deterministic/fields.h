@@ -39,18 +39,18 @@ typedef struct invar_field {
     invar_field_kind kind;
     invar_field_role role;
     bool optional;
-    bool fused;        /* optional, and makes the call one that has parts (parts.h) */
-    const char *whole; /* of any other optional field: why not */
-    bool host;         /* an array in the host's memory, whatever the backend */
-    uint16_t bytes;    /* of the field, in the struct */
+    bool fused;                   /* optional, and makes the call one that has parts (parts.h) */
+    const char *not_fused_reason; /* of any other optional field: why not */
+    bool host;                    /* an array in the host's memory, whatever the backend */
+    uint16_t bytes;               /* of the field, in the struct */
     uint16_t offset;
     /* Present where `index` is less than the i32 at `among`; 0: always, or as the field says. */
-    uint16_t among, index;
+    uint16_t array_count_offset, index;
     /* An output may be the field at other[i] - 1: the same memory. 0: no more of them. */
-    uint16_t other[INVAR_FIELD_MAX_ALIASES + 1];
-    uint16_t element;  /* bytes of one, of an array */
-    uint16_t count_at; /* where the i64 is that counts them; 0: there is one */
-    uint16_t more;     /* so many more than that */
+    uint16_t may_alias[INVAR_FIELD_MAX_ALIASES + 1];
+    uint16_t element;        /* bytes of one, of an array */
+    uint16_t count_at;       /* where the i64 is that counts them; 0: there is one */
+    uint16_t extra_elements; /* so many more than that */
 } invar_field;
 
 /* The fields of an op's arguments, outputs first; *count_out of them. */

@@ -31,7 +31,7 @@ extern "C" {
 
 /* Segment boundaries: segment i is the rows [start[i], start[i+1]); start[0] = 0, ascending. */
 typedef struct invar_row_offsets {
-    const int64_t *start; /* (count + 1) */
+    const int64_t *offsets; /* (count + 1) */
     int64_t count;
 } invar_row_offsets;
 
@@ -57,10 +57,10 @@ typedef struct invar_row_offsets {
  * stand together.
  */
 typedef struct invar_logical_split {
-    int32_t pieces;  /* V: 1, 2, 4 or 8 */
+    int32_t shards;  /* V: 1, 2, 4 or 8 */
     int32_t columns; /* 1: along the columns; 0: the rows */
     int64_t atom;    /* of them: what stays together; not read where pieces is 1 */
-    int64_t stack;   /* experts; 1 for all others */
+    int64_t experts; /* experts; 1 for all others */
 } invar_logical_split;
 
 typedef struct invar_linear_output {
@@ -616,8 +616,8 @@ typedef struct invar_hash_tree_args {
     const invar_tensor *x; /* (count) */
     int64_t count;
     int32_t shards; /* of each of them; 1 with cuts */
-    const invar_logical_split
-        *cuts; /* (count), optional: how each is cut, and each piece is a shard */
+    /* (count), optional: how each is cut, and each piece is a shard */
+    const invar_logical_split *cuts;
 } invar_hash_tree_args;
 
 /*

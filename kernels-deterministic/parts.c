@@ -56,7 +56,7 @@ static invar_tensor take_like(taking *t, const invar_tensor *like, bool host)
     return side;
 }
 
-static invar_tensor aside(taking *t, const invar_tensor *like)
+static invar_tensor alloc_like(taking *t, const invar_tensor *like)
 {
     return take_like(t, like, false);
 }
@@ -74,7 +74,7 @@ static invar_op_args *add_call(taking *t, invar_op op)
 }
 
 /* The newest call writes what the fused call writes into this field of its arguments. */
-static void gives(taking *t, const void *field, const invar_tensor *side, bool host)
+static void declare_output(taking *t, const void *field, const invar_tensor *side, bool host)
 {
     size_t offset = (size_t)((const char *)field - (const char *)t->args);
     invar_fused_part_output *o = t->out->output;
@@ -83,10 +83,10 @@ static void gives(taking *t, const void *field, const invar_tensor *side, bool h
         INVAR_CHECK(++o < t->out->output + t->out->outputs);
     o->call = t->out->count - 1;
     o->host = host;
-    o->side = o->fused;
-    o->side.data = side->data;
-    o->side.scale = side->scale;
-    o->side.row_stride = invar_tensor_row_elements(&o->fused);
+    o->reference = o->fused;
+    o->reference.data = side->data;
+    o->reference.scale = side->scale;
+    o->reference.row_stride = invar_tensor_row_elements(&o->fused);
 }
 
 static void list_outputs(taking *t)
@@ -111,7 +111,7 @@ static void lead_aside(taking *t, const invar_field *field, void *in)
         memcpy(in, &side, sizeof side);
     else
         memcpy(in, &side.data, sizeof side.data);
-    gives(t, invar_field_in(field, t->args), &side, field->host);
+    declare_output(t, invar_field_in(field, t->args), &side, field->host);
 }
 
 /* A number that counts fused fields, or their elements, and nothing else. */
@@ -120,7 +120,7 @@ static bool counts_fused(const invar_field *number, const invar_field *fields, i
     bool found = false;
 
     for (int i = 0; i < count; i++)
-        if ((fields[i].among && fields[i].among == number->offset) ||
+        if ((fields[i].array_count_offset && fields[i].array_count_offset == number->offset) ||
             (fields[i].count_at && fields[i].count_at == number->offset)) {
             found = true;
             if (!fields[i].fused)
@@ -163,18 +163,18 @@ static void add_residual(taking *t, const invar_tensor *sum, const invar_tensor 
                          const invar_tensor *rows)
 {
     invar_add_args *add = &add_call(t, INVAR_OP_ADD)->add;
-    invar_tensor out = aside(t, sum);
+    invar_tensor out = alloc_like(t, sum);
 
     *add = (invar_add_args){.out = rows_of(&out), .a = rows_of(residual), .b = rows_of(rows)};
-    gives(t, sum, &out, false);
+    declare_output(t, sum, &out, false);
 }
 
 static void add_quantize(taking *t, const invar_tensor *codes, const invar_tensor *x)
 {
     invar_quantize_args *quantize = &add_call(t, INVAR_OP_QUANTIZE)->quantize;
 
-    *quantize = (invar_quantize_args){.q = aside(t, codes), .x = *x};
-    gives(t, codes, &quantize->q, false);
+    *quantize = (invar_quantize_args){.q = alloc_like(t, codes), .x = *x};
+    declare_output(t, codes, &quantize->q, false);
 }
 
 /* Rows of `like`'s shape from x. */
@@ -183,7 +183,7 @@ static invar_rope_fwd_args *add_rope(taking *t, invar_op op, const invar_tensor 
 {
     invar_rope_fwd_args *rope = &add_call(t, op)->rope_fwd; // that of rope.bwd, too
 
-    *rope = (invar_rope_fwd_args){aside(t, like), *x, r->positions, r->cosine, r->sine};
+    *rope = (invar_rope_fwd_args){alloc_like(t, like), *x, r->positions, r->cosine, r->sine};
     return rope;
 }
 
@@ -195,7 +195,7 @@ static void add_hashes(taking *t, invar_digest *const *digest, const invar_tenso
     invar_tensor side = {.data = take_bytes(t, bytes, false)};
 
     *hash = (invar_hash_tree_args){.digest = side.data, .x = x, .count = count, .shards = 1};
-    gives(t, digest, &side, false);
+    declare_output(t, digest, &side, false);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -212,25 +212,26 @@ static void take_linear_fwd(taking *t)
     invar_linear_fwd_args *first = &add_plain(t)->linear_fwd, *more = NULL;
 
     if (!invar_tensor_present(&a->y))
-        first->y = aside(t, shape_of(&a->y, a));
+        first->y = alloc_like(t, shape_of(&a->y, a));
     for (int32_t i = 0; i < a->n_more; i++) {
         const invar_linear_output *o = &a->more[i];
         more = &add_call(t, INVAR_OP_LINEAR_FWD)->linear_fwd;
-        *more = (invar_linear_fwd_args){.y = aside(t, shape_of(&o->y, a)),
+        *more = (invar_linear_fwd_args){.y = alloc_like(t, shape_of(&o->y, a)),
                                         .x = a->x,
                                         .w = o->w,
                                         .bias = o->bias,
                                         .k_shards = a->k_shards,
                                         .k_atom = a->k_atom};
         if (invar_tensor_present(&o->y))
-            gives(t, &o->y, &more->y, false);
+            declare_output(t, &o->y, &more->y, false);
     }
     if (invar_tensor_present(&a->residual))
         add_residual(t, &a->y, &a->residual, &first->y);
     if (invar_tensor_present(&a->act)) {
         invar_swiglu_fwd_args *act = &add_call(t, INVAR_OP_SWIGLU_FWD)->swiglu_fwd;
-        *act = (invar_swiglu_fwd_args){.y = aside(t, &a->act), .gate = first->y, .up = more->y};
-        gives(t, &a->act, &act->y, false);
+        *act =
+            (invar_swiglu_fwd_args){.y = alloc_like(t, &a->act), .gate = first->y, .up = more->y};
+        declare_output(t, &a->act, &act->y, false);
     }
 }
 
@@ -246,7 +247,8 @@ static void take_rmsnorm_fwd(taking *t)
     const invar_rmsnorm_fwd_args *a = t->args;
     const invar_rmsnorm_fwd_args *norm = &add_plain(t)->rmsnorm_fwd;
 
-    gives(t, &a->y, &add_rope(t, INVAR_OP_ROPE_FWD, &a->y, &norm->y, &a->rotation)->y, false);
+    declare_output(t, &a->y, &add_rope(t, INVAR_OP_ROPE_FWD, &a->y, &norm->y, &a->rotation)->y,
+                   false);
 }
 
 static void take_rmsnorm_bwd(taking *t)
@@ -342,8 +344,10 @@ invar_status invar_fused_parts_copy_accumulators(const invar_device *dev,
         const invar_fused_part_output *o = &parts->output[i];
         if (o->field->role != INVAR_FIELD_UPDATE)
             continue;
-        INVAR_CHECK(o->fused.row_stride == o->side.row_stride); // sums of fused calls are vectors
-        INVAR_TRY(invar_device_copy(dev, o->side.data, o->fused.data, bytes_of(&o->side)));
+        INVAR_CHECK(o->fused.row_stride ==
+                    o->reference.row_stride); // sums of fused calls are vectors
+        INVAR_TRY(
+            invar_device_copy(dev, o->reference.data, o->fused.data, bytes_of(&o->reference)));
     }
     return INVAR_OK;
 }

@@ -39,7 +39,7 @@ typedef struct invar_fused_part_call {
 typedef struct invar_fused_part_output {
     const invar_field *field; /* of the fused call; a sum if its role is INVAR_FIELD_UPDATE */
     invar_tensor fused;       /* its memory, as invar_field_memory has it */
-    invar_tensor side;        /* the same type and shape, contiguous, in side memory */
+    invar_tensor reference;   /* the same type and shape, contiguous, in side memory */
     int call;                 /* the part that writes it */
     bool host;                /* the side memory is the host's; of `fused`, field->host says it */
 } invar_fused_part_output;

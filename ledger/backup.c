@@ -94,8 +94,8 @@ invar_status invar_ledger_backup(invar_ledger *ledger, const char *path,
     if (mkdir(folder, 0700) != 0)
         return io_error(path, "cannot be made");
     snprintf(copy, sizeof copy, "%s/copy", folder);
-    status = keep && keep->last >= 0 ? copy_shortened(ledger, copy, keep)
-                                     : invar_sql_copy(ledger->sql, copy);
+    status = keep && keep->last_steps >= 0 ? copy_shortened(ledger, copy, keep)
+                                           : invar_sql_copy(ledger->sql, copy);
     if (status == INVAR_OK)
         status = sync_file(copy);
     if (status == INVAR_OK)

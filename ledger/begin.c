@@ -37,12 +37,12 @@ static invar_status check_circumstances(const invar_ledger_provenance *c)
 
 static invar_status add_fact(invar_ledger *ledger, const invar_ledger_fact *fact)
 {
-    return invar_ledger_add(ledger, INVAR_LEDGER_TABLE_FACT,
-                            (invar_ledger_row_values){invar_ledger_value_int(ledger->at.seg),
-                                                      invar_ledger_value_text(fact->scope),
-                                                      invar_ledger_value_text(fact->key),
-                                                      invar_ledger_value_int(ledger->at.entry),
-                                                      invar_ledger_value_text(fact->value)});
+    return invar_ledger_add(
+        ledger, INVAR_LEDGER_TABLE_FACT,
+        (invar_ledger_row_values){
+            invar_ledger_value_int(ledger->position.seg), invar_ledger_value_text(fact->scope),
+            invar_ledger_value_text(fact->key), invar_ledger_value_int(ledger->position.entry),
+            invar_ledger_value_text(fact->value)});
 }
 
 /* The caller's word counts where both it and provenance have one. */
@@ -65,7 +65,7 @@ static invar_status object_known(bool *out, invar_ledger *ledger, const invar_di
 
     INVAR_TRY(
         invar_sql_prepare(&stmt, ledger->sql, "SELECT 1 FROM object WHERE run = ?1 AND hash = ?2"));
-    status = invar_sql_bind_int(stmt, 1, ledger->at.run);
+    status = invar_sql_bind_int(stmt, 1, ledger->position.run);
     if (status == INVAR_OK)
         status = invar_sql_bind_blob(stmt, 2, hash->bytes, sizeof hash->bytes);
     if (status == INVAR_OK)
@@ -87,7 +87,7 @@ static invar_status add_object(invar_ledger *ledger, const invar_ledger_object *
         INVAR_TRY(invar_ledger_add(
             ledger, INVAR_LEDGER_TABLE_OBJECT,
             (invar_ledger_row_values){invar_ledger_value_digest(&hash),
-                                      invar_ledger_value_int(ledger->at.entry),
+                                      invar_ledger_value_int(ledger->position.entry),
                                       invar_ledger_value_text(object->kind),
                                       invar_ledger_value_blob(object->data, object->bytes)}));
     return add_fact(ledger, &(invar_ledger_fact){object->scope, object->key, hex});
@@ -117,12 +117,12 @@ static invar_status add_circumstances(invar_ledger *ledger, const invar_ledger_p
 static invar_status add_segment(invar_ledger *ledger, const invar_ledger_provenance *c,
                                 const invar_provenance *found)
 {
-    INVAR_TRY(
-        invar_ledger_add(ledger, INVAR_LEDGER_TABLE_SEGMENT,
-                         (invar_ledger_row_values){invar_ledger_value_int(ledger->at.seg),
-                                                   invar_ledger_value_int(ledger->at.entry),
-                                                   invar_ledger_value_int(ledger->at.step),
-                                                   invar_ledger_value_digest(&ledger->at.chain)}));
+    INVAR_TRY(invar_ledger_add(
+        ledger, INVAR_LEDGER_TABLE_SEGMENT,
+        (invar_ledger_row_values){invar_ledger_value_int(ledger->position.seg),
+                                  invar_ledger_value_int(ledger->position.entry),
+                                  invar_ledger_value_int(ledger->position.step),
+                                  invar_ledger_value_digest(&ledger->position.chain)}));
     return add_circumstances(ledger, c, found);
 }
 
@@ -208,23 +208,24 @@ static invar_status add_run(invar_ledger *ledger, const invar_ledger_run *run,
     INVAR_TRY(invar_ledger_add(
         ledger, INVAR_LEDGER_TABLE_RUN,
         (invar_ledger_row_values){
-            invar_ledger_value_int(ledger->at.entry), invar_ledger_value_text(uuid),
+            invar_ledger_value_int(ledger->position.entry), invar_ledger_value_text(uuid),
             invar_ledger_value_text(run->name), invar_ledger_value_text(run->kind),
             invar_ledger_value_digest(identity), invar_ledger_value_text(run->parent),
             run->parent ? invar_ledger_value_int(run->fork_step) : invar_ledger_value_null()}));
     for (size_t i = 0; i < run->n_identity; i++)
-        INVAR_TRY(
-            invar_ledger_add(ledger, INVAR_LEDGER_TABLE_IDENTITY,
-                             (invar_ledger_row_values){invar_ledger_value_text(order[i]->key),
-                                                       invar_ledger_value_int(ledger->at.entry),
-                                                       invar_ledger_value_text(order[i]->value)}));
+        INVAR_TRY(invar_ledger_add(
+            ledger, INVAR_LEDGER_TABLE_IDENTITY,
+            (invar_ledger_row_values){invar_ledger_value_text(order[i]->key),
+                                      invar_ledger_value_int(ledger->position.entry),
+                                      invar_ledger_value_text(order[i]->value)}));
     return INVAR_OK;
 }
 
-static invar_status gather(invar_provenance **out, const invar_ledger_provenance *c)
+static invar_status ledger_provenance_gather(invar_provenance **out,
+                                             const invar_ledger_provenance *c)
 {
     *out = NULL;
-    return c->bare ? INVAR_OK : invar_provenance_gather(out, c->build);
+    return c->no_auto_facts ? INVAR_OK : invar_provenance_gather(out, c->build);
 }
 
 /* Another run or segment: what was defined for the one before does not hold. */
@@ -243,25 +244,26 @@ static invar_ledger_position first_position(const invar_ledger_run *run)
 }
 
 /* The transaction of begin; restores the position when it fails. */
-static invar_status begin(invar_ledger *ledger, const invar_ledger_run *run,
-                          const invar_digest *identity, const invar_ledger_pair *const *order,
-                          const invar_provenance *found)
+static invar_status ledger_begin(invar_ledger *ledger, const invar_ledger_run *run,
+                                 const invar_digest *identity,
+                                 const invar_ledger_pair *const *order,
+                                 const invar_provenance *found)
 {
-    invar_ledger_position before = ledger->at;
+    invar_ledger_position before = ledger->position;
     int64_t last = 0;
     invar_status status;
 
     INVAR_TRY(invar_ledger_begin_transaction(ledger, "begin", INVAR_DURABILITY_PROCESS));
-    ledger->at = first_position(run);
+    ledger->position = first_position(run);
     status = invar_sql_query_int(&last, ledger->sql, "SELECT max(run) FROM run", 0);
-    ledger->at.run = last + 1;
+    ledger->position.run = last + 1;
     if (status == INVAR_OK)
         status = add_run(ledger, run, identity, order);
     if (status == INVAR_OK)
         status = add_segment(ledger, &run->circumstances, found);
-    status = invar_ledger_commit(ledger, status, &ledger->at);
+    status = invar_ledger_commit(ledger, status, &ledger->position);
     if (status != INVAR_OK)
-        ledger->at = before;
+        ledger->position = before;
     else
         forget_definition(ledger);
     return status;
@@ -280,9 +282,9 @@ invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *ru
     order = block;
     status = check_identity(&identity, order, run->identity, run->n_identity);
     if (status == INVAR_OK)
-        status = gather(&found, &run->circumstances);
+        status = ledger_provenance_gather(&found, &run->circumstances);
     if (status == INVAR_OK)
-        status = begin(ledger, run, &identity, order, found);
+        status = ledger_begin(ledger, run, &identity, order, found);
     invar_provenance_free(found);
     invar_free(block);
     return status;
@@ -354,8 +356,8 @@ invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t
                                  const invar_digest *chain,
                                  const invar_ledger_provenance *circumstances)
 {
-    static const invar_ledger_provenance none = {.bare = false};
-    invar_ledger_position before = ledger->at, next;
+    static const invar_ledger_provenance none = {.no_auto_facts = false};
+    invar_ledger_position before = ledger->position, next;
     invar_provenance *found;
     invar_ledger_summary run;
     invar_status status;
@@ -368,14 +370,14 @@ invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t
     INVAR_TRY(check_circumstances(circumstances));
     INVAR_TRY(invar_ledger_find(&run, ledger, uuid));
     INVAR_TRY(load_position(&next, ledger, &run, after_step, chain));
-    INVAR_TRY(gather(&found, circumstances));
+    INVAR_TRY(ledger_provenance_gather(&found, circumstances));
     status = invar_ledger_begin_transaction(ledger, "resume", INVAR_DURABILITY_PROCESS);
     if (status == INVAR_OK) {
-        ledger->at = next;
+        ledger->position = next;
         status = add_segment(ledger, circumstances, found);
         status = invar_ledger_commit(ledger, status, &next);
         if (status != INVAR_OK)
-            ledger->at = before;
+            ledger->position = before;
         else
             forget_definition(ledger);
     }

@@ -36,8 +36,8 @@ typedef struct transfer {
 } transfer;
 
 /* Runs `text` on `from` with ?1 = run and hands each row to `take`. */
-static invar_status each(transfer *t, const char *text,
-                         invar_status (*take)(transfer *, invar_sql_stmt *))
+static invar_status for_each_row(transfer *t, const char *text,
+                                 invar_status (*take)(transfer *, invar_sql_stmt *))
 {
     invar_sql_stmt *stmt;
     invar_status status;
@@ -106,10 +106,10 @@ static bool left_out(const transfer *t, const invar_ledger_stored_row *row)
 {
     int64_t step = row->values[0].integer;
 
-    if (!t->keep || t->keep->last < 0 || !invar_ledger_table_get(row->table)->detail || step < 0 ||
-        step > t->run.last_step || t->run.last_step - step < t->keep->last)
+    if (!t->keep || t->keep->last_steps < 0 || !invar_ledger_table_get(row->table)->detail ||
+        step < 0 || step > t->run.last_step || t->run.last_step - step < t->keep->last_steps)
         return false;
-    return t->keep->every == 0 || step % t->keep->every != 0;
+    return t->keep->every_n_steps == 0 || step % t->keep->every_n_steps != 0;
 }
 
 static invar_status copy_series(transfer *t, const invar_ledger_stored_row *row)
@@ -178,7 +178,7 @@ static invar_status copy_table(transfer *t, invar_ledger_table table)
 }
 
 /* Runs a prepared INSERT and makes it ready for the next row. */
-static invar_status insert(invar_sql_stmt *stmt)
+static invar_status sql_stmt_insert(invar_sql_stmt *stmt)
 {
     bool row;
     invar_status status = invar_sql_step(&row, stmt);
@@ -196,7 +196,7 @@ static invar_status copy_entry(transfer *t, invar_sql_stmt *stmt)
         invar_ledger_value value = invar_ledger_value_column(stmt, i);
         INVAR_TRY(invar_ledger_value_bind(t->add_entry, i + 2, &value));
     }
-    return insert(t->add_entry);
+    return sql_stmt_insert(t->add_entry);
 }
 
 /* What the source lacks itself. */
@@ -216,7 +216,7 @@ static invar_status add_pruned(transfer *t, int64_t entry)
     INVAR_TRY(invar_sql_bind_int(t->add_pruned, 2, entry));
     INVAR_TRY(invar_sql_bind_int(t->add_pruned, 3, t->left[entry].rows));
     INVAR_TRY(invar_sql_bind_int(t->add_pruned, 4, (int64_t)t->left[entry].total));
-    return insert(t->add_pruned);
+    return sql_stmt_insert(t->add_pruned);
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -229,15 +229,16 @@ static invar_status copy_rows(transfer *t)
     INVAR_TRY(invar_sql_prepare(&t->add_pruned, t->to->sql,
                                 "INSERT INTO pruned(run, entry, rows, total) "
                                 "VALUES(?1, ?2, ?3, ?4)"));
-    INVAR_TRY(each(t,
-                   "SELECT manifest, hash, points FROM manifest WHERE manifest IN (SELECT manifest "
-                   "FROM digest WHERE run = ?1) ORDER BY manifest",
-                   copy_manifest));
+    INVAR_TRY(for_each_row(
+        t,
+        "SELECT manifest, hash, points FROM manifest WHERE manifest IN (SELECT manifest "
+        "FROM digest WHERE run = ?1) ORDER BY manifest",
+        copy_manifest));
     for (int table = 0; table < INVAR_LEDGER_TABLE_COUNT; table++)
         INVAR_TRY(copy_table(t, (invar_ledger_table)table));
-    INVAR_TRY(
-        each(t, "SELECT n, kind, ns, rows, total, chain FROM entry WHERE run = ?1", copy_entry));
-    INVAR_TRY(each(t, "SELECT entry, rows, total FROM pruned WHERE run = ?1", book_pruned));
+    INVAR_TRY(for_each_row(t, "SELECT n, kind, ns, rows, total, chain FROM entry WHERE run = ?1",
+                           copy_entry));
+    INVAR_TRY(for_each_row(t, "SELECT entry, rows, total FROM pruned WHERE run = ?1", book_pruned));
     for (int64_t entry = t->first; entry < t->run.entries; entry++)
         if (t->left[entry].rows > 0)
             INVAR_TRY(add_pruned(t, entry));
@@ -321,7 +322,7 @@ static invar_status take_run(void *payload, const invar_ledger_summary *run)
     INVAR_TRY(find_place(&t));
     if (t.first == run->entries)
         return INVAR_OK;
-    if (t.number == b->to->at.run) // the writer's position would be another run's
+    if (t.number == b->to->position.run) // the writer's position would be another run's
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
             "ledger %.1000s: its run %.32s is being written and cannot be extended by "
@@ -337,10 +338,10 @@ static invar_status check_source(invar_ledger *from)
     invar_ledger_verify_result verdict;
 
     INVAR_TRY(invar_ledger_verify(&verdict, from, NULL, NULL));
-    if (verdict.bad > 0)
+    if (verdict.problems > 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "ledger %.1000s: it is damaged and not copied: %.1000s",
-                          invar_sql_path(from->sql), verdict.first);
+                          invar_sql_path(from->sql), verdict.first_problem);
     return INVAR_OK;
 }
 

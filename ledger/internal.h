@@ -38,7 +38,7 @@ enum { INVAR_LEDGER_NOTE_SIZE = INVAR_LEDGER_NAME_BYTES + 300 };
 struct invar_ledger {
     invar_sql *sql;
     int lock; /* of the writer; -1: a reader */
-    invar_ledger_position at;
+    invar_ledger_position position;
     invar_ledger_manifest definition;
     invar_sql_stmt *insert[INVAR_LEDGER_TABLE_COUNT]; /* prepared when first used */
     invar_sql_stmt *insert_entry;

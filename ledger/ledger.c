@@ -192,7 +192,7 @@ invar_status invar_ledger_open(invar_ledger **out, const char *path,
     ledger = block;
     memset(ledger, 0, sizeof *ledger);
     ledger->lock = -1;
-    ledger->at.step = -1;
+    ledger->position.step = -1;
     status = options->write || options->create ? open_writer(ledger, target, options, kind)
                                                : open_reader(ledger, target, kind);
     if (status != INVAR_OK) {
@@ -321,7 +321,7 @@ invar_status invar_ledger_add(invar_ledger *ledger, invar_ledger_table table,
 
     if (!ledger->insert[table])
         INVAR_TRY(invar_ledger_row_insert(&ledger->insert[table], ledger->sql, table));
-    INVAR_TRY(invar_ledger_row_write(ledger->insert[table], table, ledger->at.run, row, sum));
+    INVAR_TRY(invar_ledger_row_write(ledger->insert[table], table, ledger->position.run, row, sum));
     ledger->rows++;
     ledger->total += (uint64_t)sum;
     return INVAR_OK;
@@ -403,7 +403,7 @@ void invar_ledger_entry_chain(invar_digest *chain, int64_t n, const invar_ledger
 static invar_status add_entry(invar_ledger *ledger, invar_digest *chain_out)
 {
     invar_ledger_value kind = invar_ledger_value_text(ledger->kind);
-    invar_digest chain = ledger->at.entry_chain;
+    invar_digest chain = ledger->position.entry_chain;
     int64_t ns = invar_process_clock_ns(CLOCK_REALTIME);
     invar_sql_stmt *stmt;
     invar_status status;
@@ -414,10 +414,10 @@ static invar_status add_entry(invar_ledger *ledger, invar_digest *chain_out)
                                     "INSERT INTO entry(run, n, kind, ns, rows, total, chain) "
                                     "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"));
     stmt = ledger->insert_entry;
-    invar_ledger_entry_chain(&chain, ledger->at.entry, &kind, ns, ledger->rows,
+    invar_ledger_entry_chain(&chain, ledger->position.entry, &kind, ns, ledger->rows,
                              (int64_t)ledger->total);
-    INVAR_TRY(invar_sql_bind_int(stmt, 1, ledger->at.run));
-    INVAR_TRY(invar_sql_bind_int(stmt, 2, ledger->at.entry));
+    INVAR_TRY(invar_sql_bind_int(stmt, 1, ledger->position.run));
+    INVAR_TRY(invar_sql_bind_int(stmt, 2, ledger->position.entry));
     INVAR_TRY(invar_sql_bind_text(stmt, 3, ledger->kind, strlen(ledger->kind)));
     INVAR_TRY(invar_sql_bind_int(stmt, 4, ns));
     INVAR_TRY(invar_sql_bind_int(stmt, 5, ledger->rows));
@@ -442,8 +442,8 @@ invar_status invar_ledger_commit(invar_ledger *ledger, invar_status status,
         ledger->n_series = 0; // names that this transaction added are gone
         return invar_sql_roll_back(ledger->sql, status);
     }
-    ledger->at = *next;
-    ledger->at.entry++;
-    ledger->at.entry_chain = chain;
+    ledger->position = *next;
+    ledger->position.entry++;
+    ledger->position.entry_chain = chain;
     return INVAR_OK;
 }

@@ -127,9 +127,9 @@ typedef struct invar_ledger_provenance {
     size_t n_facts;
     const invar_ledger_object *objects; /* (n_objects) */
     size_t n_objects;
-    const char *build; /* file that the build wrote; NULL: the program's own, "PROGRAM.build"; "":
+    const char *build;  /* file that the build wrote; NULL: the program's own, "PROGRAM.build"; "":
                           none, the caller's facts say what the program is */
-    bool bare;         /* do not look at program, build and host by itself */
+    bool no_auto_facts; /* do not look at program, build and host by itself */
 } invar_ledger_provenance;
 
 typedef struct invar_ledger_run {
@@ -207,11 +207,11 @@ typedef struct invar_ledger_sample {
     invar_digest token_hash;
     invar_digest rollout_logp, train_logp;
     double reward, advantage;
-    double diff;        /* largest |rollout log-prob - training log-prob|; NaN without a place: not
-                           compared */
-    int64_t diff_at;    /* position of that token; -1: none */
-    const char *finish; /* stop length abort ... */
-    int64_t arrival;    /* order of completion on its rank, outside the content hash */
+    /* largest |rollout log-prob - training log-prob|; NaN without a place: not compared */
+    double logp_diff_max;
+    int64_t logp_diff_position; /* position of that token; -1: none */
+    const char *finish_reason;  /* stop length abort ... */
+    int64_t completion_order;   /* order of completion on its rank, outside the content hash */
 } invar_ledger_sample;
 
 /* A named part of the reward of a sample. */
@@ -223,9 +223,9 @@ typedef struct invar_ledger_reward_part {
 
 /* A sample that a plug-in led; outside the content hash, as it follows from the replies. */
 typedef struct invar_ledger_multi_turn {
-    int64_t sample;   /* its index in the batch */
-    int64_t turns;    /* at least 1 */
-    int64_t inserted; /* tokens that the plug-in gave */
+    int64_t sample;     /* its index in the batch */
+    int64_t turns;      /* at least 1 */
+    int64_t env_tokens; /* tokens that the plug-in gave */
 } invar_ledger_multi_turn;
 
 /* A sample with its text, for people; outside the content hash, as keeping it changes no bit. */
@@ -257,7 +257,7 @@ typedef struct invar_ledger_rank_time {
     int64_t rank;     /* from 0 */
     const char *host; /* of the rank */
     const char *phase;
-    const char *move;       /* what was moved; "": it computed */
+    const char *transfer;   /* what was moved; "": it computed */
     int64_t calls;          /* moves, or how often the phase began */
     int64_t duration_ns;    /* waited or computed */
     int64_t sent, received; /* bytes, to and from other ranks */
@@ -285,8 +285,8 @@ typedef struct invar_ledger_replica_digests {
 } invar_ledger_replica_digests;
 
 typedef struct invar_ledger_step {
-    int64_t step;    /* the one after the last; anything else is refused */
-    int64_t weights; /* version of the weights before the step */
+    int64_t step;            /* the one after the last; anything else is refused */
+    int64_t weights_version; /* version of the weights before the step */
     invar_digest batch, rng;
     const invar_digest *digests; /* (points) as defined */
     const invar_ledger_replica_digests *replicas;
@@ -417,8 +417,8 @@ typedef struct invar_ledger_verify_result {
     int64_t pruned;                     /* rows that this copy was made without */
     int64_t seals;                      /* whose SHA-256 was computed again and is equal */
     int64_t seals_pruned;               /* that cannot be, because rows were left out */
-    int64_t bad;                        /* findings; 0: clean */
-    char first[512];                    /* the first: run, table, key of the row, what is wrong */
+    int64_t problems;                   /* findings; 0: clean */
+    char first_problem[512];            /* the first: run, table, key of the row, what is wrong */
 } invar_ledger_verify_result;
 
 /*
@@ -454,8 +454,8 @@ invar_status invar_ledger_import_run(invar_ledger *ledger, invar_ledger *from,
 /* What a copy leaves out: digests, stats, samples, parts of rewards, replies, timings, work and
    gauges of old steps. */
 typedef struct invar_ledger_retention {
-    int64_t last;  /* keep the detail of this many last steps of each run; -1: of all */
-    int64_t every; /* and of every step divisible by this; 0: of none */
+    int64_t last_steps;    /* keep the detail of this many last steps of each run; -1: of all */
+    int64_t every_n_steps; /* and of every step divisible by this; 0: of none */
 } invar_ledger_retention;
 
 /* A consistent copy in a new file, also while a writer is at work. Never overwrites a file. */

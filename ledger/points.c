@@ -43,7 +43,7 @@ static void write_list(char *out, size_t size, const int64_t *numbers, size_t co
     out[used] = '\0';
 }
 
-static void fill(point_row *row, const invar_ledger_point *point, size_t ord)
+static void point_row_fill(point_row *row, const invar_ledger_point *point, size_t ord)
 {
     write_list(row->shape, sizeof row->shape, point->shape, point->dims);
     write_list(row->inputs, row->inputs_size, point->inputs, point->n_inputs);
@@ -181,8 +181,8 @@ invar_status invar_manifest_point_write(invar_sql_stmt *insert, int64_t manifest
     return status;
 }
 
-static invar_status store(invar_ledger *ledger, const invar_digest *hash,
-                          const invar_ledger_point *points, size_t count, point_row *row)
+static invar_status ledger_store(invar_ledger *ledger, const invar_digest *hash,
+                                 const invar_ledger_point *points, size_t count, point_row *row)
 {
     invar_sql_stmt *insert = NULL;
     int64_t manifest;
@@ -191,7 +191,7 @@ static invar_status store(invar_ledger *ledger, const invar_digest *hash,
     INVAR_TRY(invar_manifest_add(&manifest, ledger->sql, hash, (int64_t)count));
     status = invar_manifest_point_insert(&insert, ledger->sql);
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
-        fill(row, &points[i], i);
+        point_row_fill(row, &points[i], i);
         status = invar_manifest_point_write(insert, manifest, row->values);
     }
     invar_sql_free(insert);
@@ -209,7 +209,7 @@ static invar_status store_once(invar_ledger *ledger, const invar_digest *hash,
     if (manifest != 0)
         return INVAR_OK;
     INVAR_TRY(invar_sql_exec(ledger->sql, "BEGIN IMMEDIATE"));
-    status = store(ledger, hash, points, count, row);
+    status = ledger_store(ledger, hash, points, count, row);
     if (status == INVAR_OK)
         status = invar_sql_exec(ledger->sql, "COMMIT");
     return status == INVAR_OK ? status : invar_sql_roll_back(ledger->sql, status);
@@ -229,8 +229,8 @@ static invar_status row_new(point_row **out, const invar_ledger_point *points, s
     return INVAR_OK;
 }
 
-static invar_status define(invar_ledger *ledger, const invar_ledger_point *points, size_t count,
-                           point_row *row, bool *rooted)
+static invar_status ledger_define(invar_ledger *ledger, const invar_ledger_point *points,
+                                  size_t count, point_row *row, bool *rooted)
 {
     invar_hasher hasher;
     invar_digest hash;
@@ -238,7 +238,7 @@ static invar_status define(invar_ledger *ledger, const invar_ledger_point *point
     invar_hasher_init(&hasher);
     for (size_t i = 0; i < count; i++) {
         INVAR_TRY(check_point(&points[i], i));
-        fill(row, &points[i], i);
+        point_row_fill(row, &points[i], i);
         invar_manifest_point_hash(&hasher, row->values);
         rooted[i] = points[i].level == 0;
     }
@@ -257,12 +257,12 @@ invar_status invar_ledger_define(invar_ledger *ledger, const invar_ledger_point 
     void *rooted;
     invar_status status;
 
-    if (ledger->at.run == 0 || ledger->at.finished)
+    if (ledger->position.run == 0 || ledger->position.finished)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: points belong to a run that has begun");
     INVAR_TRY(invar_alloc(&rooted, count, sizeof(bool), "a manifest"));
     status = row_new(&row, points, count);
     if (status == INVAR_OK) {
-        status = define(ledger, points, count, row, rooted);
+        status = ledger_define(ledger, points, count, row, rooted);
         invar_free(row);
     }
     if (status != INVAR_OK)

@@ -49,17 +49,19 @@ struct invar_provenance {
 /* ---- facts ----------------------------------------------------------------------------------- */
 
 /* Adds a fact whose value outlives it. */
-static void add(invar_provenance *p, const char *scope, const char *key, const char *value)
+static void provenance_add(invar_provenance *p, const char *scope, const char *key,
+                           const char *value)
 {
     INVAR_CHECK(p->n_facts < MAX_FACTS);
     p->facts[p->n_facts++] = (invar_ledger_fact){scope, key, value};
 }
 
 /* Adds a fact with a value of its own, made harmless. */
-static void keep(invar_provenance *p, const char *scope, const char *key, const char *fmt, ...)
-    INVAR_PRINTF(4, 5);
+static void add_fact_printf(invar_provenance *p, const char *scope, const char *key,
+                            const char *fmt, ...) INVAR_PRINTF(4, 5);
 
-static void keep(invar_provenance *p, const char *scope, const char *key, const char *fmt, ...)
+static void add_fact_printf(invar_provenance *p, const char *scope, const char *key,
+                            const char *fmt, ...)
 {
     char value[VALUE_SIZE];
     va_list args;
@@ -69,13 +71,13 @@ static void keep(invar_provenance *p, const char *scope, const char *key, const 
     va_end(args);
     INVAR_CHECK(p->n_facts < MAX_FACTS);
     invar_text_quote(p->values[p->n_facts], VALUE_SIZE, value, strlen(value));
-    add(p, scope, key, p->values[p->n_facts]);
+    provenance_add(p, scope, key, p->values[p->n_facts]);
 }
 
 /* The record of the last failure as a fact: it explains why `dirty` is unknown. */
 static void keep_problem(invar_provenance *p)
 {
-    keep(p, "build", "problem", "%s", invar_error_last()->message);
+    add_fact_printf(p, "build", "problem", "%s", invar_error_last()->message);
     invar_error_clear();
 }
 
@@ -119,8 +121,8 @@ static invar_status read_bytes(size_t *out, int file, char *data, size_t size, c
 }
 
 /* The beginning of a file, at most `limit` bytes and a NUL. *total_out: the file's own size. */
-static invar_status load(char **out, size_t *bytes_out, off_t *total_out, const char *path,
-                         size_t limit)
+static invar_status read_file_head(char **out, size_t *bytes_out, off_t *total_out,
+                                   const char *path, size_t limit)
 {
     invar_status status;
     int file;
@@ -146,7 +148,7 @@ enum { DIRTY = 5, BUILD_KEYS = 10 };
 
 #define TEXT(key, text)                                                                            \
     {                                                                                              \
-        .section = "build", .name = (key), .type = INVAR_RECIPE_TYPE_STRING, .fallback = "",       \
+        .section = "build", .name = (key), .type = INVAR_RECIPE_TYPE_STRING, .default_text = "",   \
         .doc = (text)                                                                              \
     }
 
@@ -162,7 +164,7 @@ static const invar_recipe_key build_keys[BUILD_KEYS] = {
     [DIRTY] = {.section = "build",
                .name = "dirty",
                .type = INVAR_RECIPE_TYPE_ENUM,
-               .fallback = "unknown",
+               .default_text = "unknown",
                .choices = &dirty_choices,
                .doc = "what the sources had beyond the commit"},
     TEXT("compiler", "name and version of the C compiler"),
@@ -183,7 +185,7 @@ static invar_status read_build(invar_provenance *p, const char *path)
     invar_status status;
 
     INVAR_TRY(invar_recipe_new(&p->build, &build_schema));
-    INVAR_TRY(load(&text, &bytes, &total, path, INVAR_RECIPE_MAX_BYTES + 1));
+    INVAR_TRY(read_file_head(&text, &bytes, &total, path, INVAR_RECIPE_MAX_BYTES + 1));
     status = invar_recipe_parse(p->build, path, text, bytes);
     invar_free(text);
     return status;
@@ -206,11 +208,12 @@ static invar_status read_diff(invar_provenance *p, const char *build)
 
     if (snprintf(path, sizeof path, "%s.diff", build) >= (int)sizeof path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%.160s...: the path is too long", build);
-    INVAR_TRY(load(&p->diff, &bytes, &total, path, INVAR_PROVENANCE_DIFF_BYTES));
+    INVAR_TRY(read_file_head(&p->diff, &bytes, &total, path, INVAR_PROVENANCE_DIFF_BYTES));
     p->object = (invar_ledger_object){"build", "diff", "text/x-diff", p->diff, bytes};
     p->n_objects = 1;
     if ((off_t)bytes < total)
-        keep(p, "build", "diff_truncated", "%zu of %" PRId64 " bytes", bytes, (int64_t)total);
+        add_fact_printf(p, "build", "diff_truncated", "%zu of %" PRId64 " bytes", bytes,
+                        (int64_t)total);
     return INVAR_OK;
 }
 
@@ -225,13 +228,13 @@ static invar_status gather_build(invar_provenance *p, const char *path)
         return status;
     if (status != INVAR_OK) {
         keep_problem(p);
-        add(p, "build", "dirty", "unknown");
+        provenance_add(p, "build", "dirty", "unknown");
         return INVAR_OK;
     }
     for (int i = 0; i < BUILD_KEYS; i++) {
         invar_recipe_entry entry;
         invar_recipe_entry_get(&entry, p->build, i);
-        add(p, "build", fact_keys[i], entry.text);
+        provenance_add(p, "build", fact_keys[i], entry.text);
     }
     return INVAR_OK;
 }
@@ -260,7 +263,7 @@ static invar_status gather_program(invar_provenance *p)
         return INVAR_OK;
     INVAR_TRY(invar_file_hash(&digest, &bytes, path));
     invar_digest_format(hex, &digest);
-    keep(p, "build", "binary", "%s", hex);
+    add_fact_printf(p, "build", "binary", "%s", hex);
     return INVAR_OK;
 }
 
@@ -315,12 +318,12 @@ static void keep_cpu(invar_provenance *p, const char *info, const char *machine)
     span part = find_line(info, "CPU part", ':');
 
     if (name.length > 0)
-        keep(p, "host", "cpu", "%.*s", name.length, name.at);
+        add_fact_printf(p, "host", "cpu", "%.*s", name.length, name.at);
     else if (maker.length > 0)
-        keep(p, "host", "cpu", "implementer %.*s part %.*s", maker.length, maker.at, part.length,
-             part.at);
+        add_fact_printf(p, "host", "cpu", "implementer %.*s part %.*s", maker.length, maker.at,
+                        part.length, part.at);
     else
-        keep(p, "host", "cpu", "%s", machine);
+        add_fact_printf(p, "host", "cpu", "%s", machine);
 }
 
 /* The machine, and those of its extensions that code for numbers chooses by. */
@@ -341,7 +344,7 @@ static void keep_isa(invar_provenance *p, const char *info, const char *machine)
         if (has_word(flags, extensions[i]) && used + strlen(extensions[i]) + 1 < sizeof text)
             used += (size_t)snprintf(text + used, sizeof text - used, " %s", extensions[i]);
     }
-    keep(p, "host", "isa", "%s", text);
+    add_fact_printf(p, "host", "isa", "%s", text);
 }
 
 /* A file of the system, or an empty text: none of them has to exist. */
@@ -349,7 +352,7 @@ static invar_status load_system(char **out, const char *path)
 {
     size_t bytes;
     off_t total;
-    invar_status status = load(out, &bytes, &total, path, SYSTEM_FILE_BYTES);
+    invar_status status = read_file_head(out, &bytes, &total, path, SYSTEM_FILE_BYTES);
 
     if (status == INVAR_OK || status == INVAR_E_NOMEM)
         return status;
@@ -363,14 +366,15 @@ static void keep_system(invar_provenance *p, const struct utsname *system, const
 {
     span os = find_line(release, "PRETTY_NAME", '=');
 
-    keep(p, "host", "name", "%s", system->nodename);
-    keep(p, "host", "cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
-    keep(p, "host", "memory", "%" PRId64,
-         (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE));
-    keep(p, "host", "os", "%.*s", os.length > 0 ? os.length : 7, os.length > 0 ? os.at : "unknown");
-    keep(p, "host", "kernel", "%s %s", system->sysname, system->release);
+    add_fact_printf(p, "host", "name", "%s", system->nodename);
+    add_fact_printf(p, "host", "cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
+    add_fact_printf(p, "host", "memory", "%" PRId64,
+                    (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE));
+    add_fact_printf(p, "host", "os", "%.*s", os.length > 0 ? os.length : 7,
+                    os.length > 0 ? os.at : "unknown");
+    add_fact_printf(p, "host", "kernel", "%s %s", system->sysname, system->release);
 #ifdef __GLIBC__
-    keep(p, "host", "libc", "glibc %s", gnu_get_libc_version());
+    add_fact_printf(p, "host", "libc", "glibc %s", gnu_get_libc_version());
 #else
     keep(p, "host", "libc", "unknown");
 #endif
@@ -449,11 +453,11 @@ static invar_status gather_gpus(invar_provenance *p)
     if (status == INVAR_OK) {
         span driver = find_driver(version), name = find_line(information, "Model", ':');
         span uuid = find_line(information, "GPU UUID", ':');
-        keep(p, "gpu", "count", "%d", count);
-        keep(p, "gpu", "driver", "%.*s", driver.length, driver.at);
-        keep(p, "gpu", "name", "%.*s", name.length, name.at);
+        add_fact_printf(p, "gpu", "count", "%d", count);
+        add_fact_printf(p, "gpu", "driver", "%.*s", driver.length, driver.at);
+        add_fact_printf(p, "gpu", "name", "%.*s", name.length, name.at);
         if (count == 1)
-            keep(p, "gpu", "uuid", "%.*s", uuid.length, uuid.at);
+            add_fact_printf(p, "gpu", "uuid", "%.*s", uuid.length, uuid.at);
     }
     invar_free(version);
     invar_free(information);

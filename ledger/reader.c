@@ -105,7 +105,7 @@ typedef struct search {
 
 enum { PREFIX_DIGITS = 4 };
 
-static int match(const char *which, const invar_ledger_summary *run)
+static int ledger_summary_match(const char *which, const invar_ledger_summary *run)
 {
     char number[24];
 
@@ -117,10 +117,10 @@ static int match(const char *which, const invar_ledger_summary *run)
     return strlen(which) >= PREFIX_DIGITS && strncmp(which, run->uuid, strlen(which)) == 0;
 }
 
-static invar_status consider(void *payload, const invar_ledger_summary *run)
+static invar_status match_run(void *payload, const invar_ledger_summary *run)
 {
     search *s = payload;
-    int rank = match(s->which, run);
+    int rank = ledger_summary_match(s->which, run);
 
     if (rank == 0 || rank < s->rank)
         return INVAR_OK;
@@ -135,7 +135,7 @@ invar_status invar_ledger_find(invar_ledger_summary *out, invar_ledger *ledger, 
     search s = {.which = which, .found = out};
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
-    INVAR_TRY(invar_ledger_runs(ledger, consider, &s));
+    INVAR_TRY(invar_ledger_runs(ledger, match_run, &s));
     if (s.matches == 1)
         return INVAR_OK;
     if (!which && s.matches == 0)

@@ -29,8 +29,8 @@ static void feed(void *payload, const void *data, size_t bytes)
 }
 
 /* A statement with ?1 = run and ?2 = entries, if it has them. */
-static invar_status prepare(invar_sql_stmt **out, invar_ledger *ledger, const char *text,
-                            int64_t run, int64_t entries)
+static invar_status ledger_prepare(invar_sql_stmt **out, invar_ledger *ledger, const char *text,
+                                   int64_t run, int64_t entries)
 {
     invar_status status;
 
@@ -51,7 +51,7 @@ static invar_status feed_rows(invar_sha256 *sha, invar_ledger *ledger, const cha
     invar_status status;
     bool row = false;
 
-    INVAR_TRY(prepare(&stmt, ledger, text, run, entries));
+    INVAR_TRY(ledger_prepare(&stmt, ledger, text, run, entries));
     status = invar_sql_step(&row, stmt);
     while (status == INVAR_OK && row) {
         for (int i = 0; i < invar_sql_columns(stmt); i++) {
@@ -115,7 +115,8 @@ invar_status invar_seal_integrity(invar_digest *out, invar_ledger *ledger, int64
     invar_status status;
     bool row = false;
 
-    INVAR_TRY(prepare(&stmt, ledger, "SELECT chain FROM entry WHERE run = ?1 AND n = ?2", run, n));
+    INVAR_TRY(
+        ledger_prepare(&stmt, ledger, "SELECT chain FROM entry WHERE run = ?1 AND n = ?2", run, n));
     status = invar_sql_step(&row, stmt);
     if (status == INVAR_OK && (!row || !invar_sql_digest(out, stmt, 0)))
         status =
@@ -125,7 +126,8 @@ invar_status invar_seal_integrity(invar_digest *out, invar_ledger *ledger, int64
     return status;
 }
 
-static invar_status compute(invar_seal *out, invar_ledger *ledger, int64_t run, int64_t entries)
+static invar_status ledger_compute(invar_seal *out, invar_ledger *ledger, int64_t run,
+                                   int64_t entries)
 {
     invar_sha256 sha;
 
@@ -148,7 +150,7 @@ invar_status invar_seal_compute(invar_seal *out, invar_ledger *ledger, int64_t r
     bool began;
 
     INVAR_TRY(invar_ledger_snapshot(&began, ledger));
-    status = compute(out, ledger, run, entries);
+    status = ledger_compute(out, ledger, run, entries);
     invar_ledger_snapshot_end(ledger, began);
     return status;
 }
@@ -174,27 +176,27 @@ static void print_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *uuid, const
 }
 
 /* One more entry of a run that this writer need not be writing. */
-static invar_status store(invar_ledger *ledger, const invar_ledger_summary *run,
-                          const invar_seal *seal)
+static invar_status ledger_store(invar_ledger *ledger, const invar_ledger_summary *run,
+                                 const invar_seal *seal)
 {
-    invar_ledger_position before = ledger->at, next;
+    invar_ledger_position before = ledger->position, next;
     invar_status status;
 
     INVAR_TRY(invar_ledger_begin_transaction(ledger, "seal", INVAR_DURABILITY_POWER));
-    if (ledger->at.run != run->run) {
-        ledger->at = (invar_ledger_position){
+    if (ledger->position.run != run->run) {
+        ledger->position = (invar_ledger_position){
             .run = run->run, .entry = run->entries, .entry_chain = run->integrity};
     }
-    next = ledger->at;
+    next = ledger->position;
     status = invar_ledger_add(
         ledger, INVAR_LEDGER_TABLE_SEAL,
-        (invar_ledger_row_values){invar_ledger_value_int(ledger->at.entry),
+        (invar_ledger_row_values){invar_ledger_value_int(ledger->position.entry),
                                   invar_ledger_value_digest(&seal->content),
                                   invar_ledger_value_digest(&seal->integrity),
                                   invar_ledger_value_blob(seal->sha256, INVAR_SEAL_BYTES)});
     status = invar_ledger_commit(ledger, status, &next);
     if (status != INVAR_OK || before.run != run->run)
-        ledger->at = before;
+        ledger->position = before;
     return status;
 }
 
@@ -211,7 +213,7 @@ invar_status invar_ledger_seal(char out[INVAR_LEDGER_SEAL_SIZE], invar_ledger *l
         status = invar_seal_compute(&seal, ledger, run, summary.entries);
     invar_ledger_snapshot_end(ledger, began);
     if (status == INVAR_OK && ledger->lock >= 0)
-        status = store(ledger, &summary, &seal);
+        status = ledger_store(ledger, &summary, &seal);
     if (status == INVAR_OK)
         print_seal(out, summary.uuid, &seal);
     return status;
@@ -240,7 +242,7 @@ static invar_status parse(char uuid[INVAR_LEDGER_UUID_SIZE], int64_t *entries_ou
     return INVAR_FAIL(INVAR_E_INVALID, 0, "not a seal, \"invar-seal 1 UUID ...\": \"%s\"", quote);
 }
 
-static invar_status compare(invar_ledger *ledger, const char *line, size_t length)
+static invar_status ledger_compare(invar_ledger *ledger, const char *line, size_t length)
 {
     char uuid[INVAR_LEDGER_UUID_SIZE], now[INVAR_LEDGER_SEAL_SIZE];
     invar_ledger_summary summary;
@@ -279,7 +281,7 @@ invar_status invar_ledger_seal_check(invar_ledger *ledger, const char *line)
     while (length > 0 && strchr("\r\n ", line[length - 1]))
         length--;
     INVAR_TRY(invar_ledger_snapshot(&began, ledger));
-    status = compare(ledger, line, length);
+    status = ledger_compare(ledger, line, length);
     invar_ledger_snapshot_end(ledger, began);
     return status;
 }

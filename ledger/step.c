@@ -40,7 +40,7 @@ static void step_row(invar_ledger_value *row, const draft *d)
     const invar_ledger_step *s = d->step;
     const invar_ledger_row_values values = {
         invar_ledger_value_int(s->step),       invar_ledger_value_int(d->seg),
-        invar_ledger_value_int(d->entry),      invar_ledger_value_int(s->weights),
+        invar_ledger_value_int(d->entry),      invar_ledger_value_int(s->weights_version),
         invar_ledger_value_digest(&s->batch),  invar_ledger_value_digest(&s->rng),
         invar_ledger_value_digest(&d->root),   invar_ledger_value_digest(&d->chain),
         invar_ledger_value_digest(&d->content)};
@@ -59,26 +59,17 @@ static void metric_row(invar_ledger_value *row, const draft *d, const invar_ledg
 static void sample_row(invar_ledger_value *row, const draft *d, size_t idx)
 {
     const invar_ledger_sample *s = &d->step->samples[idx];
-    const invar_ledger_row_values values = {invar_ledger_value_int(d->step->step),
-                                            invar_ledger_value_int(d->seg),
-                                            invar_ledger_value_int((int64_t)idx),
-                                            invar_ledger_value_int(s->prompt),
-                                            invar_ledger_value_digest(&s->prompt_hash),
-                                            invar_ledger_value_text(s->rng),
-                                            invar_ledger_value_int(s->weights_first),
-                                            invar_ledger_value_int(s->weights_last),
-                                            invar_ledger_value_digest(&s->weights_hash),
-                                            invar_ledger_value_int(s->prompt_tokens),
-                                            invar_ledger_value_int(s->tokens),
-                                            invar_ledger_value_digest(&s->token_hash),
-                                            invar_ledger_value_digest(&s->rollout_logp),
-                                            invar_ledger_value_digest(&s->train_logp),
-                                            invar_ledger_value_bits(s->reward),
-                                            invar_ledger_value_bits(s->advantage),
-                                            invar_ledger_value_bits(s->diff),
-                                            invar_ledger_value_int(s->diff_at),
-                                            invar_ledger_value_text(s->finish),
-                                            invar_ledger_value_int(s->arrival)};
+    const invar_ledger_row_values values = {
+        invar_ledger_value_int(d->step->step),       invar_ledger_value_int(d->seg),
+        invar_ledger_value_int((int64_t)idx),        invar_ledger_value_int(s->prompt),
+        invar_ledger_value_digest(&s->prompt_hash),  invar_ledger_value_text(s->rng),
+        invar_ledger_value_int(s->weights_first),    invar_ledger_value_int(s->weights_last),
+        invar_ledger_value_digest(&s->weights_hash), invar_ledger_value_int(s->prompt_tokens),
+        invar_ledger_value_int(s->tokens),           invar_ledger_value_digest(&s->token_hash),
+        invar_ledger_value_digest(&s->rollout_logp), invar_ledger_value_digest(&s->train_logp),
+        invar_ledger_value_bits(s->reward),          invar_ledger_value_bits(s->advantage),
+        invar_ledger_value_bits(s->logp_diff_max),   invar_ledger_value_int(s->logp_diff_position),
+        invar_ledger_value_text(s->finish_reason),   invar_ledger_value_int(s->completion_order)};
 
     memcpy(row, values, sizeof values);
 }
@@ -131,11 +122,11 @@ static bool content_row(invar_ledger_value *row, const draft *d, invar_ledger_ta
 static void work_row(invar_ledger_value *row, const draft *d, const invar_ledger_rank_time *work)
 {
     const invar_ledger_row_values values = {
-        invar_ledger_value_int(d->step->step), invar_ledger_value_int(d->seg),
-        invar_ledger_value_int(work->rank),    invar_ledger_value_text(work->phase),
-        invar_ledger_value_text(work->move),   invar_ledger_value_text(work->host),
-        invar_ledger_value_int(work->calls),   invar_ledger_value_int(work->duration_ns),
-        invar_ledger_value_int(work->sent),    invar_ledger_value_int(work->received)};
+        invar_ledger_value_int(d->step->step),   invar_ledger_value_int(d->seg),
+        invar_ledger_value_int(work->rank),      invar_ledger_value_text(work->phase),
+        invar_ledger_value_text(work->transfer), invar_ledger_value_text(work->host),
+        invar_ledger_value_int(work->calls),     invar_ledger_value_int(work->duration_ns),
+        invar_ledger_value_int(work->sent),      invar_ledger_value_int(work->received)};
 
     memcpy(row, values, sizeof values);
 }
@@ -157,7 +148,7 @@ static invar_status check_samples(const invar_ledger_step *step)
 {
     for (size_t i = 0; i < step->n_samples; i++) {
         INVAR_TRY(invar_ledger_validate_name("a sample's coordinates", step->samples[i].rng));
-        INVAR_TRY(invar_ledger_validate_name("a sample's finish", step->samples[i].finish));
+        INVAR_TRY(invar_ledger_validate_name("a sample's finish", step->samples[i].finish_reason));
     }
     return INVAR_OK;
 }
@@ -219,8 +210,8 @@ static invar_status check_work(const invar_ledger_step *step)
                               w->rank);
         INVAR_TRY(invar_ledger_validate_name("the host of a rank", w->host));
         INVAR_TRY(invar_ledger_validate_name("a rank's phase", w->phase));
-        if (!w->move || w->move[0])
-            INVAR_TRY(invar_ledger_validate_name("what a rank moved", w->move));
+        if (!w->transfer || w->transfer[0])
+            INVAR_TRY(invar_ledger_validate_name("what a rank moved", w->transfer));
     }
     return INVAR_OK;
 }
@@ -247,11 +238,11 @@ static invar_status check_led(const invar_ledger_step *step)
         const invar_ledger_multi_turn *l = &step->led[i];
 
         if (l->sample < 0 || (uint64_t)l->sample >= step->n_samples || l->turns < 1 ||
-            l->inserted < 0)
+            l->env_tokens < 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "ledger: %" PRId64 " turns with %" PRId64
                               " tokens inserted, of sample %" PRId64 "; the step has %zu samples",
-                              l->turns, l->inserted, l->sample, step->n_samples);
+                              l->turns, l->env_tokens, l->sample, step->n_samples);
     }
     return INVAR_OK;
 }
@@ -298,15 +289,15 @@ static invar_status check_details(const invar_ledger *ledger, const invar_ledger
 
 static invar_status check_state(const invar_ledger *ledger, const invar_ledger_step *step)
 {
-    if (ledger->at.run == 0)
+    if (ledger->position.run == 0)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: a step needs a run; begin or resume one");
-    if (ledger->at.finished)
+    if (ledger->position.finished)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: the segment is finished; resume the run");
     if (!ledger->definition.defined)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: define the points before the first step");
-    if (step->step != ledger->at.step + 1)
+    if (step->step != ledger->position.step + 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: step %" PRId64 " came, expected %" PRId64,
-                          step->step, ledger->at.step + 1);
+                          step->step, ledger->position.step + 1);
     return INVAR_OK;
 }
 
@@ -364,20 +355,20 @@ static invar_status read_execution(execution *out, const invar_ledger *ledger,
 static invar_status find_execution(execution *out, const invar_ledger *ledger,
                                    invar_sql_stmt *select, int64_t step)
 {
-    int64_t seg = ledger->at.seg;
+    int64_t seg = ledger->position.seg;
     invar_digest chain;
     bool row;
 
     out->seg = -1;
     while (--seg >= 0) {
-        INVAR_TRY(invar_sql_bind_int(select, 1, ledger->at.run));
+        INVAR_TRY(invar_sql_bind_int(select, 1, ledger->position.run));
         INVAR_TRY(invar_sql_bind_int(select, 2, step));
         INVAR_TRY(invar_sql_bind_int(select, 3, seg));
         INVAR_TRY(invar_sql_step(&row, select));
         if (row)
             INVAR_TRY(read_execution(out, ledger, select));
         invar_sql_reset(select);
-        chain = ledger->at.chain;
+        chain = ledger->position.chain;
         invar_digest_chain(&chain, &out->root);
         if (row && invar_digest_equal(&chain, &out->chain)) {
             out->seg = seg;
@@ -404,7 +395,7 @@ static invar_status find_point(char *out, size_t size, const invar_ledger *ledge
         "q.name = p.name WHERE d.run = ?1 AND d.step = ?2 AND d.seg = ?3 AND d.rank = 0 AND "
         "substr(d.data, 1 + 16 * p.ord, 16) <> substr(?5, 1 + 16 * q.ord, 16) "
         "ORDER BY q.ord LIMIT 1"));
-    status = invar_sql_bind_int(stmt, 1, ledger->at.run);
+    status = invar_sql_bind_int(stmt, 1, ledger->position.run);
     if (status == INVAR_OK)
         status = invar_sql_bind_int(stmt, 2, d->step->step);
     if (status == INVAR_OK)
@@ -446,7 +437,7 @@ static invar_status find_row(char *out, size_t size, const invar_ledger *ledger,
     bool differs = false, more = true;
 
     INVAR_TRY(invar_ledger_row_select(&select, ledger->sql, table, true));
-    status = invar_sql_bind_int(select, 1, ledger->at.run);
+    status = invar_sql_bind_int(select, 1, ledger->position.run);
     if (status == INVAR_OK)
         status = invar_sql_bind_int(select, 2, d->step->step);
     if (status == INVAR_OK)
@@ -577,7 +568,7 @@ static invar_status write_details(invar_ledger *ledger, const draft *d)
             (invar_ledger_row_values){
                 invar_ledger_value_int(s->step), invar_ledger_value_int(d->seg),
                 invar_ledger_value_int(s->led[i].sample), invar_ledger_value_int(s->led[i].turns),
-                invar_ledger_value_int(s->led[i].inserted)}));
+                invar_ledger_value_int(s->led[i].env_tokens)}));
     for (size_t i = 0; i < s->n_kept; i++)
         INVAR_TRY(invar_ledger_add(
             ledger, INVAR_LEDGER_TABLE_KEPT_SAMPLE,
@@ -616,20 +607,20 @@ static invar_status write_step(invar_ledger *ledger, const draft *d)
     return write_details(ledger, d);
 }
 
-static invar_status append(invar_ledger *ledger, draft *d)
+static invar_status ledger_append(invar_ledger *ledger, draft *d)
 {
     const invar_ledger_step *s = d->step;
-    invar_ledger_position next = ledger->at;
+    invar_ledger_position next = ledger->position;
 
     INVAR_TRY(invar_ledger_validate_metrics(d->metrics, "a metric", s->metrics, s->n_metrics));
     INVAR_TRY(invar_ledger_validate_metrics(d->gauges, "a gauge", s->gauges, s->n_gauges));
     INVAR_TRY(check_replies(d->replies, s));
     invar_ledger_step_root(&d->root, s->digests, ledger->definition.rooted,
                            ledger->definition.points);
-    d->chain = ledger->at.chain;
+    d->chain = ledger->position.chain;
     invar_digest_chain(&d->chain, &d->root);
     hash_content(d);
-    if (s->must_match && ledger->at.seg > 0)
+    if (s->must_match && ledger->position.seg > 0)
         INVAR_TRY(compare_again(d, ledger));
     next.step = s->step;
     next.chain = d->chain;
@@ -642,7 +633,7 @@ static invar_status append(invar_ledger *ledger, draft *d)
 
 invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *step)
 {
-    draft d = {.step = step, .seg = ledger->at.seg, .entry = ledger->at.entry};
+    draft d = {.step = step, .seg = ledger->position.seg, .entry = ledger->position.entry};
     const void **order;
     invar_status status;
     void *block;
@@ -657,7 +648,7 @@ invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *
     d.metrics = (const invar_ledger_metric **)order;
     d.gauges = d.metrics + step->n_metrics;
     d.replies = (const invar_ledger_plugin_reply **)(order + step->n_metrics + step->n_gauges);
-    status = append(ledger, &d);
+    status = ledger_append(ledger, &d);
     invar_free(block);
     return status;
 }
@@ -665,10 +656,10 @@ invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *
 invar_status invar_ledger_chain(int64_t *step_out, invar_digest *chain_out,
                                 const invar_ledger *ledger)
 {
-    if (ledger->at.run == 0)
+    if (ledger->position.run == 0)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: no run has begun");
-    *step_out = ledger->at.step;
-    *chain_out = ledger->at.chain;
+    *step_out = ledger->position.step;
+    *chain_out = ledger->position.chain;
     return INVAR_OK;
 }
 

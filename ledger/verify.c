@@ -51,16 +51,16 @@ typedef struct audit {
 
 /* ---- findings -------------------------------------------------------------------------------- */
 
-static void find(audit *a, const char *format, ...) INVAR_PRINTF(2, 3);
+static void report_problem(audit *a, const char *format, ...) INVAR_PRINTF(2, 3);
 
-static void find(audit *a, const char *format, ...)
+static void report_problem(audit *a, const char *format, ...)
 {
     va_list arguments;
 
-    if (a->verdict->bad++ > 0)
+    if (a->verdict->problems++ > 0)
         return;
     va_start(arguments, format);
-    vsnprintf(a->verdict->first, sizeof a->verdict->first, format, arguments);
+    vsnprintf(a->verdict->first_problem, sizeof a->verdict->first_problem, format, arguments);
     va_end(arguments);
 }
 
@@ -69,11 +69,12 @@ static void find_row(audit *a, const invar_ledger_stored_row *row, const char *w
     char name[256];
 
     invar_ledger_row_describe(name, sizeof name, row->table, row->values);
-    find(a, "run %" PRId64 ": %s: %s", a->run, name, what);
+    report_problem(a, "run %" PRId64 ": %s: %s", a->run, name, what);
 }
 
 /* Runs a statement with ?1 = run and hands each row to `take`. */
-static invar_status each(audit *a, const char *text, void (*take)(audit *, invar_sql_stmt *))
+static invar_status for_each_row(audit *a, const char *text,
+                                 void (*take)(audit *, invar_sql_stmt *))
 {
     invar_sql_stmt *stmt;
     invar_status status;
@@ -115,9 +116,9 @@ static invar_status check_manifest(audit *a, invar_sql_stmt *points, int64_t man
     }
     invar_hasher_final(&digest, &hasher);
     if (found != count || !invar_digest_equal(&digest, hash))
-        find(a,
-             "manifest %" PRId64 ": its %" PRId64 " points are not those that it was hashed from",
-             manifest, found);
+        report_problem(
+            a, "manifest %" PRId64 ": its %" PRId64 " points are not those that it was hashed from",
+            manifest, found);
     return INVAR_OK;
 }
 
@@ -171,8 +172,9 @@ static void book_pruned(audit *a, invar_sql_stmt *stmt)
 
     // only steps have detail that a copy may lack
     if (entry < 0 || entry >= a->entries || rows < 1 || invar_sql_int(stmt, 3) == 0) {
-        find(a, "run %" PRId64 ": pruned (entry %" PRId64 "): no step's rows can be missing there",
-             a->run, entry);
+        report_problem(
+            a, "run %" PRId64 ": pruned (entry %" PRId64 "): no step's rows can be missing there",
+            a->run, entry);
         return;
     }
     a->pruned = true;
@@ -188,7 +190,7 @@ static void book_row(audit *a, const invar_ledger_stored_row *row)
 
     if (sum != row->sum)
         find_row(a, row, "its values do not give its sum");
-    else if (!row->twins)
+    else if (!row->readable_copies_agree)
         find_row(a, row, "what is there to be read is not what the bits say");
     if (row->entry < 0 || row->entry >= a->entries) {
         find_row(a, row, "it belongs to no entry");
@@ -254,18 +256,19 @@ static invar_status close_accounts(audit *a)
         invar_ledger_entry_chain(&chain, invar_sql_int(stmt, 0), &kind, invar_sql_int(stmt, 2),
                                  invar_sql_int(stmt, 3), invar_sql_int(stmt, 4));
         if (invar_sql_int(stmt, 0) != n)
-            find(a, "run %" PRId64 ": entry %" PRId64 " is missing", a->run, n);
+            report_problem(a, "run %" PRId64 ": entry %" PRId64 " is missing", a->run, n);
         else if (!whole || !invar_digest_equal(&stored, &chain))
-            find(a,
-                 "run %" PRId64 ": entry (n %" PRId64 "): its chain does not follow from the one "
-                 "before and its values",
-                 a->run, n);
+            report_problem(a,
+                           "run %" PRId64 ": entry (n %" PRId64
+                           "): its chain does not follow from the one "
+                           "before and its values",
+                           a->run, n);
         else if (n < a->entries && (a->accounts[n].rows != invar_sql_int(stmt, 3) ||
                                     a->accounts[n].total != (uint64_t)invar_sql_int(stmt, 4)))
-            find(a,
-                 "run %" PRId64 ": entry (n %" PRId64 "): it wrote %" PRId64
-                 " rows, which are not the %" PRId64 " that are here",
-                 a->run, n, invar_sql_int(stmt, 3), a->accounts[n].rows);
+            report_problem(a,
+                           "run %" PRId64 ": entry (n %" PRId64 "): it wrote %" PRId64
+                           " rows, which are not the %" PRId64 " that are here",
+                           a->run, n, invar_sql_int(stmt, 3), a->accounts[n].rows);
         chain = stored; // so that one damage is one finding
         a->verdict->entries++;
     }
@@ -290,18 +293,20 @@ static void check_chain(audit *a, invar_sql_stmt *stmt)
     a->verdict->steps++;
     if (!invar_sql_digest(&root, stmt, 2) || !invar_sql_digest(&chain, stmt, 3) ||
         !invar_sql_digest(&before, stmt, first ? 5 : 6)) {
-        find(a,
-             "run %" PRId64 ": step (step %" PRId64 ", seg %" PRId64 "): the step before it is "
-             "missing",
-             a->run, step, seg);
+        report_problem(a,
+                       "run %" PRId64 ": step (step %" PRId64 ", seg %" PRId64
+                       "): the step before it is "
+                       "missing",
+                       a->run, step, seg);
         return;
     }
     invar_digest_chain(&before, &root);
     if (!invar_digest_equal(&before, &chain))
-        find(a,
-             "run %" PRId64 ": step (step %" PRId64 ", seg %" PRId64 "): its chain does not "
-             "follow from the one before and its root",
-             a->run, step, seg);
+        report_problem(a,
+                       "run %" PRId64 ": step (step %" PRId64 ", seg %" PRId64
+                       "): its chain does not "
+                       "follow from the one before and its root",
+                       a->run, step, seg);
 }
 
 /* What a segment builds on is a step that an earlier one made, or the parent's that the run has
@@ -314,15 +319,17 @@ static void check_segment(audit *a, invar_sql_stmt *stmt)
     if (!invar_sql_digest(&chain, stmt, 1) ||
         (invar_sql_int(stmt, 2) < 0 ? !invar_digest_equal(&chain, &zero)
                                     : invar_sql_int(stmt, 3) == 0))
-        find(a, "run %" PRId64 ": segment (seg %" PRId64 "): it builds on a step that nobody made",
-             a->run, invar_sql_int(stmt, 0));
+        report_problem(
+            a, "run %" PRId64 ": segment (seg %" PRId64 "): it builds on a step that nobody made",
+            a->run, invar_sql_int(stmt, 0));
 }
 
 static void check_checkpoint(audit *a, invar_sql_stmt *stmt)
 {
     if (invar_sql_int(stmt, 0) >= 0 && invar_sql_int(stmt, 1) == 0)
-        find(a, "run %" PRId64 ": checkpoint (step %" PRId64 "): no step has the chain that it has",
-             a->run, invar_sql_int(stmt, 0));
+        report_problem(
+            a, "run %" PRId64 ": checkpoint (step %" PRId64 "): no step has the chain that it has",
+            a->run, invar_sql_int(stmt, 0));
 }
 
 /* The root follows from the digests, whose levels the manifest knows. */
@@ -366,10 +373,11 @@ static invar_status check_roots(audit *a)
         invar_hasher_final(&root, &hasher);
         if (status == INVAR_OK &&
             (!invar_sql_digest(&stored, digests, 4) || !invar_digest_equal(&root, &stored)))
-            find(a,
-                 "run %" PRId64 ": digest (step %" PRId64 ", seg %" PRId64 ", rank 0): it does "
-                 "not give the step's root",
-                 a->run, invar_sql_int(digests, 0), invar_sql_int(digests, 1));
+            report_problem(a,
+                           "run %" PRId64 ": digest (step %" PRId64 ", seg %" PRId64
+                           ", rank 0): it does "
+                           "not give the step's root",
+                           a->run, invar_sql_int(digests, 0), invar_sql_int(digests, 1));
         if (status == INVAR_OK)
             status = invar_sql_step(&row, digests);
     }
@@ -471,7 +479,7 @@ static invar_status check_identity(audit *a)
     invar_sql_free(stmt);
     invar_hasher_final(&hash, &hasher);
     if (status == INVAR_OK && (!whole || !invar_digest_equal(&hash, &stored)))
-        find(a, "run %" PRId64 ": run: its identity is not the hash of its keys", a->run);
+        report_problem(a, "run %" PRId64 ": run: its identity is not the hash of its keys", a->run);
     return status;
 }
 
@@ -491,7 +499,8 @@ static invar_status check_seal(audit *a, invar_sql_stmt *stmt)
     }
     if (entries < 1 || entries > a->entries || !invar_sql_digest(&content, stmt, 1) ||
         !invar_sql_digest(&integrity, stmt, 2) || bytes != INVAR_SEAL_BYTES) {
-        find(a, "run %" PRId64 ": seal (entry %" PRId64 "): it is damaged", a->run, entries);
+        report_problem(a, "run %" PRId64 ": seal (entry %" PRId64 "): it is damaged", a->run,
+                       entries);
         return INVAR_OK;
     }
     status = invar_seal_compute(&seal, a->ledger, a->run, entries);
@@ -505,10 +514,11 @@ static invar_status check_seal(audit *a, invar_sql_stmt *stmt)
     if (missing || !invar_digest_equal(&content, &seal.content) ||
         !invar_digest_equal(&integrity, &seal.integrity) ||
         memcmp(sha256, seal.sha256, INVAR_SEAL_BYTES) != 0)
-        find(a,
-             "run %" PRId64 ": seal (entry %" PRId64 "): the entries before it are not those that "
-             "it sealed",
-             a->run, entries);
+        report_problem(a,
+                       "run %" PRId64 ": seal (entry %" PRId64
+                       "): the entries before it are not those that "
+                       "it sealed",
+                       a->run, entries);
     else
         a->verdict->seals++;
     return INVAR_OK;
@@ -539,28 +549,31 @@ static invar_status check_seals(audit *a)
 
 static invar_status check_rows(audit *a)
 {
-    INVAR_TRY(each(a,
-                   "SELECT entry, rows, total, EXISTS(SELECT 1 FROM step s WHERE s.run = p.run "
-                   "AND s.entry = p.entry) FROM pruned p WHERE run = ?1",
-                   book_pruned));
+    INVAR_TRY(
+        for_each_row(a,
+                     "SELECT entry, rows, total, EXISTS(SELECT 1 FROM step s WHERE s.run = p.run "
+                     "AND s.entry = p.entry) FROM pruned p WHERE run = ?1",
+                     book_pruned));
     for (int table = 0; table < INVAR_LEDGER_TABLE_COUNT; table++)
         INVAR_TRY(check_table(a, (invar_ledger_table)table));
     INVAR_TRY(close_accounts(a));
     INVAR_TRY(check_identity(a));
-    INVAR_TRY(each(a,
-                   "SELECT seg, chain, after_step, EXISTS(SELECT 1 FROM step s WHERE s.run = g.run "
-                   "AND s.step = g.after_step AND s.seg < g.seg AND s.chain = g.chain) OR "
-                   "EXISTS(SELECT 1 FROM segment f JOIN run r USING(run) WHERE f.run = g.run AND "
-                   "f.seg = 0 AND f.after_step = g.after_step AND f.chain = g.chain AND "
-                   "r.fork_step = f.after_step) FROM segment g WHERE run = ?1",
-                   check_segment));
-    INVAR_TRY(each(a, step_rows, check_chain));
-    INVAR_TRY(each(a,
-                   "SELECT step, EXISTS(SELECT 1 FROM step s WHERE s.run = c.run AND s.step = "
-                   "c.step AND s.seg <= c.seg AND s.chain = c.chain) OR EXISTS(SELECT 1 FROM "
-                   "segment f WHERE f.run = c.run AND f.seg = 0 AND f.after_step = c.step AND "
-                   "f.chain = c.chain) FROM checkpoint c WHERE run = ?1",
-                   check_checkpoint));
+    INVAR_TRY(for_each_row(
+        a,
+        "SELECT seg, chain, after_step, EXISTS(SELECT 1 FROM step s WHERE s.run = g.run "
+        "AND s.step = g.after_step AND s.seg < g.seg AND s.chain = g.chain) OR "
+        "EXISTS(SELECT 1 FROM segment f JOIN run r USING(run) WHERE f.run = g.run AND "
+        "f.seg = 0 AND f.after_step = g.after_step AND f.chain = g.chain AND "
+        "r.fork_step = f.after_step) FROM segment g WHERE run = ?1",
+        check_segment));
+    INVAR_TRY(for_each_row(a, step_rows, check_chain));
+    INVAR_TRY(
+        for_each_row(a,
+                     "SELECT step, EXISTS(SELECT 1 FROM step s WHERE s.run = c.run AND s.step = "
+                     "c.step AND s.seg <= c.seg AND s.chain = c.chain) OR EXISTS(SELECT 1 FROM "
+                     "segment f WHERE f.run = c.run AND f.seg = 0 AND f.after_step = c.step AND "
+                     "f.chain = c.chain) FROM checkpoint c WHERE run = ?1",
+                     check_checkpoint));
     INVAR_TRY(check_roots(a));
     INVAR_TRY(check_contents(a));
     return check_seals(a);
@@ -594,14 +607,14 @@ static invar_status check_orphans(audit *a)
                  "SELECT count(*) FROM %s WHERE run NOT IN (SELECT run FROM run)", name);
         INVAR_TRY(invar_sql_query_int(&orphans, a->ledger->sql, text, 0));
         if (orphans > 0)
-            find(a, "%s: %" PRId64 " rows belong to no run", name, orphans);
+            report_problem(a, "%s: %" PRId64 " rows belong to no run", name, orphans);
     }
     INVAR_TRY(invar_sql_query_int(&orphans, a->ledger->sql,
                                   "SELECT count(*) FROM point WHERE manifest NOT IN (SELECT "
                                   "manifest FROM manifest)",
                                   0));
     if (orphans > 0)
-        find(a, "point: %" PRId64 " rows belong to no manifest", orphans);
+        report_problem(a, "point: %" PRId64 " rows belong to no manifest", orphans);
     return INVAR_OK;
 }
 
@@ -617,7 +630,7 @@ static invar_status check_series(audit *a)
                                   "FROM evaluation)",
                                   0));
     if (unused > 0)
-        find(a, "series: %" PRId64 " names belong to no value", unused);
+        report_problem(a, "series: %" PRId64 " names belong to no value", unused);
     return INVAR_OK;
 }
 
@@ -638,7 +651,7 @@ static void note_structure(audit *a, invar_sql_stmt *stmt)
 static void find_structure(audit *a)
 {
     if (a->complaints > 0)
-        find(a, "the file's structure: %s", a->structure);
+        report_problem(a, "the file's structure: %s", a->structure);
 }
 
 static invar_status check_all(audit *a)
@@ -649,7 +662,7 @@ static invar_status check_all(audit *a)
 
     // first, because pages that share their children can make rows without end; told last, because
     // it names no row
-    INVAR_TRY(each(a, "PRAGMA integrity_check(10)", note_structure));
+    INVAR_TRY(for_each_row(a, "PRAGMA integrity_check(10)", note_structure));
     if (a->complaints >= COMPLAINTS) {
         find_structure(a);
         return INVAR_OK;
@@ -686,8 +699,8 @@ invar_status invar_ledger_verify(invar_ledger_verify_result *out, invar_ledger *
     status = check_all(&a);
     invar_ledger_snapshot_end(ledger, began);
     if (status == INVAR_E_CORRUPT)
-        find(&a, "run %" PRId64 ": the file cannot be read on: %s", a.run,
-             invar_error_last()->message);
+        report_problem(&a, "run %" PRId64 ": the file cannot be read on: %s", a.run,
+                       invar_error_last()->message);
     if (progress && status == INVAR_OK)
         progress(payload, out->rows, out->rows);
     return status;

@@ -202,7 +202,7 @@ static void print_number(const invar_field *f, const void *in)
 static void print_segments(const invar_row_offsets *s)
 {
     for (int64_t i = 0; i <= s->count; i++)
-        fprintf(calls.file, "%s%" PRId64, i ? "," : "", s->start[i]);
+        fprintf(calls.file, "%s%" PRId64, i ? "," : "", s->offsets[i]);
 }
 
 /* What it reads: an output that is not read has no source. */
@@ -302,7 +302,7 @@ static void note_call(invar_op op, const void *args)
 
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
-    invar_status status = invar_backend_cpu()->memory.take(dev, out, bytes, what);
+    invar_status status = invar_backend_cpu()->memory.alloc(dev, out, bytes, what);
 
     // how much scratch an op needs depends on the machine
     if (status != INVAR_OK || strstr(what, "scratch"))
@@ -323,7 +323,7 @@ static void give(const invar_device *dev, void *at)
             forget(&whole);
             calls.blocks[i] = calls.blocks[--calls.n_blocks];
         }
-    invar_backend_cpu()->memory.give(dev, at);
+    invar_backend_cpu()->memory.free(dev, at);
 }
 
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
@@ -335,7 +335,7 @@ static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
     note(piece_of_bytes(to, bytes), "put");
-    return invar_backend_cpu()->memory.put(dev, to, from, bytes);
+    return invar_backend_cpu()->memory.upload(dev, to, from, bytes);
 }
 
 /* ---- interface ------------------------------------------------------------------------------- */
@@ -346,10 +346,10 @@ const invar_backend *invar_op_call_log_backend(void)
 
     backend = *invar_backend_cpu();
     backend.name = "calls";
-    backend.memory.take = take;
-    backend.memory.give = give;
+    backend.memory.alloc = take;
+    backend.memory.free = give;
     backend.memory.zero = zero;
-    backend.memory.put = put;
+    backend.memory.upload = put;
 #define INVAR_OP(ID, fn, name, revision, numerics) backend.ops[INVAR_OP_##ID].run = run_##fn;
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP

@@ -160,14 +160,14 @@ static inline invar_status divided_same_model(const invar_model *one, const inva
         const invar_param *p = &model->params[i], *q = &one->params[i];
         bool master = true, weight;
 
-        if (p->own.experts == 0)
+        if (p->local.experts == 0)
             continue;
         if (p->master.shape[0] != invar_zero_partition_here(model, i).count)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: a master of other rows", p->name);
         if (p->master.shape[0] > 0)
-            INVAR_TRY(divided_compare(&master, p, &p->own, &q->master, &one->dev, &p->master,
+            INVAR_TRY(divided_compare(&master, p, &p->local, &q->master, &one->dev, &p->master,
                                       p->master_row, &model->dev));
-        INVAR_TRY(divided_compare(&weight, p, &p->own, &q->weight, &one->dev, &p->weight, 0,
+        INVAR_TRY(divided_compare(&weight, p, &p->local, &q->weight, &one->dev, &p->weight, 0,
                                   &model->dev));
         if (!master || !weight)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s: another %s", p->name,

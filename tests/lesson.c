@@ -121,7 +121,7 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
 /* Each rank has the sums of its own rows: the others' for the comparison. */
 static invar_status make_whole(const invar_grads *grads, const invar_model *model)
 {
-    invar_zero_comm slices = {.give = NULL};
+    invar_zero_comm slices = {.send_buffer = NULL};
     invar_zero_ranges owned;
     invar_status status;
 
@@ -148,7 +148,7 @@ static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
     invar_grads *grads = NULL;
     invar_status status;
 
-    out->result = (invar_trainer_result){.now = out->now, .entropy = out->entropy};
+    out->result = (invar_trainer_result){.train_logp = out->now, .entropy = out->entropy};
     INVAR_TRY(invar_loss_new(&asks.loss, &l->batch, &l->rl, values ? NULL : l->advantage,
                              values ? l->advantage : NULL));
     status = invar_grads_new(&grads, model);

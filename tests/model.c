@@ -151,10 +151,10 @@ static invar_status put_box(invar_param_loader *fill, int64_t param, const float
     const invar_param *p = &fill->model->params[param];
     float *own;
 
-    if (p->own.experts == 0)
+    if (p->local.experts == 0)
         return INVAR_OK;
     INVAR_TRY(invar_param_loader_room_all(&own, fill, p));
-    invar_param_shard_take(own, p, &p->own, whole);
+    invar_param_shard_take(own, p, &p->local, whole);
     return invar_param_loader_put(fill);
 }
 

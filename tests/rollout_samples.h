@@ -53,7 +53,7 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         s->group = 500 + i / 2;
         s->prompt = 1017 - i / 2; // not in order
         s->rollout = 3;
-        s->draw = (uint32_t)i;
+        s->draw_index = (uint32_t)i;
         s->prompt_tokens = 3;
         s->n_tokens = 3 + response;
         s->route_size = i % 2 ? 0 : 2;
@@ -82,8 +82,8 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
         s->label = i ? "7" : "";
         s->metadata = i ? "{\"a\":[0.10000000000000001,null],\"b\":\"\\u0001\"}" : "{}";
         s->finish = i % 2 ? INVAR_FINISH_STOP : INVAR_FINISH_LENGTH;
-        s->weights = 7;
-        s->weights_first = i == 1 ? 5 : 7;
+        s->last_version = 7;
+        s->first_version = i == 1 ? 5 : 7;
         s->weights_hash = (invar_digest){{2}};
         s->prompt_hash = (invar_digest){{0xfe, (uint8_t)i}};
         s->reward = i ? 0.1 * i : -0.0;
@@ -91,7 +91,7 @@ static inline void make_rollout(invar_rl_samples *out, int count, int64_t respon
             assert_ok(invar_reward_parts_add(&s->parts, "right", 5, 0.1, "test"));
             assert_ok(invar_reward_parts_add(&s->parts, "form@t-1.2_", 11, -0.0, "test"));
         }
-        s->removed = i == 1;
+        s->is_masked_out = i == 1;
         s->turns = i == 1 ? 3 : 0;
     }
 }

@@ -93,7 +93,7 @@ static inline bool run_remember(run_memory *out, const char *folder)
         return false;
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-    assert_int_equal(verdict.bad, 0);
+    assert_int_equal(verdict.problems, 0);
     found = invar_ledger_find(&summary, ledger, NULL) == INVAR_OK;
     if (found) {
         *out = (run_memory){.last = summary.last_step, .identity = summary.identity};

@@ -48,7 +48,7 @@ typedef struct line {
 /* ---- text ------------------------------------------------------------------------------------ */
 
 /* Adds what fits, whole characters only. */
-static void put(line *l, const char *text)
+static void line_put(line *l, const char *text)
 {
     while (*text) {
         unsigned char c = (unsigned char)*text;
@@ -70,7 +70,7 @@ static void put_escape(line *l, const char *escape)
     int columns = l->columns;
 
     l->columns = (int)sizeof l->text;
-    put(l, escape);
+    line_put(l, escape);
     l->columns = columns;
 }
 
@@ -115,7 +115,7 @@ static void format_rate(char *out, size_t size, double rate)
 }
 
 /* Rounded down, so that 100 means complete. */
-static int percent(const invar_progress *p)
+static int progress_percent(const invar_progress *p)
 {
     if (p->done >= p->options.total)
         return 100;
@@ -142,52 +142,52 @@ static void put_facts(line *l, const invar_progress *p, uint64_t now, bool last,
     char text[96];
 
     snprintf(text, sizeof text, "%lld", (long long)p->done);
-    put(l, text);
+    line_put(l, text);
     if (p->options.total > 0) {
         snprintf(text, sizeof text, "/%lld", (long long)p->options.total);
-        put(l, text);
+        line_put(l, text);
     }
     if (p->unit[0]) {
-        put(l, " ");
-        put(l, p->unit);
+        line_put(l, " ");
+        line_put(l, p->unit);
     }
     if (p->options.total > 0) {
-        snprintf(text, sizeof text, "%s%d%%", separator, percent(p));
-        put(l, text);
+        snprintf(text, sizeof text, "%s%d%%", separator, progress_percent(p));
+        line_put(l, text);
     }
     if (rate > 0) {
-        put(l, separator);
+        line_put(l, separator);
         format_rate(text, sizeof text, rate);
-        put(l, text);
+        line_put(l, text);
     }
     if (last || (rate > 0 && left > 0)) {
-        put(l, separator);
+        line_put(l, separator);
         if (!last)
-            put(l, "ETA ");
+            line_put(l, "ETA ");
         format_duration(text, sizeof text, last ? elapsed : time_left(p, rate, now));
-        put(l, text);
+        line_put(l, text);
     }
     if (p->message[0]) {
-        put(l, separator);
-        put(l, p->message);
+        line_put(l, separator);
+        line_put(l, p->message);
     }
 }
 
 static void put_bar(line *l, const invar_progress *p)
 {
     char bar[BAR_WIDTH + 1];
-    int filled = percent(p) * BAR_WIDTH / 100;
+    int filled = progress_percent(p) * BAR_WIDTH / 100;
 
     memset(bar, ' ', BAR_WIDTH);
     memset(bar, '=', (size_t)filled);
     if (filled < BAR_WIDTH)
         bar[filled] = '>';
     bar[BAR_WIDTH] = '\0';
-    put(l, "  [");
+    line_put(l, "  [");
     put_escape(l, invar_term_escape(p->options.colour, INVAR_TERM_STYLE_GREEN));
-    put(l, bar);
+    line_put(l, bar);
     put_escape(l, invar_term_escape(p->options.colour, INVAR_TERM_STYLE_PLAIN));
-    put(l, "]");
+    line_put(l, "]");
 }
 
 /* ---- drawing --------------------------------------------------------------------------------- */
@@ -198,10 +198,10 @@ static void draw_terminal(invar_progress *p, uint64_t now, bool last)
     line l = {.used = 0, .columns = columns - 1}; // the last column would wrap on some terminals
 
     put_escape(&l, "\r");
-    put(&l, p->title);
+    line_put(&l, p->title);
     if (p->options.total > 0 && columns >= BAR_MIN_COLUMNS)
         put_bar(&l, p);
-    put(&l, "  ");
+    line_put(&l, "  ");
     put_facts(&l, p, now, last, "  ");
     put_escape(&l, "\x1b[K"); // the rest of a longer line before
     if (last)
@@ -214,14 +214,14 @@ static void draw_plain(invar_progress *p, uint64_t now, bool last)
 {
     line l = {.used = 0, .columns = (int)sizeof l.text};
 
-    put(&l, p->title);
-    put(&l, ": ");
+    line_put(&l, p->title);
+    line_put(&l, ": ");
     put_facts(&l, p, now, last, ", ");
-    put(&l, "\n");
+    line_put(&l, "\n");
     fwrite(l.text, 1, l.used, p->options.stream);
 }
 
-static void draw(invar_progress *p, uint64_t now, bool last)
+static void progress_draw(invar_progress *p, uint64_t now, bool last)
 {
     if (p->options.mode == INVAR_PROGRESS_MODE_TERMINAL)
         draw_terminal(p, now, last);
@@ -295,7 +295,7 @@ void invar_progress_update(invar_progress *p, int64_t done, const char *message)
     else
         pause = (uint64_t)(p->options.interval_s * (double)SECOND_NS);
     if (now - p->shown >= pause)
-        draw(p, now, false);
+        progress_draw(p, now, false);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -314,7 +314,7 @@ void invar_progress_free(invar_progress *p)
     if (!p)
         return;
     if (p->drawn || p->unshown)
-        draw(p, now_ns(p), true);
+        progress_draw(p, now_ns(p), true);
     pthread_mutex_destroy(&p->lock);
     invar_free(p);
 }

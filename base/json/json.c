@@ -124,7 +124,8 @@ static void end_parser(bool finished)
 }
 
 /* json_loadb; false when there was not enough memory. */
-static bool load(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *error)
+static bool json_error_t_load(json_t **out, const char *text, size_t bytes, size_t flags,
+                              json_error_t *error)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     jmp_buf caller;
@@ -207,7 +208,7 @@ static bool next_integer(json_t **out, numbers *n)
 static bool put_back(json_t *value, numbers *n);
 
 /* What is to stand in the place of `child`; NULL: it stays. */
-static bool renew(json_t **out, json_t *child, numbers *n)
+static bool replace_big_integer(json_t **out, json_t *child, numbers *n)
 {
     *out = NULL;
     return json_is_real(child) ? next_integer(out, n) : put_back(child, n);
@@ -219,12 +220,12 @@ static bool put_back(json_t *value, numbers *n)
     json_t *integer;
 
     for (void *at = json_object_iter(value); at; at = json_object_iter_next(value, at)) {
-        if (!renew(&integer, json_object_iter_value(at), n) ||
+        if (!replace_big_integer(&integer, json_object_iter_value(at), n) ||
             (integer && json_object_iter_set_new(value, at, integer) != 0))
             return false;
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
-        if (!renew(&integer, json_array_get(value, i), n) ||
+        if (!replace_big_integer(&integer, json_array_get(value, i), n) ||
             (integer && json_array_set_new(value, i, integer) != 0))
             return false;
     }
@@ -232,16 +233,16 @@ static bool put_back(json_t *value, numbers *n)
 }
 
 /* Reads on until the number that is `wanted` below `value`. */
-static bool seek(json_t *value, const json_t *wanted, numbers *n)
+static bool row_stats_seek(json_t *value, const json_t *wanted, numbers *n)
 {
     bool found = value == wanted;
 
     if (json_is_number(value))
         next_number(n);
     for (void *at = json_object_iter(value); at && !found; at = json_object_iter_next(value, at))
-        found = seek(json_object_iter_value(at), wanted, n);
+        found = row_stats_seek(json_object_iter_value(at), wanted, n);
     for (size_t i = 0; i < json_array_size(value) && !found; i++)
-        found = seek(json_array_get(value, i), wanted, n);
+        found = row_stats_seek(json_array_get(value, i), wanted, n);
     return found;
 }
 
@@ -250,7 +251,7 @@ bool invar_json_digits(const char **out, size_t *bytes_out, json_t *tree, const 
 {
     numbers n = {.at = text, .end = text + bytes};
 
-    INVAR_CHECK(json_is_number(value) && seek(tree, value, &n));
+    INVAR_CHECK(json_is_number(value) && row_stats_seek(tree, value, &n));
     *out = n.text;
     *bytes_out = n.bytes;
     return !has_fraction(&n);
@@ -296,11 +297,11 @@ static bool load_numbers(json_t **out, const char *text, size_t bytes, size_t fl
 {
     numbers n = {.at = text, .end = text + bytes};
 
-    if (!load(out, text, bytes, flags, error))
+    if (!json_error_t_load(out, text, bytes, flags, error))
         return false;
     if (*out || json_error_code(error) != json_error_numeric_overflow)
         return true;
-    if (!load(out, text, bytes, flags | JSON_DECODE_INT_AS_REAL, error))
+    if (!json_error_t_load(out, text, bytes, flags | JSON_DECODE_INT_AS_REAL, error))
         return false;
     if (!*out || put_back(*out, &n))
         return true;

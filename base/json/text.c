@@ -28,7 +28,7 @@ void invar_json_text_reset(invar_json_text *text)
     text->status = INVAR_OK;
 }
 
-static invar_status grow(invar_json_text *text, size_t more)
+static invar_status json_text_grow(invar_json_text *text, size_t more)
 {
     size_t capacity = text->capacity ? text->capacity : 256;
     void *grown = NULL;
@@ -49,7 +49,7 @@ static invar_status grow(invar_json_text *text, size_t more)
 void invar_json_text_append(invar_json_text *text, const char *piece, size_t bytes)
 {
     if (text->status == INVAR_OK && bytes > text->capacity - text->bytes)
-        text->status = grow(text, bytes);
+        text->status = json_text_grow(text, bytes);
     if (text->status != INVAR_OK || bytes == 0)
         return;
     memcpy(text->data + text->bytes, piece, bytes);
@@ -57,7 +57,7 @@ void invar_json_text_append(invar_json_text *text, const char *piece, size_t byt
 }
 
 /* A value or key follows: a comma goes before it unless it is the first of its list. */
-static void separate(invar_json_text *text)
+static void json_text_separate(invar_json_text *text)
 {
     char last = text->bytes ? text->data[text->bytes - 1] : '\n';
 
@@ -67,7 +67,7 @@ static void separate(invar_json_text *text)
 
 void invar_json_text_value(invar_json_text *text, const char *json, size_t bytes)
 {
-    separate(text);
+    json_text_separate(text);
     invar_json_text_append(text, json, bytes);
 }
 
@@ -129,7 +129,7 @@ void invar_json_text_string(invar_json_text *text, const char *string, size_t by
 {
     size_t at = 0;
 
-    separate(text);
+    json_text_separate(text);
     invar_json_text_append(text, "\"", 1);
     while (at < bytes && text->status == INVAR_OK) {
         int64_t run = plain_run(string, at, bytes);

@@ -42,7 +42,7 @@ typedef struct flat {
 
 static void copy_name(char out[INVAR_RECIPE_MAX_NAME + 1], span name)
 {
-    memcpy(out, name.at, name.length);
+    memcpy(out, name.start, name.length);
     out[name.length] = '\0';
 }
 
@@ -88,7 +88,7 @@ static invar_status set_value(flat *f, key *k, span value)
     char *copy;
 
     INVAR_TRY(invar_alloc((void **)&copy, value.length + 1, 1, "recipe"));
-    memcpy(copy, value.at, value.length);
+    memcpy(copy, value.start, value.length);
     invar_free(k->value);
     f->bytes += value.length - k->length;
     k->value = copy;
@@ -105,10 +105,10 @@ static invar_status take_key(void *payload, const invar_recipe_location *at, spa
     if (!invar_recipe_is_text(value))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s:%d: %.*s: the value has a control character or is not UTF-8",
-                          at->file, at->line, (int)name.length, name.at);
+                          at->file, at->line, (int)name.length, name.start);
     if (name.length + 3 + value.length > INVAR_RECIPE_MAX_LINE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %.*s: the line is longer than %d bytes",
-                          at->file, at->line, (int)name.length, name.at, INVAR_RECIPE_MAX_LINE);
+                          at->file, at->line, (int)name.length, name.start, INVAR_RECIPE_MAX_LINE);
     while (i < f->n_keys &&
            (f->keys[i].section != f->current || !invar_recipe_span_is(name, f->keys[i].name)))
         i++;

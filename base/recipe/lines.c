@@ -42,7 +42,7 @@ typedef struct reader {
 bool invar_recipe_is_name(span s)
 {
     for (size_t i = 0; i < s.length; i++) {
-        char c = s.at[i];
+        char c = s.start[i];
         if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
               c == '-' || c == '_'))
             return false;
@@ -52,16 +52,16 @@ bool invar_recipe_is_name(span s)
 
 bool invar_recipe_span_is(span s, const char *text)
 {
-    return strlen(text) == s.length && memcmp(text, s.at, s.length) == 0;
+    return strlen(text) == s.length && memcmp(text, s.start, s.length) == 0;
 }
 
 static span trim(span s)
 {
-    while (s.length > 0 && s.at[0] == ' ') {
-        s.at++;
+    while (s.length > 0 && s.start[0] == ' ') {
+        s.start++;
         s.length--;
     }
-    while (s.length > 0 && s.at[s.length - 1] == ' ')
+    while (s.length > 0 && s.start[s.length - 1] == ' ')
         s.length--;
     return s;
 }
@@ -69,7 +69,7 @@ static span trim(span s)
 bool invar_recipe_is_text(span s)
 {
     for (size_t i = 0, step; i < s.length; i += step) {
-        step = invar_text_char(s.at + i, s.length - i);
+        step = invar_text_char(s.start + i, s.length - i);
         if (step == 0)
             return false;
     }
@@ -77,11 +77,11 @@ bool invar_recipe_is_text(span s)
 }
 
 /* Fails with the place, the complaint and an excerpt of the text that it is about. */
-static invar_status refuse(const reader *r, const char *complaint, span text)
+static invar_status reader_fail(const reader *r, const char *complaint, span text)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
-    invar_text_quote(quote, sizeof quote, text.at, text.length);
+    invar_text_quote(quote, sizeof quote, text.start, text.length);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s: '%s'", r->shown, r->at.line, complaint,
                       quote);
 }
@@ -95,11 +95,11 @@ static invar_status refuse_line(const reader *r, const char *complaint, span lin
     span word = trim(line);
     size_t length = 0;
 
-    while (length < word.length && !strchr("=: \t", word.at[length]))
+    while (length < word.length && !strchr("=: \t", word.start[length]))
         length++;
-    if (length == 0 || (length == word.length && word.at[0] != '['))
+    if (length == 0 || (length == word.length && word.start[0] != '['))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s", r->shown, r->at.line, complaint);
-    return refuse(r, complaint, (span){word.at, length});
+    return reader_fail(r, complaint, (span){word.start, length});
 }
 
 /* ---- included files -------------------------------------------------------------------------- */
@@ -113,8 +113,8 @@ static invar_status name_file(char out[INVAR_PATH_SIZE], const reader *r, span v
     char name[INVAR_PATH_SIZE], folder[INVAR_PATH_SIZE];
 
     if (value.length == 0 || value.length >= sizeof name || !invar_recipe_is_text(value))
-        return refuse(r, "include: expected the path of a recipe", value);
-    memcpy(name, value.at, value.length);
+        return reader_fail(r, "include: expected the path of a recipe", value);
+    memcpy(name, value.start, value.length);
     name[value.length] = '\0';
     if (name[0] == '/' || !strchr(r->path, '/')) {
         memcpy(out, name, value.length + 1);
@@ -122,7 +122,7 @@ static invar_status name_file(char out[INVAR_PATH_SIZE], const reader *r, span v
     }
     INVAR_TRY(invar_path_folder(folder, r->path));
     if (invar_path_join(out, INVAR_PATH_SIZE, folder, name) != INVAR_OK)
-        return refuse(r, "include: the path is too long", value);
+        return reader_fail(r, "include: the path is too long", value);
     return INVAR_OK;
 }
 
@@ -138,7 +138,8 @@ static invar_status check_limits(const reader *r, const char *path, span value)
                           r->at.line, INVAR_RECIPE_MAX_FILES);
     for (const reader *above = r; above; above = above->from)
         if (invar_path_same(above->path, path))
-            return refuse(r, "include: a file cannot include itself, also by way of others", value);
+            return reader_fail(r, "include: a file cannot include itself, also by way of others",
+                               value);
     return INVAR_OK;
 }
 
@@ -156,16 +157,16 @@ static invar_status open_included(char **out, size_t *bytes_out, const reader *r
                       r->at.line, message);
 }
 
-static invar_status include(const reader *r, span value)
+static invar_status reader_include(const reader *r, span value)
 {
     char path[INVAR_PATH_SIZE], *text;
     invar_status status;
     size_t bytes;
 
     if (!r->visit->visitor->open)
-        return refuse(r, "this file has to stand alone, include is for recipes", value);
+        return reader_fail(r, "this file has to stand alone, include is for recipes", value);
     if (r->in_section)
-        return refuse(r, "include stands before the first [section]", value);
+        return reader_fail(r, "include stands before the first [section]", value);
     INVAR_TRY(name_file(path, r, value));
     INVAR_TRY(check_limits(r, path, value));
     INVAR_TRY(open_included(&text, &bytes, r, path));
@@ -187,9 +188,9 @@ static invar_status read_section(reader *r, span line)
     const invar_recipe_visitor *visitor = r->visit->visitor;
     span name = trim(line);
 
-    if (name.at[name.length - 1] != ']')
+    if (name.start[name.length - 1] != ']')
         return refuse_line(r, "a section is [name], with nothing after it", line);
-    name.at++;
+    name.start++;
     name.length -= 2;
     if (!invar_recipe_is_name(name))
         return refuse_line(r, "a section's name is made of letters, digits, - and _", line);
@@ -200,21 +201,21 @@ static invar_status read_section(reader *r, span line)
 static invar_status read_key(reader *r, span line)
 {
     const invar_recipe_visitor *visitor = r->visit->visitor;
-    const char *sign = memchr(line.at, '=', line.length);
+    const char *sign = memchr(line.start, '=', line.length);
     span name, value;
 
     if (!sign)
         return refuse_line(r, "neither [section] nor key = value nor a comment (# or ;)", line);
-    name = trim((span){line.at, (size_t)(sign - line.at)});
-    value = trim((span){sign + 1, line.length - (size_t)(sign + 1 - line.at)});
+    name = trim((span){line.start, (size_t)(sign - line.start)});
+    value = trim((span){sign + 1, line.length - (size_t)(sign + 1 - line.start)});
     if (name.length == 0)
         return refuse_line(r, "no key before the =", line);
     if (!invar_recipe_is_name(name))
         return refuse_line(r, "a key is made of letters, digits, - and _, at most 63", line);
     if (invar_recipe_span_is(name, "include"))
-        return include(r, value);
+        return reader_include(r, value);
     if (!r->in_section)
-        return refuse(r, "a key needs a [section] before it", name);
+        return reader_fail(r, "a key needs a [section] before it", name);
     return visitor->key(visitor->payload, &r->at, name, value);
 }
 
@@ -224,7 +225,7 @@ static invar_status read_line(reader *r, span line)
         return refuse_line(r, "the line is longer than 65536 bytes", line);
     if (trim(line).length == 0)
         return INVAR_OK;
-    switch (line.at[0]) {
+    switch (line.start[0]) {
     case '#':
     case ';':
         return invar_recipe_is_text(line)
@@ -257,7 +258,7 @@ static invar_status read_file(visit *v, const reader *from, const char *path, co
 
         r.at.line++;
         text = newline ? newline + 1 : end;
-        if (newline && line.length > 0 && line.at[line.length - 1] == '\r')
+        if (newline && line.length > 0 && line.start[line.length - 1] == '\r')
             line.length--;
         INVAR_TRY(read_line(&r, line));
     }

@@ -22,7 +22,7 @@ extern "C" {
 
 /* A piece of a file. Not NUL-terminated. */
 typedef struct invar_recipe_span {
-    const char *at;
+    const char *start;
     size_t length;
 } invar_recipe_span;
 

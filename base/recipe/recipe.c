@@ -94,22 +94,23 @@ const char *invar_recipe_replacement(const invar_recipe_schema *schema, const ch
                                      size_t length)
 {
     for (int i = 0; i < schema->n_gone; i++)
-        if (invar_recipe_span_is((span){name, length}, schema->gone[i].name))
-            return schema->gone[i].instead;
+        if (invar_recipe_span_is((span){name, length}, schema->removed_keys[i].name))
+            return schema->removed_keys[i].instead;
     return NULL;
 }
 
 /* " (did you mean 'x'?)", " (gone: use x)", or nothing when no name is near. */
-static const char *suggest(invar_spelling *near, const invar_recipe_schema *schema, span name,
-                           bool sections)
+static const char *spelling_suggest(invar_spelling *near, const invar_recipe_schema *schema,
+                                    span name, bool sections)
 {
-    const char *instead = sections ? NULL : invar_recipe_replacement(schema, name.at, name.length);
+    const char *instead =
+        sections ? NULL : invar_recipe_replacement(schema, name.start, name.length);
 
     if (instead) {
         (void)snprintf(near->hint, sizeof near->hint, " (gone: use %s)", instead);
         return near->hint;
     }
-    invar_spelling_init(near, name.at, name.length);
+    invar_spelling_init(near, name.start, name.length);
     for (int i = 0; i < schema->count; i++)
         invar_spelling_offer(near, sections ? schema->keys[i].section : schema->keys[i].name);
     return invar_spelling_hint(near);
@@ -118,14 +119,14 @@ static const char *suggest(invar_spelling *near, const invar_recipe_schema *sche
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* Replaces a value. A failure leaves the old one. */
-static invar_status assign(invar_recipe *recipe, int key, span text, invar_recipe_source source,
-                           const char *origin, const char *where)
+static invar_status recipe_assign(invar_recipe *recipe, int key, span text,
+                                  invar_recipe_source source, const char *origin, const char *where)
 {
     slot *s = &recipe->slots[key];
     invar_recipe_value value;
 
-    INVAR_TRY(
-        invar_recipe_value_parse(&value, &recipe->schema->keys[key], text.at, text.length, where));
+    INVAR_TRY(invar_recipe_value_parse(&value, &recipe->schema->keys[key], text.start, text.length,
+                                       where));
     invar_free(s->value.text);
     s->value = value;
     s->source = source;
@@ -147,7 +148,7 @@ static invar_status check_schema_key(const invar_recipe_schema *schema, int inde
     if (section != index && strcmp(schema->keys[index - 1].section, key->section) != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' stands apart from [%s]",
                           key->name, key->section);
-    if (key->effect == INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET && !key->fallback)
+    if (key->effect == INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET && !key->default_text)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' came later and has no default",
                           key->name);
     if (!key->doc || (key->type == INVAR_RECIPE_TYPE_ENUM && !key->choices))
@@ -161,11 +162,11 @@ static invar_status assign_default(invar_recipe *recipe, int index)
     const invar_recipe_key *key = &recipe->schema->keys[index];
     char where[WHERE_SIZE];
 
-    if (!key->fallback)
+    if (!key->default_text)
         return INVAR_OK;
     snprintf(where, sizeof where, "recipe schema: %s", key->name);
-    return assign(recipe, index, span_of(key->fallback), INVAR_RECIPE_SOURCE_DEFAULT, "default",
-                  where);
+    return recipe_assign(recipe, index, span_of(key->default_text), INVAR_RECIPE_SOURCE_DEFAULT,
+                         "default", where);
 }
 
 static invar_status fill_defaults(invar_recipe *recipe)
@@ -227,11 +228,12 @@ static invar_status read_section(void *payload, const invar_recipe_location *at,
 
     if (section < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown section [%.*s]%s", at->file, at->line,
-                          (int)name.length, name.at, suggest(&near, recipe->schema, name, true));
+                          (int)name.length, name.start,
+                          spelling_suggest(&near, recipe->schema, name, true));
     begun = &recipe->sections[section];
     if (begun->file == at->number)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: section [%.*s] is already in line %d",
-                          at->file, at->line, (int)name.length, name.at, begun->line);
+                          at->file, at->line, (int)name.length, name.start, begun->line);
     *begun = (source_line){at->number, at->line};
     recipe->section = section;
     return INVAR_OK;
@@ -251,7 +253,8 @@ static invar_status locate_key(int *out, const invar_recipe *recipe,
                           keys[recipe->section].section);
     if (key < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown key '%.*s'%s", at->file, at->line,
-                          (int)name.length, name.at, suggest(&near, recipe->schema, name, false));
+                          (int)name.length, name.start,
+                          spelling_suggest(&near, recipe->schema, name, false));
     if (recipe->slots[key].said.file == at->number)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' is already in line %d", at->file,
                           at->line, keys[key].name, recipe->slots[key].said.line);
@@ -268,7 +271,7 @@ static invar_status read_key(void *payload, const invar_recipe_location *at, spa
     INVAR_TRY(locate_key(&key, recipe, at, name));
     snprintf(origin, sizeof origin, "%s:%d", at->file, at->line);
     snprintf(where, sizeof where, "%s: %s", origin, recipe->schema->keys[key].name);
-    INVAR_TRY(assign(recipe, key, value, INVAR_RECIPE_SOURCE_FILE, origin, where));
+    INVAR_TRY(recipe_assign(recipe, key, value, INVAR_RECIPE_SOURCE_FILE, origin, where));
     recipe->slots[key].said = (source_line){at->number, at->line};
     return INVAR_OK;
 }
@@ -350,12 +353,12 @@ invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char
     if (key < 0) {
         invar_text_quote(quote, sizeof quote, name, strlen(name));
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, quote,
-                          suggest(&near, recipe->schema, span_of(name), false));
+                          spelling_suggest(&near, recipe->schema, span_of(name), false));
     }
     if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FLAG)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the key '%s' is already set by %s", place, name,
                           recipe->slots[key].origin);
-    INVAR_TRY(assign(recipe, key, span_of(value), INVAR_RECIPE_SOURCE_FLAG, place, place));
+    INVAR_TRY(recipe_assign(recipe, key, span_of(value), INVAR_RECIPE_SOURCE_FLAG, place, place));
     recipe->flagged = true;
     return INVAR_OK;
 }
@@ -388,7 +391,8 @@ invar_status invar_recipe_check(const invar_recipe *recipe)
     return INVAR_OK;
 }
 
-static const invar_recipe_value *get(const invar_recipe *recipe, int key, invar_recipe_type type)
+static const invar_recipe_value *recipe_get(const invar_recipe *recipe, int key,
+                                            invar_recipe_type type)
 {
     INVAR_CHECK(key >= 0 && key < recipe->schema->count);
     INVAR_CHECK(recipe->schema->keys[key].type == type);
@@ -398,27 +402,27 @@ static const invar_recipe_value *get(const invar_recipe *recipe, int key, invar_
 
 bool invar_recipe_bool(const invar_recipe *recipe, int key)
 {
-    return get(recipe, key, INVAR_RECIPE_TYPE_BOOL)->integer != 0;
+    return recipe_get(recipe, key, INVAR_RECIPE_TYPE_BOOL)->integer != 0;
 }
 
 int64_t invar_recipe_int(const invar_recipe *recipe, int key)
 {
-    return get(recipe, key, INVAR_RECIPE_TYPE_INT)->integer;
+    return recipe_get(recipe, key, INVAR_RECIPE_TYPE_INT)->integer;
 }
 
 double invar_recipe_float(const invar_recipe *recipe, int key)
 {
-    return get(recipe, key, INVAR_RECIPE_TYPE_FLOAT)->real;
+    return recipe_get(recipe, key, INVAR_RECIPE_TYPE_FLOAT)->real;
 }
 
 const char *invar_recipe_string(const invar_recipe *recipe, int key)
 {
-    return get(recipe, key, INVAR_RECIPE_TYPE_STRING)->text;
+    return recipe_get(recipe, key, INVAR_RECIPE_TYPE_STRING)->text;
 }
 
 int invar_recipe_enum(const invar_recipe *recipe, int key, const invar_choices *choices)
 {
-    const invar_recipe_value *value = get(recipe, key, INVAR_RECIPE_TYPE_ENUM);
+    const invar_recipe_value *value = recipe_get(recipe, key, INVAR_RECIPE_TYPE_ENUM);
 
     INVAR_CHECK(recipe->schema->keys[key].choices == choices);
     return (int)value->integer;
@@ -436,7 +440,7 @@ void invar_recipe_entry_get(invar_recipe_entry *out, const invar_recipe *recipe,
 bool invar_recipe_entry_identifies(const invar_recipe_entry *entry)
 {
     if (entry->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET)
-        return strcmp(entry->text, entry->key->fallback) != 0;
+        return strcmp(entry->text, entry->key->default_text) != 0;
     return entry->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC;
 }
 

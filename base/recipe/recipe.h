@@ -69,7 +69,7 @@ typedef struct invar_recipe_key {
     const char *name;    /* unique in the whole schema, because it is also the flag's name */
     invar_recipe_type type;
     invar_recipe_effect effect;
-    const char *fallback;         /* the default as it would stand in a file; NULL: must be given */
+    const char *default_text;     /* the default as it would stand in a file; NULL: must be given */
     int64_t int_min, int_max;     /* INT: the range, ends included; both 0: no limit */
     double float_min, float_max;  /* FLOAT: the same */
     const invar_choices *choices; /* ENUM: its words; STRING: what listings show, or NULL */
@@ -84,7 +84,7 @@ typedef struct invar_recipe_removed_key {
 typedef struct invar_recipe_schema {
     const invar_recipe_key *keys; /* (count) */
     int count;
-    const invar_recipe_removed_key *gone; /* (n_gone) */
+    const invar_recipe_removed_key *removed_keys; /* (n_gone) */
     int n_gone;
 } invar_recipe_schema;
 

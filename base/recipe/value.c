@@ -159,8 +159,8 @@ static invar_status parse_enum(invar_recipe_value *value, const invar_recipe_key
     return expected(what, value->text, where);
 }
 
-static invar_status convert(invar_recipe_value *value, const invar_recipe_key *key,
-                            const char *where)
+static invar_status recipe_value_convert(invar_recipe_value *value, const invar_recipe_key *key,
+                                         const char *where)
 {
     switch (key->type) {
     case INVAR_RECIPE_TYPE_BOOL: return parse_bool(value, where);
@@ -183,7 +183,7 @@ invar_status invar_recipe_value_parse(invar_recipe_value *out, const invar_recip
     INVAR_TRY(invar_alloc((void **)&value.text, length + INVAR_NUMBER_SIZE, 1, where));
     memcpy(value.text, text, length);
     value.text[length] = '\0';
-    status = convert(&value, key, where);
+    status = recipe_value_convert(&value, key, where);
     if (status != INVAR_OK) {
         invar_free(value.text);
         return status;

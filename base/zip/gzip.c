@@ -50,20 +50,20 @@ static void give_back(void *unused, void *block)
     invar_free(block);
 }
 
-static invar_status grow(expansion *e)
+static invar_status expansion_grow(expansion *e)
 {
     return invar_alloc_grow(&e->out, &e->room, e->used, e->max, "expanded gzip");
 }
 
 /* ---- expanding ------------------------------------------------------------------------------- */
 
-static invar_status damaged(const expansion *e, const char *why)
+static invar_status expansion_damaged(const expansion *e, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the gzip data is damaged: %s", e->where, why);
 }
 
 /* More input and more room, where either is spent; both are counted in unsigned by zlib. */
-static invar_status feed(expansion *e)
+static invar_status expansion_feed(expansion *e)
 {
     if (e->z.avail_in == 0) {
         e->z.avail_in = e->left < UINT_MAX ? (unsigned)e->left : UINT_MAX;
@@ -72,19 +72,19 @@ static invar_status feed(expansion *e)
         e->left -= e->z.avail_in;
     }
     if (e->used == e->room)
-        INVAR_TRY(grow(e));
+        INVAR_TRY(expansion_grow(e));
     e->z.next_out = (Bytef *)e->out + e->used;
     e->z.avail_out = e->room - e->used < UINT_MAX ? (unsigned)(e->room - e->used) : UINT_MAX;
     return INVAR_OK;
 }
 
 /* One call of zlib; *ended_out: a member is complete. */
-static invar_status step(expansion *e, bool *ended_out)
+static invar_status expansion_step(expansion *e, bool *ended_out)
 {
     unsigned before;
     int code;
 
-    INVAR_TRY(feed(e));
+    INVAR_TRY(expansion_feed(e));
     before = e->z.avail_out;
     code = inflate(&e->z, Z_NO_FLUSH);
     e->used += before - e->z.avail_out;
@@ -95,9 +95,9 @@ static invar_status step(expansion *e, bool *ended_out)
     if (code == Z_MEM_ERROR)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for expanding %s", e->where);
     if (code == Z_BUF_ERROR)
-        return damaged(e, "it ends too early");
+        return expansion_damaged(e, "it ends too early");
     if (code != Z_OK && code != Z_STREAM_END)
-        return damaged(e, e->z.msg ? e->z.msg : "it is not what gzip writes");
+        return expansion_damaged(e, e->z.msg ? e->z.msg : "it is not what gzip writes");
     return INVAR_OK;
 }
 
@@ -111,14 +111,14 @@ static bool only_zeros(const char *data, size_t bytes)
     return zeros == bytes;
 }
 
-static invar_status expand(expansion *e)
+static invar_status expansion_expand(expansion *e)
 {
     bool ended = false;
 
     while (!ended || !only_zeros(e->next - e->z.avail_in, e->z.avail_in + e->left)) {
         if (ended && inflateReset(&e->z) != Z_OK)
-            return damaged(e, "its parts do not follow each other");
-        INVAR_TRY(step(e, &ended));
+            return expansion_damaged(e, "its parts do not follow each other");
+        INVAR_TRY(expansion_step(e, &ended));
     }
     return INVAR_OK;
 }
@@ -135,9 +135,9 @@ invar_status invar_gzip_expand(char **out, size_t *bytes_out, const char *where,
     e.z.zfree = give_back;
     if (inflateInit2(&e.z, GZIP_ONLY) != Z_OK)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for expanding %s", where);
-    status = expand(&e);
+    status = expansion_expand(&e);
     if (status == INVAR_OK && e.used == 0)
-        status = grow(&e); // room for the NUL
+        status = expansion_grow(&e); // room for the NUL
     inflateEnd(&e.z);
     if (status != INVAR_OK) {
         invar_free(e.out);

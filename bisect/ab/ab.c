@@ -91,8 +91,8 @@ static bool is_broken(invar_ab_context *w, int side)
         return false;
     w->answer->verdict =
         built->state == INVAR_REVISION_BUILD_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
-    w->answer->who = side;
-    (void)snprintf(w->answer->story, sizeof w->answer->story, "%s", built->story);
+    w->answer->side = side;
+    (void)snprintf(w->answer->story, sizeof w->answer->story, "%s", built->failure_reason);
     (void)snprintf(w->answer->log, sizeof w->answer->log, "%s", built->log);
     return true;
 }
@@ -258,7 +258,7 @@ static bool is_lost(invar_ab_context *w, int side, int64_t seed, const invar_run
     if (ran->state == INVAR_RUN_DONE)
         return false;
     w->answer->verdict = ran->state == INVAR_RUN_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
-    w->answer->who = side;
+    w->answer->side = side;
     (void)snprintf(w->answer->story, sizeof w->answer->story, "seed %" PRId64 ": %.1000s", seed,
                    ran->story);
     if (invar_path_join(w->answer->log, sizeof w->answer->log, ran->folder, "run.log") != INVAR_OK)
@@ -267,7 +267,8 @@ static bool is_lost(invar_ab_context *w, int side, int64_t seed, const invar_run
 }
 
 /* Free keys with other values than the first run has. */
-static invar_status vary(invar_ab_varied_key out[2], const invar_ab_context *w, int side)
+static invar_status choose_varied_keys(invar_ab_varied_key out[2], const invar_ab_context *w,
+                                       int side)
 {
     int64_t threads, size;
 
@@ -286,9 +287,10 @@ static invar_status run_gate(invar_ab_context *w, int side, const invar_ab_pair 
                                 {.side = side, .pair = pair, .again = "-again", .ran = second}};
     invar_aa_check *gate = &w->answer->gates[side];
 
-    INVAR_TRY(vary(jobs[1].free, w, side));
-    (void)snprintf(gate->with, sizeof gate->with, "threads %" PRId64 ", micro-batch-size %" PRId64,
-                   jobs[1].free[0].value, jobs[1].free[1].value);
+    INVAR_TRY(choose_varied_keys(jobs[1].free, w, side));
+    (void)snprintf(gate->varied_keys, sizeof gate->varied_keys,
+                   "threads %" PRId64 ", micro-batch-size %" PRId64, jobs[1].free[0].value,
+                   jobs[1].free[1].value);
     gate->varied = true;
     INVAR_TRY(first->ledger[0] ? invar_ab_jobs_run(w, &jobs[1], 1) : invar_ab_jobs_run(w, jobs, 2));
     if (first->state != INVAR_RUN_DONE || second->state != INVAR_RUN_FAILED)
@@ -297,7 +299,7 @@ static invar_status run_gate(invar_ab_context *w, int side, const invar_ab_pair 
     jobs[1].free[0] = jobs[1].free[1] = (invar_ab_varied_key){0};
     jobs[1].again = "-again-plain";
     gate->varied = false;
-    (void)snprintf(gate->with, sizeof gate->with, "the same keys");
+    (void)snprintf(gate->varied_keys, sizeof gate->varied_keys, "the same keys");
     return invar_ab_jobs_run(w, &jobs[1], 1);
 }
 
@@ -311,15 +313,15 @@ static invar_status pass_gate(bool *passed_out, invar_ab_context *w, int side, i
     INVAR_TRY(run_gate(w, side, pair, first, &second));
     if (is_lost(w, side, pair->seed, first) || is_lost(w, side, pair->seed, &second))
         return INVAR_OK;
-    gate->made = true;
+    gate->ran = true;
     gate->seed = pair->seed;
     (void)snprintf(gate->ledger, sizeof gate->ledger, "%s", first->ledger);
-    (void)snprintf(gate->again, sizeof gate->again, "%s", second.ledger);
+    (void)snprintf(gate->second_ledger, sizeof gate->second_ledger, "%s", second.ledger);
     INVAR_TRY(invar_ab_compare_gate(gate));
     *passed_out = gate->same;
     if (!gate->same) {
         w->answer->verdict = INVAR_AB_NONDETERMINISTIC;
-        w->answer->who = side;
+        w->answer->side = side;
     }
     return INVAR_OK;
 }
@@ -393,7 +395,7 @@ static invar_status compare_pairs(invar_ab_context *w)
 }
 
 /* The pair that parts first; of equals the first. One that only has more steps comes last. */
-static invar_ab_pair *earliest(invar_ab_result *answer)
+static invar_ab_pair *ab_result_earliest(invar_ab_result *answer)
 {
     invar_ab_pair *found = NULL;
 
@@ -407,9 +409,9 @@ static invar_ab_pair *earliest(invar_ab_result *answer)
 }
 
 /* Different: does B repeat itself, and where is it? */
-static invar_status explain(invar_ab_context *w)
+static invar_status locate_difference(invar_ab_context *w)
 {
-    invar_ab_pair *pair = earliest(w->answer);
+    invar_ab_pair *pair = ab_result_earliest(w->answer);
     bool passed;
 
     INVAR_TRY(pass_gate(&passed, w, INVAR_AB_B, pair));
@@ -426,7 +428,7 @@ static invar_status explain(invar_ab_context *w)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static invar_status run(invar_ab_context *w)
+static invar_status ab_context_run(invar_ab_context *w)
 {
     invar_ab_result *answer = w->answer;
     bool good;
@@ -449,7 +451,7 @@ static invar_status run(invar_ab_context *w)
         return INVAR_OK;
     INVAR_TRY(compare_pairs(w));
     if (answer->verdict == INVAR_AB_DIFFERENT)
-        INVAR_TRY(explain(w));
+        INVAR_TRY(locate_difference(w));
     return answer->verdict == INVAR_AB_STOPPED ? INVAR_OK : invar_ab_measure(answer);
 }
 
@@ -464,7 +466,7 @@ invar_status invar_ab_run(invar_ab_result **out, const invar_ab_case *what,
     INVAR_CHECK(what->seeds >= 1 && what->seeds <= INVAR_AB_SEEDS && what->steps >= 0);
     INVAR_TRY(invar_alloc((void **)&w.answer, 1, sizeof *w.answer, "an answer"));
     memset(w.answer, 0, sizeof *w.answer);
-    status = run(&w);
+    status = ab_context_run(&w);
     for (int i = 0; i < INVAR_AB_SIDES; i++)
         invar_free(w.recipes[i]);
     if (w.lock >= 0)

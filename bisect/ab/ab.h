@@ -89,13 +89,13 @@ typedef struct invar_ab_side {
 
 /* One side, run again. */
 typedef struct invar_aa_check {
-    bool made;
+    bool ran;
     bool same;
-    bool varied;    /* with other free keys; else the program refused those */
-    char with[128]; /* "threads 1, micro-batch-size 2" */
+    bool varied;           /* with other free keys; else the program refused those */
+    char varied_keys[128]; /* "threads 1, micro-batch-size 2" */
     int64_t seed, steps;
     char headline[INVAR_DIFF_HEADLINE_SIZE];
-    char ledger[INVAR_PATH_SIZE], again[INVAR_PATH_SIZE];
+    char ledger[INVAR_PATH_SIZE], second_ledger[INVAR_PATH_SIZE];
 } invar_aa_check;
 
 typedef struct invar_ab_pair {
@@ -123,7 +123,7 @@ typedef struct invar_ab_result {
     invar_ab_verdict verdict;
     char id[INVAR_DIGEST_HEX_SIZE];
     char folder[INVAR_PATH_SIZE];        /* experiments/ID; "": it did not come so far */
-    int who;                             /* NONDETERMINISTIC, UNTESTABLE: the side */
+    int side;                            /* NONDETERMINISTIC, UNTESTABLE: the side */
     char story[INVAR_CHILD_REASON_SIZE]; /* UNTESTABLE: why */
     char log[INVAR_PATH_SIZE];           /* UNTESTABLE: what it printed */
     invar_ab_side sides[INVAR_AB_SIDES];

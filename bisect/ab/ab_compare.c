@@ -21,8 +21,8 @@ static invar_status open_run(invar_ledger **out, invar_ledger_summary *run, cons
     return invar_ledger_find(run, *out, NULL);
 }
 
-static invar_status compare(const char *a, const char *b,
-                            void (*take)(void *payload, const invar_diff *diff), void *payload)
+static invar_status diff_compare(const char *a, const char *b,
+                                 void (*take)(void *payload, const invar_diff *diff), void *payload)
 {
     invar_ledger *ledgers[2] = {NULL, NULL};
     invar_ledger_summary runs[2];
@@ -60,7 +60,7 @@ static void take_pair(void *payload, const invar_diff *diff)
     pair->steps = common_steps(diff);
     pair->only[INVAR_AB_A] = diff->only_a;
     pair->only[INVAR_AB_B] = diff->only_b;
-    pair->parted = diff->parted;
+    pair->parted = diff->diverged;
     pair->first = diff->step;
     invar_diff_headline(pair->headline, diff);
 }
@@ -131,18 +131,19 @@ static void take_gate(void *payload, const invar_diff *diff)
 
 invar_status invar_ab_compare_pair(invar_ab_pair *pair)
 {
-    return compare(pair->ran[INVAR_AB_A].ledger, pair->ran[INVAR_AB_B].ledger, take_pair, pair);
+    return diff_compare(pair->ran[INVAR_AB_A].ledger, pair->ran[INVAR_AB_B].ledger, take_pair,
+                        pair);
 }
 
 invar_status invar_ab_compare_gate(invar_aa_check *gate)
 {
-    return compare(gate->ledger, gate->again, take_gate, gate);
+    return diff_compare(gate->ledger, gate->second_ledger, take_gate, gate);
 }
 
 invar_status invar_ab_compare_facts(invar_ab_result *answer)
 {
-    return compare(answer->pairs->ran[INVAR_AB_A].ledger, answer->pairs->ran[INVAR_AB_B].ledger,
-                   take_facts, answer);
+    return diff_compare(answer->pairs->ran[INVAR_AB_A].ledger,
+                        answer->pairs->ran[INVAR_AB_B].ledger, take_facts, answer);
 }
 
 /* ---- all runs in one ledger ------------------------------------------------------------------ */
@@ -178,7 +179,7 @@ static invar_status import_all(int64_t *numbers, const invar_ab_result *answer, 
 }
 
 /* Made beside its place, so that a ledger with the name is a whole one. */
-static invar_status merge(int64_t *numbers, invar_ab_result *answer)
+static invar_status ab_result_merge(int64_t *numbers, invar_ab_result *answer)
 {
     char folder[INVAR_PATH_SIZE], fresh[INVAR_PATH_SIZE];
 
@@ -201,7 +202,7 @@ invar_status invar_ab_measure(invar_ab_result *answer)
     int64_t *numbers;
 
     INVAR_TRY(invar_alloc((void **)&numbers, 2 * answer->n_pairs, sizeof *numbers, "runs"));
-    status = merge(numbers, answer);
+    status = ab_result_merge(numbers, answer);
     if (status == INVAR_OK)
         status = invar_ledger_open(&ledger, answer->ledger, &(invar_ledger_options){0});
     if (status == INVAR_OK)

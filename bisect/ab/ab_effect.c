@@ -114,7 +114,7 @@ static void end_step(pass *p)
             continue;
         p->now.same = p->now.same && s->here[0] && s->here[1] && s->bits[0] == s->bits[1];
         if (!s->here[0] || !s->here[1] || !usable(a, b)) {
-            p->now.odd++;
+            p->now.n_unusable++;
         } else if (p->step >= p->out->tail_first) {
             s->sums[0] += a;
             s->sums[1] += b;
@@ -132,7 +132,7 @@ static void end_step(pass *p)
     }
 }
 
-static invar_status reserve(pass *p)
+static invar_status pass_reserve(pass *p)
 {
     size_t room = p->room ? 2 * p->room : 64;
     invar_ab_effect *larger;
@@ -167,7 +167,7 @@ static invar_status end_metric(pass *p)
     invar_ab_sum_pairs(&p->now.tail, a, b, p->count);
     invar_text_quote(p->now.name, sizeof p->now.name, p->name, p->bytes);
     p->now.pinned = rank(p->now.name) < PINNED;
-    INVAR_TRY(reserve(p));
+    INVAR_TRY(pass_reserve(p));
     p->out->items[p->out->count++] = p->now;
     p->out->n_same += p->now.same;
     return INVAR_OK;
@@ -268,7 +268,7 @@ static invar_status find_steps(pass *p, invar_ledger *ledger)
 /* ---- the order ------------------------------------------------------------------------------- */
 
 /* How far the effect stands out; infinite where all seeds agree, -1 where there is none. */
-static double weight(const invar_ab_effect *effect)
+static double ab_effect_weight(const invar_ab_effect *effect)
 {
     const invar_ab_sum *sum = &effect->last;
 
@@ -282,7 +282,7 @@ static double weight(const invar_ab_effect *effect)
 static int compare(const void *x, const void *y)
 {
     const invar_ab_effect *a = x, *b = y;
-    double wa = weight(a), wb = weight(b);
+    double wa = ab_effect_weight(a), wb = ab_effect_weight(b);
     int ra = rank(a->name), rb = rank(b->name);
 
     if (a->same != b->same)
@@ -292,7 +292,7 @@ static int compare(const void *x, const void *y)
     return wa != wb ? (wa > wb ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-static invar_status sort(invar_ab_effects *effects)
+static invar_status ab_effects_sort(invar_ab_effects *effects)
 {
     const void **order = NULL;
     invar_ab_effect *sorted = NULL;
@@ -326,7 +326,7 @@ static invar_status read_all(pass *p, invar_ledger *ledger)
     last.value.integer = p->out->last;
     INVAR_TRY(invar_ledger_select(ledger, &request));
     INVAR_TRY(end_metric(p));
-    return sort(p->out);
+    return ab_effects_sort(p->out);
 }
 
 invar_status invar_ab_effects_read(invar_ab_effects *out, invar_ledger *ledger, const int64_t *a,

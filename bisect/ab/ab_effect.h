@@ -47,7 +47,7 @@ typedef struct invar_ab_effect {
     int64_t step;             /* the last one at which a seed has it on both sides */
     invar_ab_sum last;        /* at that step */
     invar_ab_sum tail;        /* of the means over the steps from `tail_first` on */
-    int64_t odd;              /* values not finite, or missing on one side, of all steps */
+    int64_t n_unusable;       /* values not finite, or missing on one side, of all steps */
 } invar_ab_effect;
 
 typedef struct invar_ab_effects {

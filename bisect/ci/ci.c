@@ -36,7 +36,8 @@ typedef struct scene {
     const invar_ci_case *cases;
 } scene;
 
-static void report(scene *s, invar_ci_event event, const invar_ci_result *result, int64_t runs)
+static void scene_report(scene *s, invar_ci_event event, const invar_ci_result *result,
+                         int64_t runs)
 {
     pthread_mutex_lock(&s->mutex);
     s->done += runs;
@@ -52,7 +53,7 @@ static double now(void)
     return (double)invar_process_clock_ms() / 1000;
 }
 
-static bool stopped(const scene *s)
+static bool scene_stopped(const scene *s)
 {
     return s->options->stop && *s->options->stop;
 }
@@ -122,7 +123,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
                              const invar_chaos_run *chaos, int64_t until)
 {
     const invar_ci_options *o = s->options;
-    int place = chaos && chaos->elsewhere;
+    int place = chaos && chaos->other_folder;
     char name[64];
     invar_run_request request = {.program = s->programs[place].path,
                                  .binary = s->programs[place].binary,
@@ -132,7 +133,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
                                  .timeout = o->timeout,
                                  .stop = o->stop,
                                  .record_mismatch = !s->recording,
-                                 .anew = true};
+                                 .no_cache = true};
     invar_run_result ran;
     invar_status status;
 
@@ -147,14 +148,14 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
     }
     INVAR_TRY(invar_workspace_run(&ran, s->workshops[place], -1, &request));
     result->runs++;
-    report(s, INVAR_CI_RAN, result, 1);
+    scene_report(s, INVAR_CI_RAN, result, 1);
     if (ran.state != INVAR_RUN_DONE || ran.exit_code != 0) { // 1: log-probs differ, it is cut short
         if (ran.state == INVAR_RUN_STOPPED) {
             result->verdict = INVAR_CI_STOPPED;
             return INVAR_OK;
         }
         result->verdict = INVAR_CI_TROUBLE;
-        (void)snprintf(result->story, sizeof result->story, "it could not be run: %s", ran.story);
+        (void)snprintf(result->reason, sizeof result->reason, "it could not be run: %s", ran.story);
         if (chaos)
             memcpy(result->varied, chaos->told, sizeof result->varied);
         return INVAR_OK;
@@ -198,7 +199,7 @@ static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_sid
     out->runs = other.runs;
     if (!again.golden) {
         out->verdict = other.verdict;
-        memcpy(out->story, other.story, sizeof out->story);
+        memcpy(out->reason, other.reason, sizeof out->reason);
         memcpy(out->varied, other.varied, sizeof out->varied);
         return INVAR_OK;
     }
@@ -218,7 +219,7 @@ static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_sid
     *out = other;
     out->verdict = INVAR_CI_NONDETERMINISTIC;
     out->line = 1; // of no line of the golden
-    (void)snprintf(out->story, sizeof out->story, "%s",
+    (void)snprintf(out->reason, sizeof out->reason, "%s",
                    chaos ? "a run that was made otherwise has other bits"
                          : "two runs of the same program and recipe have different bits");
     if (chaos)
@@ -227,8 +228,8 @@ static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_sid
 }
 
 /* Whether a run with this chaos, as far as the bits are equal so far and one step more, differs. */
-static invar_status differs(bool *out, invar_ci_result *result, scene *s,
-                            const invar_ci_side *first, const invar_chaos_run *chaos)
+static invar_status ci_result_differs(bool *out, invar_ci_result *result, scene *s,
+                                      const invar_ci_side *first, const invar_chaos_run *chaos)
 {
     invar_ci_result other = {.item = result->item, .runs = result->runs};
     invar_golden_comparison c = {0};
@@ -251,20 +252,20 @@ static invar_status narrow_down(invar_ci_result *out, scene *s, const invar_ci_s
     bool other;
     invar_chaos_run one;
 
-    INVAR_TRY(differs(&other, out, s, first, NULL));
+    INVAR_TRY(ci_result_differs(&other, out, s, first, NULL));
     if (other) {
         out->varied[0] = '\0';
-        (void)snprintf(out->story, sizeof out->story,
+        (void)snprintf(out->reason, sizeof out->reason,
                        "two runs of the same program and recipe have different bits");
         return INVAR_OK;
     }
-    for (int i = 0; i < (int)chaos->count && !stopped(s); i++) {
+    for (int i = 0; i < (int)chaos->count && !scene_stopped(s); i++) {
         invar_chaos_compose(&one, chaos, i);
-        INVAR_TRY(differs(&other, out, s, first, &one));
+        INVAR_TRY(ci_result_differs(&other, out, s, first, &one));
         if (!other)
             continue;
         memcpy(out->varied, one.told, sizeof out->varied);
-        (void)snprintf(out->story, sizeof out->story, "this variation alone changes the bits");
+        (void)snprintf(out->reason, sizeof out->reason, "this variation alone changes the bits");
         return INVAR_OK;
     }
     return INVAR_OK;
@@ -291,7 +292,7 @@ static invar_status run_chaos(invar_ci_result *out, scene *s, const invar_ci_sid
 static void look_at_recipe(invar_ci_result *out, const invar_ci_options *o, int64_t made)
 {
     invar_ci_check_length(out, made, o->steps);
-    if (!o->pinned)
+    if (!o->identity_is_result)
         invar_ci_check_identity(out);
 }
 
@@ -339,7 +340,7 @@ static invar_status compare_case(invar_ci_result *out, scene *s, const invar_ci_
 static void tell_error(invar_ci_result *out, invar_ci_verdict verdict)
 {
     out->verdict = verdict;
-    (void)snprintf(out->story, sizeof out->story, "%s", invar_error_last()->message);
+    (void)snprintf(out->reason, sizeof out->reason, "%s", invar_error_last()->message);
     invar_error_clear();
 }
 
@@ -349,13 +350,13 @@ static invar_status check_case(invar_ci_result *out, scene *s)
     invar_ci_side was;
     invar_status status;
 
-    if (stopped(s)) {
+    if (scene_stopped(s)) {
         out->verdict = INVAR_CI_STOPPED;
         return INVAR_OK;
     }
     if (!invar_path_exists(out->item->recipe)) {
         out->verdict = invar_path_exists(path) ? INVAR_CI_OBSOLETE : INVAR_CI_TROUBLE;
-        (void)snprintf(out->story, sizeof out->story, "there is no recipe %.300s%s",
+        (void)snprintf(out->reason, sizeof out->reason, "there is no recipe %.300s%s",
                        out->item->recipe,
                        out->verdict == INVAR_CI_OBSOLETE ? " any more: remove the golden" : "");
         return INVAR_OK;
@@ -364,7 +365,7 @@ static invar_status check_case(invar_ci_result *out, scene *s)
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         out->verdict = INVAR_CI_MISSING;
-        (void)snprintf(out->story, sizeof out->story, "no golden yet");
+        (void)snprintf(out->reason, sizeof out->reason, "no golden yet");
         return INVAR_OK;
     }
     if (status == INVAR_E_UNSUPPORTED) {
@@ -388,13 +389,13 @@ static invar_status check_task(void *payload, int64_t task, int worker)
 
     (void)worker;
     *out = (invar_ci_result){.item = &s->cases[task], .first = -1, .line = 1};
-    report(s, INVAR_CI_BEGINS, out, 0);
+    scene_report(s, INVAR_CI_BEGINS, out, 0);
     if (check_case(out, s) != INVAR_OK)
         tell_error(out, INVAR_CI_TROUBLE);
     out->seconds = now() - begin;
     // what was planned and is not needed any more counts as made
     left = 1 + s->options->chaos - out->runs;
-    report(s, INVAR_CI_ENDED, out, left > 0 ? left : 0);
+    scene_report(s, INVAR_CI_ENDED, out, left > 0 ? left : 0);
     return INVAR_OK;
 }
 
@@ -506,7 +507,7 @@ static invar_status write_golden(const invar_ci_case *item, const invar_ci_side 
     return status;
 }
 
-static invar_status record(invar_ci_result *out, scene *s)
+static invar_status scene_record(invar_ci_result *out, scene *s)
 {
     invar_ci_side is;
     invar_status status;
@@ -540,11 +541,11 @@ invar_status invar_ci_record(invar_ci_result *out, const invar_ci_case *item,
     pthread_mutex_init(&s.mutex, NULL);
     status = open_scene(&s, true);
     if (status == INVAR_OK) {
-        report(&s, INVAR_CI_BEGINS, out, 0);
-        status = record(out, &s);
+        scene_report(&s, INVAR_CI_BEGINS, out, 0);
+        status = scene_record(out, &s);
         out->seconds = now() - begin;
         if (status == INVAR_OK)
-            report(&s, INVAR_CI_ENDED, out, 0);
+            scene_report(&s, INVAR_CI_ENDED, out, 0);
     }
     return close_scene(&s, status);
 }

@@ -68,11 +68,11 @@ typedef enum invar_ci_verdict {
 typedef struct invar_ci_result {
     const invar_ci_case *item;
     invar_ci_verdict verdict;
-    char story[INVAR_CI_STORY]; /* why, in words; "" where the rest says it */
-    char ops[INVAR_CI_OPS];     /* revisions that differ, "adamw 1 -> 2, ..." */
-    int64_t compared, steps;    /* of the golden */
-    int64_t first;              /* step that differs; -1: none */
-    int64_t line;               /* of the golden file that says that step; 1 without one */
+    char reason[INVAR_CI_STORY]; /* why, in words; "" where the rest says it */
+    char ops[INVAR_CI_OPS];      /* revisions that differ, "adamw 1 -> 2, ..." */
+    int64_t compared, steps;     /* of the golden */
+    int64_t first;               /* step that differs; -1: none */
+    int64_t line;                /* of the golden file that says that step; 1 without one */
     bool same_identity, only_loss;
     invar_digest chain_was, chain_is; /* at `first`; without one both that of the last compared */
     bool has_loss;                    /* at `first`, on both sides */
@@ -98,8 +98,9 @@ typedef struct invar_ci_options {
     int64_t steps;         /* only so many; 0: all */
     int64_t chaos;         /* so many varied runs of each case */
     int64_t chaos_seed;
-    bool write;  /* pending goldens */
-    bool pinned; /* recipe and golden are no part of what is tested: another identity is a change */
+    bool write; /* pending goldens */
+    /* Another identity is a change, because recipe and golden are inputs of the test. */
+    bool identity_is_result;
     int64_t jobs; /* cases at a time */
     double timeout;
     const volatile sig_atomic_t *stop;

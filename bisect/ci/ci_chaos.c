@@ -23,7 +23,7 @@ typedef struct drawing {
 } drawing;
 
 /* From 0 to below `count`. */
-static int64_t draw(const drawing *d, const char *what, int64_t count)
+static int64_t drawing_draw(const drawing *d, const char *what, int64_t count)
 {
     char text[512];
     invar_digest digest;
@@ -37,7 +37,7 @@ static int64_t draw(const drawing *d, const char *what, int64_t count)
     return (int64_t)(value % (uint64_t)count);
 }
 
-static invar_chaos_item *add(const drawing *d, invar_chaos_kind kind)
+static invar_chaos_item *drawing_add(const drawing *d, invar_chaos_kind kind)
 {
     invar_chaos_item *item = &d->out->items[d->out->count++];
 
@@ -46,20 +46,20 @@ static invar_chaos_item *add(const drawing *d, invar_chaos_kind kind)
     return item;
 }
 
-static void flag(const drawing *d, const char *key, const char *value)
+static void drawing_flag(const drawing *d, const char *key, const char *value)
 {
-    invar_chaos_item *item = add(d, INVAR_CHAOS_FLAGS);
+    invar_chaos_item *item = drawing_add(d, INVAR_CHAOS_FLAGS);
 
     (void)snprintf(item->words[0], sizeof item->words[0], "--%s=%s", key, value);
-    (void)snprintf(item->told, sizeof item->told, "%s %s", key, value);
+    (void)snprintf(item->description, sizeof item->description, "%s %s", key, value);
 }
 
 static void flag_number(const drawing *d, const char *key, int64_t low, int64_t high)
 {
     char text[32];
 
-    (void)snprintf(text, sizeof text, "%" PRId64, low + draw(d, key, high - low + 1));
-    flag(d, key, text);
+    (void)snprintf(text, sizeof text, "%" PRId64, low + drawing_draw(d, key, high - low + 1));
+    drawing_flag(d, key, text);
 }
 
 /* What the key before needs beside it. */
@@ -70,12 +70,12 @@ static void together_with(const drawing *d, const char *word)
     (void)snprintf(item->words[1], sizeof item->words[1], "%s", word);
 }
 
-static void variable(const drawing *d, const char *name, const char *value)
+static void drawing_variable(const drawing *d, const char *name, const char *value)
 {
-    invar_chaos_item *item = add(d, INVAR_CHAOS_VARIABLE);
+    invar_chaos_item *item = drawing_add(d, INVAR_CHAOS_VARIABLE);
 
     (void)snprintf(item->words[0], sizeof item->words[0], "%s=%s", name, value);
-    (void)snprintf(item->told, sizeof item->told, "%s=%.40s", name, value);
+    (void)snprintf(item->description, sizeof item->description, "%s=%.40s", name, value);
 }
 
 /* ---- what is varied -------------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ static void variable(const drawing *d, const char *name, const char *value)
 static void vary_keys(const drawing *d)
 {
     flag_number(d, "threads", 1, 6);
-    if (draw(d, "dynamic", 2)) {
+    if (drawing_draw(d, "dynamic", 2)) {
         flag_number(d, "max-tokens-per-gpu", 8, 200);
         together_with(d, "--use-dynamic-batch-size=true");
     } else {
@@ -96,8 +96,8 @@ static void vary_keys(const drawing *d)
     flag_number(d, "log-probs-chunk-size", 0, 9);
     flag_number(d, "page-size", 1, 8);
     together_with(d, "--kv-pages=0"); // as many as these pages need
-    flag(d, "disable-prefix-sharing", draw(d, "prefix", 2) ? "true" : "false");
-    flag(d, "recompute-granularity", draw(d, "recompute", 2) ? "full" : "none");
+    drawing_flag(d, "disable-prefix-sharing", drawing_draw(d, "prefix", 2) ? "true" : "false");
+    drawing_flag(d, "recompute-granularity", drawing_draw(d, "recompute", 2) ? "full" : "none");
 }
 
 static void vary_environment(const drawing *d, const invar_chaos_locales *locales)
@@ -107,32 +107,34 @@ static void vary_environment(const drawing *d, const invar_chaos_locales *locale
     static const char filler[] = "0123456789abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJ";
     char text[32];
 
-    variable(d, "TZ", zones[draw(d, "zone", 4)]);
+    drawing_variable(d, "TZ", zones[drawing_draw(d, "zone", 4)]);
     if (locales->count)
-        variable(d, "LC_ALL", locales->names[draw(d, "locale", (int64_t)locales->count)]);
-    (void)snprintf(text, sizeof text, "%" PRId64, 1 + draw(d, "perturb", 255));
-    variable(d, "MALLOC_PERTURB_", text);
+        drawing_variable(d, "LC_ALL",
+                         locales->names[drawing_draw(d, "locale", (int64_t)locales->count)]);
+    (void)snprintf(text, sizeof text, "%" PRId64, 1 + drawing_draw(d, "perturb", 255));
+    drawing_variable(d, "MALLOC_PERTURB_", text);
     // moves the stack
-    variable(d, "CHAOS_FILLER", filler + draw(d, "filler", (int64_t)sizeof filler - 1));
+    drawing_variable(d, "CHAOS_FILLER",
+                     filler + drawing_draw(d, "filler", (int64_t)sizeof filler - 1));
 }
 
 static void vary_process(const drawing *d)
 {
-    int64_t nice = draw(d, "nice", 11);
+    int64_t nice = drawing_draw(d, "nice", 11);
     invar_chaos_item *item;
 
     if (nice) {
-        item = add(d, INVAR_CHAOS_PREFIX);
+        item = drawing_add(d, INVAR_CHAOS_PREFIX);
         (void)snprintf(item->words[0], sizeof item->words[0], "nice -n %" PRId64, nice);
-        (void)snprintf(item->told, sizeof item->told, "niceness %" PRId64, nice);
+        (void)snprintf(item->description, sizeof item->description, "niceness %" PRId64, nice);
     }
-    if (draw(d, "addresses", 2)) {
-        item = add(d, INVAR_CHAOS_ADDRESSES);
-        (void)snprintf(item->told, sizeof item->told, "fixed addresses");
+    if (drawing_draw(d, "addresses", 2)) {
+        item = drawing_add(d, INVAR_CHAOS_ADDRESSES);
+        (void)snprintf(item->description, sizeof item->description, "fixed addresses");
     }
-    if (draw(d, "folder", 2)) {
-        item = add(d, INVAR_CHAOS_FOLDER);
-        (void)snprintf(item->told, sizeof item->told, "another folder");
+    if (drawing_draw(d, "folder", 2)) {
+        item = drawing_add(d, INVAR_CHAOS_FOLDER);
+        (void)snprintf(item->description, sizeof item->description, "another folder");
     }
 }
 
@@ -167,11 +169,11 @@ void invar_chaos_compose(invar_chaos_run *out, const invar_chaos *chaos, int ite
         case INVAR_CHAOS_VARIABLE: out->environment[variables++] = it->words[0]; break;
         case INVAR_CHAOS_PREFIX: out->prefix = it->words[0]; break;
         case INVAR_CHAOS_ADDRESSES: out->same_addresses = true; break;
-        case INVAR_CHAOS_FOLDER: out->elsewhere = true; break;
+        case INVAR_CHAOS_FOLDER: out->other_folder = true; break;
         }
         if (used < sizeof out->told)
             used += (size_t)snprintf(out->told + used, sizeof out->told - used, "%s%s",
-                                     used ? ", " : "", it->told);
+                                     used ? ", " : "", it->description);
     }
 }
 

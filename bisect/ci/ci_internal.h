@@ -30,7 +30,7 @@ typedef enum invar_chaos_kind {
 typedef struct invar_chaos_item {
     invar_chaos_kind kind;
     char words[2][INVAR_CHAOS_WORD]; /* "": none */
-    char told[INVAR_CHAOS_WORD];
+    char description[INVAR_CHAOS_WORD];
 } invar_chaos_item;
 
 typedef struct invar_chaos {
@@ -43,7 +43,7 @@ typedef struct invar_chaos_run {
     const char *flags[2 * INVAR_CHAOS_ITEMS + 1];
     const char *environment[INVAR_CHAOS_ITEMS + 1];
     const char *prefix; /* NULL: none */
-    bool same_addresses, elsewhere;
+    bool same_addresses, other_folder;
     char told[INVAR_CI_STORY];
 } invar_chaos_run;
 

@@ -54,7 +54,7 @@ static void tell_ops(char out[INVAR_CI_OPS], const invar_golden_comparison *c)
 
     out[0] = '\0';
     for (size_t i = 0; i < shown && used < INVAR_CI_OPS; i++) {
-        const char *was = c->ops[i].was, *is = c->ops[i].is;
+        const char *was = c->ops[i].old_revision, *is = c->ops[i].new_revision;
         used += (size_t)snprintf(out + used, INVAR_CI_OPS - used, "%s%s %s -> %s", i ? ", " : "",
                                  c->ops[i].name, was ? was : "none", is ? is : "none");
     }
@@ -100,7 +100,7 @@ invar_status invar_ci_compare(invar_ci_result *out, const invar_ci_side *was,
     out->compared = c.compared;
     out->steps = c.steps;
     out->first = c.first;
-    out->same_identity = c.identity;
+    out->same_identity = c.same_identity;
     out->only_loss = c.only_loss;
     out->headline[0] = '\0';
     out->line = c.first >= 0 ? was->golden->first_line + c.first : 1;
@@ -119,7 +119,7 @@ void invar_ci_check_length(invar_ci_result *out, int64_t made, int64_t asked)
     if (out->verdict != INVAR_CI_SAME || (made >= least && made <= out->steps))
         return;
     out->verdict = INVAR_CI_OBSOLETE;
-    (void)snprintf(out->story, sizeof out->story,
+    (void)snprintf(out->reason, sizeof out->reason,
                    "the golden is of another length: it has %" PRId64 " steps, the run %" PRId64,
                    out->steps, made);
 }
@@ -128,7 +128,7 @@ void invar_ci_check_identity(invar_ci_result *out)
 {
     if (out->same_identity)
         return;
-    (void)snprintf(out->story, sizeof out->story,
+    (void)snprintf(out->reason, sizeof out->reason,
                    "the golden is of another identity: the recipe, its data or the model asks for "
                    "something else now%s",
                    out->verdict == INVAR_CI_SAME ? " (no bit of the compared steps differs)" : "");
@@ -173,7 +173,7 @@ invar_status invar_ci_review(invar_ci_result *out, const invar_ci_case *item)
     if (status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED) {
         out->verdict = status == INVAR_E_NOTFOUND ? INVAR_CI_MISSING : INVAR_CI_OBSOLETE;
         out->steps = is.golden->n_steps;
-        (void)snprintf(out->story, sizeof out->story, "%s", invar_error_last()->message);
+        (void)snprintf(out->reason, sizeof out->reason, "%s", invar_error_last()->message);
         invar_error_clear();
         status = INVAR_OK;
     } else if (status == INVAR_OK) {
@@ -252,7 +252,7 @@ static bool accepted_already(const invar_golden *before, const invar_golden *pen
     if (!before || before->n_steps != pending->n_steps)
         return false;
     invar_golden_compare(&c, before, pending);
-    return c.first < 0 && c.identity && c.manifest && c.ops_differ == 0;
+    return c.first < 0 && c.same_identity && c.same_manifest && c.ops_differ == 0;
 }
 
 static invar_status put_in_place(const invar_ci_case *item, const invar_golden *pending,

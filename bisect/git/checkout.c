@@ -124,7 +124,7 @@ static invar_status find_commit(git_repository **out, const invar_repo *repo, co
 
     *out = NULL;
     for (size_t i = 0; i < repo->n_modules && !*out; i++) {
-        INVAR_TRY(invar_git_read(&found, repo->modules[i], id, repo->shown));
+        INVAR_TRY(invar_git_read(&found, repo->modules[i], id, repo->display_path));
         if (found)
             *out = repo->modules[i];
         INVAR_GIT(odb_object_free)(found);
@@ -203,12 +203,12 @@ static invar_status add_entry(listing *l, const git_tree_entry *entry)
     case GIT_FILEMODE_COMMIT: return add_module(l, INVAR_GIT(tree_entry_id)(entry));
     default:
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a tree has an entry of an unknown kind",
-                          l->repo->shown);
+                          l->repo->display_path);
     }
 }
 
 /* One entry of a tree at its place below l->path. */
-static invar_status visit(listing *l, const git_tree_entry *entry)
+static invar_status listing_visit(listing *l, const git_tree_entry *entry)
 {
     const char *name = INVAR_GIT(tree_entry_name)(entry);
     const size_t outer = l->length, length = strlen(name);
@@ -217,10 +217,10 @@ static invar_status visit(listing *l, const git_tree_entry *entry)
     // a .git of a stranger would be obeyed by every git command that a build runs
     if (strchr(name, '/') || strcasecmp(name, ".git") == 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a tree has a file that must not be, '%.20s'",
-                          l->repo->shown, name);
+                          l->repo->display_path, name);
     if (outer + 1 + length >= sizeof l->path || l->depth >= DEEPEST)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: a tree has paths that are too long",
-                          l->repo->shown);
+                          l->repo->display_path);
     if (outer)
         l->path[l->length++] = '/';
     memcpy(l->path + l->length, name, length + 1);
@@ -240,9 +240,9 @@ static invar_status list_tree(listing *l, const git_oid *id)
     invar_status status = INVAR_OK;
 
     if (code)
-        return invar_git_fail(l->git, l->repo->shown, code, "a tree cannot be read");
+        return invar_git_fail(l->git, l->repo->display_path, code, "a tree cannot be read");
     for (size_t i = 0; status == INVAR_OK && i < INVAR_GIT(tree_entrycount)(tree); i++)
-        status = visit(l, INVAR_GIT(tree_entry_byindex)(tree, i));
+        status = listing_visit(l, INVAR_GIT(tree_entry_byindex)(tree, i));
     INVAR_GIT(tree_free)(tree);
     return status;
 }
@@ -253,12 +253,12 @@ static invar_status list_commit(listing *l, git_repository *git, const git_oid *
     git_tree *tree = NULL;
     int code = GIT_ENOTFOUND;
 
-    INVAR_TRY(invar_git_raw_commit_open(&commit, git, id, l->repo->shown));
+    INVAR_TRY(invar_git_raw_commit_open(&commit, git, id, l->repo->display_path));
     if (commit.object)
         code = INVAR_GIT(tree_lookup)(&tree, git, &commit.tree);
     invar_git_raw_commit_close(&commit);
     if (code)
-        return invar_git_fail(git, l->repo->shown, code, "a commit cannot be read");
+        return invar_git_fail(git, l->repo->display_path, code, "a commit cannot be read");
     l->modules = INVAR_GIT(tree_entry_byname)(tree, ".gitmodules") != NULL;
     l->git = git;
     INVAR_GIT(tree_free)(tree);
@@ -277,7 +277,8 @@ static invar_status read_blob(git_odb_object **out, const invar_repo *repo,
     invar_path_show(shown, entry->path);
     INVAR_TRY(invar_git_read(out, entry->from, &id, shown));
     return *out ? INVAR_OK
-                : invar_git_fail(entry->from, repo->shown, GIT_ENOTFOUND, "a file cannot be read");
+                : invar_git_fail(entry->from, repo->display_path, GIT_ENOTFOUND,
+                                 "a file cannot be read");
 }
 
 static invar_status put_blob(void *payload, const invar_files_entry *entry, int fd,

@@ -29,7 +29,7 @@ static int tree_before(git_tree **out, invar_repo *repo, const invar_git_raw_com
     if (commit->n_parents == 0)
         return 0;
     id = invar_git_raw_commit_parent(commit, 0);
-    if (invar_git_raw_commit_open(&parent, repo->git, &id, repo->shown) != INVAR_OK) {
+    if (invar_git_raw_commit_open(&parent, repo->git, &id, repo->display_path) != INVAR_OK) {
         invar_error_clear(); // as if it were not here
         return code;
     }
@@ -234,7 +234,7 @@ invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const
         code = add_files(out, repo->git, diff);
     INVAR_GIT(diff_free)(diff);
     invar_git_raw_commit_close(&found);
-    return code ? invar_git_fail(repo->git, repo->shown, code, "a commit cannot be compared")
+    return code ? invar_git_fail(repo->git, repo->display_path, code, "a commit cannot be compared")
                 : INVAR_OK;
 }
 
@@ -311,7 +311,7 @@ invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const
     INVAR_GIT(diff_free)(diff);
     if (code && code != GIT_ENOTFOUND && code != GIT_EUSER) {
         invar_free(p.text);
-        return invar_git_fail(repo->git, repo->shown, code, "a commit cannot be compared");
+        return invar_git_fail(repo->git, repo->display_path, code, "a commit cannot be compared");
     }
     p.text[p.used] = '\0';
     *out = p.text;
@@ -322,8 +322,8 @@ invar_status invar_repo_patch(char **out, bool *cut_out, invar_repo *repo, const
 /* ---- who signs ------------------------------------------------------------------------------- */
 
 /* From the environment, or from the settings; NULL: neither says it. */
-static const char *setting(git_config *config, const char *variable, const char *author,
-                           const char *user)
+static const char *git_config_setting(git_config *config, const char *variable, const char *author,
+                                      const char *user)
 {
     const char *value = getenv(variable);
 
@@ -347,8 +347,8 @@ void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
         invar_error_clear(); // "unknown", as without settings
     else if (INVAR_GIT(config_open_default)(&config) == 0)
         INVAR_GIT(config_snapshot)(&settings, config);
-    name = setting(settings, "GIT_AUTHOR_NAME", "author.name", "user.name");
-    mail = setting(settings, "GIT_AUTHOR_EMAIL", "author.email", "user.email");
+    name = git_config_setting(settings, "GIT_AUTHOR_NAME", "author.name", "user.name");
+    mail = git_config_setting(settings, "GIT_AUTHOR_EMAIL", "author.email", "user.email");
     if (!mail)
         mail = getenv("EMAIL");
     if (name && mail && mail[0])

@@ -271,7 +271,7 @@ invar_status invar_files_read(invar_files *out, bool *found_out, const char *pat
 #define RECORD_BYTES (INVAR_PATH_SIZE + INVAR_OID_SIZE + 128)
 
 /* Fills `out`, or with NULL only tells how many bytes there are. */
-static size_t format(char *out, const invar_files *files)
+static size_t files_format(char *out, const invar_files *files)
 {
     char record[RECORD_BYTES];
     size_t used = 0;
@@ -291,13 +291,13 @@ static size_t format(char *out, const invar_files *files)
 
 invar_status invar_files_write(const invar_files *files, const char *path)
 {
-    const size_t bytes = format(NULL, files);
+    const size_t bytes = files_format(NULL, files);
     char *text = NULL, hex[INVAR_DIGEST_HEX_SIZE];
     invar_digest digest;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&text, HEAD_BYTES + bytes, 1, "the memory of a folder"));
-    format(text + HEAD_BYTES, files);
+    files_format(text + HEAD_BYTES, files);
     invar_hash_bytes(&digest, text + HEAD_BYTES, bytes);
     invar_digest_format(hex, &digest);
     memcpy(text, HEAD, sizeof HEAD - 1);

@@ -78,15 +78,15 @@ typedef struct invar_git_node {
     git_oid id;
     int32_t parent; /* first of n_parents in invar_git_graph.parents */
     int32_t n_parents;
-    int32_t place; /* for one query */
-    int64_t date;  /* of the committer */
-    uint8_t state; /* INVAR_GIT_* */
-    uint8_t marks; /* for one query */
+    int32_t query_index; /* for one query */
+    int64_t date;        /* of the committer */
+    uint8_t state;       /* INVAR_GIT_* */
+    uint8_t marks;       /* for one query */
 } invar_git_node;
 
 /* Numbers that grow at their end. */
 typedef struct invar_git_index_list {
-    int32_t *at;
+    int32_t *items;
     int32_t count, room;
 } invar_git_index_list;
 
@@ -119,7 +119,7 @@ struct invar_repo {
     git_repository *git;
     char folder[INVAR_PATH_SIZE];
     char work_tree[INVAR_PATH_SIZE]; /* "": bare */
-    char shown[INVAR_PATH_SHOWN_SIZE];
+    char display_path[INVAR_PATH_SHOWN_SIZE];
     git_oid *shallow; /* (n_shallow) sorted: commits whose parents were not fetched */
     size_t n_shallow;
     invar_git_graph graph;

@@ -45,9 +45,9 @@ static invar_status grow(void **block, int32_t *room, int32_t used, int32_t leas
 invar_status invar_git_push(invar_git_index_list *numbers, int32_t number)
 {
     if (numbers->count == numbers->room)
-        INVAR_TRY(
-            grow((void **)&numbers->at, &numbers->room, numbers->count, FIRST_ROOM, sizeof number));
-    numbers->at[numbers->count++] = number;
+        INVAR_TRY(grow((void **)&numbers->items, &numbers->room, numbers->count, FIRST_ROOM,
+                       sizeof number));
+    numbers->items[numbers->count++] = number;
     return INVAR_OK;
 }
 
@@ -55,7 +55,7 @@ void invar_git_graph_release(invar_git_graph *graph)
 {
     invar_free(graph->nodes);
     invar_free(graph->table);
-    invar_free(graph->parents.at);
+    invar_free(graph->parents.items);
 }
 
 /* Where the id is in the table, or the empty place for it. Ids are random already. */
@@ -96,7 +96,7 @@ static invar_status make_room(invar_git_graph *graph)
     return INVAR_OK;
 }
 
-static invar_status add(int32_t *out, invar_git_graph *graph, const git_oid *id)
+static invar_status git_graph_add(int32_t *out, invar_git_graph *graph, const git_oid *id)
 {
     int32_t *slot;
 
@@ -142,7 +142,7 @@ invar_status invar_git_load(invar_repo *repo, int32_t number)
 
     if (node->state & INVAR_GIT_LOADED)
         return INVAR_OK;
-    INVAR_TRY(invar_git_raw_commit_open(&commit, repo->git, &node->id, repo->shown));
+    INVAR_TRY(invar_git_raw_commit_open(&commit, repo->git, &node->id, repo->display_path));
     if (!commit.object) {
         node->state |= INVAR_GIT_LOADED | INVAR_GIT_MISSING;
         return INVAR_OK;
@@ -154,7 +154,7 @@ invar_status invar_git_load(invar_repo *repo, int32_t number)
     first = graph->parents.count;
     for (unsigned i = 0; status == INVAR_OK && i < parents; i++) {
         git_oid id = invar_git_raw_commit_parent(&commit, i);
-        status = add(&parent, graph, &id);
+        status = git_graph_add(&parent, graph, &id);
         if (status == INVAR_OK)
             status = invar_git_push(&graph->parents, parent);
     }
@@ -173,10 +173,10 @@ invar_status invar_git_node_of(int32_t *out, invar_repo *repo, const char *id)
     git_oid oid;
 
     INVAR_TRY(invar_git_oid(&oid, id));
-    INVAR_TRY(add(out, &repo->graph, &oid));
+    INVAR_TRY(git_graph_add(out, &repo->graph, &oid));
     INVAR_TRY(invar_git_load(repo, *out));
     if (repo->graph.nodes[*out].state & INVAR_GIT_MISSING)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no commit %s", repo->shown, id);
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no commit %s", repo->display_path, id);
     return INVAR_OK;
 }
 
@@ -195,21 +195,21 @@ invar_status invar_git_paint(bool *cut_out, invar_repo *repo, int32_t start, uin
 
     graph->nodes[start].marks |= mark;
     while (status == INVAR_OK && open.count > 0) {
-        int32_t number = open.at[--open.count];
+        int32_t number = open.items[--open.count];
         status = invar_git_load(repo, number);
         if (status != INVAR_OK)
             break;
         const invar_git_node *node = &graph->nodes[number];
         cut = cut || (node->state & (INVAR_GIT_SHALLOW | INVAR_GIT_MISSING));
         for (int32_t i = 0; status == INVAR_OK && i < node->n_parents; i++) {
-            int32_t parent = graph->parents.at[node->parent + i];
+            int32_t parent = graph->parents.items[node->parent + i];
             if (graph->nodes[parent].marks & mark)
                 continue;
             graph->nodes[parent].marks |= mark;
             status = invar_git_push(&open, parent);
         }
     }
-    invar_free(open.at);
+    invar_free(open.items);
     if (cut_out)
         *cut_out = cut;
     return status;
@@ -267,7 +267,7 @@ invar_status invar_repo_merge_bases(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], 
     for (int32_t i = 0; i < graph->count; i++) {
         const invar_git_node *node = &graph->nodes[i];
         for (int32_t j = 0; is_common(node) && j < node->n_parents; j++)
-            graph->nodes[graph->parents.at[node->parent + j]].marks |= MARK_STALE;
+            graph->nodes[graph->parents.items[node->parent + j]].marks |= MARK_STALE;
     }
     for (int32_t i = 0; i < graph->count; i++) {
         const invar_git_node *node = &graph->nodes[i];

@@ -70,7 +70,7 @@ static invar_status fail_at(const laying *lay, const char *path, const char *wha
 /* ---- on the way ------------------------------------------------------------------------------ */
 
 /* Before the first change the memory goes, for good: a kill must not leave it. */
-static invar_status begin(laying *lay)
+static invar_status laying_begin(laying *lay)
 {
     char above[INVAR_PATH_SIZE];
     char *slash;
@@ -88,7 +88,7 @@ static invar_status begin(laying *lay)
     return invar_held_folder_sync(above);
 }
 
-static void leave(laying *lay)
+static void laying_exit(laying *lay)
 {
     if (lay->inner >= 0 && lay->inner != lay->top)
         close(lay->inner);
@@ -106,7 +106,7 @@ static invar_status step_into(int *out, laying *lay, int fd, const char *name, b
                    ? INVAR_OK
                    : fail_at(lay, lay->parent, "the folder cannot be opened");
     in_the_way = errno == ENOTDIR || errno == ELOOP;
-    INVAR_TRY(begin(lay));
+    INVAR_TRY(laying_begin(lay));
     if (in_the_way && unlinkat(fd, name, 0) != 0)
         return fail_at(lay, lay->parent, "cannot be replaced by a folder");
     if (mkdirat(fd, name, 0777) != 0 && errno != EEXIST)
@@ -124,7 +124,7 @@ static invar_status go_to(laying *lay, const char *path, bool make)
 
     if (lay->inner >= 0 && strlen(lay->parent) == length && memcmp(lay->parent, path, length) == 0)
         return INVAR_OK;
-    leave(lay);
+    laying_exit(lay);
     memcpy(lay->parent, path, length);
     lay->parent[length] = '\0';
     int fd = lay->top;
@@ -154,7 +154,7 @@ static const char *name_of(const char *path)
 /* ---- removing -------------------------------------------------------------------------------- */
 
 /* Folders that a removal left empty go with it. */
-static invar_status prune(laying *lay, const char *path)
+static invar_status laying_prune(laying *lay, const char *path)
 {
     char rest[INVAR_PATH_SIZE];
     char *slash;
@@ -162,7 +162,7 @@ static invar_status prune(laying *lay, const char *path)
     snprintf(rest, sizeof rest, "%s", path);
     while ((slash = strrchr(rest, '/')) != NULL) {
         *slash = '\0';
-        leave(lay);
+        laying_exit(lay);
         INVAR_TRY(go_to(lay, rest, false));
         if (lay->inner < 0 || unlinkat(lay->inner, name_of(rest), AT_REMOVEDIR) != 0)
             return INVAR_OK; // something else is in it, and stays
@@ -174,7 +174,7 @@ static invar_status remove_entry(laying *lay, const invar_files_entry *entry)
 {
     int flag = entry->mode == INVAR_FILES_FOLDER ? AT_REMOVEDIR : 0;
 
-    INVAR_TRY(begin(lay));
+    INVAR_TRY(laying_begin(lay));
     INVAR_TRY(go_to(lay, entry->path, false));
     if (lay->inner < 0)
         return INVAR_OK;
@@ -185,11 +185,12 @@ static invar_status remove_entry(laying *lay, const invar_files_entry *entry)
             return INVAR_OK;
         return fail_at(lay, entry->path, "cannot be removed");
     }
-    return prune(lay, entry->path);
+    return laying_prune(lay, entry->path);
 }
 
 /* The entry of the same path, or NULL; *at moves through the sorted list. */
-static const invar_files_entry *twin(const invar_files *files, size_t *at, const char *path)
+static const invar_files_entry *find_previous_entry(const invar_files *files, size_t *at,
+                                                    const char *path)
 {
     while (*at < files->count && strcmp(files->entries[*at].path, path) < 0)
         ++*at;
@@ -203,9 +204,9 @@ static invar_status remove_unwanted(laying *lay, const invar_files *before,
     size_t at = 0;
 
     for (size_t i = 0; i < before->count; i++)
-        if (!twin(files, &at, before->entries[i].path))
+        if (!find_previous_entry(files, &at, before->entries[i].path))
             INVAR_TRY(remove_entry(lay, &before->entries[i]));
-    leave(lay);
+    laying_exit(lay);
     return INVAR_OK;
 }
 
@@ -229,7 +230,7 @@ static bool is_kept(const invar_files_entry *want, const invar_files_entry *laid
            (int64_t)info->st_mtim.tv_nsec == laid->nanoseconds;
 }
 
-static void note(invar_files_entry *entry, const struct stat *info)
+static void files_entry_record(invar_files_entry *entry, const struct stat *info)
 {
     if (entry->mode == INVAR_FILES_FOLDER)
         return;
@@ -301,14 +302,14 @@ static invar_status lay_entry(laying *lay, invar_files_entry *entry, const invar
     if (!there && errno != ENOENT)
         return fail_at(lay, entry->path, "cannot be looked at");
     if (!there || !is_kept(entry, laid, &info)) {
-        INVAR_TRY(begin(lay));
+        INVAR_TRY(laying_begin(lay));
         if (there)
             INVAR_TRY(clear_way(lay, entry->path, &info));
         INVAR_TRY(make_entry(lay, entry, source));
         if (fstatat(lay->inner, name_of(entry->path), &info, AT_SYMLINK_NOFOLLOW) != 0)
             return fail_at(lay, entry->path, "cannot be looked at");
     }
-    note(entry, &info);
+    files_entry_record(entry, &info);
     return INVAR_OK;
 }
 
@@ -351,7 +352,7 @@ static invar_status lay_all(laying *lay, const invar_files *before, invar_files 
     INVAR_TRY(remove_unwanted(lay, before, files));
     for (size_t i = 0; i < files->count; i++) {
         invar_files_entry *entry = &files->entries[i];
-        INVAR_TRY(lay_entry(lay, entry, twin(before, &at, entry->path), source));
+        INVAR_TRY(lay_entry(lay, entry, find_previous_entry(before, &at, entry->path), source));
     }
     return INVAR_OK;
 }
@@ -370,7 +371,7 @@ invar_status invar_files_checkout(const char *folder, invar_files *files,
     INVAR_TRY(refuse_clash(files));
     status = invar_files_read(&before, &known, lay.memory);
     if (status == INVAR_OK && !known) {
-        status = begin(&lay);
+        status = laying_begin(&lay);
         if (status == INVAR_OK)
             status = invar_held_folder_remove(folder);
     }
@@ -381,7 +382,7 @@ invar_status invar_files_checkout(const char *folder, invar_files *files,
         status = lay.top < 0 ? invar_files_fail(folder, "cannot be opened")
                              : lay_all(&lay, &before, files, source);
     }
-    leave(&lay);
+    laying_exit(&lay);
     if (lay.top >= 0)
         close(lay.top);
     invar_files_release(&before);

@@ -40,8 +40,8 @@ static int32_t parents_of(const range *r, const invar_git_node *node)
     return r->want->first_parent && node->n_parents > 1 ? 1 : node->n_parents;
 }
 
-static invar_status enter(range *r, invar_git_index_list *open, invar_git_index_list *next,
-                          int32_t number)
+static invar_status range_enter(range *r, invar_git_index_list *open, invar_git_index_list *next,
+                                int32_t number)
 {
     invar_repo *repo = r->repo;
     const invar_git_node *node;
@@ -54,13 +54,13 @@ static invar_status enter(range *r, invar_git_index_list *open, invar_git_index_
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: commit %s is missing: the repository is damaged, "
                           "see 'git fsck --full'",
-                          repo->shown, id);
+                          repo->display_path, id);
     if (node->state & INVAR_GIT_SHALLOW) {
         id[12] = '\0';
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: the parents of commit %s are not here: the clone is shallow, "
                           "'git fetch --unshallow' gets the rest",
-                          repo->shown, id);
+                          repo->display_path, id);
     }
     repo->graph.nodes[number].marks |= MARK_SEEN;
     INVAR_TRY(invar_git_push(open, number));
@@ -68,16 +68,16 @@ static invar_status enter(range *r, invar_git_index_list *open, invar_git_index_
 }
 
 /* Depth first without recursion: `open` is the way to the commit, `next` the parent to visit. */
-static invar_status walk(range *r)
+static invar_status range_walk(range *r)
 {
     invar_git_graph *graph = &r->repo->graph;
     invar_git_index_list open = {NULL, 0, 0}, next = {NULL, 0, 0};
     invar_status status = INVAR_OK;
 
     if (!(graph->nodes[r->bad].marks & MARK_GOOD))
-        status = enter(r, &open, &next, r->bad);
+        status = range_enter(r, &open, &next, r->bad);
     while (status == INVAR_OK && open.count > 0) {
-        int32_t number = open.at[open.count - 1], at = next.at[next.count - 1]++;
+        int32_t number = open.items[open.count - 1], at = next.items[next.count - 1]++;
         const invar_git_node *node = &graph->nodes[number];
         if (at >= parents_of(r, node)) {
             open.count--;
@@ -85,12 +85,12 @@ static invar_status walk(range *r)
             status = invar_git_push(&r->order, number);
             continue;
         }
-        int32_t parent = graph->parents.at[node->parent + at];
+        int32_t parent = graph->parents.items[node->parent + at];
         if (!(graph->nodes[parent].marks & (MARK_GOOD | MARK_SEEN)))
-            status = enter(r, &open, &next, parent);
+            status = range_enter(r, &open, &next, parent);
     }
-    invar_free(open.at);
-    invar_free(next.at);
+    invar_free(open.items);
+    invar_free(next.items);
     return status;
 }
 
@@ -169,7 +169,7 @@ static invar_status look_below(invar_digest *out, range *r, int32_t number)
     invar_hasher_init(&hasher);
     if (number >= 0) {
         const git_oid *id = &repo->graph.nodes[number].id;
-        INVAR_TRY(invar_git_raw_commit_open(&commit, repo->git, id, repo->shown));
+        INVAR_TRY(invar_git_raw_commit_open(&commit, repo->git, id, repo->display_path));
         code =
             commit.object ? INVAR_GIT(tree_lookup)(&tree, repo->git, &commit.tree) : GIT_ENOTFOUND;
         invar_git_raw_commit_close(&commit);
@@ -182,7 +182,7 @@ static invar_status look_below(invar_digest *out, range *r, int32_t number)
     }
     INVAR_GIT(tree_free)(tree);
     if (code)
-        return invar_git_fail(repo->git, repo->shown, code, "a tree cannot be read");
+        return invar_git_fail(repo->git, repo->display_path, code, "a tree cannot be read");
     invar_hasher_final(out, &hasher);
     if (number >= 0) {
         r->below[number] = *out;
@@ -192,7 +192,7 @@ static invar_status look_below(invar_digest *out, range *r, int32_t number)
 }
 
 /* Marks the commit relevant, or says in *same_out which parent has the same below the paths. */
-static invar_status judge(int32_t *same_out, range *r, int32_t number)
+static invar_status mark_if_relevant(int32_t *same_out, range *r, int32_t number)
 {
     invar_git_graph *graph = &r->repo->graph;
     const invar_git_node *node = &graph->nodes[number];
@@ -202,7 +202,7 @@ static invar_status judge(int32_t *same_out, range *r, int32_t number)
     *same_out = -1;
     INVAR_TRY(look_below(&mine, r, number));
     for (int32_t i = 0; i < parents; i++) {
-        int32_t parent = graph->parents.at[node->parent + i];
+        int32_t parent = graph->parents.items[node->parent + i];
         INVAR_TRY(look_below(&theirs, r, parent));
         if (invar_digest_equal(&mine, &theirs)) {
             *same_out = parent;
@@ -216,7 +216,7 @@ static invar_status judge(int32_t *same_out, range *r, int32_t number)
 }
 
 /* Children come before parents here, so that all ways to a commit are known when it is judged. */
-static invar_status simplify(range *r)
+static invar_status range_simplify(range *r)
 {
     invar_git_graph *graph = &r->repo->graph;
     size_t room = (size_t)graph->count;
@@ -227,14 +227,14 @@ static invar_status simplify(range *r)
     memset(r->known, 0, room * sizeof *r->known);
     graph->nodes[r->bad].marks |= MARK_FOLLOWED;
     for (int32_t i = r->order.count - 1; i >= 0; i--) {
-        int32_t number = r->order.at[i], same;
+        int32_t number = r->order.items[i], same;
         const invar_git_node *node = &graph->nodes[number];
         if (!(node->marks & MARK_FOLLOWED))
             continue;
-        INVAR_TRY(judge(&same, r, number));
+        INVAR_TRY(mark_if_relevant(&same, r, number));
         relevant += (node->marks & MARK_RELEVANT) != 0;
         for (int32_t j = 0; j < parents_of(r, node); j++) {
-            int32_t parent = graph->parents.at[node->parent + j];
+            int32_t parent = graph->parents.items[node->parent + j];
             if (same < 0 || same == parent)
                 graph->nodes[parent].marks |= MARK_FOLLOWED;
         }
@@ -243,13 +243,13 @@ static invar_status simplify(range *r)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "%s: none of the %d commits between good and bad touches the paths; "
                           "are they spelled as in the repository?",
-                          r->repo->shown, (int)r->order.count);
+                          r->repo->display_path, (int)r->order.count);
     return INVAR_OK;
 }
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-static invar_status build(invar_history **out, range *r)
+static invar_status range_build(invar_history **out, range *r)
 {
     invar_git_graph *graph = &r->repo->graph;
     const int32_t count = r->order.count;
@@ -257,7 +257,7 @@ static invar_status build(invar_history **out, range *r)
     int32_t links = 0;
 
     for (int32_t i = 0; i < count; i++)
-        links += parents_of(r, &graph->nodes[r->order.at[i]]);
+        links += parents_of(r, &graph->nodes[r->order.items[i]]);
     INVAR_TRY(invar_alloc((void **)&history, 1, sizeof *history, "a history"));
     memset(history, 0, sizeof *history);
     *out = history;
@@ -266,22 +266,22 @@ static invar_status build(invar_history **out, range *r)
     INVAR_TRY(invar_alloc((void **)&history->parents, (size_t)links, sizeof *history->parents,
                           "a history"));
     for (int32_t i = 0; i < count; i++) {
-        invar_git_node *node = &graph->nodes[r->order.at[i]];
+        invar_git_node *node = &graph->nodes[r->order.items[i]];
         invar_history_commit *commit = &history->commits[i];
         int32_t same = -1;
 
-        node->place = i;
+        node->query_index = i;
         INVAR_GIT(oid_tostr)(commit->id, sizeof commit->id, &node->id);
         commit->relevant = r->want->n_paths == 0 || (node->marks & MARK_RELEVANT);
         commit->parent = history->n_links;
         commit->date = node->date;
         if (node->marks & MARK_FOLLOWED && !commit->relevant)
-            INVAR_TRY(judge(&same, r, r->order.at[i]));
+            INVAR_TRY(mark_if_relevant(&same, r, r->order.items[i]));
         for (int32_t j = 0; j < parents_of(r, node); j++) {
-            int32_t number = graph->parents.at[node->parent + j];
+            int32_t number = graph->parents.items[node->parent + j];
             const invar_git_node *parent = &graph->nodes[number];
             if (parent->marks & MARK_SEEN && (same < 0 || same == number))
-                history->parents[history->n_links++] = parent->place;
+                history->parents[history->n_links++] = parent->query_index;
         }
         commit->n_parents = history->n_links - commit->parent;
     }
@@ -289,7 +289,7 @@ static invar_status build(invar_history **out, range *r)
     return INVAR_OK;
 }
 
-static invar_status find(range *r)
+static invar_status range_find(range *r)
 {
     const invar_repo_range *want = r->want;
     int32_t good;
@@ -303,24 +303,24 @@ static invar_status find(range *r)
         INVAR_TRY(invar_git_node_of(&good, r->repo, want->good[i]));
         INVAR_TRY(invar_git_paint(NULL, r->repo, good, MARK_GOOD));
     }
-    INVAR_TRY(walk(r));
-    return want->n_paths ? simplify(r) : INVAR_OK;
+    INVAR_TRY(range_walk(r));
+    return want->n_paths ? range_simplify(r) : INVAR_OK;
 }
 
 invar_status invar_repo_history(invar_history **out, invar_repo *repo,
                                 const invar_repo_range *range_wanted)
 {
     range r = {.repo = repo, .want = range_wanted};
-    invar_status status = find(&r);
+    invar_status status = range_find(&r);
 
     *out = NULL;
     if (status == INVAR_OK)
-        status = build(out, &r);
+        status = range_build(out, &r);
     if (status != INVAR_OK) {
         invar_history_free(*out);
         *out = NULL;
     }
-    invar_free(r.order.at);
+    invar_free(r.order.items);
     invar_free(r.paths);
     invar_free(r.below);
     invar_free(r.known);

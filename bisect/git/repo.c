@@ -112,7 +112,7 @@ invar_status invar_git_fail_shallow(const invar_repo *repo, const char *what)
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%s: %s: the clone is shallow and its history ends too early, "
                       "'git fetch --unshallow' gets the rest",
-                      repo->shown, what);
+                      repo->display_path, what);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -232,7 +232,7 @@ invar_status invar_repo_open(invar_repo **out, const char *path)
     if (work_tree)
         status = real_path(repo->work_tree, work_tree);
     if (status == INVAR_OK) {
-        invar_path_show(repo->shown, repo->work_tree[0] ? repo->work_tree : repo->folder);
+        invar_path_show(repo->display_path, repo->work_tree[0] ? repo->work_tree : repo->folder);
         status = read_shallow(repo);
     }
     if (status != INVAR_OK) {
@@ -284,10 +284,10 @@ invar_status invar_git_commit(invar_git_raw_commit *out, invar_repo *repo, const
     git_oid oid;
 
     INVAR_TRY(invar_git_oid(&oid, id));
-    INVAR_TRY(invar_git_raw_commit_open(out, repo->git, &oid, repo->shown));
+    INVAR_TRY(invar_git_raw_commit_open(out, repo->git, &oid, repo->display_path));
     if (!out->object)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, GIT_ENOTFOUND, "%s: there is no commit %s", repo->shown,
-                          id);
+        return INVAR_FAIL(INVAR_E_NOTFOUND, GIT_ENOTFOUND, "%s: there is no commit %s",
+                          repo->display_path, id);
     return INVAR_OK;
 }
 

@@ -29,22 +29,22 @@ static invar_status fail_revision(const invar_repo *repo, const char *revision, 
         return INVAR_FAIL(INVAR_E_NOTFOUND, code,
                           "%s: there is no revision '%s': the clone is shallow, "
                           "'git fetch --unshallow' gets the rest",
-                          repo->shown, quoted);
+                          repo->display_path, quoted);
     if (code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no revision '%s'", repo->shown,
-                          quoted);
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no revision '%s'",
+                          repo->display_path, quoted);
     if (code == GIT_EAMBIGUOUS)
         return INVAR_FAIL(INVAR_E_INVALID, code,
-                          "%s: '%s' names more than one object: give more digits", repo->shown,
-                          quoted);
+                          "%s: '%s' names more than one object: give more digits",
+                          repo->display_path, quoted);
     if (code == GIT_EINVALIDSPEC)
         return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is not the name of one revision",
-                          repo->shown, quoted);
-    return invar_git_fail(repo->git, repo->shown, code, "a revision cannot be read");
+                          repo->display_path, quoted);
+    return invar_git_fail(repo->git, repo->display_path, code, "a revision cannot be read");
 }
 
-static invar_status peel(char out[INVAR_OID_SIZE], invar_repo *repo, const git_object *object,
-                         const char *revision)
+static invar_status repo_peel(char out[INVAR_OID_SIZE], invar_repo *repo, const git_object *object,
+                              const char *revision)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
     git_object *commit = NULL;
@@ -52,11 +52,12 @@ static invar_status peel(char out[INVAR_OID_SIZE], invar_repo *repo, const git_o
 
     if (code == GIT_EINVALIDSPEC || code == GIT_EPEEL) {
         invar_text_quote(quoted, sizeof quoted, revision, strlen(revision));
-        return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is a %s, not a commit", repo->shown,
-                          quoted, INVAR_GIT(object_type2string)(INVAR_GIT(object_type)(object)));
+        return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is a %s, not a commit",
+                          repo->display_path, quoted,
+                          INVAR_GIT(object_type2string)(INVAR_GIT(object_type)(object)));
     }
     if (code)
-        return invar_git_fail(repo->git, repo->shown, code, "a tag cannot be followed");
+        return invar_git_fail(repo->git, repo->display_path, code, "a tag cannot be followed");
     INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, INVAR_GIT(object_id)(commit));
     INVAR_GIT(object_free)(commit);
     return INVAR_OK;
@@ -96,12 +97,12 @@ static invar_status step_up(int32_t *commit, bool *found_out, invar_repo *repo, 
     node = &repo->graph.nodes[*commit];
     *found_out = parent <= node->n_parents;
     if (*found_out)
-        *commit = repo->graph.parents.at[node->parent + (int32_t)parent - 1];
+        *commit = repo->graph.parents.items[node->parent + (int32_t)parent - 1];
     return INVAR_OK;
 }
 
 /* Follows "~3^2" from a commit. *found_out false: there is no such parent, or it is no such text */
-static invar_status walk(int32_t *commit, bool *found_out, invar_repo *repo, const char *way)
+static invar_status repo_walk(int32_t *commit, bool *found_out, invar_repo *repo, const char *way)
 {
     *found_out = true;
     while (*found_out && *way) {
@@ -133,7 +134,7 @@ static invar_status resolve_by_hand(char out[INVAR_OID_SIZE], invar_repo *repo, 
         return fail_revision(repo, name, code);
     INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, &id);
     INVAR_TRY(invar_git_node_of(&commit, repo, out));
-    INVAR_TRY(walk(&commit, &found, repo, name + length));
+    INVAR_TRY(repo_walk(&commit, &found, repo, name + length));
     if (!found || (repo->graph.nodes[commit].state & INVAR_GIT_MISSING))
         return fail_revision(repo, name, GIT_ENOTFOUND);
     INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, &repo->graph.nodes[commit].id);
@@ -169,7 +170,7 @@ invar_status invar_repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, cons
         return resolve_by_hand(out, repo, name);
     if (code)
         return fail_revision(repo, revision, code);
-    status = peel(out, repo, object, revision);
+    status = repo_peel(out, repo, object, revision);
     INVAR_GIT(object_free)(object);
     return status;
 }

@@ -220,7 +220,7 @@ static invar_status take_file(taking *t, const struct stat *info)
 }
 
 /* True when the folder at hand has something of that name. */
-static bool has(const taking *t, const char *name)
+static bool taking_has(const taking *t, const char *name)
 {
     char path[2 * INVAR_PATH_SIZE];
 
@@ -233,9 +233,9 @@ static invar_status take_below(taking *t, const rules *outer)
     rules inner = {NULL, NULL, 0};
     invar_status status;
 
-    if (!outer->git && has(t, "ledger.db"))
+    if (!outer->git && taking_has(t, "ledger.db"))
         return INVAR_OK; // a run
-    if (has(t, ".git"))
+    if (taking_has(t, ".git"))
         INVAR_TRY(find_rules(&inner, t->path, GIT_REPOSITORY_OPEN_NO_SEARCH));
     status = take_folder(t, inner.git ? &inner : outer);
     drop_rules(&inner);

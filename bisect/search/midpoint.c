@@ -204,7 +204,7 @@ static void weigh_batch(invar_midpoint *m, const invar_search_scope *scope, cons
 }
 
 /* Near enough for git: half, or within a thousandth of the candidates. */
-static bool halfway(const invar_midpoint *m, int32_t commit)
+static bool midpoint_halfway(const invar_midpoint *m, int32_t commit)
 {
     int32_t off = abs(2 * m->weight[commit] - m->relevant);
 
@@ -224,7 +224,7 @@ static int32_t weigh_merges(invar_midpoint *m, const invar_search_scope *scope, 
             continue;
         weigh_batch(m, scope, batch, size);
         for (int n = 0; n < size && !all; n++)
-            if (halfway(m, batch[n]))
+            if (midpoint_halfway(m, batch[n]))
                 return batch[n];
         size = 0;
     }
@@ -252,7 +252,7 @@ static int32_t weigh_lines(invar_midpoint *m, const invar_search_scope *scope)
         m->weight[commit] = m->weight[parent] + h->commits[commit].relevant;
         if (m->n_parents[parent] == 1)
             m->round[commit] = m->round[parent] + (m->place[parent] > m->place[commit]);
-        if (halfway(m, commit) &&
+        if (midpoint_halfway(m, commit) &&
             (best < 0 || m->round[commit] < m->round[best] ||
              (m->round[commit] == m->round[best] && m->place[commit] < m->place[best])))
             best = commit;
@@ -260,7 +260,7 @@ static int32_t weigh_lines(invar_midpoint *m, const invar_search_scope *scope)
     return best;
 }
 
-static int32_t nearness(const invar_midpoint *m, int32_t commit)
+static int32_t midpoint_nearness(const invar_midpoint *m, int32_t commit)
 {
     int32_t rest = m->relevant - m->weight[commit];
 
@@ -268,14 +268,14 @@ static int32_t nearness(const invar_midpoint *m, int32_t commit)
 }
 
 /* The first of the nearest; -1: there is no relevant one. */
-static int32_t nearest(const invar_midpoint *m)
+static int32_t midpoint_nearest(const invar_midpoint *m)
 {
     int32_t best = -1;
 
     for (int32_t i = 0; i < m->n_members; i++) {
         int32_t commit = m->list[i];
         if (m->history->commits[commit].relevant &&
-            (best < 0 || nearness(m, commit) > nearness(m, best)))
+            (best < 0 || midpoint_nearness(m, commit) > midpoint_nearness(m, best)))
             best = commit;
     }
     return best;
@@ -301,7 +301,7 @@ static int64_t square_root(int64_t value)
 }
 
 /* Which of `count` to take: more often one of the first, always the same for the same count. */
-static int32_t away(int32_t count)
+static int32_t skewed_index(int32_t count)
 {
     uint32_t share = ((uint32_t)count * 1103515245u + 12345u) / 65536u % 32768u;
 
@@ -323,7 +323,7 @@ static int32_t around_skips(invar_midpoint *m, const invar_search_scope *scope)
     }
     if (open == 0)
         return -1;
-    at = away(open);
+    at = skewed_index(open);
     if (((const rank *)m->ranked[at])->commit == scope->bad)
         at--;
     return at < 0 ? -1 : ((const rank *)m->ranked[at])->commit;
@@ -336,7 +336,8 @@ static invar_status rank_all(invar_midpoint *m)
     for (int32_t i = 0; i < m->n_members; i++) {
         int32_t commit = m->members[i];
         if (m->history->commits[commit].relevant) {
-            m->ranks[n] = (rank){m->history->commits[commit].id, commit, nearness(m, commit)};
+            m->ranks[n] =
+                (rank){m->history->commits[commit].id, commit, midpoint_nearness(m, commit)};
             m->ranked[n] = &m->ranks[n];
             n++;
         }
@@ -358,7 +359,7 @@ invar_status invar_midpoint_choose(int32_t *out, int32_t *candidates_out, invar_
         INVAR_TRY(rank_all(midpoint));
         *out = around_skips(midpoint, scope);
     } else if (*out < 0) {
-        *out = nearest(midpoint);
+        *out = midpoint_nearest(midpoint);
     }
     return INVAR_OK;
 }

@@ -66,8 +66,8 @@ static invar_status scope_new(invar_search_scope *out, int32_t count)
     return INVAR_OK;
 }
 
-static void apply(const invar_search *search, invar_search_scope *scope, int32_t commit,
-                  invar_commit_mark mark)
+static void search_apply(const invar_search *search, invar_search_scope *scope, int32_t commit,
+                         invar_commit_mark mark)
 {
     bool tested = scope->mark[commit] == INVAR_COMMIT_MARK_GOOD ||
                   scope->mark[commit] == INVAR_COMMIT_MARK_BAD;
@@ -87,14 +87,14 @@ static void apply(const invar_search *search, invar_search_scope *scope, int32_t
 }
 
 /* Goes on as far as the results that are there lead; then as invar_midpoint_choose. */
-static invar_status settle(int32_t *out, int32_t *candidates_out, const invar_search *search,
-                           invar_search_scope *scope)
+static invar_status apply_results(int32_t *out, int32_t *candidates_out, const invar_search *search,
+                                  invar_search_scope *scope)
 {
     for (;;) {
         INVAR_TRY(invar_midpoint_choose(out, candidates_out, search->midpoint, scope));
         if (*out < 0 || *out == scope->bad || search->note[*out] == INVAR_COMMIT_MARK_NONE)
             return INVAR_OK;
-        apply(search, scope, *out, (invar_commit_mark)search->note[*out]);
+        search_apply(search, scope, *out, (invar_commit_mark)search->note[*out]);
     }
 }
 
@@ -114,7 +114,7 @@ static invar_status check_history(const invar_history *history)
     return INVAR_OK;
 }
 
-static invar_status begin(invar_search *search)
+static invar_status search_begin(invar_search *search)
 {
     size_t count = (size_t)search->history->count;
     int32_t last = search->history->count - 1;
@@ -128,7 +128,7 @@ static invar_status begin(invar_search *search)
     INVAR_TRY(scope_new(&search->now, search->history->count));
     memset(search->now.candidate, 1, count);
     memset(search->now.mark, INVAR_COMMIT_MARK_NONE, count);
-    apply(search, &search->now, last, INVAR_COMMIT_MARK_BAD);
+    search_apply(search, &search->now, last, INVAR_COMMIT_MARK_BAD);
     return INVAR_OK;
 }
 
@@ -141,7 +141,7 @@ invar_status invar_search_new(invar_search **out, const invar_history *history)
     INVAR_TRY(invar_alloc(&block, 1, sizeof **out, "a search among commits"));
     *out = block;
     **out = (invar_search){.history = history};
-    status = begin(*out);
+    status = search_begin(*out);
     if (status != INVAR_OK) {
         invar_search_free(*out);
         *out = NULL;
@@ -209,8 +209,8 @@ invar_status invar_search_mark(invar_search *search, int32_t commit, invar_commi
 
     INVAR_TRY(check_arguments(search, commit, mark));
     INVAR_TRY(check_marks(search, commit, mark));
-    apply(search, &search->now, commit, mark);
-    return settle(&choice, &candidates, search, &search->now);
+    search_apply(search, &search->now, commit, mark);
+    return apply_results(&choice, &candidates, search, &search->now);
 }
 
 invar_status invar_search_add_result(invar_search *search, int32_t commit, invar_commit_mark mark)
@@ -228,7 +228,7 @@ invar_status invar_search_add_result(invar_search *search, int32_t commit, invar
                           search->history->commits[commit].id, word(mark),
                           word((invar_commit_mark)*known));
     search->note[commit] = (uint8_t)mark;
-    return settle(&choice, &candidates, search, &search->now);
+    return apply_results(&choice, &candidates, search, &search->now);
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
@@ -240,8 +240,8 @@ typedef struct futures {
 } futures;
 
 /* What follows `scope` when `choice` is bad, and when it is good. */
-static invar_status foresee(futures *f, const invar_search *search, const invar_search_scope *scope,
-                            int32_t choice)
+static invar_status add_speculative_midpoints(futures *f, const invar_search *search,
+                                              const invar_search_scope *scope, int32_t choice)
 {
     static const invar_commit_mark marks[] = {INVAR_COMMIT_MARK_BAD, INVAR_COMMIT_MARK_GOOD};
     size_t count = (size_t)search->history->count;
@@ -255,7 +255,7 @@ static invar_status foresee(futures *f, const invar_search *search, const invar_
         memcpy(next->mark, scope->mark, count);
         next->bad = scope->bad;
         next->skips = scope->skips;
-        apply(search, next, choice, marks[n]);
+        search_apply(search, next, choice, marks[n]);
     }
     return INVAR_OK;
 }
@@ -264,16 +264,16 @@ static invar_status foresee(futures *f, const invar_search *search, const invar_
 static invar_status ask_further(invar_search_next *out, futures *f, const invar_search *search,
                                 int32_t jobs)
 {
-    INVAR_TRY(foresee(f, search, &search->now, out->commits[0]));
+    INVAR_TRY(add_speculative_midpoints(f, search, &search->now, out->commits[0]));
     for (int32_t n = 0; n < f->count && out->count < jobs; n++) {
         invar_search_scope *scope = &f->scopes[n];
         int32_t choice, candidates;
 
-        INVAR_TRY(settle(&choice, &candidates, search, scope));
+        INVAR_TRY(apply_results(&choice, &candidates, search, scope));
         if (choice >= 0 && choice != scope->bad) {
             out->commits[out->count++] = choice;
             if (out->count < jobs)
-                INVAR_TRY(foresee(f, search, scope, choice));
+                INVAR_TRY(add_speculative_midpoints(f, search, scope, choice));
         }
         scope_free(scope);
     }

@@ -25,7 +25,7 @@
 #define TRIAL_FIELDS 14
 
 /* A reset takes away what the workshop holds; a file that somebody gave is not mended by it. */
-static const char *advice(const invar_bisect_state *state)
+static const char *bisect_state_advice(const invar_bisect_state *state)
 {
     return state->folder[0] ? "invar bisect reset starts over"
                             : "a whole one is what 'invar bisect log' prints";
@@ -37,7 +37,7 @@ invar_status invar_bisect_state_damaged(const invar_bisect_state *state, int64_t
 
     invar_path_show(shown, state->path);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s:%" PRId64 ": not a line of a bisect's state: %s",
-                      shown, line, advice(state));
+                      shown, line, bisect_state_advice(state));
 }
 
 /* ---- trials ---------------------------------------------------------------------------------- */
@@ -60,8 +60,8 @@ static bool take_names(invar_bisect_trial *t, char **f)
 {
     t->role = constant(roles, sizeof roles / sizeof *roles, f[4]);
     t->verdict = constant(verdicts, sizeof verdicts / sizeof *verdicts, f[5]);
-    t->via = constant(ways, sizeof ways / sizeof *ways, f[7]);
-    return t->role && t->verdict && t->via;
+    t->source = constant(ways, sizeof ways / sizeof *ways, f[7]);
+    return t->role && t->verdict && t->source;
 }
 
 /* The fields of a line "trial ..." after its first word. */
@@ -77,7 +77,7 @@ static bool take_trial(invar_bisect_state_trial *out, char **f)
     if (!invar_bisect_state_is_oid(f[0]) || !invar_bisect_state_is_oid(f[1]) || !take_names(t, f))
         return false;
     if (!invar_word_buffer_int(&out->attempt, f[3], 0, 1000) ||
-        !invar_word_buffer_int(&t->parted, f[8], -1, INT64_MAX) ||
+        !invar_word_buffer_int(&t->diverged_at, f[8], -1, INT64_MAX) ||
         !invar_word_buffer_int(&exit_code, f[9], -1000, 1000) ||
         !invar_word_buffer_int(&build_ms, f[10], 0, INT64_MAX) ||
         !invar_word_buffer_int(&run_ms, f[11], 0, INT64_MAX))
@@ -154,7 +154,7 @@ static invar_status read_text(invar_bisect_state *s, size_t *whole_out, const ch
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: not the state of a bisect: %s\"%.16s\": %s",
                           shown,
                           bytes ? "its first line is not " : "it is empty and does not begin with ",
-                          INVAR_BISECT_STATE_MAGIC, advice(s));
+                          INVAR_BISECT_STATE_MAGIC, bisect_state_advice(s));
     }
     if (strlen(text) != bytes || !end)
         return invar_bisect_state_damaged(s, 1);
@@ -217,7 +217,7 @@ invar_status invar_bisect_state_read(invar_bisect_state **out, const char *path)
     return INVAR_OK;
 }
 
-static invar_status refuse(const invar_bisect_state *state, const char *what)
+static invar_status bisect_state_fail(const invar_bisect_state *state, const char *what)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     int code = errno;
@@ -233,9 +233,9 @@ invar_status invar_bisect_state_lock(invar_bisect_state *state)
 {
     state->fd = open(state->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (state->fd < 0)
-        return refuse(state, "open");
+        return bisect_state_fail(state, "open");
     if (flock(state->fd, LOCK_EX | LOCK_NB) != 0)
-        return refuse(state, "lock");
+        return bisect_state_fail(state, "lock");
     return INVAR_OK;
 }
 
@@ -250,14 +250,14 @@ static invar_status append_line(invar_bisect_state *state, const char *line, siz
         if (put_now < 0 && errno == EINTR)
             continue;
         if (put_now < 0) {
-            invar_status status = refuse(state, "write");
+            invar_status status = bisect_state_fail(state, "write");
             if (ftruncate(state->fd, before) != 0)
                 errno = 0; // the next reader drops the part of a line
             return status;
         }
         done += (size_t)put_now;
     }
-    return fdatasync(state->fd) == 0 ? INVAR_OK : refuse(state, "sync");
+    return fdatasync(state->fd) == 0 ? INVAR_OK : bisect_state_fail(state, "sync");
 }
 
 /* Sections come first in a recipe: a file of another kind is told before anything is built. */
@@ -301,7 +301,7 @@ static invar_status begin_file(invar_bisect_state *s, const invar_word_buffer *h
     if (!torn)
         return INVAR_OK;
     if (ftruncate(s->fd, 0) != 0)
-        return refuse(s, "shorten");
+        return bisect_state_fail(s, "shorten");
     return append_line(s, head->data, head->used);
 }
 
@@ -320,7 +320,7 @@ static invar_status open_file(invar_bisect_state *s, const char *folder,
     INVAR_TRY(begin_file(s, head));
     INVAR_TRY(read_state(s, &whole));
     if (ftruncate(s->fd, (off_t)whole) != 0)
-        return refuse(s, "shorten");
+        return bisect_state_fail(s, "shorten");
     (void)utimensat(AT_FDCWD, s->path, NULL, 0); // the newest is the one that views show
     return INVAR_OK;
 }
@@ -384,8 +384,8 @@ static invar_status put_trial(invar_word_buffer *b, const invar_bisect_state_tri
 {
     const invar_bisect_trial *t = &trial->trial;
     const char *head[] = {t->commit, trial->tree, trial->binary};
-    const char *middle[] = {t->role, t->verdict, t->value, t->via};
-    const int64_t numbers[] = {t->parted, t->exit_code, (int64_t)(t->build_s * 1000),
+    const char *middle[] = {t->role, t->verdict, t->value, t->source};
+    const int64_t numbers[] = {t->diverged_at, t->exit_code, (int64_t)(t->build_s * 1000),
                                (int64_t)(t->run_s * 1000)};
 
     INVAR_TRY(invar_word_buffer_put(b, "trial"));

@@ -169,7 +169,8 @@ static bool take_question(invar_criterion *q, const char *key, const char *value
 }
 
 /* The lists share one block: paths, skips and flags follow each other in the file. */
-static void append(invar_bisect_state *s, const char *const **list, size_t *used, const char *value)
+static void bisect_state_append(invar_bisect_state *s, const char *const **list, size_t *used,
+                                const char *value)
 {
     if (!*list)
         *list = s->lists + *used;
@@ -200,7 +201,7 @@ static bool take_field(invar_bisect_state *s, size_t *used, const char *key, cha
         if (strcmp(key, lists[i].key) == 0) {
             // a NULL ends the list before, so one place is left between two of them
             *used += *lists[i].to == NULL;
-            append(s, lists[i].to, used, value);
+            bisect_state_append(s, lists[i].to, used, value);
             return true;
         }
     if (strcmp(key, "first-parent") == 0)
@@ -212,7 +213,7 @@ static bool take_field(invar_bisect_state *s, size_t *used, const char *key, cha
     return take_question(&w->question, key, value);
 }
 
-static bool complete(const invar_bisect_case *w)
+static bool bisect_case_complete(const invar_bisect_case *w)
 {
     return w->repo && w->good && w->bad && invar_bisect_state_is_oid(w->good) &&
            invar_bisect_state_is_oid(w->bad) && (w->recipe != NULL) != (w->run != NULL);
@@ -258,7 +259,7 @@ invar_status invar_bisect_state_take_case(invar_bisect_state *s)
             return invar_bisect_state_damaged(s, number);
         }
     }
-    if (!complete(&s->what) || (s->what.recipe && !s->recipe))
+    if (!bisect_case_complete(&s->what) || (s->what.recipe && !s->recipe))
         return invar_bisect_state_damaged(s, number);
     return INVAR_OK;
 }

@@ -110,13 +110,13 @@ static void tell_different(char out[INVAR_AB_LINE], const invar_ab_result *a)
 
 static void tell_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_result *a)
 {
-    const invar_aa_check *gate = &a->gates[a->who];
+    const invar_aa_check *gate = &a->gates[a->side];
     const invar_ab_pair *p = a->pairs;
 
-    if (gate->made && !gate->same) {
+    if (gate->ran && !gate->same) {
         (void)snprintf(out, INVAR_AB_LINE,
                        "nondeterministic: %c against itself, seed %" PRId64 ", again with %s: %s",
-                       capitals[a->who], gate->seed, gate->with, gate->headline);
+                       capitals[a->side], gate->seed, gate->varied_keys, gate->headline);
         return;
     }
     while (p < a->pairs + a->n_pairs - 1 && p->same)
@@ -138,7 +138,7 @@ void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_result *a)
         return;
     case INVAR_AB_NONDETERMINISTIC: tell_nondeterministic(out, a); return;
     case INVAR_AB_UNTESTABLE:
-        (void)snprintf(out, INVAR_AB_LINE, "untestable: %c: %s", capitals[a->who], a->story);
+        (void)snprintf(out, INVAR_AB_LINE, "untestable: %c: %s", capitals[a->side], a->story);
         return;
     case INVAR_AB_STOPPED: break;
     }
@@ -173,9 +173,9 @@ static void print_side(FILE *f, const invar_ab_side *s, char letter)
 
 static void print_gate(FILE *f, const invar_aa_check *g, char letter)
 {
-    if (!g->made)
+    if (!g->ran)
         return;
-    fprintf(f, "%c again   seed %" PRId64 ", with %s: ", letter, g->seed, g->with);
+    fprintf(f, "%c again   seed %" PRId64 ", with %s: ", letter, g->seed, g->varied_keys);
     put(f, g->headline);
     fputc('\n', f);
 }
@@ -313,9 +313,9 @@ static void print_effects(FILE *f, const invar_ab_result *a)
             print_sum(f, &e->items[i].tail);
             if (e->items[i].step != e->last && e->items[i].step != INVAR_AB_NO_STEP)
                 fprintf(f, "  (last at step %" PRId64 ")", e->items[i].step);
-            if (e->items[i].odd)
-                fprintf(f, "  (%" PRId64 " value%s left out)", e->items[i].odd,
-                        invar_text_plural(e->items[i].odd));
+            if (e->items[i].n_unusable)
+                fprintf(f, "  (%" PRId64 " value%s left out)", e->items[i].n_unusable,
+                        invar_text_plural(e->items[i].n_unusable));
             fputc('\n', f);
         }
         if (apart > shown)

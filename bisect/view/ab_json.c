@@ -17,7 +17,7 @@ static json_t *ratio(double b, double a)
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-static json_t *side(const invar_ab_side *s)
+static json_t *ab_side_side(const invar_ab_side *s)
 {
     char binary[INVAR_DIGEST_HEX_SIZE];
 
@@ -35,18 +35,18 @@ static json_t *side(const invar_ab_side *s)
         "runs_cached", (json_int_t)s->cached);
 }
 
-static json_t *gate(const invar_aa_check *g)
+static json_t *aa_check_gate(const invar_aa_check *g)
 {
-    if (!g->made)
+    if (!g->ran)
         return json_null();
     return json_pack(
         "{s:b, s:b, s:o, s:I, s:I, s:o, s:o, s:o}", "same", g->same, "varied", g->varied, "with",
-        invar_view_text_or_null(g->with), "seed", (json_int_t)g->seed, "steps",
+        invar_view_text_or_null(g->varied_keys), "seed", (json_int_t)g->seed, "steps",
         (json_int_t)g->steps, "headline", invar_view_text_or_null(g->headline), "ledger",
-        invar_view_text_or_null(g->ledger), "again", invar_view_text_or_null(g->again));
+        invar_view_text_or_null(g->ledger), "again", invar_view_text_or_null(g->second_ledger));
 }
 
-static json_t *ran(const invar_run_result *r)
+static json_t *run_result_ran(const invar_run_result *r)
 {
     return json_pack("{s:o, s:o, s:I, s:b, s:i}", "ledger", invar_view_text_or_null(r->ledger),
                      "seconds", invar_view_real(r->seconds), "peak_bytes",
@@ -63,8 +63,8 @@ static json_t *pair(const void *item)
                      (json_int_t)p->steps, "only_a", (json_int_t)p->only[INVAR_AB_A], "only_b",
                      (json_int_t)p->only[INVAR_AB_B], "first",
                      p->parted ? json_integer(p->first) : json_null(), "headline",
-                     invar_view_text_or_null(p->headline), "a", ran(&p->ran[INVAR_AB_A]), "b",
-                     ran(&p->ran[INVAR_AB_B]));
+                     invar_view_text_or_null(p->headline), "a", run_result_ran(&p->ran[INVAR_AB_A]),
+                     "b", run_result_ran(&p->ran[INVAR_AB_B]));
 }
 
 static json_t *fact(const void *item)
@@ -77,7 +77,7 @@ static json_t *fact(const void *item)
                      invar_view_text_or_null(f->values[INVAR_AB_B]));
 }
 
-static json_t *sum(const invar_ab_sum *s)
+static json_t *ab_sum_sum(const invar_ab_sum *s)
 {
     return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "pairs", (json_int_t)s->pairs,
                      "mean_a", invar_view_real(s->mean_a), "mean_b", invar_view_real(s->mean_b),
@@ -90,10 +90,10 @@ static json_t *effect(const void *item)
 {
     const invar_ab_effect *e = item;
 
-    return json_pack("{s:o, s:b, s:o, s:I, s:o, s:o}", "name", invar_view_text_or_null(e->name),
-                     "pinned", e->pinned, "step",
-                     e->step == INVAR_AB_NO_STEP ? json_null() : json_integer(e->step), "odd",
-                     (json_int_t)e->odd, "last", sum(&e->last), "tail", sum(&e->tail));
+    return json_pack(
+        "{s:o, s:b, s:o, s:I, s:o, s:o}", "name", invar_view_text_or_null(e->name), "pinned",
+        e->pinned, "step", e->step == INVAR_AB_NO_STEP ? json_null() : json_integer(e->step), "odd",
+        (json_int_t)e->n_unusable, "last", ab_sum_sum(&e->last), "tail", ab_sum_sum(&e->tail));
 }
 
 static json_t *effect_name(const void *item)
@@ -101,7 +101,7 @@ static json_t *effect_name(const void *item)
     return invar_view_text_or_null(((const invar_ab_effect *)item)->name);
 }
 
-static json_t *steps(const invar_ab_effects *e)
+static json_t *ab_effects_steps(const invar_ab_effects *e)
 {
     if (e->count == 0)
         return json_null();
@@ -128,14 +128,14 @@ json_t *invar_ab_object(const invar_ab_result *a)
         "verdict", invar_ab_verdict_name(a->verdict), "headline", invar_view_text_or_null(headline),
         "experiment", invar_view_text_or_null(a->id), "folder", invar_view_text_or_null(a->folder),
         "ledger", invar_view_text_or_null(a->ledger), "who",
-        invar_view_text_or_null(blamed ? (a->who == INVAR_AB_A ? "a" : "b") : ""), "story",
+        invar_view_text_or_null(blamed ? (a->side == INVAR_AB_A ? "a" : "b") : ""), "story",
         invar_view_text_or_null(a->story), "log", invar_view_text_or_null(a->log), "sides", "a",
-        side(x), "b", side(y), "gates", "a", gate(&a->gates[INVAR_AB_A]), "b",
-        gate(&a->gates[INVAR_AB_B]), "seeds",
+        ab_side_side(x), "b", ab_side_side(y), "gates", "a", aa_check_gate(&a->gates[INVAR_AB_A]),
+        "b", aa_check_gate(&a->gates[INVAR_AB_B]), "seeds",
         invar_view_list(a->pairs, a->n_pairs, sizeof *a->pairs, pair), "different",
         (json_int_t)a->n_different, "place", invar_view_place(&a->place), "facts",
         invar_view_list(a->facts, a->n_facts, sizeof *a->facts, fact), "facts_different",
-        (json_int_t)a->all_facts, "steps", steps(e), "effects",
+        (json_int_t)a->all_facts, "steps", ab_effects_steps(e), "effects",
         invar_view_list(e->items, apart, sizeof *e->items, effect), "pinned_equal",
         invar_view_list(e->items + apart, pinned, sizeof *e->items, effect), "equal_metrics",
         invar_view_list(e->items + apart, e->n_same, sizeof *e->items, effect_name), "ratios",

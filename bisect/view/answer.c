@@ -24,31 +24,31 @@ typedef struct printer {
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-static const char *style(const printer *p, invar_term_style s)
+static const char *printer_style(const printer *p, invar_term_style s)
 {
     return invar_term_escape(p->colour, s);
 }
 
-static void safe(const printer *p, const char *text)
+static void printer_safe(const printer *p, const char *text)
 {
     char out[INVAR_PATH_SIZE + 4];
 
     fputs(invar_bisect_report_safe(out, sizeof out, text), p->stream);
 }
 
-static void name(const printer *p, const char *what)
+static void printer_name(const printer *p, const char *what)
 {
-    fprintf(p->stream, "%s%-10s%s ", style(p, INVAR_TERM_STYLE_BOLD), what,
-            style(p, INVAR_TERM_STYLE_PLAIN));
+    fprintf(p->stream, "%s%-10s%s ", printer_style(p, INVAR_TERM_STYLE_BOLD), what,
+            printer_style(p, INVAR_TERM_STYLE_PLAIN));
 }
 
 /* "NAME  TEXT"; nothing for an empty text. */
-static void item(const printer *p, const char *what, const char *text)
+static void printer_item(const printer *p, const char *what, const char *text)
 {
     if (*text == '\0')
         return;
-    name(p, what);
-    safe(p, text);
+    printer_name(p, what);
+    printer_safe(p, text);
     fputc('\n', p->stream);
 }
 
@@ -60,16 +60,16 @@ static void item_format(const printer *p, const char *what, const char *format, 
     va_list args;
 
     va_start(args, format);
-    name(p, what);
+    printer_name(p, what);
     vfprintf(p->stream, format, args);
     fputc('\n', p->stream);
     va_end(args);
 }
 
-static void title(const printer *p, const char *text)
+static void printer_title(const printer *p, const char *text)
 {
-    fprintf(p->stream, "\n%s%s%s\n", style(p, INVAR_TERM_STYLE_BOLD), text,
-            style(p, INVAR_TERM_STYLE_PLAIN));
+    fprintf(p->stream, "\n%s%s%s\n", printer_style(p, INVAR_TERM_STYLE_BOLD), text,
+            printer_style(p, INVAR_TERM_STYLE_PLAIN));
 }
 
 /* ---- sections -------------------------------------------------------------------------------- */
@@ -90,10 +90,10 @@ static void print_verdict(const printer *p, const invar_bisect_result *a)
     char text[INVAR_BISECT_REPORT_LINE];
 
     invar_bisect_report_headline(text, a);
-    fprintf(p->stream, "%s%s%s\n", style(p, styles[a->verdict]), text,
-            style(p, INVAR_TERM_STYLE_PLAIN));
-    if (*a->story) {
-        safe(p, a->story);
+    fprintf(p->stream, "%s%s%s\n", printer_style(p, styles[a->verdict]), text,
+            printer_style(p, INVAR_TERM_STYLE_PLAIN));
+    if (*a->reason) {
+        printer_safe(p, a->reason);
         fputc('\n', p->stream);
     }
     invar_bisect_report_advice(text, a);
@@ -105,13 +105,14 @@ static void print_verdict(const printer *p, const invar_bisect_result *a)
 static void print_file(const printer *p, const invar_repo_file *file)
 {
     fprintf(p->stream, "  %c ", file->status > ' ' && file->status < 0x7f ? file->status : '?');
-    safe(p, file->path);
+    printer_safe(p, file->path);
     if (file->added < 0)
         fprintf(p->stream, "  binary\n");
     else
         fprintf(p->stream, "  %s+%" PRId64 "%s %s-%" PRId64 "%s\n",
-                style(p, INVAR_TERM_STYLE_GREEN), file->added, style(p, INVAR_TERM_STYLE_PLAIN),
-                style(p, INVAR_TERM_STYLE_RED), file->removed, style(p, INVAR_TERM_STYLE_PLAIN));
+                printer_style(p, INVAR_TERM_STYLE_GREEN), file->added,
+                printer_style(p, INVAR_TERM_STYLE_PLAIN), printer_style(p, INVAR_TERM_STYLE_RED),
+                file->removed, printer_style(p, INVAR_TERM_STYLE_PLAIN));
 }
 
 static void print_commit(const printer *p, const invar_repo_commit *c)
@@ -119,9 +120,9 @@ static void print_commit(const printer *p, const invar_repo_commit *c)
     char when[INVAR_BISECT_REPORT_TIME];
 
     invar_bisect_report_time(when, c->when);
-    item(p, "commit", c->id);
-    item(p, "author", c->author);
-    item(p, "date", when);
+    printer_item(p, "commit", c->id);
+    printer_item(p, "author", c->author);
+    printer_item(p, "date", when);
     item_format(p, "files", "%" PRId64 " changed, %" PRId64 " line%s added, %" PRId64 " removed",
                 c->files, c->added, invar_text_plural(c->added), c->removed);
     for (size_t i = 0; i < c->n_shown; i++)
@@ -138,18 +139,18 @@ static void print_place(const printer *p, const invar_divergence *place)
     if (!place->known)
         return;
     invar_bisect_report_place(text, place);
-    item(p, "place", text);
+    printer_item(p, "place", text);
     if (*place->before == '\0') {
-        item(p, "", place->headline);
+        printer_item(p, "", place->headline);
         return;
     }
-    item(p, "", place->fused);
+    printer_item(p, "", place->fused);
     snprintf(text, sizeof text, "%s %s %s", place->kind, place->dtype, place->shape);
-    item(p, "tensor", text);
-    item(p, "  before", place->before);
-    item(p, "  after", place->after);
+    printer_item(p, "tensor", text);
+    printer_item(p, "  before", place->before);
+    printer_item(p, "  after", place->after);
     invar_bisect_report_points(text, place);
-    item(p, "points", text);
+    printer_item(p, "points", text);
 }
 
 static void print_found(const printer *p, const invar_bisect_result *a)
@@ -160,13 +161,13 @@ static void print_found(const printer *p, const invar_bisect_result *a)
     if (a->verdict != INVAR_BISECT_FOUND || a->n_changes == 0)
         return;
     print_commit(p, &c->commit);
-    item(p, "parent", c->parent);
+    printer_item(p, "parent", c->parent);
     snprintf(text, sizeof text, "%s -> %s", c->before, c->after);
-    item(p, "value", *c->before || *c->after ? text : "");
+    printer_item(p, "value", *c->before || *c->after ? text : "");
     invar_bisect_report_remark(remark, c);
-    item(p, "remark", remark);
+    printer_item(p, "remark", remark);
     print_place(p, &a->place);
-    item(p, "confirmed", invar_bisect_report_confirmed(a));
+    printer_item(p, "confirmed", invar_bisect_report_confirmed(a));
 }
 
 /* Commit, date, who: what a list of commits shows. */
@@ -178,11 +179,11 @@ static void print_line(const printer *p, const invar_repo_commit *c, int depth)
     snprintf(id, sizeof id, "%.*s", INVAR_BISECT_REPORT_SHORT, c->id);
     invar_bisect_report_safe(author, sizeof author, c->author);
     author[strcspn(author, "<")] = '\0'; // the name will do
-    fprintf(p->stream, "%*s%s", 2 * depth, "", style(p, INVAR_TERM_STYLE_YELLOW));
-    safe(p, id);
-    fprintf(p->stream, "%s  %.10s  %s", style(p, INVAR_TERM_STYLE_PLAIN), when, author);
+    fprintf(p->stream, "%*s%s", 2 * depth, "", printer_style(p, INVAR_TERM_STYLE_YELLOW));
+    printer_safe(p, id);
+    fprintf(p->stream, "%s  %.10s  %s", printer_style(p, INVAR_TERM_STYLE_PLAIN), when, author);
     fprintf(p->stream, "%s ", *author && author[strlen(author) - 1] == ' ' ? "" : " ");
-    safe(p, c->subject);
+    printer_safe(p, c->subject);
     fputc('\n', p->stream);
 }
 
@@ -195,9 +196,9 @@ static void print_change(const printer *p, const invar_bisect_change *c)
     snprintf(before, sizeof before, "%.*s", INVAR_BISECT_REPORT_VALUE_DIGITS, c->before);
     snprintf(after, sizeof after, "%.*s", INVAR_BISECT_REPORT_VALUE_DIGITS, c->after);
     fprintf(p->stream, "%*s", 2 * depth + 4, "");
-    safe(p, before);
+    printer_safe(p, before);
     fprintf(p->stream, " -> ");
-    safe(p, after);
+    printer_safe(p, after);
     invar_bisect_report_place(text, &c->place);
     fprintf(p->stream, "%s%s", *text ? "  " : "", text);
     invar_bisect_report_remark(text, c);
@@ -226,10 +227,10 @@ static void print_log(const printer *p, const invar_bisect_result *a)
     if (a->verdict != INVAR_BISECT_WRONG_END && a->verdict != INVAR_BISECT_UNTESTABLE)
         return;
     for (int i = 0; i < 2; i++) {
-        snprintf(name, sizeof name, "trials/%s-0/%s", a->who, names[i]);
+        snprintf(name, sizeof name, "trials/%s-0/%s", a->commit, names[i]);
         if (invar_path_join(path, sizeof path, a->folder, name) == INVAR_OK &&
             invar_path_exists(path)) {
-            item(p, "log", path);
+            printer_item(p, "log", path);
             return;
         }
     }
@@ -239,8 +240,8 @@ static void print_search(const printer *p, const invar_bisect_result *a)
 {
     char cost[INVAR_BISECT_REPORT_LINE], page[INVAR_PATH_SIZE];
 
-    item(p, "note", invar_bisect_report_third(a));
-    item(p, "question", a->question);
+    printer_item(p, "note", invar_bisect_report_third(a));
+    printer_item(p, "question", a->question);
     if (a->range > 0)
         item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range,
                     invar_text_plural(a->range), INVAR_BISECT_REPORT_SHORT, a->good,
@@ -254,10 +255,10 @@ static void print_search(const printer *p, const invar_bisect_result *a)
     if (a->first_parted >= 0)
         item_format(p, "ends", "they part at step %" PRId64, a->first_parted);
     invar_bisect_report_cost(cost, a);
-    item(p, "cost", cost);
+    printer_item(p, "cost", cost);
     print_log(p, a);
     if (*a->folder && invar_path_join(page, sizeof page, a->folder, "answer.html") == INVAR_OK)
-        item(p, "page", page);
+        printer_item(p, "page", page);
 }
 
 static void print_next(const printer *p, const invar_bisect_result *a)
@@ -266,7 +267,7 @@ static void print_next(const printer *p, const invar_bisect_result *a)
 
     for (int i = 0; invar_bisect_report_next(command, a, i); i++) {
         if (i == 0)
-            title(p, "next");
+            printer_title(p, "next");
         fprintf(p->stream, "  %s\n", command);
     }
 }

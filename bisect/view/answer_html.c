@@ -117,7 +117,7 @@ static void put_tag(FILE *f, const void *data)
     if (a->verdict == INVAR_BISECT_FOUND)
         fprintf(f, " <span class=\"tag big %s\">%s</span>", a->confirmed ? "good" : "warn",
                 a->confirmed ? "confirmed" : "not confirmed");
-    if (a->third)
+    if (a->has_third_value)
         fputs(" <span class=\"tag big warn\">more than one change</span>", f);
 }
 
@@ -143,7 +143,7 @@ static void put_advice(FILE *f, const void *data)
 {
     const invar_bisect_result *a = data;
     char advice[INVAR_BISECT_REPORT_LINE];
-    const char *lines[] = {a->story, advice, invar_bisect_report_third(a)};
+    const char *lines[] = {a->reason, advice, invar_bisect_report_third(a)};
 
     invar_bisect_report_advice(advice, a);
     for (int i = 0; i < 3; i++) {
@@ -518,9 +518,9 @@ static void put_trials(FILE *f, const void *data)
         cell(f, "num", t->role);
         cell(f, "num", t->verdict);
         cell_short(f, "digest", t->value, INVAR_BISECT_REPORT_SHORT);
-        cell(f, "", t->via);
-        if (t->parted >= 0)
-            invar_html_cell_format(f, "num", "step %" PRId64, t->parted);
+        cell(f, "", t->source);
+        if (t->diverged_at >= 0)
+            invar_html_cell_format(f, "num", "step %" PRId64, t->diverged_at);
         else
             cell(f, "", "");
         invar_html_cell_format(f, "num", "%d", t->exit_code);

@@ -55,10 +55,11 @@ static json_t *change(const void *item)
 {
     const invar_bisect_change *c = item;
     json_t *object = commit(&c->commit);
-    json_t *more = json_pack(
-        "{s:o, s:o, s:o, s:i, s:b, s:I, s:o}", "parent", invar_view_text_or_null(c->parent),
-        "before", invar_view_text(c->before), "after", invar_view_text(c->after), "depth", c->depth,
-        "merge", c->merge, "between", (json_int_t)c->between, "place", invar_view_place(&c->place));
+    json_t *more =
+        json_pack("{s:o, s:o, s:o, s:i, s:b, s:I, s:o}", "parent",
+                  invar_view_text_or_null(c->parent), "before", invar_view_text(c->before), "after",
+                  invar_view_text(c->after), "depth", c->depth, "merge", c->merge, "between",
+                  (json_int_t)c->n_untested_before, "place", invar_view_place(&c->place));
     int failed = !object || !more || json_object_update(object, more) != 0;
 
     json_decref(more);
@@ -75,15 +76,15 @@ static json_t *trial(const void *item)
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o}", "commit",
                      invar_view_text(t->commit), "subject", invar_view_text_or_null(t->subject),
                      "role", invar_view_text(t->role), "verdict", invar_view_text(t->verdict),
-                     "value", invar_view_text_or_null(t->value), "via", invar_view_text(t->via),
-                     "parted", integer_or_null(t->parted), "position",
+                     "value", invar_view_text_or_null(t->value), "via", invar_view_text(t->source),
+                     "parted", integer_or_null(t->diverged_at), "position",
                      integer_or_null(t->position > 0 ? t->position : -1), "exit_code", t->exit_code,
                      "build_s", invar_view_real(t->build_s), "run_s", invar_view_real(t->run_s),
                      "ledger", invar_view_text_or_null(t->ledger), "story",
                      invar_view_text_or_null(t->story));
 }
 
-static json_t *cost(const invar_bisect_result *a)
+static json_t *bisect_result_cost(const invar_bisect_result *a)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "trials",
                      (json_int_t)a->n_trials, "search_trials", (json_int_t)a->search_trials,
@@ -113,12 +114,12 @@ json_t *invar_bisect_report_object(const invar_bisect_result *a)
         invar_view_list(a->suspects, a->n_suspects, sizeof *a->suspects, commit), "all_suspects",
         (json_int_t)a->all_suspects, "place", invar_view_place(&a->place), "trials",
         invar_view_list(a->trials, a->n_trials, sizeof *a->trials, trial), "search_trials",
-        (json_int_t)a->search_trials, "confirmed", a->confirmed, "third", a->third, "question",
-        invar_view_text(a->question), "good", invar_view_text(a->good), "bad",
+        (json_int_t)a->search_trials, "confirmed", a->confirmed, "third", a->has_third_value,
+        "question", invar_view_text(a->question), "good", invar_view_text(a->good), "bad",
         invar_view_text(a->bad), "base", invar_view_text_or_null(a->base), "who",
-        invar_view_text_or_null(a->who), "story", invar_view_text_or_null(a->story), "range",
-        (json_int_t)a->range, "first_parted", integer_or_null(a->first_parted), "cost", cost(a),
-        "work",
+        invar_view_text_or_null(a->commit), "story", invar_view_text_or_null(a->reason), "range",
+        (json_int_t)a->range, "first_parted", integer_or_null(a->first_parted), "cost",
+        bisect_result_cost(a), "work",
         json_pack("{s:o, s:o}", "id", invar_view_text(a->id), "folder",
                   invar_view_text(a->folder)));
 }

@@ -37,9 +37,9 @@ static line begin(char *text, size_t size)
     return (line){text, 0, size};
 }
 
-static void add(line *l, const char *format, ...) INVAR_PRINTF(2, 3);
+static void line_add(line *l, const char *format, ...) INVAR_PRINTF(2, 3);
 
-static void add(line *l, const char *format, ...)
+static void line_add(line *l, const char *format, ...)
 {
     size_t room = l->size - l->used;
     va_list args;
@@ -55,7 +55,7 @@ static void add_safe(line *l, const char *text)
 {
     char safe[INVAR_REPO_TEXT + 4];
 
-    add(l, "%s", invar_bisect_report_safe(safe, sizeof safe, text));
+    line_add(l, "%s", invar_bisect_report_safe(safe, sizeof safe, text));
 }
 
 static void add_commit(line *l, const char *id)
@@ -63,13 +63,13 @@ static void add_commit(line *l, const char *id)
     char safe[INVAR_BISECT_REPORT_SHORT + 4];
 
     invar_text_quote(safe, sizeof safe, id, strnlen(id, INVAR_BISECT_REPORT_SHORT));
-    add(l, "%s", safe);
+    line_add(l, "%s", safe);
 }
 
 /* "1 commit", "2 commits" */
 static void add_count(line *l, int64_t count, const char *what)
 {
-    add(l, "%" PRId64 " %s%s", count, what, invar_text_plural(count));
+    line_add(l, "%" PRId64 " %s%s", count, what, invar_text_plural(count));
 }
 
 void invar_bisect_report_time(char out[INVAR_BISECT_REPORT_TIME], int64_t seconds)
@@ -119,32 +119,32 @@ const char *invar_bisect_report_verdict(invar_bisect_verdict verdict)
 /* Which of the named commits it is: "the good end 0123456789ab". */
 static void add_who(line *l, const invar_bisect_result *a)
 {
-    const char *id = a->who;
+    const char *id = a->commit;
 
     if (*id == '\0')
-        add(l, "an end");
+        line_add(l, "an end");
     else if (strcmp(id, a->good) == 0)
-        add(l, "the good end ");
+        line_add(l, "the good end ");
     else if (strcmp(id, a->bad) == 0)
-        add(l, "the bad end ");
+        line_add(l, "the bad end ");
     else if (strcmp(id, a->base) == 0)
-        add(l, "the merge base ");
+        line_add(l, "the merge base ");
     else
-        add(l, "commit ");
+        line_add(l, "commit ");
     add_commit(l, id);
 }
 
 static void add_ends(line *l, const invar_bisect_result *a)
 {
     add_commit(l, a->good);
-    add(l, " and ");
+    line_add(l, " and ");
     add_commit(l, a->bad);
 }
 
 /* It ran, and there is nothing to ask, or not what was asked for. */
 static bool ran_in_vain(const invar_bisect_result *a)
 {
-    return strncmp(a->story, "ledger:", strlen("ledger:")) == 0;
+    return strncmp(a->reason, "ledger:", strlen("ledger:")) == 0;
 }
 
 static void add_found(line *l, const invar_bisect_result *a)
@@ -152,7 +152,7 @@ static void add_found(line *l, const invar_bisect_result *a)
     if (a->n_changes == 0)
         return;
     add_commit(l, a->changes->commit.id);
-    add(l, " ");
+    line_add(l, " ");
     add_safe(l, a->changes->commit.subject);
 }
 
@@ -160,46 +160,46 @@ void invar_bisect_report_headline(char out[INVAR_BISECT_REPORT_LINE], const inva
 {
     line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
-    add(&l, "%s: ", invar_bisect_report_verdict(a->verdict));
+    line_add(&l, "%s: ", invar_bisect_report_verdict(a->verdict));
     switch (a->verdict) {
     case INVAR_BISECT_FOUND: add_found(&l, a); break;
     case INVAR_BISECT_CHANGES:
         add_count(&l, (int64_t)a->n_changes, "change");
-        add(&l, " of the value between ");
+        line_add(&l, " of the value between ");
         add_ends(&l, a);
         break;
     case INVAR_BISECT_SUSPECTS:
-        add(&l, "it is one of ");
+        line_add(&l, "it is one of ");
         add_count(&l, a->all_suspects, "commit");
-        add(&l, "; those between cannot be tested");
+        line_add(&l, "; those between cannot be tested");
         break;
     case INVAR_BISECT_NONDETERMINISTIC:
         add_who(&l, a);
-        add(&l, " gave two answers to the same question");
+        line_add(&l, " gave two answers to the same question");
         break;
     case INVAR_BISECT_SAME_ENDS:
-        add(&l, "the ends ");
+        line_add(&l, "the ends ");
         add_ends(&l, a);
-        add(&l, " give the same value");
+        line_add(&l, " give the same value");
         break;
     case INVAR_BISECT_WRONG_END:
         add_who(&l, a);
-        add(&l, " is not what it was said to be");
+        line_add(&l, " is not what it was said to be");
         break;
     case INVAR_BISECT_FIXED:
-        add(&l, "the good end ");
+        line_add(&l, "the good end ");
         add_commit(&l, a->good);
-        add(&l, " has a fix that the bad end ");
+        line_add(&l, " has a fix that the bad end ");
         add_commit(&l, a->bad);
-        add(&l, " lacks");
+        line_add(&l, " lacks");
         break;
     case INVAR_BISECT_UNTESTABLE:
         add_who(&l, a);
-        add(&l, ran_in_vain(a) ? " ran, but its ledger does not answer the question"
-                               : " cannot be built or run");
+        line_add(&l, ran_in_vain(a) ? " ran, but its ledger does not answer the question"
+                                    : " cannot be built or run");
         break;
     case INVAR_BISECT_STOPPED:
-        add(&l, "after ");
+        line_add(&l, "after ");
         add_count(&l, (int64_t)a->n_trials, "trial");
         break;
     }
@@ -213,38 +213,43 @@ void invar_bisect_report_advice(char out[INVAR_BISECT_REPORT_LINE], const invar_
     case INVAR_BISECT_FOUND: break;
     case INVAR_BISECT_CHANGES:
         if (a->n_changes == 0)
-            add(&l, "every commit that could be tested gave the same value as its parents");
+            line_add(&l, "every commit that could be tested gave the same value as its parents");
         break;
     case INVAR_BISECT_SUSPECTS:
-        add(&l, "their builds or runs fail: see build.log and run.log below the folder of the "
-                "workshop, or give a --build that works for them, and run the same command again");
+        line_add(&l,
+                 "their builds or runs fail: see build.log and run.log below the folder of the "
+                 "workshop, or give a --build that works for them, and run the same command again");
         break;
     case INVAR_BISECT_NONDETERMINISTIC:
-        add(&l, "a commit whose answers vary has no culprit; compare its two runs with invar diff, "
+        line_add(
+            &l, "a commit whose answers vary has no culprit; compare its two runs with invar diff, "
                 "and remove the cause first");
         break;
     case INVAR_BISECT_SAME_ENDS:
-        add(&l, "nothing changed between them for this question; ask for more steps (--until), "
-                "another recipe or another --metric");
+        line_add(&l,
+                 "nothing changed between them for this question; ask for more steps (--until), "
+                 "another recipe or another --metric");
         break;
     case INVAR_BISECT_WRONG_END:
-        add(&l, "check that --good and --bad are not the wrong way round and that the question is "
-                "the right one");
+        line_add(&l,
+                 "check that --good and --bad are not the wrong way round and that the question is "
+                 "the right one");
         break;
     case INVAR_BISECT_FIXED:
-        add(&l, "the good end is no ancestor of the bad one, and their merge base ");
+        line_add(&l, "the good end is no ancestor of the bad one, and their merge base ");
         add_commit(&l, a->base);
-        add(&l, " is bad already: swap --good and --bad to look for the fix");
+        line_add(&l, " is bad already: swap --good and --bad to look for the fix");
         break;
     case INVAR_BISECT_UNTESTABLE:
-        add(&l, ran_in_vain(a)
-                    ? "check the names in the question; with --run, that the command writes its "
-                      "ledger to $INVAR_RUN/ledger.db"
-                    : "choose an end that builds and runs, or give a --build that works for it; "
-                      "--run is for what is not built as Invar is");
+        line_add(&l,
+                 ran_in_vain(a)
+                     ? "check the names in the question; with --run, that the command writes its "
+                       "ledger to $INVAR_RUN/ledger.db"
+                     : "choose an end that builds and runs, or give a --build that works for it; "
+                       "--run is for what is not built as Invar is");
         break;
     case INVAR_BISECT_STOPPED:
-        add(&l, "what was found out is kept: run the same command again to continue");
+        line_add(&l, "what was found out is kept: run the same command again to continue");
         break;
     }
 }
@@ -259,26 +264,26 @@ void invar_bisect_report_place(char out[INVAR_BISECT_REPORT_LINE], const invar_d
     if (!p->known)
         return;
     if (p->step < 0)
-        add(&l, "before the first step");
+        line_add(&l, "before the first step");
     else
-        add(&l, "step %" PRId64, p->step);
+        line_add(&l, "step %" PRId64, p->step);
     if (*p->point) {
-        add(&l, tensor ? ", point " : ", ");
+        line_add(&l, tensor ? ", point " : ", ");
         add_safe(&l, p->point);
     }
     if (*p->phase) {
-        add(&l, " (");
+        line_add(&l, " (");
         add_safe(&l, p->phase);
         if (p->layer >= 0)
-            add(&l, ", layer %" PRId64, p->layer);
-        add(&l, ")");
+            line_add(&l, ", layer %" PRId64, p->layer);
+        line_add(&l, ")");
     }
     if (*p->op) {
-        add(&l, tensor ? ", op " : ": ");
+        line_add(&l, tensor ? ", op " : ": ");
         add_safe(&l, p->op);
     }
     if (!tensor && *p->kind) {
-        add(&l, ", not a tensor but ");
+        line_add(&l, ", not a tensor but ");
         add_safe(&l, p->kind);
     }
 }
@@ -288,9 +293,10 @@ void invar_bisect_report_points(char out[INVAR_BISECT_REPORT_LINE], const invar_
     line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
     add_count(&l, p->points_different, "point");
-    add(&l, " differ%s, %" PRId64 " equal at that step; %s", p->points_different == 1 ? "s" : "",
-        p->points_equal,
-        p->fine ? "every op's output was recorded" : "only the points of the runs were recorded");
+    line_add(&l, " differ%s, %" PRId64 " equal at that step; %s",
+             p->points_different == 1 ? "s" : "", p->points_equal,
+             p->op_level ? "every op's output was recorded"
+                         : "only the points of the runs were recorded");
 }
 
 const char *invar_bisect_report_confirmed(const invar_bisect_result *a)
@@ -303,7 +309,7 @@ const char *invar_bisect_report_confirmed(const invar_bisect_result *a)
 
 const char *invar_bisect_report_third(const invar_bisect_result *a)
 {
-    return a->third && a->verdict != INVAR_BISECT_CHANGES
+    return a->has_third_value && a->verdict != INVAR_BISECT_CHANGES
                ? "a value that is neither end's was seen, so more than one commit changes it; the "
                  "same command with --all-changes lists them all"
                : "";
@@ -315,13 +321,13 @@ void invar_bisect_report_remark(char out[INVAR_BISECT_REPORT_LINE],
     line l = begin(out, INVAR_BISECT_REPORT_LINE);
 
     if (change->merge)
-        add(&l, "a merge whose value none of its parents has");
+        line_add(&l, "a merge whose value none of its parents has");
     if (change->depth > 0)
-        add(&l, "%sinside a merge", l.used ? ", " : "");
-    if (change->between > 0) {
-        add(&l, "%sor one of ", l.used ? ", " : "");
-        add_count(&l, change->between, "commit");
-        add(&l, " before it that cannot be tested");
+        line_add(&l, "%sinside a merge", l.used ? ", " : "");
+    if (change->n_untested_before > 0) {
+        line_add(&l, "%sor one of ", l.used ? ", " : "");
+        add_count(&l, change->n_untested_before, "commit");
+        line_add(&l, " before it that cannot be tested");
     }
 }
 
@@ -335,24 +341,24 @@ void invar_bisect_report_cost(char out[INVAR_BISECT_REPORT_LINE], const invar_bi
     invar_bisect_report_span(run, a->run_s);
     invar_bisect_report_span(wall, a->wall_s);
     add_count(&l, (int64_t)a->n_trials, "trial");
-    add(&l, ", %" PRId64 " of the search", a->search_trials);
+    line_add(&l, ", %" PRId64 " of the search", a->search_trials);
     if (a->built) {
-        add(&l, "; ");
+        line_add(&l, "; ");
         add_count(&l, a->built, "build");
-        add(&l, " in %s", build);
+        line_add(&l, " in %s", build);
     }
     if (a->ran) {
-        add(&l, "; ");
+        line_add(&l, "; ");
         add_count(&l, a->ran, "run");
-        add(&l, " in %s", run);
+        line_add(&l, " in %s", run);
     }
     if (a->from_tree)
-        add(&l, "; %" PRId64 " from the cache", a->from_tree);
+        line_add(&l, "; %" PRId64 " from the cache", a->from_tree);
     if (a->from_program)
-        add(&l, "; %" PRId64 " whose program was equal", a->from_program);
+        line_add(&l, "; %" PRId64 " whose program was equal", a->from_program);
     if (a->skipped)
-        add(&l, "; %" PRId64 " not testable", a->skipped);
-    add(&l, "; %s in all", wall);
+        line_add(&l, "; %" PRId64 " not testable", a->skipped);
+    line_add(&l, "; %s in all", wall);
 }
 
 /* ---- what to do next ------------------------------------------------------------------------- */
@@ -367,10 +373,10 @@ static bool add_word(line *l, const char *word)
     for (size_t i = 0, left = strlen(word), bytes; i < left; i += bytes)
         if ((bytes = invar_text_char(word + i, left - i)) == 0)
             return false;
-    add(l, bare ? " " : " '");
+    line_add(l, bare ? " " : " '");
     for (; *word; word++)
-        add(l, *word == '\'' ? "'\\''" : "%c", *word);
-    add(l, bare ? "" : "'");
+        line_add(l, *word == '\'' ? "'\\''" : "%c", *word);
+    line_add(l, bare ? "" : "'");
     return true;
 }
 
@@ -379,7 +385,7 @@ static bool add_diff(line *l, const invar_divergence *p)
 {
     if (!p->known || *p->ledger_before == '\0' || *p->ledger_after == '\0')
         return false;
-    add(l, "%s diff", invar_op_graph());
+    line_add(l, "%s diff", invar_op_graph());
     return add_word(l, p->ledger_before) && add_word(l, p->ledger_after);
 }
 
@@ -391,10 +397,10 @@ static bool add_show(line *l, const invar_bisect_result *a)
         id = a->suspects[a->n_suspects - 1].id;
     if (*id == '\0')
         return false;
-    add(l, *a->repo ? "git -C" : "git"); // the user may be anywhere
+    line_add(l, *a->repo ? "git -C" : "git"); // the user may be anywhere
     if (*a->repo && !add_word(l, a->repo))
         return false;
-    add(l, " show");
+    line_add(l, " show");
     return add_word(l, id);
 }
 

@@ -39,7 +39,7 @@ void invar_ci_headline(char out[INVAR_CI_LINE], const invar_ci_result *result)
                        safe(text, result->headline));
         return;
     case INVAR_CI_NOTHING: (void)snprintf(out, INVAR_CI_LINE, "not one step was compared"); return;
-    default: (void)snprintf(out, INVAR_CI_LINE, "%s", safe(text, result->story));
+    default: (void)snprintf(out, INVAR_CI_LINE, "%s", safe(text, result->reason));
     }
 }
 
@@ -96,8 +96,8 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
     }
     if (result->ops[0])
         fprintf(out, "%sops     %s\n", before, safe(text, result->ops));
-    if (result->story[0] && result->first >= 0 && result->verdict != INVAR_CI_OBSOLETE)
-        fprintf(out, "%swhy     %s\n", before, safe(text, result->story));
+    if (result->reason[0] && result->first >= 0 && result->verdict != INVAR_CI_OBSOLETE)
+        fprintf(out, "%swhy     %s\n", before, safe(text, result->reason));
     if (result->varied[0])
         fprintf(out, "%svaried  %s\n", before, safe(text, result->varied));
     for (const char *line = result->varied[0] ? NULL : result->variations; line && *line;) {
@@ -185,7 +185,7 @@ static json_t *result_json(const invar_ci_result *r)
         "{s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:f, s:o, s:o}", "case",
         invar_view_text_or_null(r->item->name), "verdict", invar_ci_verdict_name(r->verdict),
         "golden", invar_view_text_or_null(r->item->golden), "story",
-        invar_view_text_or_null(r->story), "varied", invar_view_text_or_null(r->varied), "runs",
+        invar_view_text_or_null(r->reason), "varied", invar_view_text_or_null(r->varied), "runs",
         (json_int_t)r->runs, "chaos", (json_int_t)r->chaos, "variations", lines_json(r->variations),
         "pending", (int)r->pending, "seconds", r->seconds, "commit",
         invar_view_text_or_null(r->commit), "dirty", invar_view_text_or_null(r->dirty));

@@ -55,7 +55,7 @@ json_t *invar_view_place(const invar_divergence *p)
         "fused", invar_view_text_or_null(p->fused), "kind", invar_view_text_or_null(p->kind),
         "dtype", invar_view_text_or_null(p->dtype), "shape", invar_view_text_or_null(p->shape),
         "before", invar_view_text_or_null(p->before), "after", invar_view_text_or_null(p->after),
-        "fine", p->fine, "points_different", (json_int_t)p->points_different, "points_equal",
+        "fine", p->op_level, "points_different", (json_int_t)p->points_different, "points_equal",
         (json_int_t)p->points_equal, "headline", invar_view_text(p->headline), "ledger_before",
         invar_view_text(p->ledger_before), "ledger_after", invar_view_text(p->ledger_after));
 }

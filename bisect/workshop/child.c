@@ -164,7 +164,7 @@ static bool about(const char *word, const char *variable)
 }
 
 /* Words from `first` on may remove or replace the variable. */
-static bool overruled(const char *variable, const char *const *first)
+static bool is_overridden(const char *variable, const char *const *first)
 {
     for (; first && *first; first++) {
         if (about(*first, variable))
@@ -185,11 +185,11 @@ static invar_status make_environment(child *c)
     INVAR_TRY(invar_alloc((void **)&c->environment, count, sizeof *c->environment,
                           "a child's environment"));
     for (char **v = environ; v && *v; v++) {
-        if (!overruled(*v, extra) && !about(INVAR_USER_CHILD, *v))
+        if (!is_overridden(*v, extra) && !about(INVAR_USER_CHILD, *v))
             c->environment[used++] = *v;
     }
     for (size_t i = 0; extra && extra[i]; i++) {
-        if (strchr(extra[i], '=') && !overruled(extra[i], extra + i + 1))
+        if (strchr(extra[i], '=') && !is_overridden(extra[i], extra + i + 1))
             c->environment[used++] = (char *)(uintptr_t)extra[i];
     }
     c->environment[used++] = c->mark;
@@ -222,7 +222,7 @@ static void keep_only(int lock)
         (void)fcntl(lock, F_SETFD, 0);
 }
 
-static stage prepare(const launch *l)
+static stage launch_prepare(const launch *l)
 {
     const invar_child_request *request = l->c->request;
     struct sigaction standard;
@@ -250,9 +250,9 @@ static stage prepare(const launch *l)
     return STAGE_EXEC;
 }
 
-static void become(const launch *l)
+static void exec_program(const launch *l)
 {
-    problem p = {prepare(l), errno};
+    problem p = {launch_prepare(l), errno};
     sigset_t none;
     ssize_t put;
 
@@ -280,7 +280,7 @@ static int launch_child(problem *out, child *c, const launch *how, int report)
     c->pid = fork();
     code = errno;
     if (c->pid == 0)
-        become(how);
+        exec_program(how);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     close(how->report);
     if (c->pid < 0)
@@ -338,7 +338,7 @@ static bool cannot_be_run(int code)
  * A program that was just written may still be open for writing: in a child that another thread has
  * forked and that has not come to its exec. That takes a moment, so it is tried again.
  */
-static invar_status start(child *c)
+static invar_status child_start(child *c)
 {
     static const struct timespec nap = {0, 5000000};
     const char *word = c->request->words[0];
@@ -406,11 +406,11 @@ static void ask_to_end(child *c, invar_child_end why, int64_t now)
 {
     c->asked = true;
     c->result->end = why;
-    c->kill_at = now + milliseconds(c->request->grace);
+    c->kill_at = now + milliseconds(c->request->kill_grace_s);
     kill(-c->pid, SIGTERM);
 }
 
-static void look(child *c)
+static void child_inspect(child *c)
 {
     const invar_child_request *r = c->request;
     int64_t now = invar_process_clock_ms();
@@ -427,9 +427,9 @@ static void look(child *c)
         ask_to_end(c, INVAR_CHILD_STOPPED, now);
     } else if (r->timeout > 0 && now - c->begun >= milliseconds(r->timeout)) {
         ask_to_end(c, INVAR_CHILD_TIMED_OUT, now);
-    } else if (r->watch && now - c->watched >= TICK_MS) {
+    } else if (r->should_stop && now - c->watched >= TICK_MS) {
         c->watched = now;
-        if (r->watch(r->payload))
+        if (r->should_stop(r->payload))
             ask_to_end(c, INVAR_CHILD_ENDED_EARLY, now);
     }
 }
@@ -446,7 +446,7 @@ static bool has_ended(const child *c)
 }
 
 /* One that was asked to end is over when all who write to its output are, or the time is up. */
-static void serve(child *c)
+static void pump(child *c)
 {
     c->nap = TICK_MS;
     for (;;) {
@@ -455,7 +455,7 @@ static void serve(child *c)
         take_output(c);
         if (ended && (!c->asked || c->killed || c->out < 0))
             return;
-        look(c);
+        child_inspect(c);
         wait_output(c, c->nap);
         c->nap = c->out >= 0 || 2 * c->nap > TICK_MS ? TICK_MS : 2 * c->nap;
     }
@@ -478,7 +478,7 @@ static void keep_end(child *c, int how, const struct rusage *usage)
 }
 
 /* Whatever is left of it is killed before it is reaped, while the group's number is still ours. */
-static invar_status finish(child *c)
+static invar_status child_finish(child *c)
 {
     int64_t until = invar_process_clock_ms() + DRAIN_MS, now;
     struct rusage usage;
@@ -500,20 +500,20 @@ static invar_status finish(child *c)
     return INVAR_OK;
 }
 
-static invar_status run(child *c)
+static invar_status child_run(child *c)
 {
     const invar_child_request *r = c->request;
 
     INVAR_TRY(make_environment(c));
     INVAR_TRY(log_begin(c));
-    INVAR_TRY(start(c));
+    INVAR_TRY(child_start(c));
     if (c->pid < 0)
         return INVAR_OK;
-    serve(c);
-    INVAR_TRY(finish(c));
+    pump(c);
+    INVAR_TRY(child_finish(c));
     c->result->seconds = (double)(invar_process_clock_ms() - c->begun) / 1000;
-    if (r->watch)
-        (void)r->watch(r->payload);
+    if (r->should_stop)
+        (void)r->should_stop(r->payload);
     return INVAR_OK;
 }
 
@@ -528,7 +528,7 @@ invar_status invar_child_run(invar_child_result *out, const invar_child_request 
     invar_user_self(user);
     (void)snprintf(c.mark, sizeof c.mark, INVAR_USER_CHILD "=%s-%08" PRIx32, user,
                    atomic_fetch_add(&children, 1));
-    status = run(&c);
+    status = child_run(&c);
     log_end(&c);
     if (c.out >= 0)
         close(c.out);

@@ -41,9 +41,9 @@ typedef struct invar_child_request {
      * Called about every 20 ms while it runs, and once after its end; true: end it (SIGTERM, then
      * after `grace` seconds SIGKILL). May be NULL.
      */
-    bool (*watch)(void *payload);
+    bool (*should_stop)(void *payload);
     void *payload;
-    double grace;        /* also after `timeout` and `stop` */
+    double kill_grace_s; /* also after `timeout` and `stop` */
     bool same_addresses; /* without address space randomisation, where the kernel allows that */
 } invar_child_request;
 

@@ -40,8 +40,8 @@ static const char *find_value(size_t *bytes_out, const char *text, const char *k
 }
 
 /* What the build says of the compiler stays; the rest is what we know better: it had no .git. */
-static size_t compose(char *out, size_t size, const char *tree, const invar_repo_commit *about,
-                      const char *built)
+static size_t repo_commit_compose(char *out, size_t size, const char *tree,
+                                  const invar_repo_commit *about, const char *built)
 {
     static const char *const kept[] = {"compiler", "flags", "version", "type"};
     char when[24] = "";
@@ -102,7 +102,7 @@ invar_status invar_workspace_write_origin(const char *to, const char *program, c
     if (status == INVAR_OK)
         status = invar_alloc((void **)&text, size, 1, "what a program was built from");
     if (status == INVAR_OK) {
-        bytes = compose(text, size, tree, about, built ? built : "");
+        bytes = repo_commit_compose(text, size, tree, about, built ? built : "");
         status = invar_file_write(path, text, bytes);
     }
     invar_free(text);

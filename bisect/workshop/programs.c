@@ -103,7 +103,7 @@ static invar_status write_verdict(const char *folder, const invar_revision_build
     INVAR_TRY(invar_number_format(seconds, built->seconds));
     bytes = snprintf(text, sizeof text,
                      "[program]\nstate = %s\nbinary = %s\nseconds = %s\nstory = %s\n",
-                     state_words[built->state], hex, seconds, built->story);
+                     state_words[built->state], hex, seconds, built->failure_reason);
     INVAR_TRY(invar_path_join(path, sizeof path, folder, "verdict"));
     return invar_file_write(path, text, (size_t)bytes);
 }
@@ -113,7 +113,7 @@ static invar_status parse_verdict(invar_revision_build *out, const invar_recipe 
     INVAR_TRY(invar_recipe_check(verdict));
     out->state = INVAR_RECIPE_ENUM(invar_revision_build_state, verdict, VERDICT_STATE);
     out->seconds = invar_recipe_float(verdict, VERDICT_SECONDS);
-    (void)snprintf(out->story, sizeof out->story, "%s",
+    (void)snprintf(out->failure_reason, sizeof out->failure_reason, "%s",
                    invar_recipe_string(verdict, VERDICT_STORY));
     return invar_digest_parse(&out->binary, invar_recipe_string(verdict, VERDICT_BINARY));
 }
@@ -136,7 +136,7 @@ static invar_status read_verdict(invar_revision_build *out, const char *folder)
 /* ---- a build --------------------------------------------------------------------------------- */
 
 /* The folder of the program in the making: in a slot, nobody else's. */
-static invar_status begin(making *m)
+static invar_status making_begin(making *m)
 {
     INVAR_TRY(invar_path_join(m->made, sizeof m->made, m->slot->folder, "made"));
     INVAR_TRY(invar_held_folder_remove(m->made));
@@ -203,7 +203,7 @@ static invar_status run_build(invar_child_result *out, const making *m)
                                    .lock = m->slot->lock,
                                    .timeout = how->timeout,
                                    .stop = m->stop,
-                                   .grace = BUILD_GRACE};
+                                   .kill_grace_s = BUILD_GRACE};
 
     (void)snprintf(source, sizeof source, "INVAR_SOURCE=%s", m->slot->source);
     (void)snprintf(build, sizeof build, "INVAR_BUILD=%s", m->slot->build);
@@ -224,7 +224,7 @@ static bool went_wrong(const making *m, const invar_child_result *r)
 }
 
 /* Checks out and builds. A failure on top of an older build is none yet: it may be that one's. */
-static invar_status build(invar_child_result *out, making *m)
+static invar_status making_build(invar_child_result *out, making *m)
 {
     bool older = invar_path_exists(m->slot->build);
     double seconds;
@@ -243,7 +243,7 @@ static invar_status build(invar_child_result *out, making *m)
         return INVAR_OK;
     seconds = out->seconds;
     INVAR_TRY(invar_worktree_reset(m->slot));
-    INVAR_TRY(begin(m));
+    INVAR_TRY(making_begin(m));
     INVAR_TRY(check_out(m));
     INVAR_TRY(run_build(out, m));
     out->seconds += seconds;
@@ -251,7 +251,7 @@ static invar_status build(invar_child_result *out, making *m)
 }
 
 /* Takes the program out of the slot. One that is not there is a failed build. */
-static invar_status fetch(making *m)
+static invar_status making_fetch(making *m)
 {
     const char *program = m->from->how->program;
     char path[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
@@ -263,7 +263,7 @@ static invar_status fetch(making *m)
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         invar_path_show(shown, program);
-        (void)snprintf(m->out->story, sizeof m->out->story,
+        (void)snprintf(m->out->failure_reason, sizeof m->out->failure_reason,
                        "the build ended well, but there is no program %s after it", shown);
         m->out->state = INVAR_REVISION_BUILD_FAILED;
         return INVAR_OK;
@@ -275,8 +275,8 @@ static invar_status fetch(making *m)
 /* ---- the cache ------------------------------------------------------------------------------- */
 
 /* The program in `folder`, if the verdict is there and true. */
-static invar_status believe(bool *out, invar_revision_build *built, const char *folder,
-                            const char *name)
+static invar_status load_cached_build(bool *out, invar_revision_build *built, const char *folder,
+                                      const char *name)
 {
     invar_digest digest;
     invar_status status;
@@ -310,7 +310,7 @@ static invar_status look_up(bool *out, invar_revision_build *built, const invar_
 
     *built = (invar_revision_build){0};
     INVAR_TRY(invar_workspace_path(folder, workshop, "programs", key));
-    INVAR_TRY(believe(out, built, folder, name));
+    INVAR_TRY(load_cached_build(out, built, folder, name));
     built->cached = *out;
     if (!*out)
         *built = (invar_revision_build){0};
@@ -318,8 +318,9 @@ static invar_status look_up(bool *out, invar_revision_build *built, const invar_
 }
 
 /* `made` becomes the program of the key, unless another was faster: then it is that one. */
-static invar_status keep(invar_revision_build *built, const invar_workspace *workshop,
-                         const char *made, const invar_digest *key, const char *name)
+static invar_status revision_build_store(invar_revision_build *built,
+                                         const invar_workspace *workshop, const char *made,
+                                         const invar_digest *key, const char *name)
 {
     char folder[INVAR_PATH_SIZE];
     double seconds = built->seconds;
@@ -329,13 +330,13 @@ static invar_status keep(invar_revision_build *built, const invar_workspace *wor
     INVAR_TRY(invar_workspace_path(folder, workshop, "programs", key));
     INVAR_TRY(invar_workspace_entry_commit(&lost, made, folder, false));
     if (lost) {
-        INVAR_TRY(believe(&there, built, folder, name));
+        INVAR_TRY(load_cached_build(&there, built, folder, name));
         if (!there) // something is in the way that nobody believes
             INVAR_TRY(invar_workspace_entry_commit(&lost, made, folder, true));
         else
             INVAR_TRY(invar_held_folder_remove(made));
     }
-    INVAR_TRY(believe(&there, built, folder, name));
+    INVAR_TRY(load_cached_build(&there, built, folder, name));
     built->seconds = seconds;
     if (there)
         return INVAR_OK;
@@ -361,13 +362,13 @@ static void make_key(invar_digest *out, const origin *from)
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-static invar_status make(making *m, const invar_digest *key)
+static invar_status making_make(making *m, const invar_digest *key)
 {
     const char *program = m->from->how->program;
     invar_child_result result;
 
-    INVAR_TRY(begin(m));
-    INVAR_TRY(build(&result, m));
+    INVAR_TRY(making_begin(m));
+    INVAR_TRY(making_build(&result, m));
     m->out->seconds = result.seconds;
     m->out->state = INVAR_REVISION_BUILD_READY;
     if (result.end == INVAR_CHILD_STOPPED) {
@@ -376,13 +377,13 @@ static invar_status make(making *m, const invar_digest *key)
     }
     if (result.end != INVAR_CHILD_EXITED || result.code != 0) {
         m->out->state = INVAR_REVISION_BUILD_FAILED;
-        invar_child_tell(m->out->story, &result, m->from->how->timeout);
+        invar_child_tell(m->out->failure_reason, &result, m->from->how->timeout);
     }
     if (!program || result.end == INVAR_CHILD_TIMED_OUT || result.end == INVAR_CHILD_MISSING)
         return INVAR_OK;
     if (m->out->state == INVAR_REVISION_BUILD_READY)
-        INVAR_TRY(fetch(m));
-    return keep(m->out, m->workshop, m->made, key, last_name(program));
+        INVAR_TRY(making_fetch(m));
+    return revision_build_store(m->out, m->workshop, m->made, key, last_name(program));
 }
 
 static invar_status check_how(const invar_build_plan *how)
@@ -411,7 +412,7 @@ static invar_status program_of(invar_revision_build *out, invar_workspace *works
     make_key(&key, from);
     if (from->how->program)
         INVAR_TRY(look_up(&found, out, workshop, &key, last_name(from->how->program)));
-    return found ? INVAR_OK : make(&m, &key);
+    return found ? INVAR_OK : making_make(&m, &key);
 }
 
 invar_status invar_workspace_program(invar_revision_build *out, invar_workspace *workshop,
@@ -450,7 +451,7 @@ static invar_status copy_file(invar_revision_build *out, const invar_workspace *
     if (status == INVAR_OK)
         status = invar_workspace_copy_origin(to, path);
     if (status == INVAR_OK)
-        status = keep(out, workshop, made, key, last_name(path));
+        status = revision_build_store(out, workshop, made, key, last_name(path));
     if (status != INVAR_OK)
         invar_workspace_entry_discard(made);
     return status;

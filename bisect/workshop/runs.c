@@ -88,8 +88,8 @@ static invar_status name_paths(invar_run_result *out, const char *folder)
 }
 
 /* The run in `folder`, if it is whole, or cut short at what is enough for this request, too. */
-static invar_status believe(bool *out, invar_run_result *ran, const char *folder,
-                            const invar_run_request *q)
+static invar_status load_cached_run(bool *out, invar_run_result *ran, const char *folder,
+                                    const invar_run_request *q)
 {
     invar_status status = read_outcome(ran, folder);
 
@@ -103,7 +103,7 @@ static invar_status believe(bool *out, invar_run_result *ran, const char *folder
     INVAR_TRY(name_paths(ran, folder));
     ran->state = INVAR_RUN_DONE;
     *out = invar_path_exists(ran->ledger) &&
-           (!ran->enough || (q->watch && q->watch(q->payload, ran->ledger)));
+           (!ran->enough || (q->should_stop && q->should_stop(q->payload, ran->ledger)));
     return INVAR_OK;
 }
 
@@ -192,7 +192,7 @@ typedef struct line {
     char name[INVAR_LEDGER_NAME_BYTES + 1];
 } line;
 
-static void add(line *l, const char *word)
+static void line_add(line *l, const char *word)
 {
     l->words[l->used++] = word;
 }
@@ -213,44 +213,44 @@ static void add_name(line *l, const running *r)
         bytes = dot && dot > file ? (size_t)(dot - file) : strlen(file);
     }
     (void)snprintf(l->name, sizeof l->name, "%.*s", (int)bytes, value);
-    add(l, "--name");
-    add(l, l->name);
+    line_add(l, "--name");
+    line_add(l, l->name);
 }
 
 /* PREFIX PROGRAM train RECIPE --run FOLDER --name NAME --save "" --load "" --no-report FLAGS */
-static void compose(line *l, const running *r)
+static void line_compose(line *l, const running *r)
 {
     const invar_run_request *q = r->request;
     char *rest = NULL;
 
     for (char *word = strtok_r(l->prefix, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
-        add(l, word);
-    add(l, q->program);
-    add(l, "train");
-    add(l, q->recipe);
-    add(l, "--run");
-    add(l, r->out->folder);
+        line_add(l, word);
+    line_add(l, q->program);
+    line_add(l, "train");
+    line_add(l, q->recipe);
+    line_add(l, "--run");
+    line_add(l, r->out->folder);
     add_name(l, r);
     for (size_t i = 0; i < QUIET; i++) {
         (void)snprintf(l->flags[i], FLAG_SIZE, "--%s", quiet[i][0]);
         if (has_flag(q->flags, l->flags[i]) || (i >= ALWAYS && !sets(r->recipe, quiet[i][0])))
             continue;
-        add(l, l->flags[i]);
-        add(l, quiet[i][1]);
+        line_add(l, l->flags[i]);
+        line_add(l, quiet[i][1]);
     }
-    add(l, "--no-report");
+    line_add(l, "--no-report");
     if (q->record_mismatch && !has_flag(q->flags, "--on-mismatch")) {
-        add(l, "--on-mismatch");
-        add(l, "record");
+        line_add(l, "--on-mismatch");
+        line_add(l, "record");
     }
     if (q->until >= 0) {
         (void)snprintf(l->until, sizeof l->until, "%" PRId64, q->until);
-        add(l, "--until");
-        add(l, l->until);
+        line_add(l, "--until");
+        line_add(l, l->until);
     }
     for (const char *const *flag = q->flags; flag && *flag; flag++)
-        add(l, *flag);
-    add(l, NULL);
+        line_add(l, *flag);
+    line_add(l, NULL);
 }
 
 static invar_status make_line(line *l, const running *r)
@@ -263,7 +263,7 @@ static invar_status make_line(line *l, const running *r)
     INVAR_TRY(invar_alloc((void **)&l->words,
                           bytes / 2 + count_words(r->request->flags) + 2 * QUIET + 14,
                           sizeof *l->words, "a command's words"));
-    compose(l, r);
+    line_compose(l, r);
     return INVAR_OK;
 }
 
@@ -330,11 +330,11 @@ static bool watch(void *payload)
     if (p.step <= r->step)
         return false;
     r->step = p.step;
-    return r->request->watch(r->request->payload, r->out->ledger);
+    return r->request->should_stop(r->request->payload, r->out->ledger);
 }
 
 /* What its end means. A program that leaves no step has not run the recipe, whatever it says. */
-static invar_status judge(running *r, const invar_child_result *result)
+static invar_status classify_exit(running *r, const invar_child_result *result)
 {
     invar_run_result *out = r->out;
     bool finished = result->end == INVAR_CHILD_EXITED && (result->code == 0 || result->code == 1);
@@ -361,8 +361,8 @@ static invar_status judge(running *r, const invar_child_result *result)
         out->state = INVAR_RUN_DONE;
         if (out->enough || out->exit_code == 0)
             out->story[0] = '\0';
-        if (r->request->watch && !out->enough)
-            (void)r->request->watch(r->request->payload, out->ledger);
+        if (r->request->should_stop && !out->enough)
+            (void)r->request->should_stop(r->request->payload, out->ledger);
         return INVAR_OK;
     }
     if (result->end == INVAR_CHILD_EXITED && result->code == 0)
@@ -371,7 +371,7 @@ static invar_status judge(running *r, const invar_child_result *result)
     return INVAR_OK;
 }
 
-static invar_status run(running *r, int lock)
+static invar_status running_run(running *r, int lock)
 {
     // no checkpoints of a run that is only compared; an older program takes --save "" for that
     static const char *const common[] = {INVAR_WORKTREE_WITHOUT, "INVAR_SAVE=none"};
@@ -396,9 +396,9 @@ static invar_status run(running *r, int lock)
                                        .lock = lock,
                                        .timeout = q->timeout,
                                        .stop = q->stop,
-                                       .watch = q->watch ? watch : NULL,
+                                       .should_stop = q->should_stop ? watch : NULL,
                                        .payload = r,
-                                       .grace = RUN_GRACE,
+                                       .kill_grace_s = RUN_GRACE,
                                        .same_addresses = q->same_addresses};
 
         memcpy(environment, common, sizeof common);
@@ -410,7 +410,7 @@ static invar_status run(running *r, int lock)
     if (status == INVAR_OK)
         status = r->status;
     if (status == INVAR_OK)
-        status = judge(r, &result);
+        status = classify_exit(r, &result);
     invar_free(environment);
     invar_free(l.words);
     invar_free(l.prefix);
@@ -484,15 +484,15 @@ static invar_status run_and_keep(running *r, int lock, const char *made, const c
     bool lost = false, there = false;
 
     INVAR_TRY(name_paths(out, made));
-    INVAR_TRY(run(r, lock));
+    INVAR_TRY(running_run(r, lock));
     if (out->state == INVAR_RUN_STOPPED)
         return invar_held_folder_remove(made);
     if (out->state == INVAR_RUN_DONE)
         INVAR_TRY(write_outcome(out));
-    INVAR_TRY(invar_workspace_entry_commit(&lost, made, path, r->request->anew));
+    INVAR_TRY(invar_workspace_entry_commit(&lost, made, path, r->request->no_cache));
     if (lost) {
         invar_run_result theirs = {0};
-        INVAR_TRY(believe(&there, &theirs, path, r->request));
+        INVAR_TRY(load_cached_run(&there, &theirs, path, r->request));
         if (there)
             INVAR_TRY(invar_held_folder_remove(made));
         else
@@ -510,8 +510,8 @@ static invar_status take_or_run(running *r, const invar_workspace *workshop, int
 
     INVAR_TRY(make_key(&key, r));
     INVAR_TRY(invar_workspace_path(path, workshop, "runs", &key));
-    if (!r->request->anew)
-        INVAR_TRY(believe(&there, r->out, path, r->request));
+    if (!r->request->no_cache)
+        INVAR_TRY(load_cached_run(&there, r->out, path, r->request));
     r->out->cached = there;
     if (there)
         return INVAR_OK;

@@ -468,7 +468,7 @@ static invar_status name_slot(invar_worktree *slot, const invar_workspace *works
     return invar_held_folder_make(slot->folder);
 }
 
-static void release(invar_worktree *slot)
+static void worktree_release(invar_worktree *slot)
 {
     if (slot->lock >= 0)
         close(slot->lock);
@@ -486,7 +486,7 @@ invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *worksh
             status = try_slot(&taken, out);
         if (status == INVAR_OK && taken)
             return INVAR_OK;
-        release(out);
+        worktree_release(out);
         INVAR_TRY(status);
     }
     invar_path_show(shown, workshop->folder);
@@ -501,5 +501,5 @@ void invar_worktree_release(invar_worktree *slot)
         return;
     if (slot_path(path, slot, "user") == INVAR_OK)
         (void)unlink(path);
-    release(slot);
+    worktree_release(slot);
 }

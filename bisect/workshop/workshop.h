@@ -103,7 +103,7 @@ typedef struct invar_revision_build {
     invar_digest binary;        /* of its bytes and its modules'; zeros without one */
     double seconds;
     char log[INVAR_PATH_SIZE];
-    char story[INVAR_CHILD_REASON_SIZE]; /* of a failure */
+    char failure_reason[INVAR_CHILD_REASON_SIZE]; /* of a failure */
 } invar_revision_build;
 
 /*
@@ -158,12 +158,12 @@ typedef struct invar_run_request {
      * A run that was ended so is kept as it is, and taken again only where `watch` says that it is
      * enough. May be NULL.
      */
-    bool (*watch)(void *payload, const char *ledger_path);
+    bool (*should_stop)(void *payload, const char *ledger_path);
     void *payload;
     bool same_addresses;
     bool record_mismatch; /* log-probs that differ are recorded and do not end it, whatever the
                              recipe says; the flags have the last word */
-    bool anew;            /* do not take it from the cache */
+    bool no_cache;        /* do not take it from the cache */
 } invar_run_request;
 
 typedef enum invar_run_outcome {

@@ -415,7 +415,7 @@ typedef struct settings {
 #endif
 } settings;
 
-static bool selected(const settings *s, invar_op op)
+static bool settings_selected(const settings *s, invar_op op)
 {
     return strstr(invar_op_name(op), s->op) != NULL;
 }
@@ -423,7 +423,7 @@ static bool selected(const settings *s, invar_op op)
 static invar_status check_selection(const settings *s)
 {
     for (int op = 0; op < INVAR_OP_COUNT; op++)
-        if (selected(s, (invar_op)op))
+        if (settings_selected(s, (invar_op)op))
             return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0, "--op: no op has '%s' in its name", s->op);
 }
@@ -431,7 +431,7 @@ static invar_status check_selection(const settings *s)
 static invar_status run_selected(invar_bench *b, const settings *s)
 {
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
-        if (!selected(s, (invar_op)op))
+        if (!settings_selected(s, (invar_op)op))
             continue;
         b->op = (invar_op)op;
         b->first_of_op = true;
@@ -528,7 +528,7 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
 }
 #endif
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_bench_options(settings *s)
 {
     static invar_option list[21];
     int n = 6;
@@ -652,12 +652,12 @@ static settings defaults(void)
     };
 }
 
-static int run(int argc, char **argv)
+static int cmd_bench(int argc, char **argv)
 {
     settings s = defaults();
     bool cuda;
 
-    if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
+    if (invar_options_parse(cmd_bench_options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (check_selection(&s) != INVAR_OK || check_together(&s, argc, argv) != INVAR_OK)
         return invar_report_error();
@@ -679,7 +679,7 @@ static int run(int argc, char **argv)
     return cuda ? run_on_gpu(&s) : run_on_cpu(&s);
 }
 
-static void help(void)
+static void cmd_bench_help(void)
 {
     settings s = defaults();
 
@@ -705,12 +705,12 @@ static void help(void)
                     "  0    done\n"
                     "  1    bits on the GPU differ from the CPU's\n"
                     "  125  no such device here\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_bench_options(&s));
 }
 
 const invar_cli_command invar_verb_bench = {.name = "bench",
                                             .summary =
                                                 "measure the speed of ops or of a whole model",
-                                            .run = run,
-                                            .help = help,
-                                            .several = true};
+                                            .run = cmd_bench,
+                                            .help = cmd_bench_help,
+                                            .multi_process = true};

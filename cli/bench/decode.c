@@ -66,7 +66,7 @@ static invar_status make_prompts(invar_rl_sample *samples, int64_t count, int64_
         invar_rl_sample *s = &samples[i];
         INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)tokens, sizeof *s->tokens, "tokens"));
         s->index = s->group = i;
-        s->draw = (uint32_t)i;
+        s->draw_index = (uint32_t)i;
         s->prompt_tokens = s->n_tokens = tokens;
         invar_bench_tokens(s->tokens, tokens, &state, vocabulary);
     }
@@ -74,20 +74,22 @@ static invar_status make_prompts(invar_rl_sample *samples, int64_t count, int64_
 }
 
 /* Tokens that the first sequence has drawn when the last one has read its prompt, and then some. */
-static int64_t response(const invar_bench_decode *d, const watch *w, int64_t chunk)
+static int64_t bench_decode_response(const invar_bench_decode *d, const watch *w, int64_t chunk)
 {
     return 2 * ((d->batch * d->context + chunk - 1) / chunk) + WARM_UP + w->wanted + w->profiled +
            8;
 }
 
-static invar_status run(watch *w, invar_bench_decode *d, invar_rl_sample *samples)
+static invar_status cmd_decode(watch *w, invar_bench_decode *d, invar_rl_sample *samples)
 {
     const invar_bench_subject *on = w->on;
     int64_t chunk = invar_device_is_local(&on->dev) ? 4096 : 512, longest;
-    invar_sampling_params sampling = {
-        .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = response(d, w, chunk)};
+    invar_sampling_params sampling = {.seed = 1,
+                                      .temperature = 1.0f,
+                                      .top_p = 1.0f,
+                                      .max_response = bench_decode_response(d, w, chunk)};
     invar_rollout_exec_options limits = {.concurrency = d->batch,
-                                         .chunk = chunk,
+                                         .prefill_chunk = chunk,
                                          .page_size = PAGE,
                                          .no_graphs =
                                              w->profiled > 0}; // ops in a graph have no times
@@ -114,14 +116,14 @@ static invar_status run(watch *w, invar_bench_decode *d, invar_rl_sample *sample
     return status;
 }
 
-static invar_status measure(watch *w, invar_bench_decode *d)
+static invar_status watch_measure(watch *w, invar_bench_decode *d)
 {
     invar_rl_sample *samples = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&samples, (size_t)d->batch, sizeof *samples, "samples"));
     memset(samples, 0, (size_t)d->batch * sizeof *samples);
-    status = run(w, d, samples);
+    status = cmd_decode(w, d, samples);
     for (int64_t i = 0; i < d->batch; i++)
         invar_rl_sample_release(&samples[i]);
     invar_free(samples);
@@ -129,14 +131,14 @@ static invar_status measure(watch *w, invar_bench_decode *d)
 }
 
 /* Passes of a rollout of their own, op by op. */
-static invar_status profile(invar_bench_profile *out, invar_bench_decode *d,
-                            const invar_bench_subject *on)
+static invar_status bench_decode_profile(invar_bench_profile *out, invar_bench_decode *d,
+                                         const invar_bench_subject *on)
 {
     watch w = {.on = on, .batch = d->batch, .wanted = 1, .profiled = PASSES_PER_REPETITION};
 
     if (!on->profile)
         return INVAR_OK;
-    INVAR_TRY(measure(&w, d));
+    INVAR_TRY(watch_measure(&w, d));
     return invar_bench_profile_take(out, on->meter, w.profiled);
 }
 
@@ -147,8 +149,8 @@ static invar_status measure_all(double *out, double *prefill_out, invar_bench_pr
     watch w = {.on = on, .batch = d->batch, .wanted = PASSES_PER_REPETITION * on->repetitions};
 
     INVAR_CHECK(w.wanted <= MOST_TIMES);
-    INVAR_TRY(profile(profile_out, d, on));
-    INVAR_TRY(measure(&w, d));
+    INVAR_TRY(bench_decode_profile(profile_out, d, on));
+    INVAR_TRY(watch_measure(&w, d));
     *out = invar_bench_median(w.times, w.count);
     *prefill_out = w.prefilled;
     return INVAR_OK;
@@ -162,7 +164,7 @@ invar_status invar_bench_decode_run(invar_bench_decode *d, const invar_bench_sub
     if (on->peer) {
         invar_profiling_backend_exchange(on->meter, on->peer);
         status = measure_all(&d->peer_seconds, &prefill, &d->profile.peer, d, on);
-        invar_profiling_backend_exchange(on->meter, on->own);
+        invar_profiling_backend_exchange(on->meter, on->backend);
     }
     if (status == INVAR_OK)
         status = measure_all(&d->seconds, &d->prefill_seconds, &d->profile.own, d, on);

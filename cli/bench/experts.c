@@ -23,7 +23,7 @@ static const invar_moe_router router = {.scoring = INVAR_MOE_SOFTMAX,
                                         .normalise = 1,
                                         .scale = 1.0f};
 
-static invar_moe_route_fwd_args route(invar_bench *b)
+static invar_moe_route_fwd_args bench_route(invar_bench *b)
 {
     return (invar_moe_route_fwd_args){
         .ids = invar_case_zero(b, INVAR_DTYPE_I32, TOKENS, SLOTS),
@@ -44,7 +44,7 @@ static invar_status make_dispatch(dispatch *out, invar_bench *b)
 {
     invar_tensor row_token = invar_case_zero(b, INVAR_DTYPE_I32, 1, EXPERT_ROWS);
 
-    out->route = route(b);
+    out->route = bench_route(b);
     INVAR_TRY(invar_bench_prepare(b, INVAR_OP_MOE_ROUTE_FWD, &out->route));
     out->plan =
         (invar_moe_plan_args){.row_token = invar_case_1d(&row_token),
@@ -57,7 +57,7 @@ static invar_status make_dispatch(dispatch *out, invar_bench *b)
 
 invar_status invar_bench_op_moe_route_fwd(invar_bench *b)
 {
-    invar_moe_route_fwd_args args = route(b);
+    invar_moe_route_fwd_args args = bench_route(b);
 
     return invar_case_run(b, invar_case_decides(&args, INVAR_DTYPE_F32, TOKENS), TOKENS, EXPERTS,
                           SLOTS);
@@ -65,7 +65,7 @@ invar_status invar_bench_op_moe_route_fwd(invar_bench *b)
 
 invar_status invar_bench_op_moe_route_bwd(invar_bench *b)
 {
-    invar_moe_route_fwd_args fwd = route(b);
+    invar_moe_route_fwd_args fwd = bench_route(b);
     invar_moe_route_bwd_args args = {.dlogits =
                                          invar_case_make(b, INVAR_DTYPE_BF16, TOKENS, EXPERTS),
                                      .dweights = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, SLOTS),

@@ -30,16 +30,16 @@
 
 invar_status invar_gpu_bench_take(void **out, invar_gpu_bench *b, size_t bytes)
 {
-    INVAR_CHECK(b->n_taken < (int)(sizeof b->taken / sizeof *b->taken));
+    INVAR_CHECK(b->n_taken < (int)(sizeof b->row_blocks / sizeof *b->row_blocks));
     INVAR_TRY(invar_device_alloc(&b->gpu, out, bytes, "tensors of a benchmark"));
-    b->taken[b->n_taken++] = *out;
+    b->row_blocks[b->n_taken++] = *out;
     return INVAR_OK;
 }
 
 static void give_all(invar_gpu_bench *b)
 {
     while (b->n_taken > 0)
-        invar_device_free(&b->gpu, b->taken[--b->n_taken]);
+        invar_device_free(&b->gpu, b->row_blocks[--b->n_taken]);
 }
 
 static invar_status make_noise(invar_gpu_bench *b)
@@ -178,8 +178,8 @@ typedef struct excerpt {
     char *near, *after;
 } excerpt;
 
-static invar_status fetch(excerpt *out, const invar_gpu_bench *b, invar_tensor *t, int64_t all,
-                          int64_t rows)
+static invar_status gpu_bench_fetch(excerpt *out, const invar_gpu_bench *b, invar_tensor *t,
+                                    int64_t all, int64_t rows)
 {
     size_t row = (size_t)(t->row_stride * invar_dtype_bits(t->dtype)) / 8;
     bool cut = t->shape[0] == all; // a weight is there as a whole
@@ -223,7 +223,7 @@ static invar_status compare_excerpts(invar_gpu_compare_case *row, invar_gpu_benc
     int64_t all = s->tensors[0]->shape[0];
 
     for (int i = 0; i < s->count; i++)
-        INVAR_TRY(fetch(&e[i], b, s->tensors[i], all, s->rows));
+        INVAR_TRY(gpu_bench_fetch(&e[i], b, s->tensors[i], all, s->rows));
     INVAR_TRY(invar_gpu_bench_run(&b->gpu, row->op, row->args[0]));
     INVAR_TRY(invar_gpu_bench_run(&b->cpu, row->op, s->args));
     for (int i = 0; i < s->results; i++) {
@@ -293,7 +293,7 @@ static void name_shards(char shape[SHAPE_SIZE], int32_t shards)
         snprintf(shape + used, SHAPE_SIZE - used, " V%" PRId32, shards);
 }
 
-static invar_status forward(invar_gpu_bench *b, size3 z, int32_t shards)
+static invar_status gpu_bench_forward(invar_gpu_bench *b, size3 z, int32_t shards)
 {
     invar_linear_fwd_args args[INVAR_GPU_COMPARE_SETS];
     char shape[SHAPE_SIZE];
@@ -397,7 +397,7 @@ static invar_status make_heads(invar_tensor *out, invar_gpu_bench *b, int64_t to
     return INVAR_OK;
 }
 
-static invar_status attention(invar_gpu_bench *b, attention_size z)
+static invar_status gpu_bench_attention(invar_gpu_bench *b, attention_size z)
 {
     int64_t tokens = z.batch * z.length, start[17], span = z.length > SPAN ? SPAN : 0;
     invar_attention_fwd_args f = {.shape = {.kv_span = span, .q_span = span}};
@@ -456,57 +456,59 @@ invar_status invar_gpu_bench_end_row(invar_gpu_bench *b, invar_status status)
 
 #define SIZES(list) (sizeof(list) / sizeof *(list))
 
-static bool wanted(const invar_gpu_bench *b, invar_op op)
+static bool gpu_bench_wanted(const invar_gpu_bench *b, invar_op op)
 {
     return strstr(invar_op_name(op), b->only) != NULL;
 }
 
-static invar_status products(invar_gpu_bench *b)
+static invar_status gpu_bench_products(invar_gpu_bench *b)
 {
-    for (size_t i = 0; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, forward(b, forward_sizes[i], 1)));
-    for (size_t i = 0; i < SIZES(shard_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, forward(b, shard_sizes[i], SHARDS)));
-    for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
+    for (size_t i = 0; i < SIZES(forward_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, gpu_bench_forward(b, forward_sizes[i], 1)));
+    for (size_t i = 0; i < SIZES(shard_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, gpu_bench_forward(b, shard_sizes[i], SHARDS)));
+    for (size_t i = 0; i < SIZES(fp8_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_FWD); i++) {
         INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
         INVAR_TRY(
             invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
         INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
     }
-    for (size_t i = DECODING; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
+    for (size_t i = DECODING; i < SIZES(forward_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_FWD);
+         i++) {
         INVAR_TRY(
             invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_MXFP8, forward_sizes[i])));
         INVAR_TRY(
             invar_gpu_bench_end_row(b, forward_quantized(b, INVAR_DTYPE_INT4, forward_sizes[i])));
     }
-    for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
+    for (size_t i = 0; i < SIZES(fp8_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_DX); i++)
         INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, fp8_sizes[i], 1)));
-    for (size_t i = 0; i < SIZES(shard_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
+    for (size_t i = 0; i < SIZES(shard_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_DX); i++)
         INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, shard_sizes[i], SHARDS)));
-    for (size_t i = 0; i < SIZES(weight_sizes) && wanted(b, INVAR_OP_LINEAR_DW); i++)
+    for (size_t i = 0; i < SIZES(weight_sizes) && gpu_bench_wanted(b, INVAR_OP_LINEAR_DW); i++)
         INVAR_TRY(invar_gpu_bench_end_row(b, weight_gradient(b, weight_sizes[i])));
     return INVAR_OK;
 }
 
-static invar_status each(invar_gpu_bench *b, const invar_gpu_memory_bench *m)
+static invar_status gpu_bench_for_each(invar_gpu_bench *b, const invar_gpu_memory_bench *m)
 {
     for (; m->run; m++)
-        if (wanted(b, m->op))
+        if (gpu_bench_wanted(b, m->op))
             INVAR_TRY(invar_gpu_bench_end_row(b, m->run(b)));
     return INVAR_OK;
 }
 
 static invar_status run_rows(invar_gpu_bench *b)
 {
-    INVAR_TRY(products(b));
+    INVAR_TRY(gpu_bench_products(b));
     for (size_t i = 0; i < SIZES(attention_sizes); i++)
-        if (wanted(b, INVAR_OP_ATTENTION_FWD) || wanted(b, INVAR_OP_ATTENTION_BWD))
-            INVAR_TRY(invar_gpu_bench_end_row(b, attention(b, attention_sizes[i])));
-    INVAR_TRY(each(b, invar_gpu_movers));
-    return each(b, invar_gpu_experts);
+        if (gpu_bench_wanted(b, INVAR_OP_ATTENTION_FWD) ||
+            gpu_bench_wanted(b, INVAR_OP_ATTENTION_BWD))
+            INVAR_TRY(invar_gpu_bench_end_row(b, gpu_bench_attention(b, attention_sizes[i])));
+    INVAR_TRY(gpu_bench_for_each(b, invar_gpu_movers));
+    return gpu_bench_for_each(b, invar_gpu_experts);
 }
 
-static invar_status run(invar_gpu_bench *b, const invar_gpu_compare_options *options)
+static invar_status cmd_gpu(invar_gpu_bench *b, const invar_gpu_compare_options *options)
 {
     invar_status status;
     int rows;
@@ -541,7 +543,7 @@ invar_status invar_bench_gpu(const char *only, const invar_gpu_compare_options *
     invar_status status;
 
     INVAR_TRY(invar_backend_find(&b.gpu.backend, INVAR_DEVICE_CUDA));
-    status = run(&b, options);
+    status = cmd_gpu(&b, options);
     invar_gpu_compare_free(b.race);
     invar_free(b.noise);
     invar_device_close(&b.gpu);

@@ -18,7 +18,7 @@ typedef struct invar_gpu_bench {
     invar_gpu_compare *race;
     int64_t compared, different; /* elements */
     uint16_t *noise;             /* bf16 */
-    void *taken[64];             /* memory of the current row */
+    void *row_blocks[64];        /* memory of the current row */
     int n_taken;
 } invar_gpu_bench;
 

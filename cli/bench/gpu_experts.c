@@ -151,8 +151,8 @@ static invar_status make_experts(invar_row_offsets *out, invar_gpu_bench *b)
     return INVAR_OK;
 }
 
-static invar_status multiplies(invar_gpu_bench *b, invar_op op, const char *type, const char *shape,
-                               const void *args)
+static invar_status gpu_bench_multiplies(invar_gpu_bench *b, invar_op op, const char *type,
+                                         const char *shape, const void *args)
 {
     invar_gpu_compare_case row = {.op = op,
                                   .type = type,
@@ -176,7 +176,7 @@ static invar_status linear_bf16(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.w, b, INVAR_DTYPE_BF16, EXPERTS * FFN, WIDTH));
-    return multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "bf16", GATE_SHAPE, &a);
+    return gpu_bench_multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "bf16", GATE_SHAPE, &a);
 }
 
 static invar_status linear_fp8(invar_gpu_bench *b, int64_t out, int64_t in, const char *shape)
@@ -188,7 +188,7 @@ static invar_status linear_fp8(invar_gpu_bench *b, int64_t out, int64_t in, cons
     INVAR_TRY(invar_gpu_bench_quantized(&a.x, b, INVAR_DTYPE_FP8, 1, ALL, in));
     INVAR_TRY(
         invar_gpu_bench_quantized(&a.w, b, INVAR_DTYPE_FP8, INVAR_FP8_BLOCK, EXPERTS * out, in));
-    return multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "fp8", shape, &a);
+    return gpu_bench_multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "fp8", shape, &a);
 }
 
 static invar_status bench_linear(invar_gpu_bench *b)
@@ -206,7 +206,7 @@ static invar_status bench_linear_dx(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_room(&a.dx, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.parts[0].dy, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.parts[0].w, b, INVAR_DTYPE_BF16, EXPERTS * FFN, WIDTH));
-    return multiplies(b, INVAR_OP_MOE_LINEAR_DX, "bf16", GATE_SHAPE, &a);
+    return gpu_bench_multiplies(b, INVAR_OP_MOE_LINEAR_DX, "bf16", GATE_SHAPE, &a);
 }
 
 static invar_status bench_linear_dw(invar_gpu_bench *b)
@@ -225,7 +225,7 @@ static invar_status bench_linear_dw(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&a.dy, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_indices(&a.row_token, b, ALL, BATCH, BATCH / EACH)); // ascending
-    return multiplies(b, INVAR_OP_MOE_LINEAR_DW, "bf16", GATE_SHAPE, &a);
+    return gpu_bench_multiplies(b, INVAR_OP_MOE_LINEAR_DW, "bf16", GATE_SHAPE, &a);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */

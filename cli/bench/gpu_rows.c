@@ -373,7 +373,7 @@ static invar_status bench_token_sum(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&a.out, b, INVAR_DTYPE_F32, 1, HIDDEN));
     a.out = invar_tensor_1d(a.out.data, INVAR_DTYPE_F32, HIDDEN);
     part = a;
-    part.units.start = start;
+    part.units.offsets = start;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_TOKEN_SUM, &a, "16384x4096",
                                  1.0 * TOKENS * HIDDEN * 2);
 }
@@ -448,12 +448,12 @@ static invar_status bench_embedding_bwd(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_indices(&a.ids, b, TOKENS, ASKED, 7919));
     INVAR_TRY(make_units(start, &a.units, b));
     part = a;
-    part.units.start = start;
+    part.units.offsets = start;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_EMBEDDING_BWD, &a, "16384x1024",
                                  2.0 * TOKENS * WIDTH + 8.0 * ASKED * WIDTH);
 }
 
-static invar_status rotate(invar_gpu_bench *b, invar_op op)
+static invar_status gpu_bench_rotate(invar_gpu_bench *b, invar_op op)
 {
     enum { HEADS = 16, DIM = 128, POSITIONS = 4096 };
     invar_rope_fwd_args a = {0}, part;
@@ -473,12 +473,12 @@ static invar_status rotate(invar_gpu_bench *b, invar_op op)
 
 static invar_status bench_rope(invar_gpu_bench *b)
 {
-    return rotate(b, INVAR_OP_ROPE_FWD);
+    return gpu_bench_rotate(b, INVAR_OP_ROPE_FWD);
 }
 
 static invar_status bench_rope_bwd(invar_gpu_bench *b)
 {
-    return rotate(b, INVAR_OP_ROPE_BWD);
+    return gpu_bench_rotate(b, INVAR_OP_ROPE_BWD);
 }
 
 /* Decoding over a cache: what is read are keys and values. */
@@ -508,7 +508,7 @@ static invar_status bench_paged(invar_gpu_bench *b)
         invar_gpu_bench_indices(&a.cache.pages, b, SEQUENCES * PAGES, SEQUENCES * PAGES, 1021));
     a.cache.pages = invar_tensor_2d(a.cache.pages.data, INVAR_DTYPE_I32, SEQUENCES, PAGES);
     INVAR_TRY(invar_gpu_bench_array(&at, b, start, sizeof start));
-    a.rows.start = at;
+    a.rows.offsets = at;
     INVAR_TRY(invar_gpu_bench_array(&at, b, lengths, sizeof lengths));
     a.lengths = at;
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
@@ -540,11 +540,11 @@ static invar_status bench_kv_write(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_indices(&a.cache.pages, b, ALL, ALL, 1021));
     a.cache.pages = invar_tensor_2d(a.cache.pages.data, INVAR_DTYPE_I32, SEQUENCES, PAGES);
     INVAR_TRY(invar_gpu_bench_array(&at, b, start, sizeof start));
-    a.rows.start = at;
+    a.rows.offsets = at;
     INVAR_TRY(invar_gpu_bench_array(&at, b, lengths, sizeof lengths));
     a.lengths = at;
     part = a;
-    part.rows.start = start;
+    part.rows.offsets = start;
     part.lengths = lengths;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_KV_WRITE, &a, "64x256 H8 D128",
                                  4.0 * TOKENS * HEADS * DIM * 2);

@@ -42,7 +42,8 @@ static invar_profiling_backend *meter_of(const invar_device *dev)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static void note(invar_profiling_backend *m, const char *name, const char *shape, double seconds)
+static void profiling_backend_record(invar_profiling_backend *m, const char *name,
+                                     const char *shape, double seconds)
 {
     int64_t i = 0;
 
@@ -68,10 +69,10 @@ static invar_status close_row(const invar_device *dev, const char *name, const c
     invar_profiling_backend *m = meter_of(dev);
     double seconds;
 
-    INVAR_TRY(m->behind->memory.wait(dev));
+    INVAR_TRY(m->behind->memory.synchronize(dev));
     seconds = invar_bench_now() - begun - m->idle;
     m->waits++;
-    note(m, name, shape, seconds > 0.0 ? seconds : 0.0);
+    profiling_backend_record(m, name, shape, seconds > 0.0 ? seconds : 0.0);
     return INVAR_OK;
 }
 
@@ -153,7 +154,7 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     block *b = &m->blocks[m->n_blocks];
 
     INVAR_CHECK(m->n_blocks < MOST_BLOCKS);
-    INVAR_TRY(m->behind->memory.take(dev, out, bytes, what));
+    INVAR_TRY(m->behind->memory.alloc(dev, out, bytes, what));
     b->at = *out;
     b->bytes = bytes;
     (void)snprintf(b->what, sizeof b->what, "%s", what);
@@ -170,7 +171,7 @@ static void give(const invar_device *dev, void *at)
             m->blocks[i] = m->blocks[--m->n_blocks];
             break;
         }
-    m->behind->memory.give(dev, at);
+    m->behind->memory.free(dev, at);
 }
 
 static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
@@ -178,7 +179,7 @@ static invar_status put(const invar_device *dev, void *to, const void *from, siz
     invar_profiling_backend *m = meter_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
-    INVAR_TRY(m->behind->memory.put(dev, to, from, bytes));
+    INVAR_TRY(m->behind->memory.upload(dev, to, from, bytes));
     return m->on ? close_row(dev, "to the device", "", begun) : INVAR_OK;
 }
 
@@ -187,9 +188,9 @@ static invar_status get(const invar_device *dev, void *to, const void *from, siz
     invar_profiling_backend *m = meter_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
-    INVAR_TRY(m->behind->memory.get(dev, to, from, bytes));
+    INVAR_TRY(m->behind->memory.download(dev, to, from, bytes));
     if (m->on) // it has waited already
-        note(m, "from the device", "", invar_bench_now() - begun);
+        profiling_backend_record(m, "from the device", "", invar_bench_now() - begun);
     return INVAR_OK;
 }
 
@@ -208,7 +209,7 @@ static invar_status copy_each(const invar_device *dev, void *to, const void *fro
     invar_profiling_backend *m = meter_of(dev);
     double begun = m->on ? invar_bench_now() : 0.0;
 
-    INVAR_TRY(m->behind->memory.copy_each(dev, to, from, bytes, stride, count));
+    INVAR_TRY(m->behind->memory.copy_strided(dev, to, from, bytes, stride, count));
     return m->on ? close_row(dev, "on the device", "", begun) : INVAR_OK;
 }
 
@@ -223,7 +224,7 @@ static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 
 static invar_status wait(const invar_device *dev)
 {
-    return meter_of(dev)->behind->memory.wait(dev);
+    return meter_of(dev)->behind->memory.synchronize(dev);
 }
 
 /* ---- the object ------------------------------------------------------------------------------ */
@@ -236,14 +237,14 @@ invar_status invar_profiling_backend_new(invar_profiling_backend **out, const in
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a meter"));
     memset(m, 0, sizeof *m);
     m->table = *behind;
-    m->table.memory.take = take;
-    m->table.memory.give = give;
-    m->table.memory.put = put;
-    m->table.memory.get = get;
+    m->table.memory.alloc = take;
+    m->table.memory.free = give;
+    m->table.memory.upload = put;
+    m->table.memory.download = get;
     m->table.memory.copy = copy;
-    m->table.memory.copy_each = copy_each;
+    m->table.memory.copy_strided = copy_each;
     m->table.memory.zero = zero;
-    m->table.memory.wait = wait;
+    m->table.memory.synchronize = wait;
     for (int op = 0; op < INVAR_OP_COUNT; op++)
         if (behind->ops[op].run)
             m->table.ops[op] = impls[op];
@@ -274,7 +275,7 @@ invar_status invar_profiling_backend_begin(invar_profiling_backend *meter, const
     meter->idle = 1.0;
     for (int i = 0; i <= TRIES; i++) {
         double begun = invar_bench_now(), seconds;
-        INVAR_TRY(meter->behind->memory.wait(dev));
+        INVAR_TRY(meter->behind->memory.synchronize(dev));
         seconds = invar_bench_now() - begun;
         if (i > 0 && seconds < meter->idle) // the first may have had something to wait for
             meter->idle = seconds;

@@ -148,8 +148,8 @@ static invar_status make_noise(noise *n, float deviation)
 }
 
 /* `count` elements of `size` bytes, from place `first` of the noise on and over again. */
-static invar_status spread(const noise *n, void *to, const void *from, size_t size, int64_t count,
-                           int64_t first)
+static invar_status noise_spread(const noise *n, void *to, const void *from, size_t size,
+                                 int64_t count, int64_t first)
 {
     for (int64_t at = 0, piece; at < count; at += piece, first = 0) {
         piece = NOISE_COUNT - first < count - at ? NOISE_COUNT - first : count - at;
@@ -160,14 +160,14 @@ static invar_status spread(const noise *n, void *to, const void *from, size_t si
     return INVAR_OK;
 }
 
-static int64_t elements(const invar_param *p)
+static int64_t param_elements(const invar_param *p)
 {
     return p->stack * p->rows * (p->cols ? p->cols : 1);
 }
 
 static invar_status fill_norm(const noise *n, const invar_param *p)
 {
-    size_t count = (size_t)elements(p);
+    size_t count = (size_t)param_elements(p);
     float *ones = NULL;
     uint16_t *rounded;
     invar_status status;
@@ -193,9 +193,10 @@ static invar_status fill_param(const noise *n, invar_op_runner *caller, const in
 
     if (p->kind == INVAR_PARAM_NORM)
         return fill_norm(n, p);
-    INVAR_TRY(spread(n, p->master.data, n->wide, sizeof *n->wide, elements(p), first));
+    INVAR_TRY(noise_spread(n, p->master.data, n->wide, sizeof *n->wide, param_elements(p), first));
     if (p->weight.dtype == INVAR_DTYPE_BF16)
-        return spread(n, p->weight.data, n->narrow, sizeof *n->narrow, elements(p), first);
+        return noise_spread(n, p->weight.data, n->narrow, sizeof *n->narrow, param_elements(p),
+                            first);
     if (p->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK; // the master itself
     return INVAR_CALL(caller, QUANTIZE, quantize, .q = p->weight, .x = p->master);
@@ -266,13 +267,13 @@ typedef struct answer {
     invar_bench_speculation speculation;
 } answer;
 
-static void weigh(answer *a)
+static void answer_measure(answer *a)
 {
     for (int64_t i = 0; i < a->model->n_params; i++) {
         const invar_param *p = &a->model->params[i];
-        size_t count = (size_t)elements(p);
+        size_t count = (size_t)param_elements(p);
 
-        a->parameters += elements(p);
+        a->parameters += param_elements(p);
         a->masters += count * sizeof(float);
         a->weights += count * (size_t)invar_dtype_bits(p->weight.dtype) / 8 +
                       invar_tensor_scale_bytes(&p->weight);
@@ -297,7 +298,7 @@ static double peer_seconds(const invar_bench_profile *peer, const invar_profile_
 }
 
 /* The host's share: what no op and no copy took. */
-static double rest(const invar_bench_profile *p)
+static double bench_profile_rest(const invar_bench_profile *p)
 {
     double seconds = p->seconds;
 
@@ -321,7 +322,8 @@ static void print_row(const invar_bench_profiles *p, const invar_profile_row *r,
 static void print_profile(const invar_bench_profiles *p, const char *what)
 {
     const invar_bench_profile *own = &p->own;
-    invar_profile_row host = {.name = "the host", .calls = own->rounds, .seconds = rest(own)};
+    invar_profile_row host = {
+        .name = "the host", .calls = own->rounds, .seconds = bench_profile_rest(own)};
     invar_profile_row all = {.name = "all", .calls = own->rounds, .seconds = own->seconds};
 
     if (!own->rows)
@@ -330,7 +332,7 @@ static void print_profile(const invar_bench_profiles *p, const char *what)
            p->peer.rows ? "   peer ms" : "");
     for (int64_t i = 0; i < own->count; i++)
         print_row(p, &own->rows[i], peer_seconds(&p->peer, &own->rows[i]));
-    print_row(p, &host, p->peer.rows ? rest(&p->peer) : 0.0);
+    print_row(p, &host, p->peer.rows ? bench_profile_rest(&p->peer) : 0.0);
     print_row(p, &all, p->peer.seconds);
 }
 
@@ -406,7 +408,8 @@ static void print_rollout(const answer *a)
     print_passes("passes that read prompts", &r->prompts, r->seconds);
     print_passes("passes with all sequences", &r->all, r->seconds);
     print_passes("passes with fewer", &r->fewer, r->seconds);
-    printf("  %-38s %10" PRId64 " tokens\n", "computed again, for want of pages", r->again);
+    printf("  %-38s %10" PRId64 " tokens\n", "computed again, for want of pages",
+           r->recomputed_rows);
     printf("  decoding alone, context %-14" PRId64 " %10.3f ms %12.0f tokens/s; all of it: %.2f\n",
            r->steady.context, 1e3 * r->steady.seconds, steady_rate(r),
            (double)r->tokens / r->seconds / steady_rate(r));
@@ -550,7 +553,7 @@ static void json_rollout(const answer *a)
     json_passes("fewer_sequences", &r->fewer);
     printf(", \"tokens_again\": %" PRId64 ", \"decoding_alone\": {\"context\": %" PRId64
            ", \"seconds\": %.9g, \"tokens_per_second\": %.9g}",
-           r->again, r->steady.context, r->steady.seconds, steady_rate(r));
+           r->recomputed_rows, r->steady.context, r->steady.seconds, steady_rate(r));
     printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}}", r->cache, r->activations);
 }
 
@@ -577,7 +580,7 @@ static void json_speculation(const answer *a)
 /* ---- the run --------------------------------------------------------------------------------- */
 
 /* Whole rollouts take their time: they are measured where they are asked for. */
-static bool wanted(const invar_bench_model_options *o, invar_bench_part part)
+static bool bench_model_options_wanted(const invar_bench_model_options *o, invar_bench_part part)
 {
     return o->only.value < 0 ? part < INVAR_BENCH_PART_ROLLOUT : o->only.value == (int)part;
 }
@@ -587,20 +590,20 @@ static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
 {
     const invar_bench_model_options *o = a->options;
 
-    if (wanted(o, INVAR_BENCH_PART_TRAIN)) {
+    if (bench_model_options_wanted(o, INVAR_BENCH_PART_TRAIN)) {
         a->train = (invar_bench_train){
             .samples = a->shape.samples, .length = a->shape.length, .micro_batch = o->micro_batch};
         INVAR_TRY(invar_bench_train_run(&a->train, subject));
         (o->json ? json_train : print_train)(a);
         fflush(stdout);
     }
-    if (wanted(o, INVAR_BENCH_PART_DECODE)) {
+    if (bench_model_options_wanted(o, INVAR_BENCH_PART_DECODE)) {
         a->decode = (invar_bench_decode){.batch = o->batch ? o->batch : a->shape.batch,
                                          .context = o->context ? o->context : a->shape.context};
         INVAR_TRY(invar_bench_decode_run(&a->decode, subject));
         (o->json ? json_decode : print_decode)(a);
     }
-    if (wanted(o, INVAR_BENCH_PART_ROLLOUT)) {
+    if (bench_model_options_wanted(o, INVAR_BENCH_PART_ROLLOUT)) {
         a->rollout = (invar_bench_rollout){.groups = a->shape.groups,
                                            .group = a->shape.group,
                                            .batch = o->batch ? o->batch : a->shape.batch,
@@ -610,7 +613,7 @@ static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
         INVAR_TRY(invar_bench_rollout_run(&a->rollout, subject));
         (o->json ? json_rollout : print_rollout)(a);
     }
-    if (wanted(o, INVAR_BENCH_PART_SPECULATION)) {
+    if (bench_model_options_wanted(o, INVAR_BENCH_PART_SPECULATION)) {
         a->speculation = (invar_bench_speculation){.batch = o->batch ? o->batch : FEW};
         INVAR_TRY(invar_bench_speculation_run(&a->speculation, subject));
         (o->json ? json_speculation : print_speculation)(a);
@@ -618,14 +621,14 @@ static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
     return INVAR_OK;
 }
 
-static invar_status measure(answer *a, const invar_bench_subject *subject)
+static invar_status measure_model(answer *a, const invar_bench_subject *subject)
 {
     const invar_bench_model_options *o = a->options;
     invar_status status;
 
     a->model = subject->model;
     a->dev = &subject->dev;
-    weigh(a);
+    answer_measure(a);
     (o->json ? json_head : print_head)(a);
     status = measure_parts(a, subject);
     if (!o->json)
@@ -658,8 +661,8 @@ static invar_status find_peer(invar_bench_subject *subject, const char *path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.1000s", dlerror());
     symbol = dlsym(library, "invar_bench_peer");
     memcpy(&make, &symbol, sizeof symbol);
-    subject->peer = make ? make(subject->own) : NULL;
-    if (!subject->peer || !has_ops_of(subject->peer, subject->own))
+    subject->peer = make ? make(subject->backend) : NULL;
+    if (!subject->peer || !has_ops_of(subject->peer, subject->backend))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.1000s: it has no ops for this device",
                           path);
     return INVAR_OK;
@@ -672,9 +675,9 @@ static invar_status open_subject(invar_bench_subject *subject, const answer *a)
         o->device == INVAR_DEVICE_CUDA ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE;
     const invar_format format = (invar_format)o->dtype.value;
 
-    INVAR_TRY(invar_backend_find(&subject->own, o->device));
+    INVAR_TRY(invar_backend_find(&subject->backend, o->device));
     INVAR_TRY(find_peer(subject, o->peer));
-    INVAR_TRY(invar_profiling_backend_new(&subject->meter, subject->own));
+    INVAR_TRY(invar_profiling_backend_new(&subject->meter, subject->backend));
     INVAR_TRY(invar_pool_new(&subject->dev.pool, (int)o->threads));
     subject->dev.backend = invar_profiling_backend_backend(subject->meter);
     subject->dev.numerics = o->numerics.value < 0 ? usual : (invar_numerics)o->numerics.value;
@@ -710,7 +713,7 @@ invar_status invar_bench_model(const invar_bench_model_options *options)
                           "while others are computed with");
     status = open_subject(&subject, &a);
     if (status == INVAR_OK)
-        status = measure(&a, &subject);
+        status = measure_model(&a, &subject);
     invar_free(a.train.profile.own.rows);
     invar_free(a.train.profile.peer.rows);
     invar_free(a.decode.profile.own.rows);

@@ -55,8 +55,8 @@ typedef const invar_backend *(*invar_bench_peer_fn)(const invar_backend *own);
 typedef struct invar_bench_subject {
     invar_device dev; /* its backend is the meter's */
     invar_profiling_backend *meter;
-    const invar_backend *own;  /* behind the meter */
-    const invar_backend *peer; /* NULL: none */
+    const invar_backend *backend; /* behind the meter */
+    const invar_backend *peer;    /* NULL: none */
     invar_model *model;
     int64_t repetitions;
     bool offload;
@@ -134,9 +134,9 @@ typedef struct invar_bench_rollout {
     int64_t batch, context;    /* sequences at a time; tokens of a prompt */
     int64_t shortest, longest; /* responses */
     /* out */
-    int64_t tokens; /* of all responses */
-    int64_t again;  /* rows that were computed again: other samples needed their pages */
-    double seconds; /* of all of it */
+    int64_t tokens;          /* of all responses */
+    int64_t recomputed_rows; /* rows that were computed again: other samples needed their pages */
+    double seconds;          /* of all of it */
     invar_bench_passes prompts, all, fewer;
     size_t cache, activations; /* bytes */
     invar_bench_decode steady; /* as many sequences with the mean context of a token, no others */

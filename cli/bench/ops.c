@@ -327,7 +327,7 @@ invar_status invar_bench_op_rope_table(invar_bench *b)
 }
 
 /* Forward and backward take the same arguments. */
-static invar_status rope(invar_bench *b)
+static invar_status bench_rope(invar_bench *b)
 {
     invar_rope_table_args table = rope_tables(b);
     invar_rope_fwd_args args = {.y = make_heads(b, TOKENS, HEADS, HEAD_DIM),
@@ -346,12 +346,12 @@ static invar_status rope(invar_bench *b)
 
 invar_status invar_bench_op_rope_fwd(invar_bench *b)
 {
-    return rope(b);
+    return bench_rope(b);
 }
 
 invar_status invar_bench_op_rope_bwd(invar_bench *b)
 {
-    return rope(b);
+    return bench_rope(b);
 }
 
 invar_status invar_bench_op_swiglu_fwd(invar_bench *b)
@@ -391,7 +391,7 @@ static invar_status run_attention(invar_bench *b, const void *args, double macs,
     return invar_bench_run(b, &c);
 }
 
-static invar_attention_fwd_args attention(invar_bench *b)
+static invar_attention_fwd_args bench_attention(invar_bench *b)
 {
     return (invar_attention_fwd_args){.o = make_heads(b, TOKENS, HEADS, HEAD_DIM),
                                       .lse2 = invar_case_make(b, INVAR_DTYPE_F32, TOKENS, HEADS),
@@ -406,14 +406,14 @@ static const double attention_macs = (double)TOKENS * TOKENS * HEAD_DIM * HEADS;
 
 invar_status invar_bench_op_attention_fwd(invar_bench *b)
 {
-    invar_attention_fwd_args args = attention(b);
+    invar_attention_fwd_args args = bench_attention(b);
 
     return run_attention(b, &args, attention_macs, 0);
 }
 
 invar_status invar_bench_op_attention_bwd(invar_bench *b)
 {
-    invar_attention_fwd_args fwd = attention(b);
+    invar_attention_fwd_args fwd = bench_attention(b);
     invar_attention_bwd_args args = {.dq = make_heads(b, TOKENS, HEADS, HEAD_DIM),
                                      .dk = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
                                      .dv = make_heads(b, TOKENS, KV_HEADS, HEAD_DIM),
@@ -488,7 +488,7 @@ static invar_tensor make_logits(invar_bench *b)
     return logits;
 }
 
-static invar_logprob_fwd_args logprob(invar_bench *b)
+static invar_logprob_fwd_args bench_logprob(invar_bench *b)
 {
     return (invar_logprob_fwd_args){.logp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
                                     .entropy = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),
@@ -501,7 +501,7 @@ static invar_logprob_fwd_args logprob(invar_bench *b)
 
 invar_status invar_bench_op_logprob_fwd(invar_bench *b)
 {
-    invar_logprob_fwd_args args = logprob(b);
+    invar_logprob_fwd_args args = bench_logprob(b);
 
     return invar_case_run(b,
                           invar_case_moves(&args, INVAR_DTYPE_F32, invar_case_bytes(&args.logits)),
@@ -510,7 +510,7 @@ invar_status invar_bench_op_logprob_fwd(invar_bench *b)
 
 invar_status invar_bench_op_logprob_bwd(invar_bench *b)
 {
-    invar_logprob_fwd_args fwd = logprob(b);
+    invar_logprob_fwd_args fwd = bench_logprob(b);
     invar_logprob_bwd_args args = {.dlogits =
                                        invar_case_make(b, INVAR_DTYPE_BF16, LOGIT_ROWS, VOCABULARY),
                                    .dlogp = make_vector(b, INVAR_DTYPE_F32, LOGIT_ROWS),

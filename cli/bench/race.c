@@ -93,7 +93,7 @@ typedef struct runner {
     double times[ROUNDS]; /* of a call */
 } runner;
 
-static invar_status queue(const invar_device *dev, invar_op op, const runner *r)
+static invar_status runner_queue(const invar_device *dev, invar_op op, const runner *r)
 {
     for (int i = 0; i < r->calls; i++) {
         const void *args = r->args[i % r->sets];
@@ -103,33 +103,34 @@ static invar_status queue(const invar_device *dev, invar_op op, const runner *r)
 }
 
 /* Seconds of a call. */
-static invar_status burst(double *out, const invar_device *dev, invar_op op, const runner *r)
+static invar_status runner_burst(double *out, const invar_device *dev, invar_op op, const runner *r)
 {
     double begin;
 
     INVAR_TRY(invar_device_synchronize(dev));
     begin = invar_bench_now();
-    INVAR_TRY(r->graph ? dev->backend->graphs.run(dev, r->graph) : queue(dev, op, r));
+    INVAR_TRY(r->graph ? dev->backend->graphs.launch(dev, r->graph) : runner_queue(dev, op, r));
     INVAR_TRY(invar_device_synchronize(dev));
     *out = (invar_bench_now() - begin) / r->calls;
     return INVAR_OK;
 }
 
 /* The calls of its bursts and, where `graphs` allow it, a graph of them. */
-static invar_status prepare(runner *r, const invar_device *dev, invar_op op, double length,
-                            bool graphs)
+static invar_status runner_prepare(runner *r, const invar_device *dev, invar_op op, double length,
+                                   bool graphs)
 {
     double seconds;
     invar_status status;
 
     r->calls = 3;
-    INVAR_TRY(burst(&seconds, dev, op, r)); // the first calls find out and load what they need
-    INVAR_TRY(burst(&seconds, dev, op, r));
+    INVAR_TRY(
+        runner_burst(&seconds, dev, op, r)); // the first calls find out and load what they need
+    INVAR_TRY(runner_burst(&seconds, dev, op, r));
     r->calls = (int)(length / (seconds + 1e-7)) + 1;
     if (!graphs || !dev->backend->graphs.begin || seconds > SHORT)
         return INVAR_OK;
     INVAR_TRY(dev->backend->graphs.begin(dev));
-    status = queue(dev, op, r);
+    status = runner_queue(dev, op, r);
     if (status == INVAR_OK)
         return dev->backend->graphs.end(&r->graph, dev);
     (void)dev->backend->graphs.end(NULL, dev);
@@ -155,17 +156,17 @@ static invar_status run_rounds(runner *runners, int count, const invar_gpu_compa
     const invar_device *dev = race->dev;
 
     for (int i = 0; i < count; i++)
-        INVAR_TRY(prepare(&runners[i], dev, op, race->burst, graphs));
+        INVAR_TRY(runner_prepare(&runners[i], dev, op, race->burst, graphs));
     for (int round = -WARM_ROUNDS; round < ROUNDS; round++)
         for (int i = 0; i < count; i++)
-            INVAR_TRY(burst(&runners[i].times[round < 0 ? 0 : round], dev, op, &runners[i]));
+            INVAR_TRY(runner_burst(&runners[i].times[round < 0 ? 0 : round], dev, op, &runners[i]));
     return INVAR_OK;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void note(invar_gpu_compare *race, const invar_gpu_compare_case *row, const char *peer,
-                 double ratio)
+static void gpu_compare_record(invar_gpu_compare *race, const invar_gpu_compare_case *row,
+                               const char *peer, double ratio)
 {
     family *f = race->families, *end = f + race->n_families;
 
@@ -228,7 +229,7 @@ static void print_row(invar_gpu_compare *race, const invar_gpu_compare_case *row
     fflush(stdout);
     race->rows++;
     for (int i = 1; i < count; i++)
-        note(race, row, runners[i].name, median(runners[i].times) / seconds);
+        gpu_compare_record(race, row, runners[i].name, median(runners[i].times) / seconds);
 }
 
 invar_status invar_gpu_compare_run(invar_gpu_compare *race, const invar_gpu_compare_case *row)

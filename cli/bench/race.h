@@ -35,8 +35,8 @@ enum { INVAR_GPU_COMPARE_SETS = 8 };
 typedef struct invar_gpu_compare_case {
     invar_op op;
     const char *type, *shape;
-    const void
-        *args[INVAR_GPU_COMPARE_SETS]; /* of as many sets of operands, which are used in turn */
+    /* of as many sets of operands, which are used in turn */
+    const void *args[INVAR_GPU_COMPARE_SETS];
     int sets;
     double work;                 /* of a call: FLOP, or bytes that are read and written */
     void *copy_to, *copy_from;   /* half of these bytes each, to copy as a peer; NULL: FLOP */

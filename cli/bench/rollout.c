@@ -54,7 +54,7 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 
     (void)samples_done;
     invar_rollout_get_counters(&counted, w->rollout);
-    if (counted.prefilled + counted.again > w->known)
+    if (counted.prefilled + counted.recomputed > w->known)
         passes = &w->out->prompts;
     else if (tokens_done - w->tokens == w->out->batch)
         passes = &w->out->all;
@@ -64,7 +64,7 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     passes->tokens += tokens_done - w->tokens;
     passes->seconds += now - w->last;
     w->tokens = tokens_done;
-    w->known = counted.prefilled + counted.again;
+    w->known = counted.prefilled + counted.recomputed;
     w->last = invar_bench_now();
     return INVAR_OK;
 }
@@ -81,7 +81,7 @@ static invar_status make_samples(invar_rl_sample *samples, const invar_bench_rol
         INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)all, sizeof *s->tokens, "tokens"));
         s->index = i;
         s->group = i / r->group;
-        s->draw = (uint32_t)i;
+        s->draw_index = (uint32_t)i;
         s->prompt_tokens = prompt;
         s->n_tokens = all;
         s->finish = INVAR_FINISH_LENGTH;
@@ -94,8 +94,8 @@ static invar_status make_samples(invar_rl_sample *samples, const invar_bench_rol
     return INVAR_OK;
 }
 
-static invar_status follow(invar_bench_rollout *r, const invar_bench_subject *on,
-                           const invar_rl_sample *samples)
+static invar_status bench_rollout_follow(invar_bench_rollout *r, const invar_bench_subject *on,
+                                         const invar_rl_sample *samples)
 {
     const invar_sampling_params sampling = {
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = r->longest};
@@ -114,7 +114,7 @@ static invar_status follow(invar_bench_rollout *r, const invar_bench_subject *on
     r->seconds = invar_bench_now() - begun;
     r->tokens = w.tokens;
     invar_rollout_get_counters(&counted, rollout);
-    r->again = counted.again;
+    r->recomputed_rows = counted.recomputed;
     r->cache = invar_profiling_backend_taken(on->meter, "the KV cache");
     r->activations = invar_profiling_backend_taken(on->meter, "activations");
     invar_rollout_free(rollout);
@@ -144,7 +144,7 @@ invar_status invar_bench_rollout_run(invar_bench_rollout *r, const invar_bench_s
     memset(samples, 0, (size_t)count * sizeof *samples);
     status = make_samples(samples, r, on->model->spec.vocab);
     if (status == INVAR_OK)
-        status = follow(r, on, samples);
+        status = bench_rollout_follow(r, on, samples);
     for (int64_t i = 0; i < count; i++)
         invar_rl_sample_release(&samples[i]);
     invar_free(samples);

@@ -85,7 +85,7 @@ static invar_status write_samples(invar_rl_sample *samples, int64_t count, int64
         INVAR_TRY(
             invar_alloc((void **)&s->tokens, MOST_TOKENS, sizeof *s->tokens, "tokens of a text"));
         s->index = s->group = i;
-        s->draw = (uint32_t)i;
+        s->draw_index = (uint32_t)i;
         s->finish = INVAR_FINISH_LENGTH;
         if (text == INVAR_BENCH_TEXT_TABLE)
             write_table(s, vocab, (uint64_t)i);
@@ -107,8 +107,9 @@ static invar_status note_tokens(void *payload, int64_t samples_done, int64_t tok
 }
 
 /* The second of two runs: the first one has recorded the graphs. */
-static invar_status measure(invar_bench_draft_result *g, const invar_bench_subject *on,
-                            const invar_rl_sample *samples, int64_t count)
+static invar_status bench_draft_result_measure(invar_bench_draft_result *g,
+                                               const invar_bench_subject *on,
+                                               const invar_rl_sample *samples, int64_t count)
 {
     const invar_sampling_params sampling = {
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = MOST_TOKENS};
@@ -145,7 +146,7 @@ static invar_status measure_text(invar_bench_speculation *s, const invar_bench_s
     INVAR_TRY(write_samples(samples, s->batch, on->model->spec.vocab, text));
     for (int i = 0; i < INVAR_BENCH_GUESSED; i++) {
         s->guessed[text][i].ahead = ahead[i];
-        INVAR_TRY(measure(&s->guessed[text][i], on, samples, s->batch));
+        INVAR_TRY(bench_draft_result_measure(&s->guessed[text][i], on, samples, s->batch));
     }
     return INVAR_OK;
 }

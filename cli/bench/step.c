@@ -38,7 +38,7 @@ static invar_status open_ledger(recorder *r)
 {
     char path[sizeof r->folder + 16];
     invar_ledger_run run = {
-        .name = "bench", .kind = "train", .circumstances = {.bare = true, .n_facts = 0}};
+        .name = "bench", .kind = "train", .circumstances = {.no_auto_facts = true, .n_facts = 0}};
 
     (void)snprintf(r->folder, sizeof r->folder, "/tmp/invar-bench-XXXXXX");
     if (!mkdtemp(r->folder)) {
@@ -94,26 +94,26 @@ static invar_status mean_loss(void *payload, int64_t first, int64_t count, const
 }
 
 /* Up to the norm; the gradients are zero before. */
-static invar_status differentiate(lesson *l)
+static invar_status forward_backward(lesson *l)
 {
     const invar_trainer_loss loss = {.run = mean_loss, .payload = l->train};
-    invar_trainer_result result = {.now = l->flat.train_logp};
+    invar_trainer_result result = {.train_logp = l->flat.train_logp};
 
     return invar_learner_forward_backward(&l->learner, l->trainer, l->samples.items,
                                           l->samples.count, &loss, &result);
 }
 
 /* All of it begun. */
-static invar_status advance(lesson *l, bool watched)
+static invar_status lesson_advance(lesson *l, bool watched)
 {
-    l->learner.options.unwatched = !watched;
-    INVAR_TRY(differentiate(l));
+    l->learner.options.no_hashing = !watched;
+    INVAR_TRY(forward_backward(l));
     return invar_learner_step(&l->learner, 0, false);
 }
 
-static invar_status learn(lesson *l)
+static invar_status optimizer_step(lesson *l)
 {
-    INVAR_TRY(advance(l, false));
+    INVAR_TRY(lesson_advance(l, false));
     INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
     return invar_device_synchronize(&l->on->dev);
 }
@@ -132,7 +132,7 @@ static invar_status learn_recorded(lesson *l, recorder *r)
 
     INVAR_TRY(invar_recorder_begin(&r->is, &step, ""));
     invar_recorder_watch(&r->is, l->trainer, "");
-    status = advance(l, true);
+    status = lesson_advance(l, true);
     invar_recorder_watch(&r->is, l->trainer, NULL);
     INVAR_TRY(status);
     INVAR_TRY(invar_recorder_end(&r->is));
@@ -157,10 +157,10 @@ static invar_status take_step(lesson *l, const turn *t)
     if (t->recorder)
         return learn_recorded(l, t->recorder);
     if (!t->peer)
-        return learn(l);
+        return optimizer_step(l);
     invar_profiling_backend_exchange(on->meter, t->peer);
-    status = learn(l);
-    invar_profiling_backend_exchange(on->meter, on->own);
+    status = optimizer_step(l);
+    invar_profiling_backend_exchange(on->meter, on->backend);
     return status;
 }
 
@@ -177,7 +177,7 @@ static invar_status take_turn(lesson *l, turn *t, int64_t idle, int64_t first, i
 }
 
 /* The median of each kind. */
-static invar_status measure(lesson *l, turn *turns, int n_turns)
+static invar_status lesson_measure(lesson *l, turn *turns, int n_turns)
 {
     int64_t count = l->on->repetitions;
 
@@ -203,7 +203,7 @@ static invar_status measure_step(lesson *l)
     invar_status status = recorder_open(&r, l->on, INVAR_PROBE_STEP);
 
     if (status == INVAR_OK)
-        status = measure(l, turns, l->on->peer ? 3 : 2);
+        status = lesson_measure(l, turns, l->on->peer ? 3 : 2);
     out->recorded[INVAR_PROBE_STEP].points = r.is.points;
     recorder_close(&r);
     return status;
@@ -217,18 +217,18 @@ static invar_status measure_finer(lesson *l, int64_t level)
     invar_status status = recorder_open(&r, l->on, level);
 
     if (status == INVAR_OK)
-        status = measure(l, &fine, 1);
+        status = lesson_measure(l, &fine, 1);
     out->points = r.is.points;
     recorder_close(&r);
     return status;
 }
 
-static invar_status profile(invar_bench_profile *out, lesson *l)
+static invar_status lesson_profile(invar_bench_profile *out, lesson *l)
 {
     if (!l->on->profile)
         return INVAR_OK;
     INVAR_TRY(invar_profiling_backend_begin(l->on->meter, &l->on->dev));
-    INVAR_TRY(learn(l));
+    INVAR_TRY(optimizer_step(l));
     invar_profiling_backend_end(l->on->meter);
     return invar_bench_profile_take(out, l->on->meter, 1);
 }
@@ -240,7 +240,7 @@ static invar_status try_peer(lesson *l, float own)
 
     // our own gradients are still there, and would stand for what it leaves undone
     INVAR_TRY(invar_device_zero(&l->on->dev, l->learner.grads->memory, l->learner.grads->bytes));
-    INVAR_TRY(differentiate(l));
+    INVAR_TRY(forward_backward(l));
     INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
     t->peer_norm_ratio = (double)l->learner.norm / (double)own;
     if (!(t->peer_norm_ratio > 0.98 && t->peer_norm_ratio < 1.02))
@@ -248,7 +248,7 @@ static invar_status try_peer(lesson *l, float own)
                           "--peer: its gradient has a norm of %g, ours of %g: it computes "
                           "something else",
                           (double)l->learner.norm, (double)own);
-    return profile(&t->profile.peer, l);
+    return lesson_profile(&t->profile.peer, l);
 }
 
 static invar_status check_peer(lesson *l)
@@ -258,20 +258,20 @@ static invar_status check_peer(lesson *l)
 
     if (!on->peer)
         return INVAR_OK;
-    INVAR_TRY(differentiate(l));
+    INVAR_TRY(forward_backward(l));
     INVAR_TRY(invar_learner_end_step(&l->learner, NULL));
     invar_profiling_backend_exchange(on->meter, on->peer);
     status = try_peer(l, l->learner.norm);
-    invar_profiling_backend_exchange(on->meter, on->own);
+    invar_profiling_backend_exchange(on->meter, on->backend);
     return status;
 }
 
-static void weigh(invar_bench_train *t, const lesson *l)
+static void record_memory(invar_bench_train *t, const lesson *l)
 {
     const invar_profiling_backend *meter = l->on->meter;
 
     t->gradients = l->learner.grads->bytes;
-    t->optimizer = 2 * l->learner.optimizer->bytes;
+    t->optimizer = 2 * l->learner.optimizer->local_bytes;
     t->activations = invar_profiling_backend_taken(meter, "activations");
     t->head = invar_profiling_backend_taken(meter, "rows of the head");
     t->scratch = invar_profiling_backend_taken(meter, "arena scratch of ops");
@@ -281,16 +281,16 @@ static invar_status measure_all(lesson *l)
 {
     invar_bench_train *t = l->train;
 
-    INVAR_TRY(learn(l));
+    INVAR_TRY(optimizer_step(l));
     t->norm = (double)l->learner.norm;
     if (!(l->learner.norm > 0.0f))
         return INVAR_FAIL(INVAR_E_STATE, 0, "bench: the gradient is zero: nothing was learned");
-    weigh(t, l);
+    record_memory(t, l);
     INVAR_TRY(check_peer(l));
     INVAR_TRY(measure_step(l));
     INVAR_TRY(measure_finer(l, INVAR_PROBE_POINT));
     INVAR_TRY(measure_finer(l, INVAR_PROBE_FULL));
-    return profile(&t->profile.own, l);
+    return lesson_profile(&t->profile.own, l);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -339,7 +339,7 @@ static invar_status open_lesson(lesson *l)
                                            .schedule = {.style = INVAR_DECAY_CONSTANT, .lr = 1e-6},
                                            .adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f},
                                            .piece = on->offload ? INVAR_OPTIMIZER_PIECE : 0,
-                                           .unwatched = true};
+                                           .no_hashing = true};
 
     INVAR_TRY(make_samples(l));
     l->train->flop = invar_flop_train(on->model, l->samples.items, l->samples.count);

@@ -91,7 +91,7 @@ static void print_next(const invar_ab_result *answer)
     }
 }
 
-static invar_status tell(const invar_ab_result *answer, const settings *s)
+static invar_status ab_result_report(const invar_ab_result *answer, const settings *s)
 {
     char page[INVAR_PATH_SIZE];
 
@@ -114,7 +114,7 @@ static invar_status tell(const invar_ab_result *answer, const settings *s)
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_ab_options(settings *s)
 {
     static invar_option list[8 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
@@ -139,7 +139,7 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static invar_status check(const settings *s, const char *path)
+static invar_status settings_check(const settings *s, const char *path)
 {
     if (!s->what.sides[INVAR_AB_A] || !s->what.sides[INVAR_AB_B])
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -203,17 +203,18 @@ static invar_status fill_sides(settings *s, const char *const *flags)
 }
 
 /* Recipes are the only words that are neither options nor keys. */
-static invar_status parse(settings *s, const char ***flags_out, int argc, char **argv)
+static invar_status settings_parse(settings *s, const char ***flags_out, int argc, char **argv)
 {
     int words;
 
-    INVAR_TRY(invar_recipe_flags_to_argv(flags_out, options(s), &argc, argv));
-    INVAR_TRY(invar_options_parse_words(&words, options(s), argc, argv, "one RECIPE or two", 1, 2));
+    INVAR_TRY(invar_recipe_flags_to_argv(flags_out, cmd_ab_options(s), &argc, argv));
+    INVAR_TRY(invar_options_parse_words(&words, cmd_ab_options(s), argc, argv, "one RECIPE or two",
+                                        1, 2));
     s->what.recipe = argv[0];
     s->what.recipe_b = words == 2 ? argv[1] : NULL;
     INVAR_TRY(fill_sides(s, *flags_out));
     s->what.flags = *flags_out;
-    return check(s, argv[0]);
+    return settings_check(s, argv[0]);
 }
 
 /* Progress, not to be taken for an error. */
@@ -225,7 +226,7 @@ static void say(void *payload, const char *line)
     fputc('\n', stderr);
 }
 
-static invar_status compare(int *code_out, settings *s)
+static invar_status settings_compare(int *code_out, settings *s)
 {
     const invar_ab_options how = {
         .work = s->shared.work,
@@ -240,25 +241,25 @@ static invar_status compare(int *code_out, settings *s)
     s->what.timeout = s->shared.timeout;
     INVAR_TRY(invar_ab_run(&answer, &s->what, &how));
     *code_out = exit_code(answer->verdict);
-    status = tell(answer, s);
+    status = ab_result_report(answer, s);
     invar_ab_result_free(answer);
     return status;
 }
 
-static int run(int argc, char **argv)
+static int cmd_ab(int argc, char **argv)
 {
     settings s = {.what = {.seeds = 3}};
     const char **flags = NULL;
     int code = INVAR_EXIT_TROUBLE;
-    invar_status status = parse(&s, &flags, argc, argv);
+    invar_status status = settings_parse(&s, &flags, argc, argv);
 
     if (status == INVAR_OK)
-        status = compare(&code, &s);
+        status = settings_compare(&code, &s);
     invar_free((void *)flags);
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void help(void)
+static void cmd_ab_help(void)
 {
     settings s;
 
@@ -284,7 +285,7 @@ static void help(void)
         "  3    a side is nondeterministic\n"
         "  125  a side cannot be built or run\n"
         "  129  wrong arguments, or no such revision\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_ab_options(&s));
     invar_help_text(
         "\n"
         "Every recipe key is also an option: 'invar help train' lists them, 'invar help KEY'\n"
@@ -294,7 +295,7 @@ static void help(void)
 const invar_cli_command invar_verb_ab = {
     .name = "ab",
     .summary = "compare two versions, or two recipes, on the same seeds",
-    .run = run,
-    .help = help,
+    .run = cmd_ab,
+    .help = cmd_ab_help,
     .arguments = "[--a REV|DIR|FILE --b REV|DIR|FILE] RECIPE [RECIPE] [--option value ...] "
                  "[--key value ...]"};

@@ -84,9 +84,9 @@ static void show_end(const screen *s, const invar_bisect_trial *t)
             invar_term_escape(s->colour, INVAR_TERM_STYLE_PLAIN), t->role);
     if (t->build_s > 0)
         fprintf(stderr, ", built in %.1f s", t->build_s);
-    if (strcmp(t->via, "tree") == 0)
+    if (strcmp(t->source, "tree") == 0)
         fputs(", same tree as before", stderr);
-    else if (strcmp(t->via, "program") == 0)
+    else if (strcmp(t->source, "program") == 0)
         fputs(", same program as before", stderr);
     else if (t->run_s > 0)
         fprintf(stderr, ", ran %.1f s", t->run_s);
@@ -97,8 +97,8 @@ static void show_end(const screen *s, const invar_bisect_trial *t)
     fputc('\n', stderr);
 }
 
-static void show(void *payload, invar_bisect_event_kind kind, const invar_bisect_trial *trial,
-                 int64_t left, int64_t more)
+static void bisect_trial_show(void *payload, invar_bisect_event_kind kind,
+                              const invar_bisect_trial *trial, int64_t left, int64_t more)
 {
     const screen *s = payload;
     char line[128];
@@ -138,7 +138,7 @@ static invar_status print_plain(FILE *out, const invar_bisect_result *answer)
 }
 
 /* The answer in every form, beside the state: invar bisect view shows it again. */
-static invar_status keep(const invar_bisect_result *a)
+static invar_status bisect_result_store(const invar_bisect_result *a)
 {
     const struct {
         const char *name;
@@ -157,14 +157,15 @@ static invar_status keep(const invar_bisect_result *a)
     return INVAR_OK;
 }
 
-static invar_status tell(const invar_bisect_result *a, const invar_bisect_settings *s)
+static invar_status bisect_result_report(const invar_bisect_result *a,
+                                         const invar_bisect_settings *s)
 {
     invar_output page;
 
     if (!s->html || strcmp(s->html, "-") != 0) // first: a file that cannot be written hides nothing
         INVAR_TRY(s->json ? invar_bisect_report_json(stdout, a)
                           : invar_bisect_report_print(stdout, a, invar_term_colour(stdout)));
-    INVAR_TRY(keep(a));
+    INVAR_TRY(bisect_result_store(a));
     INVAR_TRY(invar_archive_answer(a, exit_code(a)));
     if (!s->html)
         return INVAR_OK;
@@ -182,7 +183,7 @@ int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect
         .jobs = settings->jobs,
         .threads = invar_default_threads(),
         .stop = invar_interactive_catch_signals("stopping; run the same command again to continue"),
-        .event = show,
+        .event = bisect_trial_show,
         .payload = &s};
     invar_bisect_result *answer = NULL;
     invar_status status =
@@ -194,7 +195,7 @@ int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect
     if (s.live)
         fputs("\r\033[K", stderr);
     if (status == INVAR_OK)
-        status = tell(answer, settings);
+        status = bisect_result_report(answer, settings);
     code = status == INVAR_OK ? exit_code(answer) : invar_report_error();
     invar_bisect_result_free(answer);
     return code;

@@ -30,8 +30,8 @@ static invar_status open_ledger(invar_ledger **out, const char *path)
 }
 
 /* An element as an event; `message` is the member that says it in a word. */
-static invar_status note(invar_ledger *ledger, const char *kind, const char *message,
-                         const json_t *item)
+static invar_status ledger_record(invar_ledger *ledger, const char *kind, const char *message,
+                                  const json_t *item)
 {
     const char *said = json_string_value(json_object_get(item, message));
     invar_status status;
@@ -51,7 +51,7 @@ static invar_status note_all(invar_ledger *ledger, const char *kind, const char 
                              const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
-        INVAR_TRY(note(ledger, kind, message, json_array_get(list, i)));
+        INVAR_TRY(ledger_record(ledger, kind, message, json_array_get(list, i)));
     return INVAR_OK;
 }
 

@@ -20,7 +20,7 @@ typedef struct settings {
     bool chain, first_parent, all_changes;
 } settings;
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_bisect_options(settings *s)
 {
     static invar_option list[14 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
@@ -74,7 +74,7 @@ static invar_status make_question(invar_criterion *out, const settings *s)
     return INVAR_OK;
 }
 
-static invar_status check(const settings *s, const char *recipe, const char *const *flags)
+static invar_status settings_check(const settings *s, const char *recipe, const char *const *flags)
 {
     if (recipe && !s->good && !invar_path_exists(recipe))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -103,7 +103,7 @@ static invar_status check(const settings *s, const char *recipe, const char *con
     return INVAR_OK;
 }
 
-static int ask(settings *s, const char *recipe, const char *const *flags)
+static int settings_query(settings *s, const char *recipe, const char *const *flags)
 {
     const char **paths = NULL, **skip = NULL;
     invar_bisect_case what = {.repo = s->shared.repo,
@@ -118,7 +118,7 @@ static int ask(settings *s, const char *recipe, const char *const *flags)
                               .build = s->build,
                               .program = s->program,
                               .timeout = s->shared.timeout};
-    invar_status status = check(s, recipe, flags);
+    invar_status status = settings_check(s, recipe, flags);
     int code;
 
     if (status == INVAR_OK)
@@ -136,23 +136,24 @@ static int ask(settings *s, const char *recipe, const char *const *flags)
     return code;
 }
 
-static int run(int argc, char **argv)
+static int cmd_bisect(int argc, char **argv)
 {
     settings s = {.bad = "HEAD", .until = -1};
     const char **flags = NULL;
     int words, code;
 
-    if (invar_recipe_flags_to_argv(&flags, options(&s), &argc, argv) != INVAR_OK)
+    if (invar_recipe_flags_to_argv(&flags, cmd_bisect_options(&s), &argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "RECIPE", 0, 1) == INVAR_OK)
-        code = ask(&s, words ? argv[0] : NULL, flags);
+    if (invar_options_parse_words(&words, cmd_bisect_options(&s), argc, argv, "RECIPE", 0, 1) ==
+        INVAR_OK)
+        code = settings_query(&s, words ? argv[0] : NULL, flags);
     else
         code = invar_report_error();
     invar_free((void *)flags);
     return code;
 }
 
-static void help(void)
+static void cmd_bisect_help(void)
 {
     settings s;
 
@@ -175,13 +176,13 @@ static void help(void)
         "  3    nondeterministic: one commit gave two results\n"
         "  125  the good or the bad end cannot be built or run\n"
         "  129  wrong arguments, or no such revision\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_bisect_options(&s));
 }
 
 const invar_cli_command invar_verb_bisect = {
     .name = "bisect",
     .summary = "find the commit that changed the bits, down to the op",
-    .run = run,
-    .help = help,
-    .subs = invar_bisect_verbs,
+    .run = cmd_bisect,
+    .help = cmd_bisect_help,
+    .subcommands = invar_bisect_verbs,
     .arguments = "--good REV [--bad REV] RECIPE [--key value ...] | --run CMD"};

@@ -25,7 +25,7 @@ typedef struct settings {
     int64_t layer, until;
 } settings;
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_blame_options(settings *s)
 {
     static invar_option list[11 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
@@ -113,7 +113,7 @@ static invar_status make_question(invar_criterion *q, const settings *s)
     return copy(q->point, s->point, "point");
 }
 
-static int ask(const settings *s, const char *recipe, const char *const *flags)
+static int settings_query(const settings *s, const char *recipe, const char *const *flags)
 {
     invar_bisect_case what = {.repo = s->shared.repo,
                               .good = s->good,
@@ -131,26 +131,27 @@ static int ask(const settings *s, const char *recipe, const char *const *flags)
     return invar_bisect_run_and_print(&what, &s->shared, NULL);
 }
 
-static int run(int argc, char **argv)
+static int cmd_blame(int argc, char **argv)
 {
     settings s = {.bad = "HEAD", .layer = -1, .until = DEFAULT_UNTIL};
     const char **flags = NULL;
     int words, code;
 
-    if (invar_recipe_flags_to_argv(&flags, options(&s), &argc, argv) != INVAR_OK)
+    if (invar_recipe_flags_to_argv(&flags, cmd_blame_options(&s), &argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "RECIPE", 1, 1) != INVAR_OK)
+    if (invar_options_parse_words(&words, cmd_blame_options(&s), argc, argv, "RECIPE", 1, 1) !=
+        INVAR_OK)
         code = invar_report_error();
     else if (!s.good) {
         fputs("invar: --good REV is missing: where the changelog begins\n", stderr);
         code = INVAR_EXIT_USAGE;
     } else
-        code = ask(&s, argv[0], flags);
+        code = settings_query(&s, argv[0], flags);
     invar_free((void *)flags);
     return code;
 }
 
-static void help(void)
+static void cmd_blame_help(void)
 {
     settings s;
 
@@ -161,12 +162,12 @@ static void help(void)
         "range: a change that was later reverted exactly is not listed.\n"
         "\n"
         "Exit codes are those of 'invar bisect'.\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_blame_options(&s));
 }
 
 const invar_cli_command invar_verb_blame = {.name = "blame",
                                             .summary = "list every commit that changed the bits",
-                                            .run = run,
-                                            .help = help,
+                                            .run = cmd_blame,
+                                            .help = cmd_blame_help,
                                             .arguments =
                                                 "--good REV [--bad REV] RECIPE [--key value ...]"};

@@ -125,7 +125,7 @@ static invar_term_style style_of(invar_ci_verdict verdict)
 }
 
 /* "same 4 of 4 steps", "changed from step 7", but "trouble: there is no recipe", and "stopped" */
-static const char *joint(const invar_ci_result *result)
+static const char *ci_result_joint(const invar_ci_result *result)
 {
     switch (result->verdict) {
     case INVAR_CI_SAME:
@@ -145,7 +145,7 @@ void invar_ci_show(const invar_ci_result *result)
     invar_safe_text_print(stdout, result->item->name);
     printf(": %s%s%s%s%s\n", invar_term_escape(colour, style_of(result->verdict)),
            invar_ci_verdict_name(result->verdict),
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), joint(result), headline);
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), ci_result_joint(result), headline);
     invar_ci_details(stdout, result, "  ");
 }
 
@@ -216,8 +216,8 @@ static const invar_option *record_options(settings *s)
 
 /* ---- while it runs --------------------------------------------------------------------------- */
 
-static void show(void *payload, invar_ci_event event, const invar_ci_result *result, int64_t done,
-                 int64_t total)
+static void ci_result_show(void *payload, invar_ci_event event, const invar_ci_result *result,
+                           int64_t done, int64_t total)
 {
     invar_progress **progress = payload;
     char text[INVAR_CI_LINE];
@@ -243,11 +243,11 @@ static invar_ci_options options_of(const settings *s, invar_progress **progress)
                               .chaos_seed = s->seed,
                               // what is pending is about the case's own golden
                               .write = !s->no_write && !s->golden && !invar_ci_unattended(),
-                              .pinned = s->bisect,
+                              .identity_is_result = s->bisect,
                               .jobs = s->jobs,
                               .timeout = s->timeout,
                               .stop = invar_interactive_catch_signals("stopping"),
-                              .event = show,
+                              .event = ci_result_show,
                               .payload = progress};
 }
 
@@ -540,7 +540,7 @@ static const invar_cli_command *const subs[] = {&invar_verb_ci_record, &invar_ve
                                                 &invar_verb_ci_review, &invar_verb_ci_accept,
                                                 &invar_verb_ci_status, NULL};
 
-static void help(void)
+static void cmd_ci_help(void)
 {
     invar_help_text(
         "\n"
@@ -552,6 +552,6 @@ static void help(void)
 const invar_cli_command invar_verb_ci = {
     .name = "ci",
     .summary = "bit-exact CI: compare recipes with their golden files",
-    .help = help,
+    .help = cmd_ci_help,
     .arguments = "VERB [CASE ...] [--option value ...]",
-    .subs = subs};
+    .subcommands = subs};

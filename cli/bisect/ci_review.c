@@ -45,7 +45,7 @@ static invar_status accept_with_reason(const invar_ci_case *item)
 }
 
 /* Asks until there is an answer; *more_out is false when there will be none any more. */
-static invar_status decide(bool *more_out, const invar_ci_case *item)
+static invar_status ci_case_decide(bool *more_out, const invar_ci_case *item)
 {
     char answer[16];
 
@@ -72,7 +72,7 @@ static invar_status review_case(bool *more_out, const invar_ci_case *item, bool 
     if (ask)
         result.pending = false; // the question says what can be done
     invar_ci_show(&result);
-    return ask ? decide(more_out, item) : INVAR_OK;
+    return ask ? ci_case_decide(more_out, item) : INVAR_OK;
 }
 
 static invar_status review_json(const invar_ci_case *cases, size_t count)
@@ -239,7 +239,7 @@ typedef struct standing {
     bool points;
 } standing;
 
-static standing look(const invar_ci_case *item)
+static standing ci_case_inspect(const invar_ci_case *item)
 {
     standing out = {.golden = "good"};
     invar_golden_points *points;
@@ -269,7 +269,7 @@ static standing look(const invar_ci_case *item)
 
 static invar_status status_row(invar_text_table *grid, const invar_ci_case *item)
 {
-    standing s = look(item);
+    standing s = ci_case_inspect(item);
     char identity[13];
 
     (void)snprintf(identity, sizeof identity, "%.12s", s.identity);
@@ -306,7 +306,7 @@ static invar_status status_json(const invar_ci_case *cases, size_t count)
     json_t *list = json_array();
 
     for (size_t i = 0; list && i < count; i++) {
-        standing s = look(&cases[i]);
+        standing s = ci_case_inspect(&cases[i]);
         (void)json_array_append_new(
             list, json_pack("{s:o, s:s, s:I, s:o, s:I, s:I, s:b, s:b}", "case",
                             invar_row_writer_json_string(cases[i].name), "golden", s.golden,

@@ -27,7 +27,8 @@ typedef struct settings {
 } settings;
 
 /* The options of a verb, some of the shared ones and one of its own. */
-static const invar_option *choose(settings *s, const char *const *names, const invar_option *own)
+static const invar_option *settings_choose(settings *s, const char *const *names,
+                                           const invar_option *own)
 {
     static invar_option list[INVAR_BISECT_SHARED_OPTIONS + 2];
     invar_option shared[INVAR_BISECT_SHARED_OPTIONS];
@@ -45,7 +46,7 @@ static const invar_option *choose(settings *s, const char *const *names, const i
 }
 
 /* A file of the newest bisect: "state" or one of the answers. */
-static invar_status newest(char out[INVAR_PATH_SIZE], const settings *s, const char *name)
+static invar_status settings_newest(char out[INVAR_PATH_SIZE], const settings *s, const char *name)
 {
     char folder[INVAR_PATH_SIZE];
     size_t bytes;
@@ -105,7 +106,7 @@ static const invar_option *log_options(settings *s)
                               0,
                               0};
 
-    return choose(s, names, &own);
+    return settings_choose(s, names, &own);
 }
 
 static invar_status log_it(const settings *s)
@@ -113,7 +114,7 @@ static invar_status log_it(const settings *s)
     char path[INVAR_PATH_SIZE];
     invar_bisect_state *state;
 
-    INVAR_TRY(newest(path, s, "state"));
+    INVAR_TRY(settings_newest(path, s, "state"));
     if (!s->git)
         return copy_file(stdout, path);
     INVAR_TRY(invar_bisect_state_read(&state, path));
@@ -154,7 +155,7 @@ static const invar_option *view_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", "html", "json", NULL};
 
-    return choose(s, names, NULL);
+    return settings_choose(s, names, NULL);
 }
 
 /* A bisect that has not ended has no answer yet. */
@@ -173,14 +174,14 @@ static invar_status view_it(const settings *s)
     invar_output page;
 
     if (s->shared.html) {
-        INVAR_TRY(newest(path, s, "answer.html"));
+        INVAR_TRY(settings_newest(path, s, "answer.html"));
         INVAR_TRY(need_answer(path));
         INVAR_TRY(invar_output_open(&page, s->shared.html, INVAR_PAGE_MARK("answer")));
         INVAR_TRY(invar_output_close(&page, copy_file(page.stream, path)));
         if (page.stream == stdout)
             return INVAR_OK;
     }
-    INVAR_TRY(newest(path, s, s->shared.json ? "answer.json" : "answer.txt"));
+    INVAR_TRY(settings_newest(path, s, s->shared.json ? "answer.json" : "answer.txt"));
     INVAR_TRY(need_answer(path));
     return copy_file(stdout, path);
 }
@@ -217,7 +218,7 @@ static const invar_option *resume_options(settings *s)
         "yes", INVAR_OPTION_FLAG, &s->yes, NULL, "run the commands of the log without asking", 0,
         0};
 
-    return choose(s, names, &own);
+    return settings_choose(s, names, &own);
 }
 
 /* A text, each of its lines below the other; NULL: nothing. */
@@ -246,7 +247,8 @@ static void show_commands(const invar_bisect_case *what)
 }
 
 /* A log comes from elsewhere, and its commands would run with all that the user may do. */
-static invar_status agree(const settings *s, const invar_bisect_case *what, const char *path)
+static invar_status settings_agree(const settings *s, const invar_bisect_case *what,
+                                   const char *path)
 {
     char answer[16], shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -263,7 +265,7 @@ static invar_status agree(const settings *s, const invar_bisect_case *what, cons
     return INVAR_FAIL(INVAR_E_STATE, 0, "%s: nothing was run", shown);
 }
 
-static int resume(const settings *s, const char *path)
+static int settings_resume(const settings *s, const char *path)
 {
     invar_bisect_state *state;
     invar_bisect_case what;
@@ -275,8 +277,9 @@ static int resume(const settings *s, const char *path)
     what.recipe_text = invar_bisect_state_recipe(state);
     if (s->shared.repo)
         what.repo = s->shared.repo;
-    code = agree(s, &what, path) == INVAR_OK ? invar_bisect_run_and_print(&what, &s->shared, path)
-                                             : invar_report_error();
+    code = settings_agree(s, &what, path) == INVAR_OK
+               ? invar_bisect_run_and_print(&what, &s->shared, path)
+               : invar_report_error();
     invar_bisect_state_close(state);
     return code;
 }
@@ -291,7 +294,7 @@ static int run_resume(int argc, char **argv)
     if (invar_options_parse_words(&words, list, argc, argv, "FILE, what invar bisect log printed",
                                   1, 1) != INVAR_OK)
         return invar_report_error();
-    return resume(&s, argv[0]);
+    return settings_resume(&s, argv[0]);
 }
 
 static void help_resume(void)
@@ -328,7 +331,7 @@ static const invar_option *reset_options(settings *s)
                               0,
                               0};
 
-    return choose(s, names, &own);
+    return settings_choose(s, names, &own);
 }
 
 static invar_status reset_it(const settings *s)

@@ -46,8 +46,8 @@ struct invar_live_report_server {
 /* ---- bodies ---------------------------------------------------------------------------------- */
 
 /* A copy becomes the body of the reply. */
-static invar_status give(invar_http_transaction *e, int status, const char *type, const char *text,
-                         size_t bytes)
+static invar_status send_body(invar_http_transaction *e, int status, const char *type,
+                              const char *text, size_t bytes)
 {
     e->status = status;
     e->type = type;
@@ -58,15 +58,15 @@ static invar_status give(invar_http_transaction *e, int status, const char *type
 }
 
 /* What cannot be said for lack of memory is an empty reply. */
-static void tell(invar_http_transaction *e, int status, const char *text)
+static void send_text(invar_http_transaction *e, int status, const char *text)
 {
-    if (give(e, status, TYPE_TEXT, text, strlen(text)) != INVAR_OK)
+    if (send_body(e, status, TYPE_TEXT, text, strlen(text)) != INVAR_OK)
         invar_error_clear();
 }
 
 /* Makes the body again if the ledger has new entries, or has gained or lost its writer. */
-static invar_status refresh(made *body, invar_ledger *ledger, const invar_ledger_summary *run,
-                            bool running, bool page)
+static invar_status made_refresh(made *body, invar_ledger *ledger, const invar_ledger_summary *run,
+                                 bool running, bool page)
 {
     const invar_report_run shown = {.ledger = ledger, .run = run->run};
     made fresh = {.entries = run->entries, .running = running};
@@ -97,9 +97,9 @@ static invar_status answer_body(invar_http_transaction *e, invar_live_report_ser
     made *body = page ? &b->page : &b->data;
 
     (void)pthread_mutex_lock(&b->lock);
-    invar_status status = refresh(body, ledger, run, running, page);
+    invar_status status = made_refresh(body, ledger, run, running, page);
     if (status == INVAR_OK)
-        status = give(e, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
+        status = send_body(e, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
     (void)pthread_mutex_unlock(&b->lock);
     return status;
 }
@@ -111,7 +111,7 @@ static invar_status answer_state(invar_http_transaction *e, const invar_ledger_s
     int bytes = snprintf(text, sizeof text, "{\"entries\": %" PRId64 ", \"over\": %s}",
                          run->entries, running ? "false" : "true");
 
-    return give(e, 200, TYPE_JSON, text, (size_t)bytes);
+    return send_body(e, 200, TYPE_JSON, text, (size_t)bytes);
 }
 
 static invar_status answer_path(invar_http_transaction *e, invar_live_report_server *b,
@@ -140,26 +140,26 @@ static bool is_known(const char *path)
     return false;
 }
 
-static bool admit(void *payload, invar_http_transaction *e)
+static bool http_transaction_admit(void *payload, invar_http_transaction *e)
 {
     const invar_live_report_server *b = payload;
 
     if (!invar_server_asked_here(e->host, b->port)) {
         char text[INVAR_SERVER_NOT_HERE_SIZE];
         invar_server_not_here(text, b->port);
-        tell(e, 403, text);
+        send_text(e, 403, text);
     } else if (strcmp(e->method, "GET") != 0) {
         e->allow = "GET";
-        tell(e, 405, "there is only GET here\n");
+        send_text(e, 405, "there is only GET here\n");
     } else if (!is_known(e->path)) {
-        tell(e, 404, "there are /, /state and /data\n");
+        send_text(e, 404, "there are /, /state and /data\n");
     } else {
         return true;
     }
     return false;
 }
 
-static void answer(void *payload, invar_http_transaction *e)
+static void http_transaction_answer(void *payload, invar_http_transaction *e)
 {
     invar_live_report_server *b = payload;
     invar_ledger *ledger = NULL;
@@ -168,7 +168,7 @@ static void answer(void *payload, invar_http_transaction *e)
     if (status == INVAR_OK)
         status = answer_path(e, b, ledger);
     if (status != INVAR_OK) {
-        tell(e, 500, invar_error_last()->message);
+        send_text(e, 500, invar_error_last()->message);
         invar_error_clear();
     }
     invar_ledger_close(ledger);
@@ -176,13 +176,14 @@ static void answer(void *payload, invar_http_transaction *e)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static invar_status start(invar_live_report_server *b, int64_t port)
+static invar_status live_report_server_start(invar_live_report_server *b, int64_t port)
 {
-    const invar_serve_settings settings = {
-        .port = (uint16_t)port,
-        .connections = CONNECTIONS,
-        .client_seconds = CLIENT_SECONDS,
-        .handler = {.payload = b, .admit = admit, .answer = answer}};
+    const invar_serve_settings settings = {.port = (uint16_t)port,
+                                           .connections = CONNECTIONS,
+                                           .client_seconds = CLIENT_SECONDS,
+                                           .handler = {.payload = b,
+                                                       .admit = http_transaction_admit,
+                                                       .answer = http_transaction_answer}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
 
     b->listener = invar_server_start_here(b->http, &settings, &b->port, why);
@@ -205,7 +206,7 @@ invar_status invar_live_report_server_open(invar_live_report_server **out, const
     INVAR_TRY(invar_alloc((void **)&b, 1, sizeof *b, "a server of a page"));
     *b = (invar_live_report_server){.at = at, .http = http};
     (void)pthread_mutex_init(&b->lock, NULL);
-    invar_status status = start(b, port);
+    invar_status status = live_report_server_start(b, port);
     if (status != INVAR_OK) {
         invar_live_report_server_close(b);
         return status;
@@ -224,7 +225,7 @@ void invar_live_report_server_close(invar_live_report_server *b)
     if (!b)
         return;
     if (b->listener) {
-        b->http->close_door(b->listener);
+        b->http->stop_accepting(b->listener);
         b->http->stop(b->listener);
     }
     (void)pthread_mutex_destroy(&b->lock);

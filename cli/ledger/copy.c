@@ -227,7 +227,7 @@ static const invar_option *backup_options(settings *s)
     return list;
 }
 
-static invar_status backup(const settings *s, const char *word)
+static invar_status settings_backup(const settings *s, const char *word)
 {
     char path[INVAR_LOCATE_PATH_SIZE];
     invar_ledger *ledger;
@@ -241,7 +241,8 @@ static invar_status backup(const settings *s, const char *word)
     INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_ledger_backup(
-        ledger, s->out, &(invar_ledger_retention){.last = s->keep_last, .every = s->keep_every});
+        ledger, s->out,
+        &(invar_ledger_retention){.last_steps = s->keep_last, .every_n_steps = s->keep_every});
     invar_ledger_close(ledger);
     return status;
 }
@@ -253,7 +254,7 @@ static int run_backup(int argc, char **argv)
 
     if (invar_options_parse_words(&words, backup_options(&s), argc, argv, "RUN", 0, 1) !=
             INVAR_OK ||
-        backup(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
+        settings_backup(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
         return invar_report_error();
     if (s.json)
         return invar_exit(invar_json_write(

@@ -21,7 +21,7 @@ static const invar_cli_command *const subs[] = {
     &invar_verb_ledger_report, &invar_verb_ledger_watch,  NULL,
 };
 
-static void help(void)
+static void cmd_ledger_help(void)
 {
     invar_help_text(
         "\n"
@@ -35,9 +35,9 @@ static void help(void)
 const invar_cli_command invar_verb_ledger = {
     .name = "ledger",
     .summary = "query, verify and export the record of runs",
-    .help = help,
+    .help = cmd_ledger_help,
     .arguments = "VERB [ARGUMENT ...] [--option value ...]",
-    .subs = subs};
+    .subcommands = subs};
 
 invar_option invar_option_json(bool *value)
 {

@@ -88,7 +88,7 @@ typedef struct search {
     char copies[LIST_SIZE]; /* of the ledgers that hold `run`, when more than one does */
 } search;
 
-static void keep(search *s, const invar_ledger_summary *run)
+static void search_store(search *s, const invar_ledger_summary *run)
 {
     if (strcmp(s->run.uuid, run->uuid) != 0)
         s->copies[0] = '\0';
@@ -96,7 +96,7 @@ static void keep(search *s, const invar_ledger_summary *run)
     s->run = *run;
 }
 
-static void list(search *s, const char *path, const invar_ledger_summary *run)
+static void search_list(search *s, const char *path, const invar_ledger_summary *run)
 {
     size_t used = strlen(s->list);
 
@@ -113,7 +113,7 @@ static void note_copy(search *s)
     (void)snprintf(s->copies + used, sizeof s->copies - used, ", %s", s->path);
 }
 
-static invar_status consider(void *payload, const invar_ledger_summary *run)
+static invar_status consider_run(void *payload, const invar_ledger_summary *run)
 {
     search *s = payload;
     bool first = s->found[0] == '\0';
@@ -121,18 +121,18 @@ static invar_status consider(void *payload, const invar_ledger_summary *run)
     if (s->prefix && strncmp(run->uuid, s->prefix, strlen(s->prefix)) != 0)
         return INVAR_OK;
     if (first) {
-        keep(s, run);
+        search_store(s, run);
     } else if (strcmp(s->run.uuid, run->uuid) == 0) { // a copy: the one that knows more
         note_copy(s);
         if (run->entries > s->run.entries)
-            keep(s, run);
+            search_store(s, run);
     } else if (!s->prefix) {
         if (run->created_ns > s->run.created_ns)
-            keep(s, run);
+            search_store(s, run);
     } else {
         if (!s->several)
-            list(s, s->found, &s->run);
-        list(s, s->path, run);
+            search_list(s, s->found, &s->run);
+        search_list(s, s->path, run);
         s->several = true;
     }
     return INVAR_OK;
@@ -145,7 +145,7 @@ static invar_status search_file(search *s, const char *path)
 
     s->path = path;
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = invar_ledger_runs(ledger, consider, s);
+    status = invar_ledger_runs(ledger, consider_run, s);
     invar_ledger_close(ledger);
     return status;
 }
@@ -162,7 +162,7 @@ static invar_status search_any(void *payload, const char *path)
     return INVAR_OK;
 }
 
-static invar_status conclude(const search *s, const char *word)
+static invar_status search_conclude(const search *s, const char *word)
 {
     if (s->several)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'%.40s' fits several runs: %s", word, s->list);
@@ -221,7 +221,7 @@ typedef struct place {
 } place;
 
 /* FILE:WHICH, divided at its last colon. */
-static bool divide(place *out, const char *word)
+static bool split_file_and_run(place *out, const char *word)
 {
     const char *colon = strrchr(word, ':');
     char before[INVAR_LOCATE_PATH_SIZE];
@@ -252,13 +252,13 @@ static invar_status resolve(place *out, const char *word, const char *ledger)
         INVAR_TRY(search_file(&s, out->path));
     } else if (strcmp(word, LAST) == 0) {
         INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_any, &s));
-    } else if (ledger_at(out->path, word) || divide(out, word)) {
+    } else if (ledger_at(out->path, word) || split_file_and_run(out, word)) {
         return INVAR_OK;
     } else if (is_prefix(word)) {
         s.prefix = word;
         INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_any, &s));
     }
-    INVAR_TRY(conclude(&s, word));
+    INVAR_TRY(search_conclude(&s, word));
     snprintf(out->path, sizeof out->path, "%s", s.found);
     snprintf(out->uuid, sizeof out->uuid, "%s", s.run.uuid);
     out->which = out->uuid;
@@ -283,7 +283,7 @@ static invar_status add_candidate(void *payload, const invar_ledger_summary *run
 }
 
 /* The file has several that fit: fails with a list of them. */
-static invar_status several(const invar_located *at, const char *which)
+static invar_status located_several(const invar_located *at, const char *which)
 {
     candidates c = {.which = which};
 
@@ -308,7 +308,7 @@ invar_status invar_locate_run(invar_located *out, const char *word, const char *
     INVAR_TRY(invar_ledger_open(&out->ledger, out->path, &(invar_ledger_options){0}));
     status = invar_ledger_find(&out->run, out->ledger, at.which);
     if (status == INVAR_E_INVALID)
-        status = several(out, at.which);
+        status = located_several(out, at.which);
     if (status != INVAR_OK)
         invar_located_close(out);
     return status;

@@ -151,7 +151,7 @@ static invar_status take_word(listing *l, const char *word)
                             "%.1000s: neither it nor a folder in it has a ledger.db", word);
 }
 
-static invar_status collect(listing *l, const settings *s, int words, char **argv)
+static invar_status listing_collect(listing *l, const settings *s, int words, char **argv)
 {
     const char *given = invar_locate_given(s->ledger);
 
@@ -164,7 +164,7 @@ static invar_status collect(listing *l, const settings *s, int words, char **arg
     return INVAR_OK;
 }
 
-static invar_status print(listing *l)
+static invar_status listing_print(listing *l)
 {
     invar_status status;
 
@@ -196,11 +196,11 @@ static invar_status list_runs(listing *l, const settings *s, int words, char **a
     INVAR_TRY(invar_text_table_new(&l->table, COLUMNS));
     for (int i = 0; i < COLUMNS; i++)
         INVAR_TRY(invar_text_table_string(l->table, columns[i]));
-    INVAR_TRY(collect(l, s, words, argv));
-    return print(l);
+    INVAR_TRY(listing_collect(l, s, words, argv));
+    return listing_print(l);
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_ledger_ls_options(settings *s)
 {
     static invar_option list[3];
 
@@ -210,14 +210,15 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_ledger_ls(int argc, char **argv)
 {
     settings s = {0};
     listing l = {.code = INVAR_EXIT_OK};
     invar_status status;
     int words;
 
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "FOLDER", 0, argc) != INVAR_OK)
+    if (invar_options_parse_words(&words, cmd_ledger_ls_options(&s), argc, argv, "FOLDER", 0,
+                                  argc) != INVAR_OK)
         return invar_report_error();
     status = list_runs(&l, &s, words, argv);
     invar_text_table_free(l.table);
@@ -225,7 +226,7 @@ static int run(int argc, char **argv)
     return status == INVAR_OK ? l.code : invar_report_error();
 }
 
-static void help(void)
+static void cmd_ledger_ls_help(void)
 {
     settings s;
 
@@ -239,12 +240,12 @@ static void help(void)
         "  stopped     a signal ended it in an orderly way; it resumes when it is started again\n"
         "  killed      it ended without recording an end; likewise\n"
         "  unreadable  damaged, or not a ledger; the exit code is then 2\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_ledger_ls_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_ls = {.name = "ls",
                                                 .summary = "list runs",
-                                                .run = run,
-                                                .help = help,
+                                                .run = cmd_ledger_ls,
+                                                .help = cmd_ledger_ls_help,
                                                 .arguments =
                                                     "[FOLDER|FILE ...] [--option value ...]"};

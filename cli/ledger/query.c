@@ -120,9 +120,10 @@ static invar_status judge_empty(char lacks[INVAR_LEDGER_QUERY_LINE], invar_ledge
 }
 
 /* Asks, and prints the answer. `query`: NULL where it has no name, and then `lacks`, too. */
-static invar_status answer(char *lacks, invar_ledger *ledger, invar_ledger_select_request *request,
-                           const invar_ledger_query *query, const char *run_ledger,
-                           const settings *s)
+static invar_status ledger_answer(char *lacks, invar_ledger *ledger,
+                                  invar_ledger_select_request *request,
+                                  const invar_ledger_query *query, const char *run_ledger,
+                                  const settings *s)
 {
     sink out = {.ledger = run_ledger};
     invar_row_writer_format format;
@@ -305,8 +306,9 @@ static invar_status check_range(const invar_ledger_query_param *param,
     return INVAR_OK;
 }
 
-static invar_status convert(invar_ledger_value *out, const invar_ledger_query_param *param,
-                            const char *text)
+static invar_status ledger_query_param_convert(invar_ledger_value *out,
+                                               const invar_ledger_query_param *param,
+                                               const char *text)
 {
     char *end = NULL;
 
@@ -344,7 +346,7 @@ static invar_status read_arguments(question *q, const settings *s)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "query %s needs --%s %s", q->query.name, p->name,
                               type_name(p->type));
         if (p->type != 'r') {
-            INVAR_TRY(convert(&q->arguments[i].value, p, text));
+            INVAR_TRY(ledger_query_param_convert(&q->arguments[i].value, p, text));
             continue;
         }
         INVAR_TRY(invar_locate_run(&q->runs[q->n_runs], text, s->ledger));
@@ -353,18 +355,18 @@ static invar_status read_arguments(question *q, const settings *s)
     return INVAR_OK;
 }
 
-static invar_status ask(invar_ledger *ledger, question *q, const int64_t *numbers,
-                        const settings *s)
+static invar_status ledger_query(invar_ledger *ledger, question *q, const int64_t *numbers,
+                                 const settings *s)
 {
     for (int i = 0, run = 0; i < q->query.n_params; i++)
         if (q->query.params[i].type == 'r')
             q->arguments[i].value =
                 (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = numbers[run++]};
-    return answer(q->lacks, ledger,
-                  &(invar_ledger_select_request){.sql = q->query.sql,
-                                                 .arguments = q->arguments,
-                                                 .n_arguments = (size_t)q->query.n_params},
-                  &q->query, q->n_runs == 1 ? q->runs[0].path : NULL, s);
+    return ledger_answer(q->lacks, ledger,
+                         &(invar_ledger_select_request){.sql = q->query.sql,
+                                                        .arguments = q->arguments,
+                                                        .n_arguments = (size_t)q->query.n_params},
+                         &q->query, q->n_runs == 1 ? q->runs[0].path : NULL, s);
 }
 
 static invar_status ask_about_runs(question *q, const settings *s)
@@ -375,7 +377,7 @@ static invar_status ask_about_runs(question *q, const settings *s)
 
     status = invar_merge(&ledger, &owned, q->runs, q->n_runs, numbers);
     if (status == INVAR_OK)
-        status = ask(ledger, q, numbers, s);
+        status = ledger_query(ledger, q, numbers, s);
     invar_ledger_close(owned);
     return status;
 }
@@ -388,12 +390,12 @@ static invar_status ask_about_ledger(question *q, const char *word, const settin
 
     INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = ask(ledger, q, NULL, s);
+    status = ledger_query(ledger, q, NULL, s);
     invar_ledger_close(ledger);
     return status;
 }
 
-static const invar_option *options(settings *s, question *q)
+static const invar_option *cmd_ledger_query_options(settings *s, question *q)
 {
     static invar_option list[INVAR_LEDGER_QUERY_PARAMS + 6];
     int count = 0;
@@ -432,8 +434,8 @@ static invar_status run_query(question *q, int argc, char **argv)
 
     if (invar_ledger_query_find(&q->query, argv[0]) != INVAR_OK) // a word that is none of ours
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s", invar_error_last()->message);
-    INVAR_TRY(
-        invar_options_parse_words(&words, options(&s, q), argc - 1, argv + 1, "RUN", 0, argc));
+    INVAR_TRY(invar_options_parse_words(&words, cmd_ledger_query_options(&s, q), argc - 1, argv + 1,
+                                        "RUN", 0, argc));
     INVAR_TRY(take_words(&ledger, q, words, argv + 1));
     INVAR_TRY(read_arguments(q, &s));
     INVAR_TRY(q->n_runs > 0 ? ask_about_runs(q, &s) : ask_about_ledger(q, ledger, &s));
@@ -448,7 +450,7 @@ static int run_list(int argc, char **argv)
 {
     settings s = {0};
 
-    if (invar_options_parse(options(&s, NULL), argc, argv) != INVAR_OK)
+    if (invar_options_parse(cmd_ledger_query_options(&s, NULL), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (s.csv) {
         fputs("invar: the list of queries is a table or --json, not --csv\n", stderr);
@@ -457,7 +459,7 @@ static int run_list(int argc, char **argv)
     return invar_exit(s.json ? write_queries() : print_queries());
 }
 
-static int run(int argc, char **argv)
+static int cmd_ledger_query(int argc, char **argv)
 {
     question q = {.n_runs = 0};
     invar_status status;
@@ -470,7 +472,7 @@ static int run(int argc, char **argv)
     return status == INVAR_OK && q.lacks[0] ? INVAR_EXIT_NOTHING : invar_exit(status);
 }
 
-static void help(void)
+static void cmd_ledger_query_help(void)
 {
     settings s;
 
@@ -486,7 +488,7 @@ static void help(void)
         "  0    the answer is there\n"
         "  6    the ledger has nothing that the query could look at; a line says what is "
         "missing\n");
-    invar_options_help(options(&s, NULL));
+    invar_options_help(cmd_ledger_query_options(&s, NULL));
 }
 
 static const char *name_at(int index)
@@ -502,10 +504,10 @@ static const char *name_at(int index)
 const invar_cli_command invar_verb_ledger_query = {
     .name = "query",
     .summary = "run a named query",
-    .run = run,
-    .help = help,
+    .run = cmd_ledger_query,
+    .help = cmd_ledger_query_help,
     .arguments = "[NAME [RUN ...] [--PARAMETER value ...]] [--option value ...]",
-    .word = name_at};
+    .first_argument_word = name_at};
 
 /* ---- any text -------------------------------------------------------------------------------- */
 
@@ -532,7 +534,8 @@ static invar_status run_text(const char *text, const char *word, const settings 
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_texts_add(ledger);
     if (status == INVAR_OK)
-        status = answer(NULL, ledger, &(invar_ledger_select_request){.sql = text}, NULL, NULL, s);
+        status =
+            ledger_answer(NULL, ledger, &(invar_ledger_select_request){.sql = text}, NULL, NULL, s);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && for_people(s))
         invar_print_next(stderr, "ledger query", NULL, NULL, NULL);

@@ -74,7 +74,7 @@ invar_status invar_report_data(FILE *out, const invar_report_run *runs, size_t c
     return invar_report_write_data(out, runs, count, &options);
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_ledger_report_options(settings *s)
 {
     static invar_option list[5];
 
@@ -99,7 +99,7 @@ static const invar_option *options(settings *s)
 }
 
 /* The argument, where the name would not tell a run from another; NULL: the name does. */
-static const char *label(const invar_located *runs, int count, int i, char **argv)
+static const char *located_label(const invar_located *runs, int count, int i, char **argv)
 {
     for (int other = 0; other < count; other++)
         if (other != i && strcmp(runs[other].run.name, runs[i].run.name) == 0)
@@ -118,10 +118,11 @@ static invar_status write_page(const settings *s, int64_t *damaged_out, const in
 
     INVAR_TRY(invar_alloc((void **)&list, (size_t)count, sizeof *list, "report"));
     for (int i = 0; i < count; i++)
-        list[i] = (invar_report_run){
-            .ledger = runs[i].ledger, .run = runs[i].run.run, .label = label(runs, count, i, argv)};
+        list[i] = (invar_report_run){.ledger = runs[i].ledger,
+                                     .run = runs[i].run.run,
+                                     .label = located_label(runs, count, i, argv)};
     options.no_samples = s->no_samples;
-    options.share = s->share;
+    options.redact = s->share;
     status = invar_output_open(&out, s->out, INVAR_PAGE_MARK("report"));
     if (status == INVAR_OK)
         status = invar_output_close(
@@ -130,7 +131,7 @@ static invar_status write_page(const settings *s, int64_t *damaged_out, const in
     return status;
 }
 
-static invar_status report(int64_t *damaged_out, const settings *s, int words, char **argv)
+static invar_status settings_report(int64_t *damaged_out, const settings *s, int words, char **argv)
 {
     int count = words > 0 ? words : 1, open = 0;
     invar_located *runs;
@@ -162,14 +163,15 @@ static invar_status check_damage(int64_t damaged)
                             damaged, invar_text_plural(damaged), damaged == 1 ? "is" : "are");
 }
 
-static int run(int argc, char **argv)
+static int cmd_ledger_report(int argc, char **argv)
 {
     settings s = {0};
     int64_t damaged = 0;
     int words;
 
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 0, argc) != INVAR_OK ||
-        report(&damaged, &s, words, argv) != INVAR_OK)
+    if (invar_options_parse_words(&words, cmd_ledger_report_options(&s), argc, argv, "RUN", 0,
+                                  argc) != INVAR_OK ||
+        settings_report(&damaged, &s, words, argv) != INVAR_OK)
         return invar_report_error();
     if (strcmp(s.out, "-") != 0) {
         invar_safe_text_print(stdout, s.out);
@@ -180,7 +182,7 @@ static int run(int argc, char **argv)
     return check_damage(damaged) == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
-static void help(void)
+static void cmd_ledger_report_help(void)
 {
     settings s;
 
@@ -188,12 +190,12 @@ static void help(void)
         "Writes one self-contained HTML page about one run or several side by side: curves, facts\n"
         "that differ, where two runs diverge, slow steps. The page needs no server and no\n"
         "network. Use --share for a page that others will see.\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_ledger_report_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_report = {
     .name = "report",
     .summary = "write an HTML page with curves of one or several runs",
-    .run = run,
-    .help = help,
+    .run = cmd_ledger_report,
+    .help = cmd_ledger_report_help,
     .arguments = "RUN [RUN ...] --out FILE.html [--share] [--no-samples] [--option value ...]"};

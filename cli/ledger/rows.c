@@ -42,7 +42,7 @@ struct invar_row_writer {
 };
 
 /* Counts what shall be held. */
-static invar_status hold(invar_row_writer *rows, size_t bytes, size_t most)
+static invar_status row_writer_hold(invar_row_writer *rows, size_t bytes, size_t most)
 {
     rows->bytes += bytes;
     if (rows->bytes <= most)
@@ -57,7 +57,7 @@ static invar_status hold(invar_row_writer *rows, size_t bytes, size_t most)
 
 static invar_status put_text(invar_row_writer *rows, const char *text, size_t bytes)
 {
-    INVAR_TRY(hold(rows, bytes, DOCUMENT_BYTES));
+    INVAR_TRY(row_writer_hold(rows, bytes, DOCUMENT_BYTES));
     while (bytes > 0) {
         size_t room = rows->last ? CHUNK_BYTES - rows->last->used : 0;
         size_t part = bytes < room ? bytes : room;
@@ -318,7 +318,7 @@ static invar_status take_cells(invar_row_writer *rows, const char *const *column
     if (!values)
         INVAR_TRY(invar_text_table_new(&rows->table, count));
     for (int c = 0; c < count; c++) {
-        INVAR_TRY(hold(rows, CELL_BYTES + (values ? values[c].bytes : 0), TABLE_BYTES));
+        INVAR_TRY(row_writer_hold(rows, CELL_BYTES + (values ? values[c].bytes : 0), TABLE_BYTES));
         INVAR_TRY(values ? add_cell(rows->table, &values[c],
                                     rows->format == INVAR_ROW_WRITER_FORMAT_EXACT)
                          : invar_text_table_string(rows->table, columns[c]));

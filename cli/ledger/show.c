@@ -180,7 +180,7 @@ typedef struct expanded {
     char bits[MAX_COLUMNS][BITS_SIZE];
 } expanded;
 
-static void push(expanded *e, const char *column, const invar_ledger_value *value)
+static void expanded_push(expanded *e, const char *column, const invar_ledger_value *value)
 {
     INVAR_CHECK(e->count < MAX_COLUMNS);
     e->columns[e->count] = column;
@@ -205,9 +205,9 @@ static void push_double(expanded *e, const char *column, const invar_ledger_valu
         text.bytes = (size_t)snprintf(hex, BITS_SIZE, "0x%016" PRIx64, (uint64_t)value->integer);
         text.data = hex;
     }
-    push(e, name, value ? &real : NULL);
+    expanded_push(e, name, value ? &real : NULL);
     if (bits)
-        push(e, column, value ? &text : NULL);
+        expanded_push(e, column, value ? &text : NULL);
 }
 
 static void expand(expanded *out, const char *const *columns, const invar_ledger_value *values,
@@ -219,7 +219,7 @@ static void expand(expanded *out, const char *const *columns, const invar_ledger
         if (suffix && suffix[strlen("_bits")] == '\0')
             push_double(out, columns[c], values ? &values[c] : NULL, bits);
         else
-            push(out, columns[c], values ? &values[c] : NULL);
+            expanded_push(out, columns[c], values ? &values[c] : NULL);
     }
 }
 
@@ -253,12 +253,12 @@ static bool is_default(const char *const *columns, const invar_ledger_value *val
         return false;
     for (int i = 0; i < schema->count; i++)
         if (is_text(key, schema->keys[i].name))
-            return schema->keys[i].fallback && is_text(value, schema->keys[i].fallback);
+            return schema->keys[i].default_text && is_text(value, schema->keys[i].default_text);
     return false;
 }
 
-static bool belongs(const section *of, const char *const *columns, const invar_ledger_value *values,
-                    int count)
+static bool section_belongs(const section *of, const char *const *columns,
+                            const invar_ledger_value *values, int count)
 {
     return of->which == WHICH_ALL ||
            is_default(columns, values, count) == (of->which == WHICH_DEFAULT);
@@ -272,7 +272,7 @@ static invar_status take_row(void *payload, const char *const *columns,
     expanded e;
     json_t *row;
 
-    if (values && !s->array && !belongs(s->section, columns, values, count))
+    if (values && !s->array && !section_belongs(s->section, columns, values, count))
         return INVAR_OK;
     s->count += values != NULL;
     expand(&e, columns, values, count, s->array || (s->section->bits && s->exact));
@@ -491,7 +491,7 @@ static invar_status show_json(const invar_located *at, const char *state, const 
     return status;
 }
 
-static invar_status show(const invar_located *at, const char *word, const settings *s)
+static invar_status located_show(const invar_located *at, const char *word, const settings *s)
 {
     const section *sections = s->step >= 0 ? of_step : of_run;
     int64_t step = s->step >= 0 ? s->step : at->run.last_step, hidden = 0;
@@ -529,7 +529,7 @@ static invar_status show(const invar_located *at, const char *word, const settin
     return INVAR_OK;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_ledger_show_options(settings *s)
 {
     static invar_option list[7];
 
@@ -551,23 +551,24 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_ledger_show(int argc, char **argv)
 {
     settings s = {.step = -1};
     invar_located at;
     invar_status status;
     int words;
 
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 0, 1) != INVAR_OK)
+    if (invar_options_parse_words(&words, cmd_ledger_show_options(&s), argc, argv, "RUN", 0, 1) !=
+        INVAR_OK)
         return invar_report_error();
     if (invar_locate_run(&at, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK)
         return invar_report_error();
-    status = show(&at, words > 0 ? argv[0] : NULL, &s);
+    status = located_show(&at, words > 0 ? argv[0] : NULL, &s);
     invar_located_close(&at);
     return invar_exit(status);
 }
 
-static void help(void)
+static void cmd_ledger_show_help(void)
 {
     settings s;
 
@@ -580,12 +581,12 @@ static void help(void)
         "digest of every point and how many ranks disagree with it, statistics, samples, plug-in\n"
         "replies, timings, what each rank did. --json prints everything. --no-samples leaves\n"
         "out how the replies of plug-ins begin, which may be texts of samples.\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_ledger_show_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_show = {.name = "show",
                                                   .summary = "show a run or one of its steps",
-                                                  .run = run,
-                                                  .help = help,
+                                                  .run = cmd_ledger_show,
+                                                  .help = cmd_ledger_show_help,
                                                   .arguments =
                                                       "RUN [--step S] [--option value ...]"};

@@ -125,9 +125,9 @@ static json_t *finding_json(const invar_triage_finding *f, const settings *s)
 {
     return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:o}", "rule", rule_name(&f->rule),
                      "question", f->rule.question, "step", (json_int_t)f->step, "steps",
-                     (json_int_t)f->steps, "evidence", f->evidence, "means", f->means, "query",
-                     f->rule.name, "next", command_json(f->next, f->step, s), "causes",
-                     causes_json(f, s));
+                     (json_int_t)f->steps, "evidence", f->evidence, "means", f->explanation,
+                     "query", f->rule.name, "next", command_json(f->next_command, f->step, s),
+                     "causes", causes_json(f, s));
 }
 
 static invar_status write_json(const invar_triage *t, const invar_ledger_summary *run,
@@ -167,16 +167,16 @@ static void print_finding(const invar_triage_finding *f, const settings *s, bool
     printf("  step %-5" PRId64 " %s\n", f->step, f->evidence);
     if (f->steps > 1)
         printf("  steps      %" PRId64 " show it\n", f->steps);
-    printf("  may mean   %s\n", f->means);
+    printf("  may mean   %s\n", f->explanation);
     print_causes(f, s);
     printf("  all of it  %s ledger query %s --run ", invar_op_graph(), f->rule.name);
     print_run(stdout, s);
     printf("\n  next       %s ", invar_op_graph());
-    print_command(stdout, f->next, f->step, s);
+    print_command(stdout, f->next_command, f->step, s);
     putchar('\n');
 }
 
-static void print(const invar_triage *t, const invar_ledger_summary *run, const settings *s)
+static void triage_print(const invar_triage *t, const invar_ledger_summary *run, const settings *s)
 {
     bool colour = invar_term_colour(stdout);
 
@@ -199,7 +199,7 @@ static void print(const invar_triage *t, const invar_ledger_summary *run, const 
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static invar_status look(int *code_out, settings *s)
+static invar_status settings_inspect(int *code_out, settings *s)
 {
     char writer[INVAR_LEDGER_WRITER_SIZE] = "";
     invar_located at = {.ledger = NULL};
@@ -215,7 +215,7 @@ static invar_status look(int *code_out, settings *s)
     if (status == INVAR_OK && s->json)
         status = write_json(&found, &at.run, s);
     else if (status == INVAR_OK)
-        print(&found, &at.run, s);
+        triage_print(&found, &at.run, s);
     if (status == INVAR_OK)
         *code_out = found.count                     ? INVAR_EXIT_DIFFERENT
                     : invar_run_steps(&at.run) == 0 ? INVAR_EXIT_NOTHING
@@ -224,7 +224,7 @@ static invar_status look(int *code_out, settings *s)
     return status;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_ledger_triage_options(settings *s)
 {
     static invar_option list[3];
 
@@ -234,18 +234,19 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_ledger_triage(int argc, char **argv)
 {
     int words, code = INVAR_EXIT_OK;
     settings s = {0};
 
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 1, 1) != INVAR_OK)
+    if (invar_options_parse_words(&words, cmd_ledger_triage_options(&s), argc, argv, "RUN", 1, 1) !=
+        INVAR_OK)
         return invar_report_error();
     s.run = argv[0];
-    return look(&code, &s) == INVAR_OK ? code : invar_report_error();
+    return settings_inspect(&code, &s) == INVAR_OK ? code : invar_report_error();
 }
 
-static void help(void)
+static void cmd_ledger_triage_help(void)
 {
     settings s = {0};
 
@@ -265,13 +266,13 @@ static void help(void)
                     "  1    findings\n"
                     "  2    the ledger could not be read\n"
                     "  6    the run has no step yet\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_ledger_triage_options(&s));
 }
 
 const invar_cli_command invar_verb_triage = {
     .name = "triage",
     .summary = "find what is wrong with a run, with evidence and the next command",
-    .run = run,
-    .help = help,
+    .run = cmd_ledger_triage,
+    .help = cmd_ledger_triage_help,
     .arguments = "RUN [--json]",
 };

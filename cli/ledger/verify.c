@@ -35,7 +35,7 @@ static void show_progress(void *payload, int64_t done, int64_t total)
     invar_progress_update(*progress, done, NULL);
 }
 
-static invar_status verify(invar_ledger_verify_result *out, invar_ledger *ledger)
+static invar_status ledger_verify(invar_ledger_verify_result *out, invar_ledger *ledger)
 {
     invar_progress *progress = NULL;
     invar_status status = invar_ledger_verify(out, ledger, show_progress, &progress);
@@ -103,9 +103,9 @@ static invar_status print_hashes(invar_ledger *ledger)
 static void print_verdict(const invar_ledger_verify_result *v, const char *path)
 {
     invar_safe_text_print(stdout, path);
-    printf(": %s\n", v->bad > 0     ? "CORRUPT"
-                     : v->runs == 0 ? "no run in it, so nothing was checked"
-                                    : "clean");
+    printf(": %s\n", v->problems > 0 ? "CORRUPT"
+                     : v->runs == 0  ? "no run in it, so nothing was checked"
+                                     : "clean");
     printf("checked: %" PRId64 " run%s, %" PRId64 " entr%s, %" PRId64 " row%s, %" PRId64
            " step%s, %" PRId64 " seal%s\n",
            v->runs, invar_text_plural(v->runs), v->entries, v->entries == 1 ? "y" : "ies", v->rows,
@@ -116,9 +116,9 @@ static void print_verdict(const invar_ledger_verify_result *v, const char *path)
                " seal%s cannot be checked here\n",
                v->pruned, invar_text_plural(v->pruned), v->seals_pruned,
                invar_text_plural(v->seals_pruned));
-    if (v->bad > 0) {
-        printf("findings: %" PRId64 "; the first: ", v->bad);
-        invar_safe_text_print(stdout, v->first);
+    if (v->problems > 0) {
+        printf("findings: %" PRId64 "; the first: ", v->problems);
+        invar_safe_text_print(stdout, v->first_problem);
         putchar('\n');
     }
 }
@@ -127,17 +127,18 @@ static invar_status write_json(const invar_ledger_verify_result *v, invar_ledger
                                const char *path, const char *seal)
 {
     hashes h = {.ledger = ledger, .array = json_array()};
-    json_t *out = json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:o}",
-                            "ledger", invar_row_writer_json_string(path), "clean", v->bad == 0,
-                            "runs_checked", (json_int_t)v->runs, "entries", (json_int_t)v->entries,
-                            "rows", (json_int_t)v->rows, "steps", (json_int_t)v->steps, "pruned",
-                            (json_int_t)v->pruned, "seals", (json_int_t)v->seals, "seals_pruned",
-                            (json_int_t)v->seals_pruned, "bad", (json_int_t)v->bad, "first",
-                            v->bad > 0 ? invar_row_writer_json_string(v->first) : json_null(),
-                            "seal", seal, "runs", h.array);
+    json_t *out =
+        json_pack("{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:o}", "ledger",
+                  invar_row_writer_json_string(path), "clean", v->problems == 0, "runs_checked",
+                  (json_int_t)v->runs, "entries", (json_int_t)v->entries, "rows",
+                  (json_int_t)v->rows, "steps", (json_int_t)v->steps, "pruned",
+                  (json_int_t)v->pruned, "seals", (json_int_t)v->seals, "seals_pruned",
+                  (json_int_t)v->seals_pruned, "bad", (json_int_t)v->problems, "first",
+                  v->problems > 0 ? invar_row_writer_json_string(v->first_problem) : json_null(),
+                  "seal", seal, "runs", h.array);
     invar_status status = INVAR_OK;
 
-    if (out && v->bad == 0)
+    if (out && v->problems == 0)
         status = invar_ledger_runs(ledger, add_hashes, &h);
     if (status == INVAR_OK)
         return invar_json_write(stdout, out);
@@ -167,7 +168,7 @@ static invar_status print_answer(const invar_ledger_verify_result *v, invar_ledg
     print_verdict(v, path);
     if (seal)
         printf("seal: %s\n", seal);
-    if (v->bad > 0 || v->runs == 0)
+    if (v->problems > 0 || v->runs == 0)
         return INVAR_OK;
     INVAR_TRY(print_hashes(ledger));
     putchar('\n');
@@ -180,13 +181,14 @@ static invar_status check_rows(int *code, invar_ledger *ledger, const char *path
                                const settings *s)
 {
     invar_ledger_verify_result verdict;
-    invar_status status = verify(&verdict, ledger);
+    invar_status status = ledger_verify(&verdict, ledger);
 
     if (status != INVAR_OK && status != INVAR_E_CORRUPT)
         return status;
     INVAR_TRY(print_answer(&verdict, ledger, path, seal, s));
-    if (verdict.bad > 0)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s is damaged: %.1000s", path, verdict.first);
+    if (verdict.problems > 0)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s is damaged: %.1000s", path,
+                          verdict.first_problem);
     if (*code == INVAR_EXIT_OK && verdict.runs == 0)
         *code = INVAR_EXIT_NOTHING;
     return INVAR_OK;
@@ -204,7 +206,7 @@ static const char *check_seal(int *code_out, invar_ledger *ledger, const char *l
 }
 
 /* The seal first: a line that is none is refused before the long work. */
-static int check(invar_ledger *ledger, const char *path, const settings *s)
+static int ledger_check(invar_ledger *ledger, const char *path, const settings *s)
 {
     char buffer[INVAR_LEDGER_SEAL_SIZE];
     const char *line, *seal = NULL;
@@ -219,7 +221,7 @@ static int check(invar_ledger *ledger, const char *path, const settings *s)
     return check_rows(&code, ledger, path, seal, s) == INVAR_OK ? code : invar_report_error();
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_ledger_verify_options(settings *s)
 {
     static invar_option list[4];
 
@@ -235,23 +237,24 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_ledger_verify(int argc, char **argv)
 {
     char path[INVAR_LOCATE_PATH_SIZE];
     settings s = {0};
     invar_ledger *ledger;
     int words, code;
 
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 0, 1) != INVAR_OK ||
+    if (invar_options_parse_words(&words, cmd_ledger_verify_options(&s), argc, argv, "RUN", 0, 1) !=
+            INVAR_OK ||
         invar_locate_ledger(path, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK ||
         invar_ledger_open(&ledger, path, &(invar_ledger_options){0}) != INVAR_OK)
         return invar_report_error();
-    code = check(ledger, path, &s);
+    code = ledger_check(ledger, path, &s);
     invar_ledger_close(ledger);
     return code;
 }
 
-static void help(void)
+static void cmd_ledger_verify_help(void)
 {
     settings s;
 
@@ -265,14 +268,14 @@ static void help(void)
         "  1    clean, but not what the seal says\n"
         "  2    damaged, not a ledger, or a copy without old detail, whose seal cannot be checked\n"
         "  6    the ledger has no run\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_ledger_verify_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_verify = {.name = "verify",
                                                     .summary =
                                                         "check that no bit of a ledger has changed",
-                                                    .run = run,
-                                                    .help = help,
+                                                    .run = cmd_ledger_verify,
+                                                    .help = cmd_ledger_verify_help,
                                                     .arguments = "RUN|FILE [--option value ...]"};
 
 /* ---- seal ------------------------------------------------------------------------------------ */

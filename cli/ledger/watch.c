@@ -203,7 +203,7 @@ static invar_status tell_past(watch *w)
 typedef enum end { GOES_ON, ENOUGH, FINISHED, KILLED } end;
 
 /* Looks once, and tells the steps that are new. */
-static invar_status look(end *out, watch *w)
+static invar_status print_new_steps(end *out, watch *w)
 {
     char writer[INVAR_LEDGER_WRITER_SIZE], uuid[INVAR_LEDGER_UUID_SIZE];
 
@@ -246,13 +246,13 @@ static void pause_for(double seconds)
     nanosleep(&span, NULL);
 }
 
-static invar_status follow(watch *w)
+static invar_status watch_follow(watch *w)
 {
     end how;
 
     INVAR_TRY(tell_past(w));
     for (;;) {
-        INVAR_TRY(look(&how, w));
+        INVAR_TRY(print_new_steps(&how, w));
         if (fflush(stdout) != 0) // main says what became of standard output
             return INVAR_OK;
         if (how != GOES_ON)
@@ -269,7 +269,7 @@ static invar_status follow_for_good(watch *w)
 
     INVAR_TRY(tell_past(w));
     for (;;) {
-        INVAR_TRY(look(&how, w));
+        INVAR_TRY(print_new_steps(&how, w));
         if (how != GOES_ON && how != before) {
             if (tell_end(w, how) != INVAR_OK)
                 (void)invar_report_error();
@@ -308,7 +308,7 @@ static invar_status follow_in_browser(watch *w)
     return status;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_ledger_watch_options(settings *s)
 {
     static invar_option list[6];
 
@@ -343,21 +343,22 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_ledger_watch(int argc, char **argv)
 {
     settings s = {.interval_s = 1, .until_step = INT64_MAX, .metrics = usual, .port = NO_PAGE};
     watch w = {.settings = &s};
     invar_status status;
     int words;
 
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 0, 1) != INVAR_OK ||
+    if (invar_options_parse_words(&words, cmd_ledger_watch_options(&s), argc, argv, "RUN", 0, 1) !=
+            INVAR_OK ||
         invar_locate_run(&w.at, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK)
         return invar_report_error();
     if (s.interval_s < 0.01)
         s.interval_s = 0.01; // a look takes the ledger a moment too
     status = keep_names(&w, s.metrics);
     if (status == INVAR_OK)
-        status = s.port == NO_PAGE ? follow(&w) : follow_in_browser(&w);
+        status = s.port == NO_PAGE ? watch_follow(&w) : follow_in_browser(&w);
     invar_free(w.names);
     invar_located_close(&w.at);
     if (status == INVAR_OK)
@@ -365,7 +366,7 @@ static int run(int argc, char **argv)
     return invar_exit(status);
 }
 
-static void help(void)
+static void cmd_ledger_watch_help(void)
 {
     settings s;
 
@@ -377,12 +378,12 @@ static void help(void)
         "Exit codes:\n"
         "  0    the run has ended, also by a failure, or step --until-step is done\n"
         "  2    the run was killed\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_ledger_watch_options(&s));
 }
 
 const invar_cli_command invar_verb_ledger_watch = {
     .name = "watch",
     .summary = "follow a run live, step by step",
-    .run = run,
-    .help = help,
+    .run = cmd_ledger_watch,
+    .help = cmd_ledger_watch_help,
     .arguments = "RUN [--interval S] [--until-step N] [--serve [PORT]] [--option value ...]"};

@@ -120,11 +120,11 @@ void invar_bash_write(FILE *out, const invar_embedded *script)
     fputs("' ;;\n", out);
     for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         fprintf(out, "    '%s') subs='", page.words);
-        if (page.verb->subs)
-            put_names(out, page.verb->subs);
+        if (page.verb->subcommands)
+            put_names(out, page.verb->subcommands);
         fputs("' words='", out);
-        for (int i = 0; page.verb->word && page.verb->word(i); i++)
-            fprintf(out, "%s%s", i ? " " : "", page.verb->word(i));
+        for (int i = 0; page.verb->first_argument_word && page.verb->first_argument_word(i); i++)
+            fprintf(out, "%s%s", i ? " " : "", page.verb->first_argument_word(i));
         fputs("'", out);
         give_options(out, &page, bash_list);
         fputs(" ;;\n", out);
@@ -209,13 +209,13 @@ void invar_zsh_write(FILE *out, const invar_embedded *script)
     fputs("        ) ;;\n", out);
     for (invar_manpage page = {0}; invar_manpage_next(&page);) {
         fprintf(out, "    '%s')", page.words);
-        if (page.verb->subs) {
-            zsh_verbs(out, page.verb->subs);
+        if (page.verb->subcommands) {
+            zsh_verbs(out, page.verb->subcommands);
             fputs("        )", out);
         }
         fputs(" words_=(", out);
-        for (int i = 0; page.verb->word && page.verb->word(i); i++)
-            fprintf(out, "%s%s", i ? " " : "", page.verb->word(i));
+        for (int i = 0; page.verb->first_argument_word && page.verb->first_argument_word(i); i++)
+            fprintf(out, "%s%s", i ? " " : "", page.verb->first_argument_word(i));
         fputs(")", out);
         give_options(out, &page, zsh_options);
         fputs(" ;;\n", out);

@@ -64,7 +64,7 @@ typedef struct reader {
     place where;
 } reader;
 
-static void begin(reader *r)
+static void reader_begin(reader *r)
 {
     if (r->title)
         fprintf(r->out, ".SH %s\n", r->title);
@@ -86,7 +86,7 @@ static void put_indented(reader *r, const char *line, size_t bytes, size_t inden
         fputc('\n', r->out);
         return;
     }
-    begin(r);
+    reader_begin(r);
     if (word + 1 >= bytes) {
         fputs(".PP\n.RS 4\n.nf\n", r->out);
         put(r->out, line, bytes);
@@ -121,7 +121,7 @@ static void read_line(reader *r, const char *line, size_t bytes)
         put_indented(r, line + indent, bytes - indent, indent);
     } else {
         if (r->title || r->where != IN_TEXT)
-            begin(r);
+            reader_begin(r);
         put(r->out, line, bytes);
         fputc('\n', r->out);
     }
@@ -227,8 +227,8 @@ void invar_man_verb(FILE *out, const invar_manpage *page)
     put_text(out, "", page->verb->summary, "\n");
     put_text(out, ".SH SYNOPSIS\n\\fBinvar ", page->words, "\\fR ");
     put_text(out, "", page->verb->arguments ? page->verb->arguments : "[--option value ...]", "\n");
-    if (page->verb->subs)
-        put_verbs(out, page->verb->name, page->verb->subs);
+    if (page->verb->subcommands)
+        put_verbs(out, page->verb->name, page->verb->subcommands);
     put_paragraphs(out, page->verb, "DESCRIPTION", false);
     put_paragraphs(out, page->verb, "EXIT STATUS", true);
     invar_help_give(page->verb, &(invar_help_sink){out, NULL, put_options});

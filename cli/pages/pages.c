@@ -21,8 +21,8 @@ extern const invar_embedded invar_pages_scripts[]; /* of bash, of zsh */
 /* ---- what there is --------------------------------------------------------------------------- */
 
 /* The element behind this one; the first if there is none yet. NULL: that was the last. */
-static const invar_cli_command *behind(const invar_cli_command *const *list,
-                                       const invar_cli_command *verb)
+static const invar_cli_command *cli_command_behind(const invar_cli_command *const *list,
+                                                   const invar_cli_command *verb)
 {
     if (!verb)
         return *list;
@@ -36,9 +36,9 @@ bool invar_manpage_next(invar_manpage *page)
     const invar_cli_command *group = page->group ? page->group : page->verb;
     const invar_cli_command *sub = page->group ? page->verb : NULL;
 
-    sub = group && group->subs ? behind(group->subs, sub) : NULL;
+    sub = group && group->subcommands ? cli_command_behind(group->subcommands, sub) : NULL;
     if (!sub)
-        *page = (invar_manpage){.verb = behind(invar_verbs, group)};
+        *page = (invar_manpage){.verb = cli_command_behind(invar_verbs, group)};
     else
         *page = (invar_manpage){.verb = sub, .group = group};
     if (!page->verb)

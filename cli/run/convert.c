@@ -74,7 +74,7 @@ typedef struct job {
     invar_checkpoint_lock claim; /* of TO, where it has files already and gets a checkpoint */
 } job;
 
-static void release(job *j)
+static void job_release(job *j)
 {
     invar_hf_files_release(&j->files);
     invar_model_free(j->model);
@@ -193,8 +193,8 @@ static invar_status make_samples(invar_rl_samples *out, const invar_model_spec *
     return INVAR_OK;
 }
 
-static invar_status score(float *out, const invar_model *model, const invar_rl_samples *samples,
-                          const invar_device *dev)
+static invar_status model_score(float *out, const invar_model *model,
+                                const invar_rl_samples *samples, const invar_device *dev)
 {
     invar_trainer_options o = {.plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = SAMPLES},
                                .temperature = 1.0f};
@@ -222,8 +222,8 @@ static invar_status note_difference(merge_report *out, float merged, float adapt
     return INVAR_OK;
 }
 
-static invar_status compare(merge_report *out, const invar_model *merged,
-                            const invar_model *adapted, const invar_device *dev)
+static invar_status model_compare(merge_report *out, const invar_model *merged,
+                                  const invar_model *adapted, const invar_device *dev)
 {
     float a[SAMPLES * LONGEST], b[SAMPLES * LONGEST];
     invar_rl_samples samples = {.items = NULL};
@@ -231,9 +231,9 @@ static invar_status compare(merge_report *out, const invar_model *merged,
 
     *out = (merge_report){0};
     if (status == INVAR_OK)
-        status = score(a, merged, &samples, dev);
+        status = model_score(a, merged, &samples, dev);
     if (status == INVAR_OK)
-        status = score(b, adapted, &samples, dev);
+        status = model_score(b, adapted, &samples, dev);
     for (int64_t i = 0; i < samples.count && status == INVAR_OK; i++)
         out->tokens += samples.items[i].n_tokens - 1;
     for (int64_t i = 0; i < out->tokens && status == INVAR_OK; i++)
@@ -250,20 +250,20 @@ static invar_status compare_in(merge_report *out, const invar_model *model,
     invar_status status;
 
     if (adapted->format == model->format)
-        return compare(out, model, adapted, dev);
+        return model_compare(out, model, adapted, dev);
     INVAR_TRY(invar_model_new(&written, &model->spec, adapted->format, NULL, dev));
     for (int64_t i = 0; i < model->n_params; i++)
         memcpy(written->params[i].master.data, model->params[i].master.data,
                (size_t)invar_param_elements(&model->params[i]) * sizeof(float));
     status = invar_model_update_weights(written, dev);
     if (status == INVAR_OK)
-        status = compare(out, written, adapted, dev);
+        status = model_compare(out, written, adapted, dev);
     invar_model_free(written);
     return status;
 }
 
 /* Adds the adapter; compared is what is written, against base and adapter in that format. */
-static invar_status merge(job *j)
+static invar_status job_merge(job *j)
 {
     invar_format format = j->dtype == INVAR_DTYPE_F32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
     const char *adapter = j->set->adapter;
@@ -295,7 +295,7 @@ static invar_status read_model(job *j)
     INVAR_TRY(invar_run_context_load(j->model, j->from, j->set->step, &j->dev));
     if (!j->set->adapter)
         return INVAR_OK;
-    return merge(j);
+    return job_merge(j);
 }
 
 /* ---- the run that wrote the checkpoint ------------------------------------------------------- */
@@ -555,7 +555,7 @@ static invar_status read_settings(job *j)
     return INVAR_OK;
 }
 
-static invar_status convert(job *j)
+static invar_status job_convert(job *j)
 {
     INVAR_TRY(read_settings(j));
     INVAR_TRY(check_place(j));
@@ -571,7 +571,7 @@ static invar_status convert(job *j)
     return print_result(j);
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_convert_options(settings *s)
 {
     static invar_option list[9];
 
@@ -622,7 +622,7 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_convert(int argc, char **argv)
 {
     settings s = {
         .dtype = {&formats, INVAR_FORMAT_FP32}, .ignored = "", .step = INVAR_CHECKPOINT_LATEST};
@@ -630,18 +630,18 @@ static int run(int argc, char **argv)
     int words;
     invar_status status;
 
-    status =
-        invar_options_parse_words(&words, options(&s), argc, argv, "FROM TO, two folders", 2, 2);
+    status = invar_options_parse_words(&words, cmd_convert_options(&s), argc, argv,
+                                       "FROM TO, two folders", 2, 2);
     if (status == INVAR_OK) {
         j.from = argv[0];
         j.to = argv[1];
-        status = convert(&j);
+        status = job_convert(&j);
     }
-    release(&j);
+    job_release(&j);
     return invar_exit(status);
 }
 
-static void help(void)
+static void cmd_convert_help(void)
 {
     settings s = {.dtype = {&formats, INVAR_FORMAT_FP32}};
 
@@ -651,12 +651,12 @@ static void help(void)
         "and generation_config.json are copied. Checkpoints with adapters alone become a folder "
         "of\n"
         "peft.\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_convert_options(&s));
 }
 
 const invar_cli_command invar_verb_convert = {
     .name = "convert",
     .summary = "convert weights between checkpoints and Hugging Face folders",
-    .run = run,
-    .help = help,
+    .run = cmd_convert,
+    .help = cmd_convert_help,
     .arguments = "FROM TO [--option value ...]"};

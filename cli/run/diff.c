@@ -37,7 +37,7 @@ static int exit_code(invar_diff_verdict verdict)
     return INVAR_EXIT_TROUBLE;
 }
 
-static invar_status print(const invar_diff *diff, const settings *s, char **words)
+static invar_status diff_print(const invar_diff *diff, const settings *s, char **words)
 {
     invar_output page;
 
@@ -50,15 +50,15 @@ static invar_status print(const invar_diff *diff, const settings *s, char **word
     if (s->json)
         return invar_diff_json(stdout, diff);
     INVAR_TRY(invar_diff_print(stdout, diff, invar_term_colour(stdout)));
-    if (!diff->parted) { // otherwise it has said what comes next
+    if (!diff->diverged) { // otherwise it has said what comes next
         putchar('\n');
         invar_print_next(stdout, "ledger verify", words[0], s->ledger, NULL);
     }
     return INVAR_OK;
 }
 
-static invar_status replay(invar_diff **out, const invar_diff *diff, const settings *s,
-                           const char *path_a, const char *path_b)
+static invar_status diff_replay(invar_diff **out, const invar_diff *diff, const settings *s,
+                                const char *path_a, const char *path_b)
 {
 #ifdef INVAR_BISECT
     invar_diff_replay again = s->again;
@@ -72,7 +72,7 @@ static invar_status replay(invar_diff **out, const invar_diff *diff, const setti
 #endif
 }
 
-static invar_status compare(int *code_out, const settings *s, char **words)
+static invar_status settings_compare(int *code_out, const settings *s, char **words)
 {
     invar_located a = {.ledger = NULL}, b = {.ledger = NULL};
     invar_diff *diff = NULL, *fine = NULL;
@@ -86,10 +86,10 @@ static invar_status compare(int *code_out, const settings *s, char **words)
     if (status == INVAR_OK)
         status = invar_diff_runs(&diff, a.ledger, a.run.run, b.ledger, b.run.run);
     if (status == INVAR_OK && s->replay)
-        status = replay(&fine, diff, s, a.path, b.path);
+        status = diff_replay(&fine, diff, s, a.path, b.path);
     if (status == INVAR_OK) {
         *code_out = exit_code(diff->verdict);
-        status = print(fine ? fine : diff, s, words);
+        status = diff_print(fine ? fine : diff, s, words);
     }
     invar_diff_free(fine);
     invar_diff_free(diff);
@@ -114,7 +114,7 @@ static invar_status check_keys(const settings *s)
     return INVAR_OK;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_diff_options(settings *s)
 {
     static invar_option list[8];
 
@@ -149,23 +149,25 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_diff(int argc, char **argv)
 {
     settings s = {0};
     int words, code = INVAR_EXIT_TROUBLE;
-    invar_status status = invar_recipe_flags_to_argv(&s.again.flags, options(&s), &argc, argv);
+    invar_status status =
+        invar_recipe_flags_to_argv(&s.again.flags, cmd_diff_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse_words(&words, options(&s), argc, argv, "A B, two runs", 2, 2);
+        status = invar_options_parse_words(&words, cmd_diff_options(&s), argc, argv,
+                                           "A B, two runs", 2, 2);
     if (status == INVAR_OK)
         status = check_keys(&s);
     if (status == INVAR_OK)
-        status = compare(&code, &s, argv);
+        status = settings_compare(&code, &s, argv);
     invar_free((void *)s.again.flags);
     return invar_replay_exit(status, code);
 }
 
-static void help(void)
+static void cmd_diff_help(void)
 {
     settings s;
 
@@ -189,12 +191,12 @@ static void help(void)
         "  6    no step in common\n"
         "  125  --replay: a run cannot be executed here\n"
         "  129  wrong arguments; --replay: a program refuses to execute its run\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_diff_options(&s));
 }
 
 const invar_cli_command invar_verb_diff = {.name = "diff",
                                            .summary =
                                                "find where two runs diverge: step, layer, tensor",
-                                           .run = run,
-                                           .help = help,
+                                           .run = cmd_diff,
+                                           .help = cmd_diff_help,
                                            .arguments = "A B [--option value ...]"};

@@ -59,10 +59,11 @@ static invar_status run_child(invar_child_result *out, const scene *s, int i, co
     for (int j = 0; j < MORE_WORDS && more[j]; j++)
         words[used++] = more[j];
     words[used] = NULL;
-    status = invar_child_run(
-        out,
-        &(invar_child_request){
-            .words = words, .environment = environment, .lock = -1, .stop = s->stop, .grace = 60});
+    status = invar_child_run(out, &(invar_child_request){.words = words,
+                                                         .environment = environment,
+                                                         .lock = -1,
+                                                         .stop = s->stop,
+                                                         .kill_grace_s = 60});
     invar_free((void *)words);
     if (status == INVAR_OK && out->end == INVAR_CHILD_STOPPED)
         return INVAR_FAIL(INVAR_E_STATE, 0, "stopped by a signal");
@@ -80,7 +81,7 @@ static invar_status status_of(const invar_child_result *ran)
 }
 
 /* The step as it was recorded, in the ledger of `folder`. */
-static invar_status execute(const scene *s, int i, const char *folder)
+static invar_status scene_execute(const scene *s, int i, const char *folder)
 {
     char line[128], story[INVAR_CHILD_REASON_SIZE], copy[INVAR_PATH_SIZE];
     invar_child_result ran;
@@ -122,8 +123,8 @@ static invar_status open_copy(invar_located *out, const char *folder)
 }
 
 /* What the programs have computed now. */
-static invar_status compare(invar_diff **out, const scene *s, const char *folder_a,
-                            const char *folder_b)
+static invar_status scene_compare(invar_diff **out, const scene *s, const char *folder_a,
+                                  const char *folder_b)
 {
     invar_located a = {.ledger = NULL}, b = {.ledger = NULL};
     invar_status status = open_copy(&a, folder_a);
@@ -165,7 +166,7 @@ static invar_status look_behind_samples(invar_diff **fine, const scene *s, const
                         (const char *const[MORE_WORDS]){"--load-debug-rollout-data", samples}));
     if (ran.end != INVAR_CHILD_EXITED || ran.code > INVAR_EXIT_DIFFERENT)
         return INVAR_OK;
-    INVAR_TRY(compare(&behind, s, folder_a, given));
+    INVAR_TRY(scene_compare(&behind, s, folder_a, given));
     if (is_new(&behind->b) && behind->n_points) {
         invar_diff *before = *fine;
         *fine = behind;
@@ -184,9 +185,9 @@ static invar_status replay_both(invar_diff **out, const scene *s)
 
     INVAR_TRY(invar_path_join(a, sizeof a, s->scratch, "a"));
     INVAR_TRY(invar_path_join(b, sizeof b, s->scratch, "b"));
-    INVAR_TRY(execute(s, 0, a));
-    INVAR_TRY(execute(s, 1, b));
-    INVAR_TRY(compare(&fine, s, a, b));
+    INVAR_TRY(scene_execute(s, 0, a));
+    INVAR_TRY(scene_execute(s, 1, b));
+    INVAR_TRY(scene_compare(&fine, s, a, b));
     first = fine->culprit ? fine->culprit : fine->points;
     // other weights or random numbers explain other samples
     if (fine->n_points && strcmp(first->phase, "rollout") == 0 &&
@@ -219,10 +220,10 @@ invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
     *out = NULL;
     if (!coarse->roots_differ)
         return INVAR_OK;
-    if (coarse->self)
+    if (coarse->self_contradicting_side)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--replay: %c disagrees with itself; 'invar diff' without it says where",
-                          coarse->self);
+                          coarse->self_contradicting_side);
     s.stop = invar_interactive_catch_signals("stopping");
     INVAR_TRY(invar_replay_scratch(s.scratch, replay->keep));
     status = replay_both(out, &s);

@@ -22,7 +22,7 @@
 
 static bool is_changed(const invar_recipe_entry *e)
 {
-    return !e->key->fallback || strcmp(e->text, e->key->fallback) != 0;
+    return !e->key->default_text || strcmp(e->text, e->key->default_text) != 0;
 }
 
 /* The keys with a value of their own, or the others; as a recipe has them. */
@@ -47,7 +47,7 @@ static void print_keys(const invar_recipe *recipe, bool changed)
 }
 
 /* Of the ranks that train, where there are several, the one that needs most. */
-static invar_status plan(invar_memory_planning *out, const invar_recipe *recipe, int ranks)
+static invar_status recipe_plan(invar_memory_planning *out, const invar_recipe *recipe, int ranks)
 {
     invar_rank_role_sizes sides;
     invar_memory_plan most = {.need = 0};
@@ -71,7 +71,7 @@ static invar_status plan(invar_memory_planning *out, const invar_recipe *recipe,
 static invar_status print_memory(const invar_recipe *recipe, const char *path, int ranks)
 {
     invar_memory_planning view = {.world = 0};
-    invar_status status = plan(&view, recipe, ranks);
+    invar_status status = recipe_plan(&view, recipe, ranks);
     invar_disk disk;
 
     if (status == INVAR_OK)

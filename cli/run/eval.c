@@ -42,8 +42,8 @@ static invar_status add_line(invar_text_table *table, const char *set, const inv
     return invar_text_table_real(table, m->value, exact);
 }
 
-static invar_status take(void *payload, const char *set, const invar_ledger_metric *list,
-                         size_t count)
+static invar_status ledger_metric_take(void *payload, const char *set,
+                                       const invar_ledger_metric *list, size_t count)
 {
     results *r = payload;
     json_t *object = json_object();
@@ -56,7 +56,8 @@ static invar_status take(void *payload, const char *set, const invar_ledger_metr
     return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : INVAR_OK;
 }
 
-static invar_status print(const results *r, const invar_run_context *s, int64_t rollout, bool json)
+static invar_status results_print(const results *r, const invar_run_context *s, int64_t rollout,
+                                  bool json)
 {
     char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
 
@@ -75,12 +76,12 @@ static invar_status print(const results *r, const invar_run_context *s, int64_t 
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static invar_status evaluate(results *r, const settings *set, invar_run_context *s,
-                             invar_plugin *reward, invar_plugin *turns)
+static invar_status results_evaluate(results *r, const settings *set, invar_run_context *s,
+                                     invar_plugin *reward, invar_plugin *turns)
 {
     invar_rollout_exec_options limits = invar_run_context_limits(s);
     invar_evaluation e = {
-        .session = s, .plugin = reward, .turns = turns, .take = take, .payload = r};
+        .session = s, .plugin = reward, .turns = turns, .take = ledger_metric_take, .payload = r};
     invar_status status;
 
     INVAR_TRY(invar_run_context_load_newest(s));
@@ -89,7 +90,7 @@ static invar_status evaluate(results *r, const settings *set, invar_run_context 
                                 &limits));
     status = invar_evaluate(&e);
     if (status == INVAR_OK)
-        status = print(r, s, e.number, set->json);
+        status = results_print(r, s, e.number, set->json);
     invar_rollout_free(e.rollout);
     return status;
 }
@@ -107,7 +108,7 @@ static invar_status with_parts(results *r, const settings *set, const invar_reci
     if (status == INVAR_OK)
         status = invar_multi_turn_attach(&turns, recipe, false);
     if (status == INVAR_OK)
-        status = evaluate(r, set, &session, reward, turns);
+        status = results_evaluate(r, set, &session, reward, turns);
     invar_plugin_close(turns);
     invar_plugin_close(reward);
     invar_run_context_close(&session);
@@ -139,7 +140,7 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     return status;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_eval_options(settings *s)
 {
     static invar_option list[4];
 
@@ -158,16 +159,16 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_eval(int argc, char **argv)
 {
     settings s = {.rollout = -1};
     invar_recipe *recipe = NULL;
     const char *path = NULL;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, cmd_eval_options(&s), &argc, argv);
     if (status == INVAR_OK)
-        status = invar_options_parse(options(&s), argc, argv);
+        status = invar_options_parse(cmd_eval_options(&s), argc, argv);
     if (status == INVAR_OK)
         status = invar_weights_choose(recipe);
     if (status == INVAR_OK)
@@ -178,7 +179,7 @@ static int run(int argc, char **argv)
     return invar_exit(status);
 }
 
-static void help(void)
+static void cmd_eval_help(void)
 {
     settings s;
 
@@ -189,12 +190,12 @@ static void help(void)
         "The weights come from --load DIR; otherwise from the newest checkpoint of --run DIR;\n"
         "otherwise they are the initial ones, also with an empty --load=. --ckpt-step picks\n"
         "another checkpoint. Recipe keys are options here too.\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_eval_options(&s));
 }
 
 const invar_cli_command invar_verb_eval = {
     .name = "eval",
     .summary = "evaluate weights on the evaluation sets of a recipe",
-    .run = run,
-    .help = help,
+    .run = cmd_eval,
+    .help = cmd_eval_help,
     .arguments = "RECIPE [--run DIR | --load DIR] [--key value ...]"};

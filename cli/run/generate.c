@@ -154,7 +154,7 @@ static invar_status print_sample(const invar_rl_sample *s, bool alone)
 
     if (!alone)
         printf("%sprompt %" PRId64 ", draw %" PRIu32 ": %s after %" PRId64 " token%s%s\n",
-               invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), s->prompt, s->draw,
+               invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), s->prompt, s->draw_index,
                invar_finish_name(s->finish), invar_rl_sample_response(s),
                invar_text_plural(invar_rl_sample_response(s)),
                invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
@@ -195,7 +195,7 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
         INVAR_TRY(invar_rl_samples_append(&s, to));
         s->index = i * n + j;
         s->group = i;
-        s->draw = (uint32_t)s->index;
+        s->draw_index = (uint32_t)s->index;
         s->weights_hash = g->session->weights;
         INVAR_TRY(invar_sample_source_init_sample(s, invar_dataset_prompt(g->data, i)));
     }
@@ -203,7 +203,7 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
 }
 
 /* By the plug-in of the recipe, turn by turn, where there is one; rewards are nobody's here. */
-static invar_status sample(const generation *g, invar_rl_samples *batch)
+static invar_status generation_sample(const generation *g, invar_rl_samples *batch)
 {
     const invar_reward_source none = {.plugin = NULL};
     const invar_generate_args how = {.rollout = g->rollout,
@@ -212,7 +212,7 @@ static invar_status sample(const generation *g, invar_rl_samples *batch)
                                      .turns = &g->turns,
                                      .per_prompt = 1};
 
-    if (!g->turns.on)
+    if (!g->turns.enabled)
         return invar_rollout_run(g->rollout, batch->items, batch->count, &g->sampling, NULL, NULL);
     return invar_generate(&how, batch->items, batch->count);
 }
@@ -222,7 +222,7 @@ static invar_status run_batch(generation *g, invar_rl_samples *batch)
     bool alone = invar_dataset_size(g->data) * g->n == 1;
     invar_spec_decode_stats sum;
 
-    INVAR_TRY(sample(g, batch));
+    INVAR_TRY(generation_sample(g, batch));
     sum = invar_spec_decode_stats_sum(batch->items, batch->count);
     g->speculated.passes += sum.passes;
     g->speculated.drafted += sum.drafted;
@@ -267,7 +267,8 @@ static invar_status run_prompts(generation *g)
     return INVAR_OK;
 }
 
-static invar_status complete(const settings *set, invar_run_context *session, invar_plugin *leader)
+static invar_status settings_complete(const settings *set, invar_run_context *session,
+                                      invar_plugin *leader)
 {
     invar_rollout_exec_options limits = invar_run_context_limits(session);
     generation g = {
@@ -307,7 +308,7 @@ static invar_status complete(const settings *set, invar_run_context *session, in
 
 /* ---- a recorded sample ----------------------------------------------------------------------- */
 
-static bool same(const invar_ledger_value *value, const invar_digest *digest)
+static bool digest_same(const invar_ledger_value *value, const invar_digest *digest)
 {
     return value->bytes == sizeof digest->bytes &&
            memcmp(value->data, digest->bytes, sizeof digest->bytes) == 0;
@@ -331,7 +332,7 @@ static invar_status take_row(void *payload, const char *const *columns,
     if (c->found == VERDICT_MISSING)
         c->found = VERDICT_IDENTICAL;
     for (int i = 0; i < PARTS; i++) {
-        if (same(&values[i], &c->ours[i]))
+        if (digest_same(&values[i], &c->ours[i]))
             continue;
         c->differs[i] = true;
         c->found = VERDICT_DIFFERENT;
@@ -366,8 +367,8 @@ static invar_status look_up(comparison *c, const invar_rl_sample *s, const char 
 }
 
 /* With a run or a ledger named, the sample is compared with what that has. */
-static invar_status compare(comparison *out, const invar_rl_sample *s, const settings *set,
-                            const invar_recipe *recipe)
+static invar_status rl_sample_compare(comparison *out, const invar_rl_sample *s,
+                                      const settings *set, const invar_recipe *recipe)
 {
     const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
     const char *ledger = invar_recipe_string(recipe, INVAR_KEY_LEDGER);
@@ -409,7 +410,8 @@ static void print_verdict(const comparison *c)
             printf("%s%s", part_names[i], --left > 1 ? ", " : left == 1 ? " and " : "\n");
 }
 
-static invar_status again(int *code_out, const settings *set, invar_run_context *session)
+static invar_status regenerate_sample(int *code_out, const settings *set,
+                                      invar_run_context *session)
 {
     invar_rl_samples samples = {0};
     invar_rng_coords coords;
@@ -419,7 +421,7 @@ static invar_status again(int *code_out, const settings *set, invar_run_context 
     INVAR_TRY(invar_rng_coords_parse(&coords, set->sample));
     status = invar_regenerate(&samples, session, &coords);
     if (status == INVAR_OK)
-        status = compare(&found, samples.items, set, session->recipe);
+        status = rl_sample_compare(&found, samples.items, set, session->recipe);
     if (status == INVAR_OK) {
         *code_out = exit_code(found.found);
         status = set->json ? print_json(samples.items, coords.seed, &found)
@@ -439,7 +441,7 @@ static invar_status complete_all(const settings *set, invar_run_context *session
     invar_status status;
 
     INVAR_TRY(invar_multi_turn_attach(&leader, session->recipe, false));
-    status = complete(set, session, leader);
+    status = settings_complete(set, session, leader);
     invar_plugin_close(leader);
     return status;
 }
@@ -460,12 +462,12 @@ static invar_status run_all(int *code_out, const settings *set, const invar_reci
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--ckpt-step would be ignored: COORDS of --sample say which weights");
     INVAR_TRY(invar_run_context_open(&session, recipe, set->sample ? INVAR_RUN_CONTEXT_DATA : 0));
-    status = set->sample ? again(code_out, set, &session) : complete_all(set, &session);
+    status = set->sample ? regenerate_sample(code_out, set, &session) : complete_all(set, &session);
     invar_run_context_close(&session);
     return status;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_generate_options(settings *s)
 {
     static invar_option list[6];
 
@@ -498,16 +500,17 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_generate(int argc, char **argv)
 {
     settings s = {0};
     invar_recipe *recipe = NULL;
     const char *path = NULL;
     int code = INVAR_EXIT_OK;
-    invar_status status = invar_recipe_flags_model(&recipe, &path, options(&s), &argc, argv);
+    invar_status status =
+        invar_recipe_flags_model(&recipe, &path, cmd_generate_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse(options(&s), argc, argv);
+        status = invar_options_parse(cmd_generate_options(&s), argc, argv);
     if (status == INVAR_OK && !s.sample) // whose coordinates say which
         status = invar_weights_choose(recipe);
     if (status == INVAR_OK)
@@ -518,7 +521,7 @@ static int run(int argc, char **argv)
     return status == INVAR_OK ? code : invar_report_error();
 }
 
-static void help(void)
+static void cmd_generate_help(void)
 {
     settings s;
 
@@ -539,12 +542,12 @@ static void help(void)
         "  0    done; --sample with --run: identical\n"
         "  1    --sample with --run: different\n"
         "  6    --sample with --run: the ledger has no such sample\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_generate_options(&s));
 }
 
 const invar_cli_command invar_verb_generate = {
     .name = "generate",
     .summary = "complete prompts, or reproduce one recorded sample",
-    .run = run,
-    .help = help,
+    .run = cmd_generate,
+    .help = cmd_generate_help,
     .arguments = "[RECIPE] --prompt TEXT | --prompts FILE | --sample COORDS [--key value ...]"};

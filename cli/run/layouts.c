@@ -86,7 +86,7 @@ static double link_of(const table *t, const row *r, invar_parallel_axis axis)
 
     for (int i = 0; i <= (int)axis; i++)
         span *= sizes[i];
-    return span <= NODE ? t->options->node : t->options->net;
+    return span <= NODE ? t->options->intra_node_gbps : t->options->inter_node_gbps;
 }
 
 /* The step waits for the slowest stage, and to be filled and emptied. */
@@ -144,7 +144,7 @@ static invar_status plan_trainers(row *out, table *t, const invar_rank_role_size
 
     INVAR_TRY(invar_rank_roles_outline(&sides, sizes, gpus));
     memset(t->view.ask.rollouts, 0, sizeof t->view.ask.rollouts);
-    status = plan_row(out, t, &sizes->train, sides.first);
+    status = plan_row(out, t, &sizes->train, sides.first_rollout_rank);
     t->view.ask = ask;
     return status;
 }
@@ -200,7 +200,7 @@ static invar_status add_recipe(table *t, int gpus)
 /* ---- all ------------------------------------------------------------------------------------- */
 
 /* What the model or the memory does not allow is left out: it does not fit. */
-static invar_status forgive(invar_status status, bool *fits)
+static invar_status ignore_misfit(invar_status status, bool *fits)
 {
     *fits = *fits && status == INVAR_OK;
     if (status != INVAR_E_INVALID && status != INVAR_E_NOMEM)
@@ -210,7 +210,7 @@ static invar_status forgive(invar_status status, bool *fits)
 }
 
 /* Data-parallel ranks without a unit would be idle. */
-static bool wanted(const table *t, const invar_layout_sizes *s, int gpus)
+static bool table_wanted(const table *t, const invar_layout_sizes *s, int gpus)
 {
     int parts = invar_layout_parts(s);
     const invar_memory_workload *ask = &t->view.ask;
@@ -228,7 +228,7 @@ static int rollout_ranks(const table *t, int gpus, int quarters)
 
 /* Of context-parallel ranks each makes some rows of an adapter's gradient. Beside training a rank
    samples by itself. */
-static bool suits(const table *t, const invar_rank_role_sizes *s)
+static bool table_suits(const table *t, const invar_rank_role_sizes *s)
 {
     const invar_lora_spec *lora = &t->view.ask.spec->lora;
 
@@ -253,11 +253,11 @@ static invar_status try_layout(verdict *out, table *t, const invar_layout_sizes 
     *next = (row){.fits = false};
     sides.train = *sizes;
     sides.rollout_ranks = rollout_ranks(t, gpus, quarters);
-    if (!suits(t, &sides) || !wanted(t, sizes, gpus - sides.rollout_ranks))
+    if (!table_suits(t, &sides) || !table_wanted(t, sizes, gpus - sides.rollout_ranks))
         return INVAR_OK;
     status = sides.rollout_ranks > 0 ? plan_sides(next, t, &sides, gpus)
                                      : plan_row(next, t, sizes, gpus);
-    INVAR_TRY(forgive(status, &next->fits));
+    INVAR_TRY(ignore_misfit(status, &next->fits));
     out->hopeless = next->budget.resident > next->budget.usable;
     out->crowded = out->crowded || (!next->fits && next->budget.sampling > 0);
     t->count += next->fits;
@@ -355,7 +355,7 @@ static int compare(const void *a, const void *b)
 }
 
 /* "8,64,512". */
-static invar_status fill(table *t, const invar_recipe *recipe)
+static invar_status table_fill(table *t, const invar_recipe *recipe)
 {
     const char *next = t->options->gpus;
     char *end;
@@ -518,8 +518,8 @@ static invar_status print_text(const table *t)
         "\nGiB: memory of the rank that needs most. GB: what a rank sends in a training step of\n"
         "%" PRId64 " samples of %" PRId64 " tokens. Seconds are a prediction: %g TFLOP/s a GPU, "
         "%g GB/s inside of a\nnode of %d, %g GB/s between nodes; nothing overlaps.\n",
-        ask->step_samples, invar_memory_plan_longest(ask), t->options->tflops, t->options->node,
-        NODE, t->options->net);
+        ask->step_samples, invar_memory_plan_longest(ask), t->options->tflops,
+        t->options->intra_node_gbps, NODE, t->options->inter_node_gbps);
     if (!t->options->all && t->count == 1 && !t->rows[0].fits)
         puts("The recipe's layout does not fit: --all lists those that do.");
     if (shown[SAMPLERS])
@@ -539,8 +539,8 @@ static json_t *row_json(const row *r)
         "pipeline", r->sizes.pipeline, "data", r->data, "need", (json_int_t)b->need, "items",
         invar_memory_table_items(b), "sampling", (json_int_t)b->sampling, "scoring",
         (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
-        (json_int_t)b->around, "fits", r->fits, "tensor_gb", r->sent[0], "context_gb", r->sent[1],
-        "expert_gb", r->sent[2], "data_gb", r->sent[3], "pipeline_gb", r->sent[4],
+        (json_int_t)b->outside_block_bytes, "fits", r->fits, "tensor_gb", r->sent[0], "context_gb",
+        r->sent[1], "expert_gb", r->sent[2], "data_gb", r->sent[3], "pipeline_gb", r->sent[4],
         "predicted_computing_s", r->computing, "predicted_moving_s", r->moving);
 }
 
@@ -568,20 +568,20 @@ static invar_status print_json(const table *t)
     return invar_json_write(
         stdout,
         json_pack("{s:b, s:f, s:f, s:f, s:I, s:I, s:o}", "prediction", true, "tflops",
-                  t->options->tflops, "node_gb_per_s", t->options->node, "net_gb_per_s",
-                  t->options->net, "samples", (json_int_t)t->view.ask.step_samples, "tokens",
-                  (json_int_t)invar_memory_plan_longest(&t->view.ask), "layouts", list));
+                  t->options->tflops, "node_gb_per_s", t->options->intra_node_gbps, "net_gb_per_s",
+                  t->options->inter_node_gbps, "samples", (json_int_t)t->view.ask.step_samples,
+                  "tokens", (json_int_t)invar_memory_plan_longest(&t->view.ask), "layouts", list));
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-static invar_status show(bool *fits_out, table *t, const invar_recipe *recipe)
+static invar_status table_show(bool *fits_out, table *t, const invar_recipe *recipe)
 {
     if (!t->view.ask.learns)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--gpus plans training steps, and this recipe only generates: leave out "
                           "debug-rollout-only");
-    INVAR_TRY(fill(t, recipe));
+    INVAR_TRY(table_fill(t, recipe));
     *fits_out = t->count > 0;
     for (int i = 0; i < t->count; i++) {
         *fits_out = *fits_out && t->rows[i].fits;
@@ -604,7 +604,7 @@ invar_status invar_layouts_show(bool *fits_out, const invar_recipe *recipe,
     if (status == INVAR_OK) {
         status = invar_memory_table_judge(&t->view, options->path);
         if (status == INVAR_OK)
-            status = show(fits_out, t, recipe);
+            status = table_show(fits_out, t, recipe);
         invar_memory_planning_release(&t->view);
     }
     invar_free(t);

@@ -19,10 +19,10 @@ typedef struct invar_layouts_options {
     const char *gpus; /* "8,64" */
     bool all;         /* layouts that fit, not the recipe's */
     bool json;
-    size_t memory; /* of a GPU; 0: what the device has free */
-    double tflops; /* that a GPU computes in a second */
-    double node;   /* GB/s that a GPU sends inside of its node, */
-    double net;    /* and to others */
+    size_t memory;          /* of a GPU; 0: what the device has free */
+    double tflops;          /* that a GPU computes in a second */
+    double intra_node_gbps; /* GB/s that a GPU sends inside of its node, */
+    double inter_node_gbps; /* and to others */
 } invar_layouts_options;
 
 #define INVAR_LAYOUTS_TFLOPS 450.0

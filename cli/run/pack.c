@@ -20,15 +20,16 @@ typedef struct settings {
     const char *output;
 } settings;
 
-static void print(const invar_replay_context *scene, const invar_pack_result *r, const char *path)
+static void replay_context_print(const invar_replay_context *scene, const invar_pack_result *r,
+                                 const char *path)
 {
     printf("run       ");
     invar_safe_text_print(stdout, scene->located.run.name);
     printf(" (%.8s), step %" PRId64 "\nstate     ", scene->located.run.uuid, scene->replay.step);
-    if (r->after < 0)
+    if (r->checkpoint_step < 0)
         puts("none: the step is of the first rollout");
     else
-        printf("after step %" PRId64 "%s\n", r->after,
+        printf("after step %" PRId64 "%s\n", r->checkpoint_step,
                r->made ? ", made by executing the steps before it again"
                        : ", the run's checkpoint");
     printf("pack      ");
@@ -37,7 +38,7 @@ static void print(const invar_replay_context *scene, const invar_pack_result *r,
     invar_print_next(stdout, "replay", path, NULL, NULL);
 }
 
-static invar_status pack(const settings *s, const char *word, const invar_recipe *flags)
+static invar_status settings_pack(const settings *s, const char *word, const invar_recipe *flags)
 {
     invar_replay_context scene = {.kept = false};
     char path[INVAR_PATH_SIZE];
@@ -56,12 +57,12 @@ static invar_status pack(const settings *s, const char *word, const invar_recipe
     invar_progress_free(scene.progress);
     scene.progress = NULL;
     if (status == INVAR_OK)
-        print(&scene, &result, path);
+        replay_context_print(&scene, &result, path);
     invar_replay_context_close(&scene);
     return status;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_pack_options(settings *s)
 {
     static invar_option list[3];
 
@@ -80,7 +81,7 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_pack(int argc, char **argv)
 {
     settings s = {.step = -1};
     invar_recipe *flags = NULL;
@@ -88,14 +89,14 @@ static int run(int argc, char **argv)
     invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 1, 1);
+        status = invar_options_parse_words(&words, cmd_pack_options(&s), argc, argv, "RUN", 1, 1);
     if (status == INVAR_OK)
-        status = pack(&s, argv[0], flags);
+        status = settings_pack(&s, argv[0], flags);
     invar_recipe_free(flags);
     return invar_replay_exit(status, INVAR_EXIT_OK);
 }
 
-static void help(void)
+static void cmd_pack_help(void)
 {
     settings s;
 
@@ -108,12 +109,12 @@ static void help(void)
         "\n"
         "RUN is a folder, a ledger, FILE:RUN, at least 4 digits of a uuid, or @last. The options\n"
         "of 'invar replay' work here too.\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_pack_options(&s));
 }
 
 const invar_cli_command invar_verb_pack = {
     .name = "pack",
     .summary = "pack a recorded step and all that it needs into one file",
-    .run = run,
-    .help = help,
+    .run = cmd_pack,
+    .help = cmd_pack_help,
     .arguments = "RUN --step S [--output FILE]"};

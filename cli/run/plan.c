@@ -35,8 +35,8 @@ typedef struct settings {
 static settings defaults(void)
 {
     return (settings){.layouts = {.tflops = INVAR_LAYOUTS_TFLOPS,
-                                  .node = INVAR_LAYOUTS_NODE,
-                                  .net = INVAR_LAYOUTS_NET}};
+                                  .intra_node_gbps = INVAR_LAYOUTS_NODE,
+                                  .inter_node_gbps = INVAR_LAYOUTS_NET}};
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
@@ -99,7 +99,7 @@ static int settings_of(setting out[MOST_SETTINGS], const invar_memory_planning *
     int n = 0;
 
     out[n++] = (setting){"log-probs-chunk-size", c->head_rows, a->head_rows};
-    if (a->open)
+    if (a->micro_batch_unset)
         out[n++] = (setting){"rows of a micro-batch", c->max_tokens, 0};
     else if (a->dynamic)
         out[n++] = (setting){"max-tokens-per-gpu", c->max_tokens, a->plan.max_tokens};
@@ -224,10 +224,11 @@ static invar_status print_json(const invar_memory_planning *v, const invar_disk 
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
             invar_memory_table_items(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
             "sampling", (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "checking",
-            (json_int_t)b->checking, "beside", (json_int_t)b->beside, "scoring",
+            (json_int_t)b->verify_bytes, "beside", (json_int_t)b->beside, "scoring",
             (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
-            (json_int_t)b->around, "loading", (json_int_t)b->loading, "choices", choices, "chosen",
-            chosen, "advice", advice[0] ? json_string(advice) : json_null(), "longest_sample",
+            (json_int_t)b->outside_block_bytes, "loading", (json_int_t)b->load_peak_bytes,
+            "choices", choices, "chosen", chosen, "advice",
+            advice[0] ? json_string(advice) : json_null(), "longest_sample",
             (json_int_t)invar_memory_plan_longest_sample(&v->ask), "device_present",
             !v->session.imagined, "logical_tp", (json_int_t)v->session.spec.logical_tp,
             "logical_etp", (json_int_t)v->session.spec.logical_etp, "disk", invar_disk_json(disk),
@@ -275,8 +276,8 @@ static invar_status look_around(const invar_recipe *recipe, const char *path)
     return only_warn(invar_run_paths_check(&at, recipe, false));
 }
 
-static invar_status plan(int *code_out, const settings *s, const invar_recipe *recipe,
-                         const char *path)
+static invar_status settings_plan(int *code_out, const settings *s, const invar_recipe *recipe,
+                                  const char *path)
 {
     invar_memory_planning view;
     invar_disk disk;
@@ -317,7 +318,7 @@ static invar_option rate(const char *name, double *value, const char *help)
                           .help = help};
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_plan_options(settings *s)
 {
     static invar_option list[8];
 
@@ -339,15 +340,16 @@ static const invar_option *options(settings *s)
                              .help = "with --gpus: all layouts that fit, the fastest first, not "
                                      "that of the recipe"};
     list[3] = rate("tflops", &s->layouts.tflops, "TFLOP/s that a GPU computes (default 450)");
-    list[4] = rate("node-gbs", &s->layouts.node,
+    list[4] = rate("node-gbs", &s->layouts.intra_node_gbps,
                    "GB/s that a GPU sends to others of its node of 8 (default 450)");
-    list[5] = rate("net-gbs", &s->layouts.net, "GB/s that a GPU sends to other nodes (default 50)");
+    list[5] = rate("net-gbs", &s->layouts.inter_node_gbps,
+                   "GB/s that a GPU sends to other nodes (default 50)");
     list[6] = invar_option_json(&s->json);
     list[7] = invar_recipe_flags_end();
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_plan(int argc, char **argv)
 {
     settings s = defaults();
     invar_recipe *recipe = NULL;
@@ -355,17 +357,17 @@ static int run(int argc, char **argv)
     int code = INVAR_EXIT_OK, failure;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, cmd_plan_options(&s), &argc, argv);
     if (status == INVAR_OK)
-        status = invar_options_parse(options(&s), argc, argv);
+        status = invar_options_parse(cmd_plan_options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = plan(&code, &s, recipe, path);
+        status = settings_plan(&code, &s, recipe, path);
     invar_recipe_free(recipe);
     failure = invar_exit(status);
     return code ? code : failure;
 }
 
-static void help(void)
+static void cmd_plan_help(void)
 {
     settings s;
 
@@ -384,13 +386,13 @@ static void help(void)
         "  1    it does not; the message names keys that would help\n"
         "  2    a file is missing or damaged\n"
         "  125  there is no GPU, and no --memory\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_plan_options(&s));
 }
 
 const invar_cli_command invar_verb_plan = {
     .name = "plan",
     .summary = "show the memory that a run needs, before it runs",
-    .run = run,
-    .help = help,
+    .run = cmd_plan,
+    .help = cmd_plan_help,
     .arguments = "RECIPE [--device cpu|cuda] [--memory SIZE] [--gpus N[,N...] [--all]] "
                  "[--key value ...]"};

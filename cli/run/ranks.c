@@ -121,7 +121,7 @@ static void put_wrong(record *own, const invar_link_test *trial)
 {
     if (own->wrong == 0) {
         own->op = (int32_t)trial->op;
-        own->from = trial->from;
+        own->from = trial->src_rank;
     }
     own->wrong += trial->wrong;
 }
@@ -144,7 +144,7 @@ static invar_status check_recipe(invar_train_inputs *out, char *why, const scene
     return INVAR_OK;
 }
 
-static invar_status gather(report *out, const invar_layout *layout, const record *own)
+static invar_status layout_gather(report *out, const invar_layout *layout, const record *own)
 {
     invar_status status;
 
@@ -164,8 +164,8 @@ static invar_status gather(report *out, const invar_layout *layout, const record
     return status;
 }
 
-static invar_status examine(report *out, const scene *s, const invar_layout *layout,
-                            const invar_train_options *options)
+static invar_status scene_examine(report *out, const scene *s, const invar_layout *layout,
+                                  const invar_train_options *options)
 {
     invar_train_inputs given;
     record own;
@@ -190,10 +190,10 @@ static invar_status examine(report *out, const scene *s, const invar_layout *lay
     }
     put_wrong(&own, &out->trial);
     put_wrong(&own, &out->gpus.trial);
-    return gather(out, layout, &own);
+    return layout_gather(out, layout, &own);
 }
 
-static invar_status work(void *payload, invar_comm *comm, int threads)
+static invar_status comm_work(void *payload, invar_comm *comm, int threads)
 {
     const scene *s = payload;
     invar_train_options options = {
@@ -206,7 +206,7 @@ static invar_status work(void *payload, invar_comm *comm, int threads)
 
     if (comm)
         invar_layout_init(&layout, comm, s->seconds);
-    status = examine(&own, s, comm ? &layout : NULL, &options);
+    status = scene_examine(&own, s, comm ? &layout : NULL, &options);
     if (status != INVAR_OK && comm)
         invar_comm_abort(comm, invar_error_last()->message);
     if (status == INVAR_OK && (!comm || invar_comm_rank(comm) == 0))
@@ -224,7 +224,7 @@ static bool is_odd(const report *r, int rank, int column)
            strcmp(r->all[rank].cell[column], r->all[r->usual[column]].cell[column]) != 0;
 }
 
-static invar_status compare(report *r)
+static invar_status report_compare(report *r)
 {
     invar_digest *digests;
 
@@ -235,8 +235,8 @@ static invar_status compare(report *r)
         for (int i = 0; i < r->size; i++)
             invar_hash_bytes(&digests[i], r->all[i].cell[c], strlen(r->all[i].cell[c]));
         found = invar_ranks_find_odd(digests, r->size);
-        r->usual[c] = found.usual;
-        r->odd[c] = columns[c].advice ? found.odd : -1;
+        r->usual[c] = found.majority_rank;
+        r->odd[c] = columns[c].advice ? found.differing_rank : -1;
         r->differ = r->differ || r->odd[c] >= 0;
     }
     r->differ = r->differ || r->recipe[0];
@@ -531,7 +531,7 @@ static invar_status run_ranks(report *out, invar_launch *launch,
 
     INVAR_TRY(invar_module_hash_program(&s.program, NULL));
     INVAR_TRY(invar_open_ranks(launch, s.seconds, ask->ranks));
-    return invar_launch_end(launch, invar_launch_run(launch, work, &s));
+    return invar_launch_end(launch, invar_launch_run(launch, comm_work, &s));
 }
 
 int invar_doctor_ranks(const invar_doctor_ranks_options *ask)
@@ -542,7 +542,7 @@ int invar_doctor_ranks(const invar_doctor_ranks_options *ask)
     invar_status status = run_ranks(&found, &launch, ask);
 
     if (status == INVAR_OK && found.all)
-        status = compare(&found);
+        status = report_compare(&found);
     if (status == INVAR_OK && found.all)
         status = ask->json ? print_json(&found) : print_text(&found);
     if (status != INVAR_OK && !launch.comms)

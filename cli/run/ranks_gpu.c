@@ -19,9 +19,9 @@ static invar_status try_transport(invar_doctor_gpu_ranks *out, invar_layout *lay
     out->any = far != 0;
     INVAR_TRY(invar_layout_choose_transport(&out->transport, layout, dev, wanted));
     INVAR_TRY(invar_layout_open_transport(layout, dev, &out->transport));
-    if (!layout->data.far)
+    if (!layout->data.device_comm)
         return INVAR_OK;
-    return invar_link_test_run_device(&out->trial, layout->world, layout->data.far, dev,
+    return invar_link_test_run_device(&out->trial, layout->world, layout->data.device_comm, dev,
                                       layout->seconds);
 }
 

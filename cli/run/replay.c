@@ -52,8 +52,8 @@ static invar_status open_pack(invar_replay_context *scene, const settings *s, co
     return invar_replay_context_set(scene, flags, pack.step);
 }
 
-static invar_status prepare(invar_replay_context *scene, const settings *s, const char *word,
-                            const invar_recipe *flags)
+static invar_status replay_context_prepare(invar_replay_context *scene, const settings *s,
+                                           const char *word, const invar_recipe *flags)
 {
     INVAR_TRY(invar_replay_context_open(scene, s->keep));
     if (invar_tar_is(word))
@@ -61,7 +61,7 @@ static invar_status prepare(invar_replay_context *scene, const settings *s, cons
     else
         INVAR_TRY(invar_replay_context_run(scene, word, flags, s->step));
     if (s->from >= 0)
-        scene->replay.from = s->from;
+        scene->replay.first_step = s->from;
     if (s->level.value >= 0)
         return invar_recorded_keys_put(&scene->keys, INVAR_KEY_DEBUG_DETERMINISM,
                                        invar_probe_level_choices.words[s->level.value]);
@@ -71,7 +71,8 @@ static invar_status prepare(invar_replay_context *scene, const settings *s, cons
 /* ---- what came out --------------------------------------------------------------------------- */
 
 /* The first step and point at which the two executions part, in a line. */
-static invar_status explain(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_replay_result *r)
+static invar_status replay_result_explain(char out[INVAR_DIFF_HEADLINE_SIZE],
+                                          const invar_replay_result *r)
 {
     invar_ledger_summary run;
     invar_ledger *copy = NULL;
@@ -100,16 +101,16 @@ static invar_status print_json(const invar_replay_context *scene, const invar_re
     json_t *object = json_pack(
         "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict", verdict_of(r), "run",
         scene->located.run.uuid, "name", invar_row_writer_json_string(scene->located.run.name),
-        "after", (json_int_t)r->after, "first", (json_int_t)r->first, "last", (json_int_t)r->last,
-        "compared", (json_int_t)r->compared, "differs", (json_int_t)r->differs, "corrected",
-        (json_int_t)r->corrected, "headline", invar_row_writer_json_string(headline), "chain",
-        invar_json_digest(&r->chain));
+        "after", (json_int_t)r->checkpoint_step, "first", (json_int_t)r->first, "last",
+        (json_int_t)r->last, "compared", (json_int_t)r->compared, "differs", (json_int_t)r->differs,
+        "corrected", (json_int_t)r->corrected, "headline", invar_row_writer_json_string(headline),
+        "chain", invar_json_digest(&r->chain));
 
     return invar_json_write(stdout, object);
 }
 
-static void print(const invar_replay_context *scene, const invar_replay_result *r,
-                  const char *headline)
+static void replay_context_print(const invar_replay_context *scene, const invar_replay_result *r,
+                                 const char *headline)
 {
     bool colour = invar_term_colour(stdout);
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -119,8 +120,8 @@ static void print(const invar_replay_context *scene, const invar_replay_result *
     invar_safe_text_print(stdout, scene->located.run.name);
     printf(" (%.8s)\nsteps     %" PRId64 " to %" PRId64 " executed again, ",
            scene->located.run.uuid, r->first, r->last);
-    if (r->after >= 0)
-        printf("after the checkpoint of step %" PRId64 "\n", r->after);
+    if (r->checkpoint_step >= 0)
+        printf("after the checkpoint of step %" PRId64 "\n", r->checkpoint_step);
     else
         puts("from the start of the run");
     printf("chain     %s\n", hex);
@@ -143,8 +144,8 @@ static void print(const invar_replay_context *scene, const invar_replay_result *
     putchar('\n');
 }
 
-static invar_status tell(int *code_out, invar_replay_context *scene, const settings *s,
-                         const invar_replay_result *r)
+static invar_status replay_context_report(int *code_out, invar_replay_context *scene,
+                                          const settings *s, const invar_replay_result *r)
 {
     char headline[INVAR_DIFF_HEADLINE_SIZE] = "";
 
@@ -158,31 +159,31 @@ static invar_status tell(int *code_out, invar_replay_context *scene, const setti
                        "different: step %" PRId64 " has the same bits, but another %s", r->differs,
                        r->what);
     else if (r->differs >= 0)
-        INVAR_TRY(explain(headline, r));
+        INVAR_TRY(replay_result_explain(headline, r));
     if (s->json)
         return print_json(scene, r, headline);
-    print(scene, r, headline);
+    replay_context_print(scene, r, headline);
     return INVAR_OK;
 }
 
-static invar_status replay(int *code_out, const settings *s, const char *word,
-                           const invar_recipe *flags)
+static invar_status settings_replay(int *code_out, const settings *s, const char *word,
+                                    const invar_recipe *flags)
 {
     invar_replay_context scene = {.kept = false};
     invar_replay_result result;
-    invar_status status = prepare(&scene, s, word, flags);
+    invar_status status = replay_context_prepare(&scene, s, word, flags);
 
     if (status == INVAR_OK)
         status = invar_replay_run(&result, &scene.replay);
     if (status == INVAR_OK)
-        status = tell(code_out, &scene, s, &result);
+        status = replay_context_report(code_out, &scene, s, &result);
     invar_replay_context_close(&scene);
     return status;
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_replay_options(settings *s)
 {
     static invar_option list[6];
 
@@ -213,7 +214,7 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_replay(int argc, char **argv)
 {
     settings s = {.step = -1, .from = -1, .level = {&invar_probe_level_choices, -1}};
     invar_recipe *flags = NULL;
@@ -221,14 +222,15 @@ static int run(int argc, char **argv)
     invar_status status = invar_recipe_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN or a pack", 1, 1);
+        status = invar_options_parse_words(&words, cmd_replay_options(&s), argc, argv,
+                                           "RUN or a pack", 1, 1);
     if (status == INVAR_OK)
-        status = replay(&code, &s, argv[0], flags);
+        status = settings_replay(&code, &s, argv[0], flags);
     invar_recipe_free(flags);
     return invar_replay_exit(status, code);
 }
 
-static void help(void)
+static void cmd_replay_help(void)
 {
     settings s = {.level = {&invar_probe_level_choices, -1}};
 
@@ -249,12 +251,12 @@ static void help(void)
         "  2    could not be done\n"
         "  6    nothing was compared\n"
         "  125  no such device here\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_replay_options(&s));
 }
 
 const invar_cli_command invar_verb_replay = {
     .name = "replay",
     .summary = "execute recorded steps again and compare every bit",
-    .run = run,
-    .help = help,
+    .run = cmd_replay,
+    .help = cmd_replay_help,
     .arguments = "RUN|FILE --step S [--option value ...]"};

@@ -19,7 +19,7 @@
 
 /* ---- while it runs --------------------------------------------------------------------------- */
 
-static void show(void *payload, const invar_train_progress *p)
+static void train_progress_show(void *payload, const invar_train_progress *p)
 {
     invar_replay_context *scene = payload;
     char text[96];
@@ -123,9 +123,9 @@ invar_status invar_replay_context_set(invar_replay_context *scene, const invar_r
         .run = &scene->located.run,
         .keys = &scene->keys,
         .folder = scene->folder,
-        .from = step,
+        .first_step = step,
         .step = step,
-        .progress = show,
+        .progress = train_progress_show,
         .say = invar_interactive_say,
         .stop = invar_interactive_catch_signals("stopping after the current rollout"),
         .payload = scene};

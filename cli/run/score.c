@@ -47,7 +47,7 @@ typedef struct lines {
     float **logp; /* (count) each n_tokens - 1 */
 } lines;
 
-static void release(lines *l)
+static void lines_release(lines *l)
 {
     for (int64_t i = 0; l->logp && i < l->samples.count; i++)
         invar_free(l->logp[i]);
@@ -199,7 +199,7 @@ static invar_status by_cache(lines *l, const invar_run_context *s, int64_t batch
     invar_status status;
 
     limits.concurrency = batch;
-    limits.chunk = chunk;
+    limits.prefill_chunk = chunk;
     status = invar_alloc((void **)&n, (size_t)count, sizeof *n, "lengths");
     if (status == INVAR_OK)
         status = invar_alloc((void **)&tokens, (size_t)count, sizeof *tokens, "sequences");
@@ -218,7 +218,7 @@ static invar_status by_cache(lines *l, const invar_run_context *s, int64_t batch
     return status;
 }
 
-static invar_status score(lines *l, const invar_run_context *s, const settings *set)
+static invar_status lines_score(lines *l, const invar_run_context *s, const settings *set)
 {
     float temperature = (float)invar_recipe_float(s->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
 
@@ -282,17 +282,17 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     if (status == INVAR_OK)
         status = make_room(&l);
     if (status == INVAR_OK)
-        status = score(&l, &session, set);
+        status = lines_score(&l, &session, set);
     if (status == INVAR_OK && set->json)
         status = print_json(&l);
     else if (status == INVAR_OK)
         print_table(&l, &session);
-    release(&l);
+    lines_release(&l);
     invar_run_context_close(&session);
     return status;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_score_options(settings *s)
 {
     static invar_option list[6];
 
@@ -325,15 +325,16 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_score(int argc, char **argv)
 {
     settings s = {.mode = {&modes, MODE_TRAIN}};
     invar_recipe *recipe = NULL;
     const char *path = NULL;
-    invar_status status = invar_recipe_flags_model(&recipe, &path, options(&s), &argc, argv);
+    invar_status status =
+        invar_recipe_flags_model(&recipe, &path, cmd_score_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse(options(&s), argc, argv);
+        status = invar_options_parse(cmd_score_options(&s), argc, argv);
     if (status == INVAR_OK)
         status = invar_weights_choose(recipe);
     if (status == INVAR_OK)
@@ -344,7 +345,7 @@ static int run(int argc, char **argv)
     return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
-static void help(void)
+static void cmd_score_help(void)
 {
     settings s = {.mode = {&modes, MODE_TRAIN}};
 
@@ -356,13 +357,13 @@ static void help(void)
         "--numerics with a default of ieee, --threads, --rollout-temperature), or from both. The\n"
         "weights come from --load DIR; otherwise from the newest checkpoint of --run DIR\n"
         "(--ckpt-step picks another); otherwise they are the initial ones.\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_score_options(&s));
 }
 
 const invar_cli_command invar_verb_score = {.name = "score",
                                             .summary = "compute log-probabilities of given tokens",
-                                            .run = run,
-                                            .help = help,
+                                            .run = cmd_score,
+                                            .help = cmd_score_help,
                                             .arguments =
                                                 "[RECIPE] --hf-checkpoint DIR --tokens FILE "
                                                 "[--option value ...]"};

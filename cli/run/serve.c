@@ -153,7 +153,7 @@ static invar_status open_parts(service *s, const settings *set)
                                                         .dev = &session->dev,
                                                         .limits = &limits,
                                                         .context = s->facts.context,
-                                                        .most = set->most}));
+                                                        .max_requests = set->most}));
     return invar_server_open(&s->server,
                              &(invar_server_options){.host = set->host,
                                                      .port = set->port,
@@ -200,7 +200,7 @@ static void say_ready(const service *s, const settings *set)
     invar_interactive_say(NULL, line);
 }
 
-static invar_status serve(service *s, const settings *set)
+static invar_status service_serve(service *s, const settings *set)
 {
     const volatile sig_atomic_t *caught;
 
@@ -221,7 +221,7 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     invar_error error;
 
     INVAR_TRY(invar_run_context_open(&s.session, recipe, 0));
-    status = serve(&s, set);
+    status = service_serve(&s, set);
     invar_error_take(&error);
     close_parts(&s);
     invar_run_context_close(&s.session);
@@ -229,7 +229,7 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     return status;
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_serve_options(settings *s)
 {
     static invar_option list[10];
 
@@ -310,15 +310,16 @@ static settings by_default(void)
                       .client_seconds = 30};
 }
 
-static int run(int argc, char **argv)
+static int cmd_serve(int argc, char **argv)
 {
     settings s = by_default();
     invar_recipe *recipe = NULL;
     const char *path = NULL;
-    invar_status status = invar_recipe_flags_model(&recipe, &path, options(&s), &argc, argv);
+    invar_status status =
+        invar_recipe_flags_model(&recipe, &path, cmd_serve_options(&s), &argc, argv);
 
     if (status == INVAR_OK)
-        status = invar_options_parse(options(&s), argc, argv);
+        status = invar_options_parse(cmd_serve_options(&s), argc, argv);
     if (status == INVAR_OK && s.name && !s.name[0])
         status = INVAR_FAIL(INVAR_E_INVALID, 0,
                             "--served-model-name: the name is empty; give one, or leave the option "
@@ -336,7 +337,7 @@ static int run(int argc, char **argv)
                               : invar_process_stop_code(invar_interactive_caught());
 }
 
-static void help(void)
+static void cmd_serve_help(void)
 {
     settings s = by_default();
 
@@ -357,12 +358,12 @@ static void help(void)
         "Exit codes:\n"
         "  130  ended by Ctrl-C; the requests that were there are answered\n"
         "  143  ended by SIGTERM or SIGHUP, likewise\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_serve_options(&s));
 }
 
 const invar_cli_command invar_verb_serve = {
     .name = "serve",
     .summary = "serve a model by OpenAI's HTTP API, bit-equal at any load",
-    .run = run,
-    .help = help,
+    .run = cmd_serve,
+    .help = cmd_serve_help,
     .arguments = "[RECIPE] --hf-checkpoint DIR [--port N] [--key value ...]"};

@@ -98,7 +98,7 @@ static void format_pace(char *out, size_t size, const invar_train_progress *p)
         (void)snprintf(out + used, size - (size_t)used, "  MFU %.1f%%", 100.0 * p->mfu);
 }
 
-static void show(void *payload, const invar_train_progress *p)
+static void train_progress_show(void *payload, const invar_train_progress *p)
 {
     screen *s = payload;
     char text[256], result[48], pace[64], norm[INVAR_NUMBER_SIZE];
@@ -158,8 +158,8 @@ typedef struct comparison {
 } comparison;
 
 /* From the points beside the golden, where there are some of it. */
-static invar_status localise(comparison *out, const char *path, const invar_golden *golden,
-                             invar_ledger *ledger, int64_t run)
+static invar_status golden_localise(comparison *out, const char *path, const invar_golden *golden,
+                                    invar_ledger *ledger, int64_t run)
 {
     invar_golden_points *was, *is = NULL;
     invar_golden_divergence place;
@@ -178,8 +178,8 @@ static invar_status localise(comparison *out, const char *path, const invar_gold
     return status;
 }
 
-static invar_status compare(comparison *out, const settings *s, const invar_golden *golden,
-                            invar_ledger *ledger, int64_t run)
+static invar_status settings_compare(comparison *out, const settings *s, const invar_golden *golden,
+                                     invar_ledger *ledger, int64_t run)
 {
     invar_golden *is;
 
@@ -189,7 +189,7 @@ static invar_status compare(comparison *out, const settings *s, const invar_gold
     invar_golden_free(is);
     out->v.ops_differ = 0; // their names went with it
     if (out->v.verdict == INVAR_GOLDEN_CHANGED)
-        INVAR_TRY(localise(out, s->golden, golden, ledger, run));
+        INVAR_TRY(golden_localise(out, s->golden, golden, ledger, run));
     return INVAR_OK;
 }
 
@@ -211,10 +211,10 @@ static invar_status check_golden(comparison *out, int *code_out, const settings 
         return invar_golden_record(s->record, ledger, run->run, GENERATOR);
     if (!golden)
         return INVAR_OK;
-    INVAR_TRY(compare(out, s, golden, ledger, run->run));
+    INVAR_TRY(settings_compare(out, s, golden, ledger, run->run));
     out->word = answers[out->v.verdict].word;
     *code_out = answers[out->v.verdict].code;
-    if (*code_out == INVAR_EXIT_DIFFERENT && !out->v.identity)
+    if (*code_out == INVAR_EXIT_DIFFERENT && !out->v.same_identity)
         *code_out = INVAR_EXIT_GOLDEN;
     return INVAR_OK;
 }
@@ -228,7 +228,7 @@ static void print_comparison(const comparison *c, const char *path, bool stopped
            invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
     if (strcmp(c->word, "different") == 0)
         printf(" from step %" PRId64 " on%s", c->v.first,
-               c->v.identity ? "" : "; it is of a run that was asked for something else");
+               c->v.same_identity ? "" : "; it is of a run that was asked for something else");
     else if (same)
         printf("%s, %" PRId64 " of %" PRId64 " steps", stopped ? " so far" : "", c->v.compared,
                c->v.steps);
@@ -240,7 +240,7 @@ static void print_comparison(const comparison *c, const char *path, bool stopped
     putchar('\n');
     if (c->place[0])
         printf("          %s\n", c->place);
-    if (same && !c->v.identity)
+    if (same && !c->v.same_identity)
         puts("          its identity is another: a key, the data or a library changed, no bit of "
              "the chain did");
 }
@@ -314,7 +314,8 @@ static void print_compared(const invar_train_summary *run)
     if (run->compared && run->compared < run->steps)
         printf("; %" PRId64 " of %" PRId64 " steps ", run->steps - run->compared, run->steps);
     if (run->compared < run->steps)
-        printf("not compared%s", run->foreign ? ": another policy had sampled the rollouts" : "");
+        printf("not compared%s",
+               run->off_policy ? ": another policy had sampled the rollouts" : "");
     putchar('\n');
 }
 
@@ -377,8 +378,9 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
     return invar_json_write(stdout, out);
 }
 
-static invar_status tell(const settings *s, const invar_train_summary *run, const char *report,
-                         const invar_digest *digest, const comparison *c)
+static invar_status settings_report(const settings *s, const invar_train_summary *run,
+                                    const char *report, const invar_digest *digest,
+                                    const comparison *c)
 {
     char content[INVAR_DIGEST_HEX_SIZE];
 
@@ -413,7 +415,7 @@ static invar_status look_back(int *code_out, const settings *s, const invar_gold
     if (status == INVAR_OK)
         status = check_golden(&c, code_out, s, golden, ledger, &found);
     if (status == INVAR_OK)
-        status = tell(s, run, report, &content, &c);
+        status = settings_report(s, run, report, &content, &c);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && run->stopped)
         *code_out = invar_process_stop_code(run->stopped);
@@ -475,8 +477,9 @@ static invar_status find_folders(invar_run_paths *out, const invar_recipe *recip
 }
 
 /* Only rank 0 has something to show. */
-static invar_status train(int *code_out, invar_launch *launch, const char *path, const settings *s,
-                          const invar_golden *golden, const invar_recipe *recipe)
+static invar_status launch_train(int *code_out, invar_launch *launch, const char *path,
+                                 const settings *s, const invar_golden *golden,
+                                 const invar_recipe *recipe)
 {
     screen shown = {.set = s, .golden = golden};
     invar_run_paths at;
@@ -485,7 +488,7 @@ static invar_status train(int *code_out, invar_launch *launch, const char *path,
                                    .fresh = s->fresh,
                                    .fork = s->fork,
                                    .fork_step = s->fork_step,
-                                   .progress = show,
+                                   .progress = train_progress_show,
                                    .identified = compare_identity,
                                    .say = invar_interactive_say,
                                    .payload = &shown};
@@ -519,7 +522,7 @@ static invar_status dry_run(invar_launch *launch, const char *path, const settin
     return invar_launch_end(launch, invar_dry_run(launch, recipe, path));
 }
 
-static const invar_option *options(settings *s)
+static const invar_option *cmd_train_options(settings *s)
 {
     static invar_option list[11];
 
@@ -581,7 +584,7 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-static int run(int argc, char **argv)
+static int cmd_train(int argc, char **argv)
 {
     settings s = {.until = -1, .ranks = 1, .fork_step = INVAR_CHECKPOINT_LATEST};
     invar_launch launch = {.count = 1};
@@ -592,9 +595,9 @@ static int run(int argc, char **argv)
     bool missing = false;
     invar_status status;
 
-    status = invar_recipe_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    status = invar_recipe_flags_recipe(&recipe, &path, cmd_train_options(&s), &argc, argv);
     if (status == INVAR_OK)
-        status = invar_options_parse(options(&s), argc, argv);
+        status = invar_options_parse(cmd_train_options(&s), argc, argv);
     if (status == INVAR_OK && !s.fork && s.fork_step != INVAR_CHECKPOINT_LATEST)
         status = INVAR_FAIL(INVAR_E_INVALID, 0, "--fork-step would be ignored: it needs --fork");
     if (status == INVAR_OK && s.fork && (s.golden || s.record))
@@ -618,7 +621,7 @@ static int run(int argc, char **argv)
     if (status == INVAR_OK && s.dry)
         status = dry_run(&launch, path, &s, recipe);
     else if (status == INVAR_OK)
-        status = train(&code, &launch, path, &s, golden, recipe);
+        status = launch_train(&code, &launch, path, &s, golden, recipe);
     invar_golden_free(golden);
     invar_recipe_free(recipe);
     if (status == INVAR_OK)
@@ -632,7 +635,7 @@ static int run(int argc, char **argv)
                                                    : code;
 }
 
-static void help(void)
+static void cmd_train_help(void)
 {
     settings s;
 
@@ -663,7 +666,7 @@ static void help(void)
         "  130  stopped by SIGINT (Ctrl-C) and saved\n"
         "  143  stopped by SIGTERM or SIGHUP and saved\n"
         "  153  stopped by a limit on file sizes\n");
-    invar_options_help(options(&s));
+    invar_options_help(cmd_train_options(&s));
     invar_help_text(
         "\n"
         "Every recipe key is also an option. A semantic key may change the bits of a run, a free\n"
@@ -675,7 +678,7 @@ static void help(void)
 
 const invar_cli_command invar_verb_train = {.name = "train",
                                             .summary = "train a model as a recipe says",
-                                            .run = run,
-                                            .help = help,
+                                            .run = cmd_train,
+                                            .help = cmd_train_help,
                                             .arguments = "RECIPE [--key value ...]",
-                                            .several = true};
+                                            .multi_process = true};

@@ -141,7 +141,7 @@ static json_t *default_of(const invar_recipe *recipe, int index)
     case INVAR_RECIPE_TYPE_STRING:
     case INVAR_RECIPE_TYPE_ENUM: break;
     }
-    return json_string(invar_config_schema()->keys[index].fallback);
+    return json_string(invar_config_schema()->keys[index].default_text);
 }
 
 static json_t *key_of(const invar_recipe *defaults, int index)
@@ -154,7 +154,7 @@ static json_t *key_of(const invar_recipe *defaults, int index)
     if (invar_config_miles((invar_key)index)[0])
         (void)json_object_set_new(out, "x-miles",
                                   json_string(invar_config_miles((invar_key)index)));
-    if (key->fallback)
+    if (key->default_text)
         (void)json_object_set_new(out, "default", default_of(defaults, index));
     return out;
 }
@@ -169,7 +169,7 @@ static json_t *section_of(const invar_recipe *defaults, int *first)
     for (; *first < schema->count && strcmp(schema->keys[*first].section, name) == 0; ++*first) {
         const invar_recipe_key *key = &schema->keys[*first];
         (void)json_object_set_new(keys, key->name, key_of(defaults, *first));
-        if (!key->fallback)
+        if (!key->default_text)
             (void)json_array_append_new(required, json_string(key->name));
     }
     out = json_pack("{s:s, s:b, s:o}", "type", "object", "additionalProperties", 0, "properties",

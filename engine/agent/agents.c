@@ -73,7 +73,7 @@ typedef struct errand {
     const invar_agent_batch_options *order;
 } errand;
 
-static void release(errand *r)
+static void errand_release(errand *r)
 {
     for (int64_t i = 0; r->sessions && i < r->count; i++)
         invar_agent_session_release(&r->sessions[i]);
@@ -83,7 +83,7 @@ static void release(errand *r)
     invar_free(r->tasks);
 }
 
-static invar_status make(errand *r)
+static invar_status errand_make(errand *r)
 {
     size_t count = (size_t)r->count;
 
@@ -102,7 +102,7 @@ static invar_agent_limits limits_of(const invar_agents *a)
 
     return (invar_agent_limits){.vocab = o->chat.vocab,
                                 .context = o->chat.context,
-                                .calls = o->calls,
+                                .calls = o->max_calls,
                                 .branches = o->branches};
 }
 
@@ -163,7 +163,7 @@ static invar_status find_record(errand *r, int64_t i)
     return INVAR_OK;
 }
 
-static invar_status lead(errand *r)
+static invar_status errand_lead(errand *r)
 {
     invar_agents *a = r->agents;
 
@@ -198,7 +198,7 @@ static invar_status begin_again(again *out, const errand *r, int64_t i, invar_ag
                    .sampling = *r->order->sampling,
                    .sample = {.group = i,
                               .rollout = s->rollout,
-                              .draw = s->draw,
+                              .draw_index = s->draw_index,
                               .prompt_tokens = call->n_prompt,
                               .n_tokens = call->n_prompt}};
     out->sampling.seed = invar_agent_call_seed(call, out->sampling.seed);
@@ -211,7 +211,7 @@ static invar_status begin_again(again *out, const errand *r, int64_t i, invar_ag
 }
 
 /* What was drawn is what the record says; the call gets its log-probs. */
-static invar_status compare(again *d)
+static invar_status again_compare(again *d)
 {
     const invar_rl_sample *s = &d->sample;
     const int32_t *drawn = s->tokens + s->prompt_tokens;
@@ -234,7 +234,7 @@ static invar_status compare(again *d)
     return INVAR_OK;
 }
 
-static int64_t unfinished(const again *calls, int64_t count)
+static int64_t again_unfinished(const again *calls, int64_t count)
 {
     int64_t left = 0;
 
@@ -250,13 +250,13 @@ static invar_status draw_all(again *calls, int64_t *begun, const errand *r)
     for (int64_t i = 0; i < r->count; i++)
         for (int64_t k = 0; r->found[i] && k < r->sessions[i].n_calls; k++)
             INVAR_TRY(begin_again(&calls[(*begun)++], r, i, r->sessions[i].calls[k]));
-    while (unfinished(calls, *begun) > 0) {
+    while (again_unfinished(calls, *begun) > 0) {
         INVAR_TRY(invar_rollout_step(rollout));
         if (r->order->tick) // who waits learns that it goes on
             INVAR_TRY(r->order->tick(r->order->payload, 0, 0));
     }
     for (int64_t i = 0; i < *begun; i++)
-        INVAR_TRY(compare(&calls[i]));
+        INVAR_TRY(again_compare(&calls[i]));
     return INVAR_OK;
 }
 
@@ -285,7 +285,7 @@ static invar_status draw_again(const errand *r)
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-static invar_status keep(const errand *r, int64_t i)
+static invar_status errand_store(const errand *r, int64_t i)
 {
     invar_json_text text = {0};
     invar_status status = invar_agent_session_sort(&r->sessions[i]);
@@ -302,9 +302,10 @@ static invar_status keep(const errand *r, int64_t i)
 }
 
 /* One that has failed is worth nothing. */
-static invar_status reward(invar_rl_sample *s, invar_agent_session *session, const char *key)
+static invar_status rl_sample_reward(invar_rl_sample *s, invar_agent_session *session,
+                                     const char *key)
 {
-    s->rewarded = session->rewarded || session->error;
+    s->has_plugin_reward = session->rewarded || session->error;
     s->reward = session->rewarded ? session->reward : 0;
     invar_reward_parts_release(&s->parts);
     s->parts = session->parts;
@@ -318,8 +319,8 @@ typedef struct tidings {
     char branch[TEXT_SIZE], failure[TEXT_SIZE];
 } tidings;
 
-static void note(tidings *t, const invar_rl_sample *s, const invar_agent_session *session,
-                 const char *branch)
+static void tidings_record(tidings *t, const invar_rl_sample *s, const invar_agent_session *session,
+                           const char *branch)
 {
     if (branch[0] && t->branched++ == 0)
         (void)snprintf(t->branch, sizeof t->branch, "sample %" PRId64 ", %.200s", s->index, branch);
@@ -328,7 +329,7 @@ static void note(tidings *t, const invar_rl_sample *s, const invar_agent_session
                        session->error);
 }
 
-static invar_status tell(const errand *r, const tidings *t)
+static invar_status report_events(const errand *r, const tidings *t)
 {
     const invar_agents_options *o = &r->agents->options;
     char text[TEXT_SIZE + 128];
@@ -348,7 +349,7 @@ static invar_status tell(const errand *r, const tidings *t)
     return o->tell(o->payload, "agent-failure", text);
 }
 
-static invar_status settle(errand *r)
+static invar_status replay_recorded_calls(errand *r)
 {
     const invar_agent_server_options *o = &r->agents->options.door;
     char branch[INVAR_AGENT_BRANCH_SIZE];
@@ -356,32 +357,32 @@ static invar_status settle(errand *r)
 
     for (int64_t i = 0; i < r->count; i++) {
         if (!r->order->evaluation)
-            INVAR_TRY(keep(r, i));
+            INVAR_TRY(errand_store(r, i));
         INVAR_TRY(invar_agent_session_fill(&r->samples[i], branch, &r->sessions[i],
                                            o->chat.tokenizer, r->order->sampling->skip_special));
-        note(&news, &r->samples[i], &r->sessions[i], branch);
-        INVAR_TRY(reward(&r->samples[i], &r->sessions[i], r->order->key));
+        tidings_record(&news, &r->samples[i], &r->sessions[i], branch);
+        INVAR_TRY(rl_sample_reward(&r->samples[i], &r->sessions[i], r->order->reward_part));
         r->samples[i].arrival = i;
     }
-    return tell(r, &news);
+    return report_events(r, &news);
 }
 
-static invar_status run(errand *r)
+static invar_status errand_run(errand *r)
 {
-    INVAR_TRY(make(r));
+    INVAR_TRY(errand_make(r));
     for (int64_t i = 0; i < r->count; i++)
         INVAR_TRY(find_record(r, i));
-    INVAR_TRY(lead(r));
+    INVAR_TRY(errand_lead(r));
     INVAR_TRY(draw_again(r));
-    return settle(r);
+    return replay_recorded_calls(r);
 }
 
 invar_status invar_agents_run(invar_agents *agents, invar_rl_sample *samples, int64_t count,
                               const invar_agent_batch_options *order)
 {
     errand r = {.agents = agents, .samples = samples, .count = count, .order = order};
-    invar_status status = run(&r);
+    invar_status status = errand_run(&r);
 
-    release(&r);
+    errand_release(&r);
     return status;
 }

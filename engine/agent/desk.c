@@ -42,47 +42,48 @@ void invar_session_table_fail(invar_session_table *d)
 }
 
 /* With the lock: the desk that the key opens; NULL: none does any more. */
-static invar_live_session *find(const invar_session_table *d, const char *key)
+static invar_live_session *session_table_find(const invar_session_table *d, const char *key)
 {
     for (int64_t i = 0; key && i < d->count; i++)
-        if (!d->of[i].ended && strcmp(d->of[i].key, key) == 0)
-            return &d->of[i];
+        if (!d->sessions[i].ended && strcmp(d->sessions[i].key, key) == 0)
+            return &d->sessions[i];
     return NULL;
 }
 
-static bool knows(void *payload, const char *key)
+static bool is_session_key(void *payload, const char *key)
 {
     invar_session_table *d = payload;
     bool found;
 
     (void)pthread_mutex_lock(&d->lock);
-    found = find(d, key) != NULL;
+    found = session_table_find(d, key) != NULL;
     (void)pthread_mutex_unlock(&d->lock);
     return found;
 }
 
-static invar_status ended(void)
+static invar_status fail_session_ended(void)
 {
     return INVAR_FAIL(INVAR_E_STATE, 0, "the session has ended");
 }
 
 /* As the order says. Without a session there is none. */
-static invar_status settings(invar_sampling_params *out, void *payload, const char *key)
+static invar_status session_sampling(invar_sampling_params *out, void *payload, const char *key)
 {
     invar_session_table *d = payload;
     bool found;
 
     (void)pthread_mutex_lock(&d->lock);
-    found = find(d, key) != NULL;
+    found = session_table_find(d, key) != NULL;
     if (found)
-        *out = *d->order->sampling;
+        *out = *d->batch->sampling;
     (void)pthread_mutex_unlock(&d->lock);
-    return found ? INVAR_OK : ended();
+    return found ? INVAR_OK : fail_session_ended();
 }
 
 /* ---- what may be asked ----------------------------------------------------------------------- */
 
-static invar_status refuse(invar_completion_request *ask, const char *param, const char *why)
+static invar_status completion_request_fail(invar_completion_request *ask, const char *param,
+                                            const char *why)
 {
     ask->param = param;
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s", param, why);
@@ -96,23 +97,27 @@ static invar_status check_ask(invar_completion_request *ask, const invar_samplin
     const invar_sampling_params *p = &ask->sampling;
 
     if (ask->n != 1)
-        return refuse(ask, "n", "a call of a session is one choice: ask once for each");
+        return completion_request_fail(ask, "n",
+                                       "a call of a session is one choice: ask once for each");
     if (ask->n_prompts != 1)
-        return refuse(ask, "prompt", "a call of a session is one prompt: ask once for each");
+        return completion_request_fail(ask, "prompt",
+                                       "a call of a session is one prompt: ask once for each");
     if (ask->echo)
-        return refuse(ask, "echo", "sessions of a training run score nothing: leave it out");
+        return completion_request_fail(ask, "echo",
+                                       "sessions of a training run score nothing: leave it out");
     if (p->max_response < 1)
-        return refuse(ask, "max_tokens", "a call of a session draws at least one token");
+        return completion_request_fail(ask, "max_tokens",
+                                       "a call of a session draws at least one token");
     if (p->temperature != recipe->temperature)
-        return refuse(ask, "temperature", other);
+        return completion_request_fail(ask, "temperature", other);
     if (p->top_p != recipe->top_p)
-        return refuse(ask, "top_p", other);
+        return completion_request_fail(ask, "top_p", other);
     if (p->top_k != (recipe->top_k < 0 ? 0 : recipe->top_k))
-        return refuse(ask, "top_k", other);
+        return completion_request_fail(ask, "top_k", other);
     if (p->min_p != recipe->min_p)
-        return refuse(ask, "min_p", other);
+        return completion_request_fail(ask, "min_p", other);
     if (p->min_response > 0)
-        return refuse(ask, "min_tokens", other);
+        return completion_request_fail(ask, "min_tokens", other);
     return INVAR_OK;
 }
 
@@ -152,10 +157,10 @@ static invar_status check_limits(const invar_session_table *d, const invar_agent
 {
     int64_t branches;
 
-    if (session->n_calls > d->options->calls)
+    if (session->n_calls > d->options->max_calls)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "the session has made its %" PRId64 " calls (agent-max-calls)",
-                          d->options->calls);
+                          d->options->max_calls);
     INVAR_TRY(invar_agent_session_branches(&branches, session));
     if (branches > d->options->branches)
         return INVAR_FAIL(
@@ -186,26 +191,26 @@ static invar_status begin_call(visit *v, invar_completion_request *ask,
         invar_agent_session_remove(session, v->call);
         return status;
     }
-    ask->sampling.seed = invar_agent_call_seed(v->call, v->desks->order->sampling->seed);
+    ask->sampling.seed = invar_agent_call_seed(v->call, v->desks->batch->sampling->seed);
     ticket->rollout = v->desk->task.sample->rollout;
-    ticket->draw = v->desk->task.sample->draw;
+    ticket->draw = v->desk->task.sample->draw_index;
     return INVAR_OK;
 }
 
-static invar_status enter(visit *v, const char *key, invar_completion_request *ask,
-                          invar_generation_request *ticket)
+static invar_status register_request(visit *v, const char *key, invar_completion_request *ask,
+                                     invar_generation_request *ticket)
 {
-    v->desk = find(v->desks, key);
+    v->desk = session_table_find(v->desks, key);
     if (!v->desk)
-        return ended();
-    INVAR_TRY(check_ask(ask, v->desks->order->sampling));
+        return fail_session_ended();
+    INVAR_TRY(check_ask(ask, v->desks->batch->sampling));
     INVAR_TRY(begin_call(v, ask, ticket));
-    v->desks->visits++;
+    v->desks->n_active_requests++;
     return INVAR_OK;
 }
 
-static invar_status begin(void **visit_out, void *payload, const char *key,
-                          invar_completion_request *ask, invar_generation_request *ticket)
+static invar_status begin_request(void **visit_out, void *payload, const char *key,
+                                  invar_completion_request *ask, invar_generation_request *ticket)
 {
     invar_session_table *d = payload;
     visit *v = NULL;
@@ -214,7 +219,7 @@ static invar_status begin(void **visit_out, void *payload, const char *key,
     INVAR_TRY(invar_alloc((void **)&v, 1, sizeof *v, "a request of a session"));
     *v = (visit){.desks = d};
     (void)pthread_mutex_lock(&d->lock);
-    status = enter(v, key, ask, ticket);
+    status = register_request(v, key, ask, ticket);
     (void)pthread_mutex_unlock(&d->lock);
     if (status == INVAR_OK)
         *visit_out = v;
@@ -243,7 +248,7 @@ static invar_status keep_call(visit *v, const invar_generation_request *ticket)
     invar_status status;
 
     if (v->desk->ended)
-        return ended();
+        return fail_session_ended();
     said.n_response = c->count;
     said.finish = c->finish;
     said.speculated = ticket->samples[0].speculated;
@@ -261,7 +266,7 @@ static invar_status keep_call(visit *v, const invar_generation_request *ticket)
     return INVAR_OK;
 }
 
-static invar_status keep(void *payload, const invar_generation_request *ticket)
+static invar_status record_call(void *payload, const invar_generation_request *ticket)
 {
     visit *v = payload;
     invar_status status;
@@ -272,7 +277,7 @@ static invar_status keep(void *payload, const invar_generation_request *ticket)
     return status;
 }
 
-static void leave(void *payload)
+static void end_request(void *payload)
 {
     visit *v = payload;
     invar_session_table *d = v->desks;
@@ -280,11 +285,14 @@ static void leave(void *payload)
     (void)pthread_mutex_lock(&d->lock);
     if (v->call && !v->call->response)
         invar_agent_session_remove(v->desk->task.session, v->call);
-    d->visits--;
-    (void)pthread_cond_broadcast(&d->quiet);
+    d->n_active_requests--;
+    (void)pthread_cond_broadcast(&d->idle_cond);
     (void)pthread_mutex_unlock(&d->lock);
     invar_free(v);
 }
 
-const invar_server_session_hooks invar_desks_gate = {
-    .knows = knows, .settings = settings, .begin = begin, .keep = keep, .leave = leave};
+const invar_server_session_hooks invar_desks_gate = {.knows = is_session_key,
+                                                     .settings = session_sampling,
+                                                     .begin = begin_request,
+                                                     .keep = record_call,
+                                                     .leave = end_request};

@@ -26,14 +26,14 @@ typedef struct invar_live_session {
 /* The desks of a run, and who waits for them. */
 typedef struct invar_session_table {
     const invar_agent_server_options *options;
-    pthread_mutex_t lock;   /* of all below, and of the sessions that are not ended */
-    pthread_cond_t quiet;   /* a session has ended, or a request */
-    invar_live_session *of; /* (count); NULL: nobody is let in */
+    pthread_mutex_t lock;         /* of all below, and of the sessions that are not ended */
+    pthread_cond_t idle_cond;     /* a session has ended, or a request */
+    invar_live_session *sessions; /* (count); NULL: nobody is let in */
     int64_t count;
     int64_t ended;
-    int64_t visits; /* requests that are worked on */
-    int64_t tokens; /* drawn in all */
-    const invar_agent_batch_options *order;
+    int64_t n_active_requests; /* requests that are worked on */
+    int64_t tokens;            /* drawn in all */
+    const invar_agent_batch_options *batch;
     invar_session_journal *log; /* NULL: nothing is recorded */
     invar_error error;          /* the first that the run fails with; status INVAR_OK: none */
 } invar_session_table;

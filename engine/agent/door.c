@@ -40,12 +40,12 @@ struct invar_agent_server {
     invar_server *server;
 };
 
-static void lock(invar_agent_server *d)
+static void agent_server_lock(invar_agent_server *d)
 {
     (void)pthread_mutex_lock(&d->desks.lock);
 }
 
-static void unlock(invar_agent_server *d)
+static void agent_server_unlock(invar_agent_server *d)
 {
     (void)pthread_mutex_unlock(&d->desks.lock);
 }
@@ -85,8 +85,8 @@ static void write_task(invar_json_text *text, const invar_agent_server *d,
     invar_json_text_value(text, shown.metadata, strlen(shown.metadata));
     write_text(text, "base_url", url);
     write_text(text, "api_key", desk->key);
-    write_text(text, "model", d->options.facts.model);
-    if (d->desks.order->evaluation) {
+    write_text(text, "model", d->options.server_info.model);
+    if (d->desks.batch->evaluation) {
         invar_json_text_key(text, "evaluation");
         invar_json_text_bool(text, true);
     }
@@ -94,7 +94,7 @@ static void write_task(invar_json_text *text, const invar_agent_server *d,
     invar_json_text_newline(text);
 }
 
-static invar_status greet(invar_line_process *program)
+static invar_status line_process_greet(invar_line_process *program)
 {
     char title[INVAR_PLUGIN_TITLE_SIZE];
     invar_json_text text = {0};
@@ -118,30 +118,31 @@ static invar_status greet(invar_line_process *program)
 }
 
 /* Agents of a run that has failed are not waited for. */
-static invar_status look_up(void *payload)
+static invar_status check_run_alive(void *payload)
 {
     invar_agent_server *d = payload;
     bool failed;
 
-    lock(d);
+    agent_server_lock(d);
     failed = d->desks.error.status != INVAR_OK;
-    unlock(d);
+    agent_server_unlock(d);
     return failed ? INVAR_FAIL(INVAR_E_STATE, 0, "the run has failed") : INVAR_OK;
 }
 
 /* The agent of a thread; it is started where there is none, or the last one has failed. */
-static invar_status summon(invar_line_process **program, invar_agent_server *d)
+static invar_status ensure_process(invar_line_process **program, invar_agent_server *d)
 {
     if (*program)
         return INVAR_OK;
     INVAR_TRY(invar_line_process_open(program, INVAR_AGENT_NAME, d->options.command,
-                                      d->options.seconds, 2));
-    invar_line_process_guard(*program, look_up, d);
-    return greet(*program);
+                                      d->options.session_timeout_s, 2));
+    invar_line_process_guard(*program, check_run_alive, d);
+    return line_process_greet(*program);
 }
 
-static invar_status converse(const char **reply_out, size_t *bytes_out, const invar_agent_server *d,
-                             invar_line_process *program, const invar_live_session *desk)
+static invar_status run_session(const char **reply_out, size_t *bytes_out,
+                                const invar_agent_server *d, invar_line_process *program,
+                                const invar_live_session *desk)
 {
     invar_json_text text = {0};
     invar_status status;
@@ -175,13 +176,13 @@ static invar_status check_id(const char *reply, size_t bytes, int64_t id, const 
 static invar_status check_reward(const invar_agent_server *d, const invar_live_session *desk)
 {
     const invar_agent_session *session = desk->task.session;
-    const invar_agent_batch_options *order = d->desks.order;
+    const invar_agent_batch_options *order = d->desks.batch;
     invar_rl_sample shown = {.index = desk->task.sample->index, .parts = session->parts};
 
     if (session->error)
         return INVAR_OK;
     if (session->rewarded)
-        return invar_reward_select_part(&shown, order->key);
+        return invar_reward_select_part(&shown, order->reward_part);
     return order->unrewarded ? order->unrewarded(order->payload, desk->task.sample) : INVAR_OK;
 }
 
@@ -206,9 +207,9 @@ static invar_status end_session(invar_agent_server *d, invar_live_session *desk,
         status = invar_agent_session_end(session, reply, bytes, where);
     if (status == INVAR_OK)
         status = check_reward(d, desk);
-    if (status != INVAR_OK && d->options.tolerant && begun && status != INVAR_E_NOMEM)
+    if (status != INVAR_OK && d->options.zero_reward_on_failure && begun && status != INVAR_E_NOMEM)
         status = invar_agent_session_fail(session, invar_error_last()->message);
-    if (status == INVAR_OK && session->error && !d->options.tolerant)
+    if (status == INVAR_OK && session->error && !d->options.zero_reward_on_failure)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "%s: it refuses: %.1000s", where, session->error);
     if (status == INVAR_OK && d->desks.log)
         status = invar_session_journal_end(d->desks.log, index, session);
@@ -216,7 +217,7 @@ static invar_status end_session(invar_agent_server *d, invar_live_session *desk,
 }
 
 /* The error that there is stays. */
-static void dismiss(invar_line_process **program)
+static void stop_process_keep_error(invar_line_process **program)
 {
     invar_error error;
 
@@ -227,25 +228,25 @@ static void dismiss(invar_line_process **program)
 }
 
 /* Leads one session. The program that fails is not asked again. */
-static void lead(invar_agent_server *d, invar_line_process **program, invar_live_session *desk)
+static void run_task(invar_agent_server *d, invar_line_process **program, invar_live_session *desk)
 {
     const char *reply = NULL;
     size_t bytes = 0;
-    invar_status status = summon(program, d);
+    invar_status status = ensure_process(program, d);
     bool begun = status == INVAR_OK, failed;
 
     if (begun)
-        status = converse(&reply, &bytes, d, *program, desk);
+        status = run_session(&reply, &bytes, d, *program, desk);
     if (status != INVAR_OK)
-        dismiss(program);
-    lock(d);
+        stop_process_keep_error(program);
+    agent_server_lock(d);
     status = end_session(d, desk, begun, status, reply, bytes);
     failed = status != INVAR_OK || desk->task.session->error;
     if (status != INVAR_OK)
         invar_session_table_fail(&d->desks);
-    unlock(d);
+    agent_server_unlock(d);
     if (failed)
-        dismiss(program);
+        stop_process_keep_error(program);
 }
 
 /* ---- threads with a program each ------------------------------------------------------------- */
@@ -256,7 +257,7 @@ static void count_ended(invar_agent_server *d)
     d->desks.ended++;
     if (d->desks.ended == d->desks.count || d->desks.error.status != INVAR_OK)
         invar_inference_engine_stop(d->dispatch);
-    (void)pthread_cond_broadcast(&d->desks.quiet);
+    (void)pthread_cond_broadcast(&d->desks.idle_cond);
 }
 
 static void *lead_all(void *payload)
@@ -264,7 +265,7 @@ static void *lead_all(void *payload)
     invar_agent_server *d = payload;
     invar_line_process *program = NULL;
 
-    lock(d);
+    agent_server_lock(d);
     while (!d->closing) {
         invar_live_session *desk;
 
@@ -272,16 +273,16 @@ static void *lead_all(void *payload)
             (void)pthread_cond_wait(&d->work, &d->desks.lock);
             continue;
         }
-        desk = &d->desks.of[d->next++];
+        desk = &d->desks.sessions[d->next++];
         if (d->desks.error.status == INVAR_OK) {
-            unlock(d);
-            lead(d, &program, desk);
-            lock(d);
+            agent_server_unlock(d);
+            run_task(d, &program, desk);
+            agent_server_lock(d);
         }
         desk->ended = true;
         count_ended(d);
     }
-    unlock(d);
+    agent_server_unlock(d);
     invar_line_process_close(program);
     return NULL;
 }
@@ -289,7 +290,7 @@ static void *lead_all(void *payload)
 /* As many as there are sessions for, at most. */
 static invar_status start_threads(invar_agent_server *d, int64_t sessions)
 {
-    int64_t want = invar_min_i64(d->options.programs, sessions);
+    int64_t want = invar_min_i64(d->options.max_processes, sessions);
 
     while (d->n_threads < want) {
         int rc = pthread_create(&d->threads[d->n_threads], NULL, lead_all, d);
@@ -306,15 +307,15 @@ static invar_status start_threads(invar_agent_server *d, int64_t sessions)
 static invar_status tick(void *payload)
 {
     invar_agent_server *d = payload;
-    const invar_agent_batch_options *order = d->desks.order;
+    const invar_agent_batch_options *order = d->desks.batch;
     int64_t ended, tokens;
 
     if (!order->tick)
         return INVAR_OK;
-    lock(d);
+    agent_server_lock(d);
     ended = d->desks.ended;
     tokens = d->desks.tokens;
-    unlock(d);
+    agent_server_unlock(d);
     return order->tick(order->payload, ended, tokens);
 }
 
@@ -333,28 +334,28 @@ static void let_in(invar_agent_server *d, invar_live_session *desks, int64_t cou
                    const invar_agent_batch_options *order, const invar_digest *weights,
                    invar_session_journal *log)
 {
-    lock(d);
-    d->desks.order = order;
-    d->options.facts.weights = *weights;
-    d->desks.of = desks;
+    agent_server_lock(d);
+    d->desks.batch = order;
+    d->options.server_info.weights = *weights;
+    d->desks.sessions = desks;
     d->desks.count = count;
     d->desks.ended = d->desks.tokens = d->next = 0;
     d->desks.log = log;
     (void)pthread_cond_broadcast(&d->work);
-    unlock(d);
+    agent_server_unlock(d);
 }
 
 /* Until the last agent and the last request are gone; then the door is shut. */
 static invar_status see_off(invar_agent_server *d, invar_status status)
 {
-    lock(d);
+    agent_server_lock(d);
     if (status != INVAR_OK)
         invar_session_table_fail(&d->desks);
-    while (d->desks.ended < d->desks.count || d->desks.visits > 0)
-        (void)pthread_cond_wait(&d->desks.quiet, &d->desks.lock);
-    d->desks.of = NULL;
+    while (d->desks.ended < d->desks.count || d->desks.n_active_requests > 0)
+        (void)pthread_cond_wait(&d->desks.idle_cond, &d->desks.lock);
+    d->desks.sessions = NULL;
     d->desks.count = d->next = 0;
-    unlock(d);
+    agent_server_unlock(d);
     if (d->desks.error.status == INVAR_OK)
         return INVAR_OK;
     invar_error_put(&d->desks.error);
@@ -389,26 +390,27 @@ static invar_status open_parts(invar_agent_server *d)
     invar_server_session_hooks gate = invar_desks_gate;
 
     gate.payload = &d->desks;
-    INVAR_TRY(invar_alloc((void **)&d->threads, (size_t)o->programs, sizeof *d->threads,
+    INVAR_TRY(invar_alloc((void **)&d->threads, (size_t)o->max_processes, sizeof *d->threads,
                           "threads for agents"));
     INVAR_TRY(invar_prompt_encoder_new(&d->prompter, &o->chat));
     INVAR_TRY(invar_inference_engine_new(
-        &d->dispatch, &(invar_inference_engine_options){.rollout = o->rollout,
-                                                        .context = o->chat.context,
-                                                        .most = o->programs * CONNECTIONS_EACH,
-                                                        .tick = tick,
-                                                        .payload = d}));
+        &d->dispatch,
+        &(invar_inference_engine_options){.rollout = o->rollout,
+                                          .context = o->chat.context,
+                                          .max_requests = o->max_processes * CONNECTIONS_EACH,
+                                          .tick = tick,
+                                          .payload = d}));
     return invar_server_open(
-        &d->server,
-        &(invar_server_options){.host = HOST,
-                                .gate = gate,
-                                .connections = o->programs * CONNECTIONS_EACH + SPARE_CONNECTIONS,
-                                .most_body = MOST_BODY,
-                                .client_seconds = CLIENT_SECONDS,
-                                .facts = &o->facts,
-                                .tokenizer = o->chat.tokenizer,
-                                .dispatch = d->dispatch,
-                                .prompter = d->prompter});
+        &d->server, &(invar_server_options){.host = HOST,
+                                            .gate = gate,
+                                            .connections = o->max_processes * CONNECTIONS_EACH +
+                                                           SPARE_CONNECTIONS,
+                                            .most_body = MOST_BODY,
+                                            .client_seconds = CLIENT_SECONDS,
+                                            .facts = &o->server_info,
+                                            .tokenizer = o->chat.tokenizer,
+                                            .dispatch = d->dispatch,
+                                            .prompter = d->prompter});
 }
 
 static int64_t seconds_now(void)
@@ -429,10 +431,10 @@ invar_status invar_agent_server_open(invar_agent_server **out,
     INVAR_TRY(invar_alloc((void **)&d, 1, sizeof *d, "a door for agents"));
     memset(d, 0, sizeof *d);
     d->options = *options;
-    d->options.facts.started = seconds_now();
+    d->options.server_info.started = seconds_now();
     d->desks.options = &d->options;
     (void)pthread_mutex_init(&d->desks.lock, NULL);
-    (void)pthread_cond_init(&d->desks.quiet, NULL);
+    (void)pthread_cond_init(&d->desks.idle_cond, NULL);
     (void)pthread_cond_init(&d->work, NULL);
     status = open_parts(d);
     if (status != INVAR_OK) {
@@ -447,10 +449,10 @@ void invar_agent_server_close(invar_agent_server *d)
 {
     if (!d)
         return;
-    lock(d);
+    agent_server_lock(d);
     d->closing = true;
     (void)pthread_cond_broadcast(&d->work);
-    unlock(d);
+    agent_server_unlock(d);
     for (int64_t i = 0; i < d->n_threads; i++)
         (void)pthread_join(d->threads[i], NULL);
     invar_server_close(d->server);
@@ -458,7 +460,7 @@ void invar_agent_server_close(invar_agent_server *d)
     invar_prompt_encoder_free(d->prompter);
     invar_free(d->threads);
     (void)pthread_mutex_destroy(&d->desks.lock);
-    (void)pthread_cond_destroy(&d->desks.quiet);
+    (void)pthread_cond_destroy(&d->desks.idle_cond);
     (void)pthread_cond_destroy(&d->work);
     invar_free(d);
 }

@@ -25,14 +25,14 @@ extern "C" {
 #define INVAR_AGENT_NAME "custom-agent-path" /* in messages and in the ledger */
 
 typedef struct invar_agent_server_options {
-    const char *command;     /* borrowed, as all of them */
-    double seconds;          /* that an agent has for a session; 0: no limit */
-    int64_t programs;        /* at a time */
-    int64_t calls, branches; /* most of a session */
-    bool tolerant;           /* an agent that fails has ended its session; else the run fails */
-    invar_rollout *rollout;  /* that generates, in `run` alone */
+    const char *command;         /* borrowed, as all of them */
+    double session_timeout_s;    /* that an agent has for a session; 0: no limit */
+    int64_t max_processes;       /* at a time */
+    int64_t max_calls, branches; /* most of a session */
+    bool zero_reward_on_failure; /* an agent that fails has ended its session; else the run fails */
+    invar_rollout *rollout;      /* that generates, in `run` alone */
     invar_prompt_encoder_options chat; /* its context is that of calls */
-    invar_server_info facts;           /* but for the weights */
+    invar_server_info server_info;     /* but for the weights */
 } invar_agent_server_options;
 
 typedef struct invar_agent_server invar_agent_server;
@@ -51,7 +51,7 @@ typedef struct invar_agent_batch_options {
     const invar_sampling_params *sampling; /* of every call */
     bool evaluation;                       /* nothing learns from them, and nothing is recorded */
     /* What the end of a session must say; a session that does not has failed. */
-    const char *key;                         /* a part that its reward has; NULL: none */
+    const char *reward_part;                 /* a part that its reward has; NULL: none */
     invar_agent_reward_check_fn *unrewarded; /* it has none; NULL: all may */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done); /* or NULL */
     void *payload;

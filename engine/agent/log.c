@@ -34,7 +34,7 @@ struct invar_session_journal {
 void invar_journal_contents_release(invar_journal_contents *logged)
 {
     for (int64_t i = 0; i < logged->count; i++)
-        invar_agent_session_release(&logged->items[i].is);
+        invar_agent_session_release(&logged->items[i].session);
     invar_free(logged->items);
     *logged = (invar_journal_contents){0};
 }
@@ -44,7 +44,7 @@ static invar_status find_or_add(invar_agent_session **out, invar_journal_content
 {
     for (int64_t i = 0; i < to->count; i++)
         if (to->items[i].sample == sample) {
-            *out = &to->items[i].is;
+            *out = &to->items[i].session;
             return INVAR_OK;
         }
     if (to->count == to->capacity) {
@@ -60,7 +60,7 @@ static invar_status find_or_add(invar_agent_session **out, invar_journal_content
     }
     memset(&to->items[to->count], 0, sizeof *to->items);
     to->items[to->count].sample = sample;
-    *out = &to->items[to->count++].is;
+    *out = &to->items[to->count++].session;
     return INVAR_OK;
 }
 
@@ -159,7 +159,7 @@ invar_status invar_journal_contents_read(invar_journal_contents *out, const char
     return INVAR_OK;
 }
 
-static invar_status cannot(const invar_session_journal *log, const char *what)
+static invar_status session_journal_cannot(const invar_session_journal *log, const char *what)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -177,10 +177,10 @@ static invar_status look_at(bool *ours_out, invar_session_journal *log,
     ssize_t bytes;
 
     if (fd < 0)
-        return cannot(log, "open it");
+        return session_journal_cannot(log, "open it");
     bytes = pread(fd, text, sizeof text, 0);
     if (bytes < 0) {
-        invar_status status = cannot(log, "read it");
+        invar_status status = session_journal_cannot(log, "read it");
         (void)close(fd);
         return status;
     }
@@ -231,7 +231,7 @@ static invar_status check_agent(const invar_session_journal *log)
     if (!is_known(is) || !is_known(had) || invar_digest_equal(is, had))
         return INVAR_OK;
     for (int64_t i = 0; i < log->logged.count; i++)
-        ended += log->logged.items[i].is.end != NULL;
+        ended += log->logged.items[i].session.end != NULL;
     if (ended == 0)
         return INVAR_OK;
     invar_digest_format(now, is);
@@ -301,7 +301,7 @@ invar_status invar_session_journal_begin(invar_session_journal *log)
 {
     write_head(&log->line, &log->rollout);
     for (int64_t i = 0; i < log->logged.count; i++) {
-        const invar_agent_session *s = &log->logged.items[i].is;
+        const invar_agent_session *s = &log->logged.items[i].session;
 
         for (int64_t k = 0; s->end && k < s->n_calls; k++)
             write_call(&log->line, log->logged.items[i].sample, s->calls[k]);
@@ -389,9 +389,9 @@ bool invar_session_journal_take_session(invar_agent_session *out, invar_session_
                                         int64_t sample)
 {
     for (int64_t i = 0; i < log->logged.count; i++)
-        if (log->logged.items[i].sample == sample && log->logged.items[i].is.end) {
-            *out = log->logged.items[i].is;
-            log->logged.items[i].is = (invar_agent_session){0};
+        if (log->logged.items[i].sample == sample && log->logged.items[i].session.end) {
+            *out = log->logged.items[i].session;
+            log->logged.items[i].session = (invar_agent_session){0};
             return true;
         }
     return false;

@@ -69,7 +69,7 @@ invar_status invar_session_journal_end(invar_session_journal *log, int64_t sampl
 typedef struct invar_journal_contents {
     struct invar_journal_session {
         int64_t sample;
-        invar_agent_session is;
+        invar_agent_session session;
     } * items;
     int64_t count, capacity;
     bool unchecked;     /* the file has no sums: version 1 */

@@ -25,7 +25,7 @@ typedef struct plait {
     int64_t n_calls, n_branches;
 } plait;
 
-static void release(plait *p)
+static void plait_release(plait *p)
 {
     invar_free((void *)(uintptr_t)p->order);
     invar_free((void *)(uintptr_t)p->last);
@@ -52,7 +52,7 @@ invar_status invar_agent_session_sort(invar_agent_session *s)
 }
 
 /* How many tokens a prompt has in common with all of a call. */
-static int64_t agreement(const invar_agent_call *call, const invar_agent_call *with)
+static int64_t agent_call_agreement(const invar_agent_call *call, const invar_agent_call *with)
 {
     int64_t most = invar_min_i64(call->n_prompt, with->n_prompt + with->n_response), i = 0;
 
@@ -73,13 +73,14 @@ static int64_t find_branch(const plait *p, const invar_agent_call *call)
     int64_t best = -1;
 
     for (int64_t b = 0; b < p->n_branches; b++)
-        if (p->last[b]->response && agreement(call, p->last[b]) == tokens_of(p->last[b]) &&
+        if (p->last[b]->response &&
+            agent_call_agreement(call, p->last[b]) == tokens_of(p->last[b]) &&
             (best < 0 || tokens_of(p->last[b]) > tokens_of(p->last[best])))
             best = b;
     return best;
 }
 
-static invar_status make(plait *out, const invar_agent_session *s)
+static invar_status agent_session_make(plait *out, const invar_agent_session *s)
 {
     size_t count = (size_t)s->n_calls;
 
@@ -102,10 +103,10 @@ static invar_status make(plait *out, const invar_agent_session *s)
 invar_status invar_agent_session_branches(int64_t *out, const invar_agent_session *session)
 {
     plait p;
-    invar_status status = make(&p, session);
+    invar_status status = agent_session_make(&p, session);
 
     *out = p.n_branches;
-    release(&p);
+    plait_release(&p);
     return status;
 }
 
@@ -121,12 +122,13 @@ static invar_status make_arrays(invar_rl_sample *s, int64_t tokens, int64_t prom
     invar_free(s->tokens);
     s->tokens = ids;
     s->n_tokens = tokens;
-    s->prompt_tokens = s->fresh = prompt;
+    s->prompt_tokens = s->current_version_from = prompt;
     INVAR_TRY(invar_alloc((void **)&s->logp, response, sizeof *s->logp, "log-probs of a sample"));
     INVAR_TRY(invar_alloc((void **)&s->mask, response, 1, "the mask of a sample"));
     memset(s->logp, 0, response * sizeof *s->logp);
     memset(s->mask, 0, response);
-    INVAR_TRY(invar_alloc((void **)&s->cuts, (size_t)cuts, sizeof *s->cuts, "branches"));
+    INVAR_TRY(invar_alloc((void **)&s->branch_starts, (size_t)cuts, sizeof *s->branch_starts,
+                          "branches"));
     s->n_cuts = cuts;
     return INVAR_OK;
 }
@@ -169,7 +171,7 @@ static invar_status put_all(invar_rl_sample *s, const plait *p)
     INVAR_TRY(make_arrays(s, tokens, p->order[0]->n_prompt, p->n_branches - 1));
     for (int64_t b = 0; b < p->n_branches; at += tokens_of(p->last[b++])) {
         if (b > 0)
-            s->cuts[b - 1] = at;
+            s->branch_starts[b - 1] = at;
         put_branch(s, p, b, at);
     }
     s->finish = p->last[p->n_branches - 1]->finish;
@@ -189,7 +191,7 @@ static void tell_branch(char out[], const plait *p)
     if (i == p->n_calls)
         return;
     for (int64_t k = 0; k < i; k++)
-        most = invar_max_i64(most, agreement(p->order[i], p->order[k]));
+        most = invar_max_i64(most, agent_call_agreement(p->order[i], p->order[k]));
     (void)snprintf(out, INVAR_AGENT_BRANCH_SIZE,
                    "a prompt of %" PRId64 " tokens goes on with no earlier call: it agrees with "
                    "one in its first %" PRId64 " tokens",
@@ -201,7 +203,7 @@ invar_status invar_agent_session_fill(invar_rl_sample *sample, char branch_out[]
                                       const invar_tokenizer *tokenizer, bool skip_special)
 {
     plait p;
-    invar_status status = make(&p, session);
+    invar_status status = agent_session_make(&p, session);
 
     branch_out[0] = '\0';
     if (status == INVAR_OK) {
@@ -209,6 +211,6 @@ invar_status invar_agent_session_fill(invar_rl_sample *sample, char branch_out[]
         status = p.n_calls ? put_all(sample, &p) : fill_silent(sample);
     }
     sample->turns = p.n_calls;
-    release(&p);
+    plait_release(&p);
     return status == INVAR_OK ? invar_rollout_decode(sample, tokenizer, skip_special) : status;
 }

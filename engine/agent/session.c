@@ -53,7 +53,7 @@ void invar_agent_session_release(invar_agent_session *s)
     memset(s, 0, sizeof *s);
 }
 
-static bool asks(const invar_agent_call *c, const int32_t *prompt, int64_t n_prompt)
+static bool agent_call_asks(const invar_agent_call *c, const int32_t *prompt, int64_t n_prompt)
 {
     return c->n_prompt == n_prompt &&
            memcmp(c->prompt, prompt, (size_t)n_prompt * sizeof *prompt) == 0;
@@ -64,7 +64,7 @@ invar_agent_call *invar_agent_session_find(const invar_agent_session *s, const i
 {
     for (int64_t i = 0; i < s->n_calls; i++)
         if (s->calls[i]->numbered == numbered && s->calls[i]->number == number &&
-            asks(s->calls[i], prompt, n_prompt))
+            agent_call_asks(s->calls[i], prompt, n_prompt))
             return s->calls[i];
     return NULL;
 }

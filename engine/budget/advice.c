@@ -52,18 +52,18 @@ static bool open_concurrency(invar_memory_workload *ask, char *out, size_t size)
 
 static bool shorten_prefill(invar_memory_workload *ask, char *out, size_t size)
 {
-    bool long_one = ask->limits.chunk == 0 || ask->limits.chunk > FEW_ROWS;
+    bool long_one = ask->limits.prefill_chunk == 0 || ask->limits.prefill_chunk > FEW_ROWS;
 
-    ask->limits.chunk = FEW_ROWS;
+    ask->limits.prefill_chunk = FEW_ROWS;
     (void)snprintf(out, size, "chunked-prefill-size = %d", FEW_ROWS);
     return long_one;
 }
 
 static bool take_turns(invar_memory_workload *ask, char *out, size_t size)
 {
-    bool beside = ask->beside;
+    bool beside = ask->overlap;
 
-    ask->beside = ask->checks = false;
+    ask->overlap = ask->verify_inflight = false;
     (void)snprintf(out, size, "rollout-overlap = false");
     return beside;
 }
@@ -77,7 +77,7 @@ static bool shrink_batch(invar_memory_workload *ask, char *out, size_t size)
     return many;
 }
 
-static bool recompute(invar_memory_workload *ask, char *out, size_t size)
+static bool memory_workload_recompute(invar_memory_workload *ask, char *out, size_t size)
 {
     bool keeps = ask->learns && !ask->recompute;
 
@@ -86,11 +86,11 @@ static bool recompute(invar_memory_workload *ask, char *out, size_t size)
     return keeps;
 }
 
-static bool offload(invar_memory_workload *ask, char *out, size_t size)
+static bool memory_workload_offload(invar_memory_workload *ask, char *out, size_t size)
 {
-    bool there = ask->learns && ask->piece == 0 && invar_device_is_local(ask->dev);
+    bool there = ask->learns && ask->offload_chunk_bytes == 0 && invar_device_is_local(ask->dev);
 
-    ask->piece = INVAR_OPTIMIZER_PIECE;
+    ask->offload_chunk_bytes = INVAR_OPTIMIZER_PIECE;
     (void)snprintf(out, size, "optimizer-cpu-offload = true");
     return there;
 }
@@ -137,11 +137,16 @@ static const struct {
     change change;
     bool again;    /* it can be done more than once, and is until it helps */
     bool semantic; /* the key may change bits: only where the others are not enough */
-} changes[] = {{open_rows, false, false},        {open_pages, false, false},
-               {open_concurrency, false, false}, {shorten_prefill, false, false},
-               {take_turns, false, false},       {shrink_batch, true, false},
-               {recompute, false, false},        {offload, false, false},
-               {shrink_unit, true, true},        {shorten_responses, true, true},
+} changes[] = {{open_rows, false, false},
+               {open_pages, false, false},
+               {open_concurrency, false, false},
+               {shorten_prefill, false, false},
+               {take_turns, false, false},
+               {shrink_batch, true, false},
+               {memory_workload_recompute, false, false},
+               {memory_workload_offload, false, false},
+               {shrink_unit, true, true},
+               {shorten_responses, true, true},
                {shorten_evaluations, true, true}};
 
 #define SEMANTIC " (semantic)"
@@ -153,8 +158,8 @@ typedef struct advice {
 } advice;
 
 /* Makes the change to `ask`; *fits_out: that is enough. */
-static invar_status apply(advice *out, bool *fits_out, invar_memory_workload *ask, int which,
-                          size_t available)
+static invar_status memory_workload_apply(advice *out, bool *fits_out, invar_memory_workload *ask,
+                                          int which, size_t available)
 {
     invar_memory_plan found;
 
@@ -176,7 +181,7 @@ static void append(char *out, size_t size, const char *before, const char *text)
     (void)snprintf(out + used, size - used, "%s%s", before, text);
 }
 
-static void add(char *out, size_t size, const char *before, const advice *a, int which)
+static void advice_add(char *out, size_t size, const char *before, const advice *a, int which)
 {
     append(out, size, before, a->text);
     append(out, size, "", changes[which].semantic ? SEMANTIC : "");
@@ -195,9 +200,9 @@ static invar_status find_single(char *out, size_t size, const invar_memory_workl
 
         if (changes[i].semantic && count > 0)
             break;
-        INVAR_TRY(apply(&a, &fits, &ask, i, available));
+        INVAR_TRY(memory_workload_apply(&a, &fits, &ask, i, available));
         if (fits)
-            add(out, size, count++ > 0 ? ", or " : "set ", &a, i);
+            advice_add(out, size, count++ > 0 ? ", or " : "set ", &a, i);
     }
     return INVAR_OK;
 }
@@ -230,7 +235,7 @@ static invar_status find_several(char *out, size_t size, const char *before,
     int named = 0;
 
     for (int i = 0; i < CHANGES && !fits; i++)
-        INVAR_TRY(apply(&list[i], &fits, &ask, i, available));
+        INVAR_TRY(memory_workload_apply(&list[i], &fits, &ask, i, available));
     for (int i = 0; i < CHANGES && fits; i++) {
         if (!list[i].taken)
             continue;
@@ -239,7 +244,7 @@ static invar_status find_several(char *out, size_t size, const char *before,
     }
     for (int i = 0; i < CHANGES && fits; i++)
         if (list[i].taken)
-            add(out, size, named++ > 0 ? " and " : before, &list[i], i);
+            advice_add(out, size, named++ > 0 ? " and " : before, &list[i], i);
     return INVAR_OK;
 }
 
@@ -285,8 +290,8 @@ static void name_largest(char *out, size_t size, const invar_memory_plan *b)
     size_t rest = b->block - b->beside;
     int count = 0;
 
-    if (b->need == b->loading)
-        items[count++] = (invar_memory_plan_item){"loading the teacher", b->loading};
+    if (b->need == b->load_peak_bytes)
+        items[count++] = (invar_memory_plan_item){"loading the teacher", b->load_peak_bytes};
     for (int i = 0; i < b->n_items; i++)
         items[count++] = b->items[i];
     if (b->beside > 0)

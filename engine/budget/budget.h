@@ -57,9 +57,9 @@ typedef struct invar_memory_workload {
     invar_format format;
     bool two_formats; /* sampling has weights of its own, in */
     invar_format rollout_format;
-    bool beside;       /* so it has where it goes on while others learn, */
-    bool checks;       /* and it scores what it has drawn, */
-    int64_t in_flight; /* so many samples at most */
+    bool overlap;         /* so it has where it goes on while others learn, */
+    bool verify_inflight; /* and it scores what it has drawn, */
+    int64_t max_inflight; /* so many samples at most */
     bool reference, teacher, critic;
     bool reference_moves; /* then it is in checkpoints, and has masters */
     const invar_model_spec *reference_spec, *teacher_spec, *critic_spec; /* NULL: the actor's */
@@ -69,17 +69,18 @@ typedef struct invar_memory_workload {
     bool samples_alone; /* nothing is trained on, and the actor has no masters */
     bool must_fit;      /* what does not is not looked at further */
     bool entropy;       /* the loss has a term of entropies */
-    bool led;           /* the policy's loss comes from rank 0, as plug-ins' does */
+    bool loss_on_rank0; /* the policy's loss comes from rank 0, as plug-ins' does */
     int64_t level;      /* of the points that are recorded */
     bool replay;        /* experts are those of the rollout */
     invar_adamw_options adamw;
-    size_t piece; /* of the moments that visit the device; 0: they are there for good */
+    /* of the moments that visit the device; 0: they are there for good */
+    size_t offload_chunk_bytes;
     const invar_layout *layout; /* of the ranks that divide samples and moments; NULL: one rank */
     const invar_rank_roles *sides; /* between which weights travel; NULL: whoever trains samples */
     size_t bucket;                 /* of these weights: update-weight-buffer-size */
     invar_batch_plan_options plan; /* of micro-batches */
     bool dynamic;                  /* plan.max_tokens is an upper bound */
-    bool open;                     /* which no key of the recipe says */
+    bool micro_batch_unset;        /* which no key of the recipe says */
     bool recompute;
     int64_t head_rows;
     int64_t step_samples;              /* of an optimizer step */
@@ -112,14 +113,15 @@ typedef struct invar_memory_plan {
     size_t resident; /* their sum */
     size_t host;     /* of the host's memory beside a far device: moments, bytes on their way */
     size_t weights;  /* of a rank that only samples: what it gets before a rollout */
-    int heaviest;    /* rank of the same stage that holds most, as far as this one knows */
+    int peak_rank;   /* rank of the same stage that holds most, as far as this one knows */
     size_t cache;    /* of sampling: keys and values */
     size_t sampling, scoring, learning;
-    size_t checking; /* of those who sample while others learn, here or elsewhere */
-    size_t beside;   /* what these have of the block, its first bytes; 0: all have it in turn */
-    size_t block;    /* the largest of all, or of both sides */
-    size_t around;
-    size_t loading;   /* before all else: a teacher, whose hash is that of its masters; 0: none */
+    size_t verify_bytes; /* of those who sample while others learn, here or elsewhere */
+    size_t beside;       /* what these have of the block, its first bytes; 0: all have it in turn */
+    size_t block;        /* the largest of all, or of both sides */
+    size_t outside_block_bytes;
+    /* Peak while a teacher is loaded, before all else, to hash its masters; 0 if there is none. */
+    size_t load_peak_bytes;
     size_t need;      /* resident, block and around; or loading, where that is more */
     size_t available; /* what the device has */
     size_t usable;    /* of it: a little is left for what the driver needs */

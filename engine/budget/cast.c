@@ -18,7 +18,7 @@
 /* What has been taken since the last item. */
 static void add_item(invar_memory_plan *out, const invar_dry_models *cast, const char *name)
 {
-    size_t bytes = cast->resident.taken - out->resident;
+    size_t bytes = cast->resident.overflow_bytes - out->resident;
 
     INVAR_CHECK(out->n_items < INVAR_MEMORY_PLAN_ITEMS);
     out->items[out->n_items++] = (invar_memory_plan_item){name, bytes};
@@ -54,7 +54,7 @@ static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *cast,
     INVAR_TRY(invar_model_new(&whole, spec, ask->format, ask->layout, &cast->resident.dev));
     status = invar_model_new_weights(&cast->teacher, spec, ask->format, ask->layout,
                                      &cast->resident.dev);
-    out->loading = cast->resident.taken;
+    out->load_peak_bytes = cast->resident.overflow_bytes;
     invar_model_free(whole);
     add_item(out, cast, "teacher: weights");
     return status;
@@ -99,7 +99,7 @@ static invar_status add_rollout_actor(invar_memory_plan *out, invar_dry_models *
     const invar_memory_workload *ask = cast->ask;
     const invar_device *dev = &cast->resident.dev;
 
-    if (!ask->two_formats && !ask->beside)
+    if (!ask->two_formats && !ask->overlap)
         return INVAR_OK;
     INVAR_TRY(!ask->two_formats && invar_model_is_adapted(cast->actor)
                   ? invar_model_new_sharing_base(&cast->rollout_actor, cast->actor, dev)
@@ -116,7 +116,7 @@ static invar_status add_learner(invar_learner *learner, invar_memory_plan *out,
     const invar_learner_options o = {.dev = &cast->resident.dev,
                                      .prefix = "",
                                      .adamw = cast->ask->adamw,
-                                     .piece = cast->ask->piece};
+                                     .piece = cast->ask->offload_chunk_bytes};
     size_t before = out->resident;
 
     INVAR_TRY(invar_learner_open(learner, model, true, &o));
@@ -161,7 +161,7 @@ static invar_status list_all(invar_tensor_hasher *digests, const invar_learner *
 }
 
 /* Of weights and moments, as a checkpoint has them. */
-static invar_status hash(const invar_dry_models *cast)
+static invar_status dry_models_hash(const invar_dry_models *cast)
 {
     invar_digest *of = NULL;
     invar_tensor_hasher digests;
@@ -181,7 +181,7 @@ static invar_status hash(const invar_dry_models *cast)
 }
 
 /* The norm of gradients, AdamW. */
-static invar_status step(invar_learner *learner)
+static invar_status learner_step(invar_learner *learner)
 {
     float norm = 0.0f, clip = 0.0f;
 
@@ -198,11 +198,11 @@ invar_status invar_dry_models_around(const invar_memory_plan *out, invar_dry_mod
     invar_phase_arena *s = &cast->resident;
 
     invar_phase_arena_mark(s);
-    INVAR_TRY(hash(cast));
-    cast->around = s->most - out->resident;
-    INVAR_TRY(step(&cast->actor_learner));
-    INVAR_TRY(step(&cast->critic_learner));
-    cast->around += s->most - out->resident;
+    INVAR_TRY(dry_models_hash(cast));
+    cast->overhead_bytes = s->peak_bytes - out->resident;
+    INVAR_TRY(learner_step(&cast->actor_learner));
+    INVAR_TRY(learner_step(&cast->critic_learner));
+    cast->overhead_bytes += s->peak_bytes - out->resident;
     return INVAR_OK;
 }
 
@@ -236,7 +236,7 @@ static int64_t elements_owned(const invar_model *model, int data)
  * experts, contexts and samples the first rank has most. What a rank of another tensor axis owns
  * this one does not know: that one does.
  */
-static int heaviest(const invar_model *model)
+static int model_heaviest(const invar_model *model)
 {
     invar_rank_coords place = {.tensor = 0};
     int64_t most = elements_of(model, 0);
@@ -255,7 +255,7 @@ static int heaviest(const invar_model *model)
     return invar_layout_rank_of(model->layout, &place);
 }
 
-static invar_status make(invar_dry_models *cast, invar_memory_plan *out)
+static invar_status dry_models_make(invar_dry_models *cast, invar_memory_plan *out)
 {
     const invar_memory_workload *ask = cast->ask;
     const invar_learner_options still = {.dev = &cast->resident.dev, .prefix = ""};
@@ -288,7 +288,7 @@ static invar_status make(invar_dry_models *cast, invar_memory_plan *out)
                               "critic: moments"));
     INVAR_TRY(add_sync(out, cast));
     out->host = cast->resident.host;
-    out->heaviest = heaviest(cast->actor);
+    out->peak_rank = model_heaviest(cast->actor);
     if (ask->samples_alone)
         out->weights = invar_model_weight_bytes(cast->actor);
     return INVAR_OK;
@@ -300,8 +300,8 @@ invar_status invar_dry_models_make(invar_dry_models *cast, invar_memory_plan *ou
     *out = (invar_memory_plan){0};
     cast->ask = ask;
     invar_phase_arena_init(&cast->resident, ask->dev, 0);
-    cast->resident.backend.memory.tight = false; // as the device itself
-    return make(cast, out);
+    cast->resident.backend.memory.exact_size = false; // as the device itself
+    return dry_models_make(cast, out);
 }
 
 void invar_dry_models_release(invar_dry_models *cast)
@@ -338,7 +338,7 @@ invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *c
         invar_rollout_new(&rollout, invar_dry_models_sampler(cast), NULL, &cast->work.dev, &limits);
     if (status == INVAR_OK)
         status = invar_dry_run_rollout(rollout, cast->ask);
-    out->sampling = cast->work.top;
+    out->sampling = cast->work.high_water;
     invar_rollout_free(rollout);
     return status;
 }
@@ -351,7 +351,7 @@ invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *ca
     invar_dry_run_objects parts = {.sampler = invar_dry_models_sampler(cast)};
     invar_status status;
 
-    if (!ask.checks)
+    if (!ask.verify_inflight)
         return INVAR_OK;
     o.replay = ask.replay ? parts.sampler : NULL;
     o.layout = NULL;
@@ -359,7 +359,7 @@ invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *ca
     invar_phase_arena_init(&cast->work, ask.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.checker, &cast->work.dev, &o));
     status = invar_memory_plan_rehearse_check(&parts, &ask);
-    out->checking = cast->work.top;
+    out->verify_bytes = cast->work.high_water;
     invar_trainer_free(parts.checker);
     return status;
 }
@@ -379,20 +379,20 @@ static invar_status hash_rows(void *payload, const invar_observed_value *value)
     invar_tensor rows;
     int64_t count;
 
-    if (!w->full && !value->stream)
+    if (!w->full && !value->is_residual)
         return INVAR_OK;
     INVAR_TRY(invar_dataflow_rows(&rows, value));
-    rows = invar_tensor_rows(&rows, 0, samples->start[samples->count]);
+    rows = invar_tensor_rows(&rows, 0, samples->offsets[samples->count]);
     w->most = rows.shape[0] > w->most ? rows.shape[0] : w->most;
     count = invar_hash_leaf_count(&rows, samples);
     if (invar_leaf_hasher_full(&w->leaves, count))
         INVAR_TRY(invar_leaf_hasher_read(&read, &w->leaves));
-    return invar_leaf_hasher_add(&w->leaves, &rows, value->there, count);
+    return invar_leaf_hasher_add(&w->leaves, &rows, value->device_samples, count);
 }
 
 /* Learning, with somebody who looks where the points of a step are fine. */
-static invar_status learn(invar_memory_plan *out, invar_dry_models *cast,
-                          invar_dry_run_objects *parts, const invar_memory_workload *ask)
+static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *cast,
+                                     invar_dry_run_objects *parts, const invar_memory_workload *ask)
 {
     bool far = invar_device_is_local(ask->dev);
     watcher w = {.full = ask->level >= INVAR_PROBE_FULL};
@@ -406,9 +406,11 @@ static invar_status learn(invar_memory_plan *out, invar_dry_models *cast,
     status = invar_memory_plan_rehearse_learn(parts, ask);
     invar_leaf_hasher_release(&w.leaves);
     // as much again for the points of the rollout; those of learning are hashed on a near host
-    out->around = cast->around + (cast->resident.most - out->resident) * (far ? 2 : 1);
-    out->around += (size_t)(2 * w.most) * sizeof(int64_t) + INVAR_ALIGN; // which rows those are
-    out->learning = cast->work.top;
+    out->outside_block_bytes =
+        cast->overhead_bytes + (cast->resident.peak_bytes - out->resident) * (far ? 2 : 1);
+    out->outside_block_bytes +=
+        (size_t)(2 * w.most) * sizeof(int64_t) + INVAR_ALIGN; // which rows those are
+    out->learning = cast->work.high_water;
     return status;
 }
 
@@ -443,12 +445,12 @@ invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *ca
     invar_phase_arena_init(&cast->work, ask.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
     status = invar_memory_plan_rehearse_score(&parts, &ask);
-    out->scoring = cast->work.top;
+    out->scoring = cast->work.high_water;
     invar_trainer_free(parts.trainer);
     INVAR_TRY(status);
     invar_phase_arena_init(&cast->work, ask.dev, 1);
     INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
-    status = learn(out, cast, &parts, &ask);
+    status = dry_models_learn(out, cast, &parts, &ask);
     invar_trainer_free(parts.trainer);
     return status;
 }

@@ -24,7 +24,7 @@ typedef struct invar_dry_models {
     invar_model *rollout_actor; /* NULL: the actor samples */
     invar_learner actor_learner, critic_learner;
     invar_weight_sync *sync; /* NULL: no weights travel */
-    size_t around;           /* of the resident memory: norms, hashes */
+    size_t overhead_bytes;   /* of the resident memory: norms, hashes */
 } invar_dry_models;
 
 /* All of them, and what is resident of `out`. The cast stays where it is. */

@@ -31,27 +31,27 @@ static size_t larger_size(size_t a, size_t b)
 /* Bytes that the block may have. */
 static size_t room_of(const invar_memory_plan *b)
 {
-    size_t rest = b->resident + b->around;
+    size_t rest = b->resident + b->outside_block_bytes;
 
     return b->usable > rest ? b->usable - rest : 0;
 }
 
 /* What scoring and learning have of it. */
-static size_t training(const invar_memory_plan *b, const invar_memory_workload *ask)
+static size_t memory_plan_training(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
-    return larger_size(ask->beside ? 0 : b->checking, larger_size(b->scoring, b->learning));
+    return larger_size(ask->overlap ? 0 : b->verify_bytes, larger_size(b->scoring, b->learning));
 }
 
 /* What those who sample have at the same time. */
-static size_t beside(const invar_memory_plan *b, const invar_memory_workload *ask)
+static size_t overlap_bytes(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
-    return ask->beside ? larger_size(b->sampling, b->checking) : 0;
+    return ask->overlap ? larger_size(b->sampling, b->verify_bytes) : 0;
 }
 
 /* Bytes that these may have. */
 static size_t sampling_room(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
-    return ask->beside ? room_of(b) / 2 : room_of(b);
+    return ask->overlap ? room_of(b) / 2 : room_of(b);
 }
 
 /* ---- learning and scoring -------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static invar_status try_training(bool *fits, invar_memory_plan *b, invar_dry_mod
     if (!cast->ask->samples_alone)
         INVAR_TRY(invar_dry_models_train(b, cast));
     INVAR_TRY(invar_dry_models_check(b, cast));
-    *fits = training(b, cast->ask) + beside(b, cast->ask) <= room_of(b);
+    *fits = memory_plan_training(b, cast->ask) + overlap_bytes(b, cast->ask) <= room_of(b);
     return INVAR_OK;
 }
 
@@ -151,8 +151,9 @@ static invar_status choose_training(invar_memory_plan *b, invar_dry_models *cast
 /* ---- sampling -------------------------------------------------------------------------------- */
 
 /* Limits as the recipe and `concurrency` have them, and the fewest pages that will do. */
-static invar_rollout_exec_options wanted(int64_t *least_out, const invar_memory_plan *b,
-                                         const invar_dry_models *cast, int64_t concurrency)
+static invar_rollout_exec_options memory_plan_wanted(int64_t *least_out, const invar_memory_plan *b,
+                                                     const invar_dry_models *cast,
+                                                     int64_t concurrency)
 {
     const invar_memory_workload *ask = cast->ask;
     size_t most = sampling_room(b, ask);
@@ -176,7 +177,7 @@ static invar_rollout_exec_options wanted(int64_t *least_out, const invar_memory_
     return out;
 }
 
-static bool samples(const invar_memory_workload *ask)
+static bool memory_workload_samples(const invar_memory_workload *ask)
 {
     return ask->rollouts[INVAR_MEMORY_PLAN_TRAINING].prompts > 0 ||
            ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION].prompts > 0;
@@ -203,10 +204,10 @@ static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_mod
 static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *cast)
 {
     int64_t concurrency = cast->ask->limits.concurrency, least, page_bytes;
-    bool fits = !samples(cast->ask);
+    bool fits = !memory_workload_samples(cast->ask);
 
     while (!fits) {
-        invar_rollout_exec_options limits = wanted(&least, b, cast, concurrency);
+        invar_rollout_exec_options limits = memory_plan_wanted(&least, b, cast, concurrency);
         page_bytes =
             invar_max_i64(invar_rollout_page_bytes(&limits, invar_dry_models_sampler(cast)), 1);
         b->choice.concurrency = limits.concurrency;
@@ -244,31 +245,33 @@ static invar_status check_pages(const invar_memory_workload *ask)
 /* ---- all ------------------------------------------------------------------------------------- */
 
 /* What is known so far does not fit, and no more is asked. */
-static bool hopeless(const invar_memory_plan *b, const invar_memory_workload *ask)
+static bool memory_plan_hopeless(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
-    return ask->must_fit && b->resident + b->around + training(b, ask) > b->usable;
+    return ask->must_fit &&
+           b->resident + b->outside_block_bytes + memory_plan_training(b, ask) > b->usable;
 }
 
 static invar_status choose_all(invar_memory_plan *b, invar_dry_models *cast)
 {
-    if (hopeless(b, cast->ask))
+    if (memory_plan_hopeless(b, cast->ask))
         return INVAR_OK;
-    if (cast->ask->beside)
+    if (cast->ask->overlap)
         INVAR_TRY(choose_cache(b, cast));
     if (!cast->ask->samples_alone)
         INVAR_TRY(invar_dry_models_around(b, cast));
-    if (!cast->ask->samples_alone || cast->ask->checks)
+    if (!cast->ask->samples_alone || cast->ask->verify_inflight)
         INVAR_TRY(choose_training(b, cast));
-    return hopeless(b, cast->ask) || cast->ask->beside ? INVAR_OK : choose_cache(b, cast);
+    return memory_plan_hopeless(b, cast->ask) || cast->ask->overlap ? INVAR_OK
+                                                                    : choose_cache(b, cast);
 }
 
-static invar_status choose(invar_memory_plan *b, invar_dry_models *cast)
+static invar_status memory_plan_choose(invar_memory_plan *b, invar_dry_models *cast)
 {
     INVAR_TRY(choose_all(b, cast));
-    b->beside = beside(b, cast->ask);
-    b->block = b->beside ? b->beside + training(b, cast->ask)
-                         : larger_size(b->sampling, training(b, cast->ask));
-    b->need = larger_size(b->resident + b->block + b->around, b->loading);
+    b->beside = overlap_bytes(b, cast->ask);
+    b->block = b->beside ? b->beside + memory_plan_training(b, cast->ask)
+                         : larger_size(b->sampling, memory_plan_training(b, cast->ask));
+    b->need = larger_size(b->resident + b->block + b->outside_block_bytes, b->load_peak_bytes);
     b->fits = b->need <= b->usable;
     return INVAR_OK;
 }
@@ -286,7 +289,7 @@ invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_w
     out->available = available;
     out->usable = available - available / RESERVE;
     if (status == INVAR_OK)
-        status = choose(out, cast);
+        status = memory_plan_choose(out, cast);
     invar_dry_models_release(cast);
     invar_free(cast);
     return status;

@@ -122,7 +122,7 @@ typedef struct scene {
     int64_t unit[2], sample[2]; /* of the plan: one micro-batch */
 } scene;
 
-static void release(scene *s)
+static void scene_release(scene *s)
 {
     invar_free(s->samples);
     invar_free(s->tokens);
@@ -171,7 +171,7 @@ static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_resp
         s->samples[s->plan.samples++] = (invar_rl_sample){.tokens = s->tokens,
                                                           .n_tokens = own + 1,
                                                           .prompt_tokens = own + 1 - response,
-                                                          .cuts = s->cuts,
+                                                          .branch_starts = s->cuts,
                                                           .n_cuts = cuts_within(s, own),
                                                           .routing = s->routing,
                                                           .route_size = s->routing ? route : 0};
@@ -233,8 +233,9 @@ static invar_status set_up(scene *s, const invar_model *model, const invar_memor
 
 /* ---- scoring, learning ----------------------------------------------------------------------- */
 
-static invar_status score(const invar_dry_run_objects *parts, const invar_memory_workload *ask,
-                          const invar_model *model)
+static invar_status dry_run_objects_score(const invar_dry_run_objects *parts,
+                                          const invar_memory_workload *ask,
+                                          const invar_model *model)
 {
     scene s;
     invar_status status = set_up(&s, model, ask, false);
@@ -245,20 +246,20 @@ static invar_status score(const invar_dry_run_objects *parts, const invar_memory
     else if (status == INVAR_OK)
         status = invar_trainer_score(parts->trainer, model, s.samples, s.plan.samples, s.now, NULL);
     invar_trainer_plan(parts->trainer, NULL);
-    release(&s);
+    scene_release(&s);
     return status;
 }
 
 invar_status invar_memory_plan_rehearse_score(const invar_dry_run_objects *parts,
                                               const invar_memory_workload *ask)
 {
-    INVAR_TRY(score(parts, ask, parts->actor));
+    INVAR_TRY(dry_run_objects_score(parts, ask, parts->actor));
     if (parts->reference)
-        INVAR_TRY(score(parts, ask, parts->reference));
+        INVAR_TRY(dry_run_objects_score(parts, ask, parts->reference));
     if (parts->teacher)
-        INVAR_TRY(score(parts, ask, parts->teacher));
+        INVAR_TRY(dry_run_objects_score(parts, ask, parts->teacher));
     if (parts->critic)
-        INVAR_TRY(score(parts, ask, parts->critic));
+        INVAR_TRY(dry_run_objects_score(parts, ask, parts->critic));
     return invar_trainer_settle(parts->trainer);
 }
 
@@ -268,8 +269,8 @@ invar_status invar_memory_plan_rehearse_check(const invar_dry_run_objects *parts
     const invar_dry_run_objects own = {.trainer = parts->checker};
     invar_memory_workload in_flight = *ask;
 
-    in_flight.samples = ask->in_flight;
-    INVAR_TRY(score(&own, &in_flight, parts->sampler));
+    in_flight.samples = ask->max_inflight;
+    INVAR_TRY(dry_run_objects_score(&own, &in_flight, parts->sampler));
     return invar_trainer_settle(own.trainer);
 }
 
@@ -288,8 +289,9 @@ invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t cou
 }
 
 /* The gradients are as before afterwards: as after a step. */
-static invar_status learn(const invar_dry_run_objects *parts, const invar_memory_workload *ask,
-                          const invar_model *model, invar_grads *grads)
+static invar_status dry_run_objects_learn(const invar_dry_run_objects *parts,
+                                          const invar_memory_workload *ask,
+                                          const invar_model *model, invar_grads *grads)
 {
     invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
                                .entropy = ask->entropy && !model->spec.value_head};
@@ -297,22 +299,23 @@ static invar_status learn(const invar_dry_run_objects *parts, const invar_memory
     invar_status status = set_up(&s, model, ask, true);
 
     if (status == INVAR_OK) {
-        invar_trainer_result result = {.now = s.now, .entropy = s.now ? s.now + s.targets : NULL};
+        invar_trainer_result result = {.train_logp = s.now,
+                                       .entropy = s.now ? s.now + s.targets : NULL};
         invar_trainer_plan(parts->trainer, &s.plan);
         status = invar_trainer_learn(parts->trainer, model, s.samples, s.plan.samples, &loss, grads,
                                      &result);
         invar_trainer_plan(parts->trainer, NULL);
     }
-    release(&s);
+    scene_release(&s);
     return status == INVAR_OK ? invar_grads_zero(grads) : status;
 }
 
 static invar_status learn_all(const invar_dry_run_objects *parts, const invar_memory_workload *ask)
 {
     if (parts->actor_grads)
-        INVAR_TRY(learn(parts, ask, parts->actor, parts->actor_grads));
+        INVAR_TRY(dry_run_objects_learn(parts, ask, parts->actor, parts->actor_grads));
     if (parts->critic_grads)
-        INVAR_TRY(learn(parts, ask, parts->critic, parts->critic_grads));
+        INVAR_TRY(dry_run_objects_learn(parts, ask, parts->critic, parts->critic_grads));
     return invar_trainer_settle(parts->trainer);
 }
 

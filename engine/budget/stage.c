@@ -25,7 +25,7 @@ static invar_phase_arena *stage_of(const invar_device *dev)
     return (invar_phase_arena *)(uintptr_t)dev->backend;
 }
 
-static bool inside(const invar_phase_arena *s, const void *address)
+static bool phase_arena_inside(const invar_phase_arena *s, const void *address)
 {
     return (uintptr_t)address >= (uintptr_t)s->base &&
            (uintptr_t)address - (uintptr_t)s->base < s->bytes;
@@ -38,7 +38,7 @@ static invar_status take_elsewhere(invar_phase_arena *s, void **out, size_t byte
     if ((uintptr_t)s->base >= NOWHERE)
         return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM, "%s: %zu MiB fit on no device", what,
                           bytes >> 20);
-    return s->under.backend->memory.take(&s->under, out, bytes, what);
+    return s->base_dev.backend->memory.alloc(&s->base_dev, out, bytes, what);
 }
 
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
@@ -47,8 +47,8 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     size_t need = invar_aligned(bytes + !bytes), at = 0;
     int place = 0;
 
-    while (place < s->count && s->blocks[place].at - at < need) {
-        at = s->blocks[place].at + s->blocks[place].bytes;
+    while (place < s->count && s->blocks[place].offset - at < need) {
+        at = s->blocks[place].offset + s->blocks[place].bytes;
         place++;
     }
     if (bytes > MOST_BYTES || at > s->bytes || need > s->bytes - at ||
@@ -58,9 +58,9 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
             (size_t)(s->count - place) * sizeof *s->blocks);
     s->blocks[place] = (invar_phase_arena_block){at, need};
     s->count++;
-    s->taken += need;
-    s->most = s->taken > s->most ? s->taken : s->most;
-    s->top = at + need > s->top ? at + need : s->top;
+    s->overflow_bytes += need;
+    s->peak_bytes = s->overflow_bytes > s->peak_bytes ? s->overflow_bytes : s->peak_bytes;
+    s->high_water = at + need > s->high_water ? at + need : s->high_water;
     *out = s->base + at;
     return INVAR_OK;
 }
@@ -72,14 +72,14 @@ static void give(const invar_device *dev, void *block)
 
     if (!block)
         return;
-    if (!inside(s, block)) {
-        s->under.backend->memory.give(&s->under, block);
+    if (!phase_arena_inside(s, block)) {
+        s->base_dev.backend->memory.free(&s->base_dev, block);
         return;
     }
-    while (place < s->count && s->base + s->blocks[place].at != (char *)block)
+    while (place < s->count && s->base + s->blocks[place].offset != (char *)block)
         place++;
     INVAR_CHECK(place < s->count);
-    s->taken -= s->blocks[place].bytes;
+    s->overflow_bytes -= s->blocks[place].bytes;
     s->count--;
     memmove(&s->blocks[place], &s->blocks[place + 1],
             (size_t)(s->count - place) * sizeof *s->blocks);
@@ -145,29 +145,29 @@ void invar_phase_arena_init(invar_phase_arena *s, const invar_device *under, int
     invar_device_memory *m = &s->backend.memory;
 
     memset(s, 0, sizeof *s);
-    s->under = *under;
-    s->under.scratch = NULL;
+    s->base_dev = *under;
+    s->base_dev.scratch = NULL;
     s->backend = *under->backend;
-    s->dev = s->under;
+    s->dev = s->base_dev;
     s->dev.backend = &s->backend;
     INVAR_CHECK(number >= 0 && number <= INVAR_PHASE_ARENA_MAX_APART);
     s->base = (char *)(NOWHERE + (uintptr_t)number * NOWHERE_BYTES);
     s->bytes = NOWHERE_BYTES;
     s->backend.open = NULL;
     s->backend.close = NULL;
-    m->take = take;
-    m->give = give;
-    m->take_host = take_host;
-    m->give_host = give_host;
-    m->room = NULL;
-    m->put = put;
-    m->get = get;
+    m->alloc = take;
+    m->free = give;
+    m->alloc_host = take_host;
+    m->free_host = give_host;
+    m->free_bytes = NULL;
+    m->upload = put;
+    m->download = get;
     m->copy = put;
-    m->copy_each = copy_each;
+    m->copy_strided = copy_each;
     m->zero = zero;
-    m->wait = wait;
-    m->dry = true;
-    m->tight = true;
+    m->synchronize = wait;
+    m->dry_run = true;
+    m->exact_size = true;
 }
 
 void invar_phase_arena_bind(invar_phase_arena *s, void *base, size_t bytes)
@@ -175,22 +175,22 @@ void invar_phase_arena_bind(invar_phase_arena *s, void *base, size_t bytes)
     INVAR_CHECK(s->count == 0);
     s->base = base;
     s->bytes = bytes;
-    s->taken = s->most = s->top = 0;
+    s->overflow_bytes = s->peak_bytes = s->high_water = 0;
 }
 
 void invar_phase_arena_activate(invar_phase_arena *s)
 {
-    invar_backend real = *s->under.backend;
+    invar_backend real = *s->base_dev.backend;
 
     real.open = NULL; // it is open already
     real.close = NULL;
-    real.memory.take = take;
-    real.memory.give = give;
-    real.memory.tight = true;
+    real.memory.alloc = take;
+    real.memory.free = give;
+    real.memory.exact_size = true;
     s->backend = real;
 }
 
 void invar_phase_arena_mark(invar_phase_arena *s)
 {
-    s->most = s->taken;
+    s->peak_bytes = s->overflow_bytes;
 }

@@ -30,22 +30,22 @@ extern "C" {
 #define INVAR_PHASE_ARENA_MAX_APART 7
 
 typedef struct invar_phase_arena_block {
-    size_t at, bytes;
+    size_t offset, bytes;
 } invar_phase_arena_block;
 
 typedef struct invar_phase_arena {
     invar_backend backend; /* of the devices that this stage is */
     invar_device dev;      /* such a device */
-    invar_device under;    /* whose ops and whose memory these are */
+    invar_device base_dev; /* whose ops and whose memory these are */
     char *base;
     size_t bytes;
-    invar_phase_arena_block
-        blocks[INVAR_PHASE_ARENA_MAX_BLOCKS]; /* (count) that are taken, by address */
+    /* (count) that are taken, by address */
+    invar_phase_arena_block blocks[INVAR_PHASE_ARENA_MAX_BLOCKS];
     int count;
-    size_t taken; /* bytes of these, */
-    size_t most;  /* and the most that were taken at a time since invar_phase_arena_mark */
-    size_t top;   /* the largest end of a block so far */
-    size_t host;  /* bytes of the host's memory that a dry stage was asked for */
+    size_t overflow_bytes; /* bytes of these, */
+    size_t peak_bytes;     /* and the most that were taken at a time since invar_phase_arena_mark */
+    size_t high_water;     /* the largest end of a block so far */
+    size_t host;           /* bytes of the host's memory that a dry stage was asked for */
 } invar_phase_arena;
 
 /*

@@ -64,7 +64,7 @@ static void add_call(void *payload, const invar_comm_event *call)
 static void watch_axes(watch *watches, invar_comm_volume *to, const invar_layout *layout)
 {
     invar_comm *const comms[] = {layout->tensor.comm, layout->context.comm,  layout->expert.comm,
-                                 layout->data.comm,   layout->pipeline.comm, layout->back};
+                                 layout->data.comm,   layout->pipeline.comm, layout->backward_comm};
 
     for (int i = 0; i < INVAR_COMM_VOLUME_AXES + 1; i++) {
         int axis = i < INVAR_COMM_VOLUME_AXES ? i : INVAR_COMM_VOLUME_PIPELINE;
@@ -89,7 +89,7 @@ static double weights_of(const invar_model *model)
         double elements = (double)invar_param_elements(p);
         bool looked_up = p->kind == INVAR_PARAM_EMBEDDING && !(spec->tied && last);
 
-        if (p->own.experts == 0 || p->cols == 0 || looked_up)
+        if (p->local.experts == 0 || p->cols == 0 || looked_up)
             continue;
         if (p->kind == INVAR_PARAM_EXPERT)
             elements *= (double)spec->experts_per_token / (double)spec->experts;
@@ -136,14 +136,15 @@ typedef struct scene {
     int64_t tokens;
 } scene;
 
-static invar_status step(const scene *s, invar_trainer *trainer, invar_learner *learner)
+static invar_status scene_step(const scene *s, invar_trainer *trainer, invar_learner *learner)
 {
     bool critic = learner->model->spec.value_head;
     const invar_memory_workload *ask = s->cast->ask;
     const invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
                                      .entropy = ask->entropy && !critic,
-                                     .led = ask->led && !critic};
-    invar_trainer_result result = {.now = s->now, .entropy = critic ? NULL : s->now + s->tokens};
+                                     .led = ask->loss_on_rank0 && !critic};
+    invar_trainer_result result = {.train_logp = s->now,
+                                   .entropy = critic ? NULL : s->now + s->tokens};
 
     INVAR_TRY(
         invar_learner_forward_backward(learner, trainer, s->samples, s->count, &loss, &result));
@@ -170,7 +171,8 @@ static invar_status count_products(invar_comm_volume *out, const scene *s)
     const invar_memory_workload *ask = s->cast->ask;
     const invar_layout_axis *data = &ask->layout->data;
     int forwards = s->options.recompute ? 2 : 1;
-    int ahead = ask->led && invar_layout_pipes(ask->layout); // forwards for the loss alone
+    int ahead =
+        ask->loss_on_rank0 && invar_layout_pipes(ask->layout); // forwards for the loss alone
     invar_batch_plan units;
 
     INVAR_TRY(make_plan(&units, s));
@@ -188,7 +190,7 @@ static invar_status count_products(invar_comm_volume *out, const scene *s)
 }
 
 /* The moves of a step. */
-static invar_status run(invar_comm_volume *out, const scene *s)
+static invar_status scene_run(invar_comm_volume *out, const scene *s)
 {
     const invar_layout *layout = s->cast->ask->layout;
     watch watches[INVAR_COMM_VOLUME_AXES + 1];
@@ -198,16 +200,16 @@ static invar_status run(invar_comm_volume *out, const scene *s)
     invar_phase_arena_init(&s->cast->work, s->cast->ask->dev, 1);
     INVAR_TRY(invar_trainer_new(&trainer, &s->cast->work.dev, &s->options));
     watch_axes(watches, out, layout);
-    status = step(s, trainer, &s->cast->actor_learner);
+    status = scene_step(s, trainer, &s->cast->actor_learner);
     if (status == INVAR_OK && s->cast->critic)
-        status = step(s, trainer, &s->cast->critic_learner);
+        status = scene_step(s, trainer, &s->cast->critic_learner);
     watch_axes(watches, NULL, layout);
     invar_trainer_free(trainer);
     return status;
 }
 
 /* Samples of these lengths, whose tokens are all the same. */
-static invar_status fill(invar_rl_sample *to, int32_t **tokens, const scene *s)
+static invar_status rl_sample_fill(invar_rl_sample *to, int32_t **tokens, const scene *s)
 {
     int64_t longest = 1;
 
@@ -254,7 +256,7 @@ static invar_status run_without(invar_comm_volume *out, bool *same, const scene 
     INVAR_TRY(make_plan(&plan, &less));
     *same = plan.units == units && plan.unit_sample[1] == t->each && plan.unit[1] == whole->unit[1];
     invar_batch_plan_release(&plan);
-    return *same ? run(out, &less) : INVAR_OK;
+    return *same ? scene_run(out, &less) : INVAR_OK;
 }
 
 /* As often as turns are left out of `to`, what it has more than a step with one turn less. */
@@ -293,7 +295,7 @@ static invar_status run_equal(invar_comm_volume *out, const scene *s)
     invar_batch_plan_release(&plan);
     INVAR_TRY(status);
     if (!same)
-        return run(out, s);
+        return scene_run(out, s);
     add_turns(out, &less, t.count - 2);
     return INVAR_OK;
 }
@@ -301,7 +303,7 @@ static invar_status run_equal(invar_comm_volume *out, const scene *s)
 /* ---- all ------------------------------------------------------------------------------------- */
 
 /* `equal`: the samples are. */
-static invar_status make(invar_comm_volume *out, scene *s, bool equal)
+static invar_status scene_make(invar_comm_volume *out, scene *s, bool equal)
 {
     invar_rl_sample *samples = NULL;
     int32_t *tokens = NULL;
@@ -313,12 +315,12 @@ static invar_status make(invar_comm_volume *out, scene *s, bool equal)
     memset(s->now, 0, 2 * (size_t)s->tokens * sizeof *s->now);
     status = invar_alloc((void **)&samples, (size_t)s->count, sizeof *samples, "samples");
     if (status == INVAR_OK)
-        status = fill(samples, &tokens, s);
+        status = rl_sample_fill(samples, &tokens, s);
     s->samples = samples;
     if (status == INVAR_OK)
         status = count_products(out, s);
     if (status == INVAR_OK)
-        status = equal ? run_equal(out, s) : run(out, s);
+        status = equal ? run_equal(out, s) : scene_run(out, s);
     invar_free(tokens);
     invar_free(samples);
     invar_free(s->now);
@@ -332,14 +334,14 @@ static invar_status make_all(invar_comm_volume *out, scene *s, const invar_memor
     invar_status status;
 
     *out = (invar_comm_volume){.count = 0};
-    INVAR_CHECK(ask->learns && ask->layout && ask->layout->imagined);
+    INVAR_CHECK(ask->learns && ask->layout && ask->layout->simulated_peers);
     INVAR_TRY(invar_alloc((void **)&s->cast, 1, sizeof *s->cast, "the plan of a step"));
     *s->cast = (invar_dry_models){0};
     status = invar_dry_models_make(s->cast, &budget, ask);
     s->options = invar_dry_models_options(s->cast, choice);
     s->options.replay = NULL; // whose routing it is moves no byte
     if (status == INVAR_OK)
-        status = make(out, s, equal);
+        status = scene_make(out, s, equal);
     invar_dry_models_release(s->cast);
     invar_free(s->cast);
     return status;

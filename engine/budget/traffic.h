@@ -38,8 +38,8 @@ typedef struct invar_comm_volume_item {
 } invar_comm_volume_item;
 
 typedef struct invar_comm_volume {
-    invar_comm_volume_item
-        moves[INVAR_COMM_VOLUME_MOVES]; /* (count) in the order of their first calls */
+    /* (count) in the order of their first calls */
+    invar_comm_volume_item moves[INVAR_COMM_VOLUME_MOVES];
     int count;
     double flop;    /* multiplications and additions of products and attention, of this rank */
     int64_t rounds; /* as many units as there are data-parallel ranks each */

@@ -78,7 +78,7 @@ static invar_status read_files(beginning *b, const char *hf_dir)
 }
 
 /* From the member chat_template: a string, or a list of objects with name and template. */
-static invar_status choose(beginning *b)
+static invar_status beginning_choose(beginning *b)
 {
     const json_t *value = json_object_get(b->config, "chat_template"), *item;
     const char *name, *text;
@@ -112,7 +112,7 @@ static invar_status find_template(beginning *b, const char *hf_dir, const char *
     if (*hf_dir)
         INVAR_TRY(read_files(b, hf_dir));
     if (!b->file && !b->tool_file)
-        INVAR_TRY(choose(b));
+        INVAR_TRY(beginning_choose(b));
     if (b->text)
         return INVAR_OK;
     invar_path_show(shown, *hf_dir ? hf_dir : "no folder");
@@ -191,7 +191,7 @@ static void hash_text(invar_hasher *hasher, const char *text, size_t bytes)
     invar_hasher_update(hasher, text, bytes);
 }
 
-static invar_status greet(invar_chat_template *chat, const beginning *b)
+static invar_status handshake(invar_chat_template *chat, const beginning *b)
 {
     const char *tool_text = b->tool_text ? b->tool_text : "";
     invar_json_text *line = &chat->line;
@@ -224,7 +224,8 @@ static invar_status greet(invar_chat_template *chat, const beginning *b)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static invar_status prepare(beginning *b, const char *hf_dir, const char *path, const char *kwargs)
+static invar_status beginning_prepare(beginning *b, const char *hf_dir, const char *path,
+                                      const char *kwargs)
 {
     INVAR_TRY(find_template(b, hf_dir, path));
     b->variables = json_object();
@@ -242,7 +243,7 @@ invar_status invar_chat_template_open_within(invar_chat_template **out, const ch
     invar_status status;
 
     *out = NULL;
-    status = prepare(&b, hf_dir, path, kwargs);
+    status = beginning_prepare(&b, hf_dir, path, kwargs);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&chat, 1, sizeof *chat, "a chat template");
     if (status == INVAR_OK) {
@@ -250,7 +251,7 @@ invar_status invar_chat_template_open_within(invar_chat_template **out, const ch
         status = invar_embedded_script_open(&chat->program, NAME, "chat_template.py", seconds);
     }
     if (status == INVAR_OK)
-        status = greet(chat, &b);
+        status = handshake(chat, &b);
     invar_free(b.file);
     invar_free(b.tool_file);
     json_decref(b.config);

@@ -118,7 +118,7 @@ static invar_status take_lists(invar_checkpoint_writer *w, const invar_checkpoin
 }
 
 /* Of one checkpoint, whatever became of it. */
-static void release(invar_checkpoint_writer *w)
+static void checkpoint_writer_release(invar_checkpoint_writer *w)
 {
     invar_free(w->lists);
     w->lists = NULL;
@@ -202,7 +202,7 @@ static void *copy_and_write(void *payload)
     return NULL;
 }
 
-static invar_status start(invar_checkpoint_writer *w)
+static invar_status checkpoint_writer_start(invar_checkpoint_writer *w)
 {
     int rc;
 
@@ -233,9 +233,9 @@ invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char 
         status =
             invar_device_synchronize(writer->dev); // its copies do not wait for the other's ops
     if (status == INVAR_OK)
-        status = start(writer);
+        status = checkpoint_writer_start(writer);
     if (status != INVAR_OK)
-        release(writer);
+        checkpoint_writer_release(writer);
     return status;
 }
 
@@ -272,7 +272,7 @@ bool invar_checkpoint_ready(const invar_checkpoint_writer *writer)
 }
 
 /* The files are there, or are known to have failed. */
-static invar_status join(invar_checkpoint_writer *w)
+static invar_status checkpoint_writer_join(invar_checkpoint_writer *w)
 {
     INVAR_CHECK(pthread_join(w->thread, NULL) == 0);
     w->begun = false;
@@ -287,12 +287,12 @@ invar_status invar_checkpoint_finish(invar_digest *hash_out, invar_checkpoint_wr
 
     if (!writer->begun)
         return INVAR_OK;
-    status = join(writer);
+    status = checkpoint_writer_join(writer);
     if (status == INVAR_OK)
         status = invar_checkpoint_publish(&writer->making, writer->save);
     if (status == INVAR_OK && hash_out)
         *hash_out = writer->making.hash;
-    release(writer);
+    checkpoint_writer_release(writer);
     return status;
 }
 
@@ -304,11 +304,11 @@ void invar_checkpoint_writer_free(invar_checkpoint_writer *writer)
         return;
     if (writer->begun) {
         invar_error_take(&before); // what the next writer tidies up is no news
-        if (join(writer) != INVAR_OK ||
+        if (checkpoint_writer_join(writer) != INVAR_OK ||
             invar_held_folder_remove(writer->making.partial) != INVAR_OK)
             invar_error_clear();
         invar_error_put(&before);
-        release(writer);
+        checkpoint_writer_release(writer);
     }
     release_room(writer);
     invar_device_close(&writer->beside);

@@ -55,7 +55,7 @@ typedef struct invar_checkpoint_optimizer {
 
 typedef struct invar_checkpoint_cursor {
     char name[INVAR_CHECKPOINT_WORD_SIZE]; /* of the data set: "train" */
-    invar_data_cursor at;
+    invar_data_cursor position;
 } invar_checkpoint_cursor;
 
 /* What the set of adapters alone does not say: how they were trained, and on which weights. */
@@ -130,9 +130,9 @@ invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner
  */
 typedef struct invar_checkpoint_lock {
     invar_held_folder folder;
-    bool held;
+    bool locked;
     int fd;                       /* of the file `owner`, locked */
-    bool is_signed;               /* which says who it is */
+    bool has_owner_file;          /* which says who it is */
     bool owned;                   /* there is an owner */
     invar_checkpoint_owner owner; /* where there is one */
 } invar_checkpoint_lock;

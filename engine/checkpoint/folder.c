@@ -110,7 +110,7 @@ static invar_status add_step(steps *list, int64_t step)
 }
 
 /* The steps of all entries of the folder whose suffix is this. */
-static invar_status scan(steps *list, const char *save, const char *suffix)
+static invar_status steps_scan(steps *list, const char *save, const char *suffix)
 {
     DIR *stream = opendir(save);
     invar_status status = INVAR_OK;
@@ -132,10 +132,10 @@ static invar_status scan(steps *list, const char *save, const char *suffix)
 invar_status invar_checkpoint_list(int64_t **out, int64_t *count_out, const char *save)
 {
     steps list = {0};
-    invar_status status = scan(&list, save, "");
+    invar_status status = steps_scan(&list, save, "");
 
     if (status == INVAR_OK)
-        status = scan(&list, save, ".old");
+        status = steps_scan(&list, save, ".old");
     if (status != INVAR_OK) {
         invar_free(list.of);
         list = (steps){0};
@@ -254,7 +254,7 @@ static invar_status remove_all(const char *save, const steps *list, const char *
 }
 
 /* Replaced ones whose successor did not arrive get their names back. */
-static invar_status restore(const char *save, const steps *list)
+static invar_status steps_restore(const char *save, const steps *list)
 {
     char path[INVAR_PATH_SIZE], old[INVAR_PATH_SIZE];
 
@@ -283,18 +283,18 @@ static invar_status remove_marks(const char *save, const steps *list)
 invar_status invar_checkpoint_remove_leftovers(const char *save)
 {
     steps partial = {0}, old = {0}, marks = {0};
-    invar_status status = scan(&partial, save, ".tmp");
+    invar_status status = steps_scan(&partial, save, ".tmp");
 
     if (status == INVAR_OK)
         status = remove_all(save, &partial, ".tmp");
     if (status == INVAR_OK)
-        status = scan(&old, save, ".old");
+        status = steps_scan(&old, save, ".old");
     if (status == INVAR_OK)
-        status = restore(save, &old);
+        status = steps_restore(save, &old);
     if (status == INVAR_OK)
         status = remove_all(save, &old, ".old");
     if (status == INVAR_OK)
-        status = scan(&marks, save, BY_TIME);
+        status = steps_scan(&marks, save, BY_TIME);
     if (status == INVAR_OK)
         status = remove_marks(save, &marks);
     if (status == INVAR_OK)

@@ -115,7 +115,7 @@ static invar_status check_state(const invar_checkpoint_state *s, const char *whe
                           (long long)s->n_cursors, INVAR_CHECKPOINT_CURSORS);
     for (int64_t i = 0; i < s->n_cursors; i++)
         if (!is_text(s->cursors[i].name, INVAR_CHECKPOINT_WORD_SIZE) ||
-            s->cursors[i].at.epoch < 0 || s->cursors[i].at.offset < 0)
+            s->cursors[i].position.epoch < 0 || s->cursors[i].position.offset < 0)
             return refuse(where, "the cursor", s->cursors[i].name, "is impossible");
     return INVAR_OK;
 }
@@ -209,14 +209,14 @@ typedef struct writer {
     int failed;
 } writer;
 
-static void put(writer *w, json_t *object, const char *key, json_t *value)
+static void writer_put(writer *w, json_t *object, const char *key, json_t *value)
 {
     w->failed |= json_object_set_new(object, key, value);
 }
 
 static void put_int(writer *w, json_t *object, const char *key, int64_t value)
 {
-    put(w, object, key, json_integer(value));
+    writer_put(w, object, key, json_integer(value));
 }
 
 static void put_digest(writer *w, json_t *object, const char *key, const invar_digest *digest)
@@ -224,7 +224,7 @@ static void put_digest(writer *w, json_t *object, const char *key, const invar_d
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, digest);
-    put(w, object, key, json_string(hex));
+    writer_put(w, object, key, json_string(hex));
 }
 
 /* The bits of a float, so that no digit decides. */
@@ -235,7 +235,7 @@ static void put_bits(writer *w, json_t *object, const char *key, float value)
 
     memcpy(&bits, &value, sizeof bits);
     snprintf(hex, sizeof hex, "%08x", (unsigned)bits);
-    put(w, object, key, json_string(hex));
+    writer_put(w, object, key, json_string(hex));
 }
 
 static json_t *optimizer_json(writer *w, const invar_checkpoint_optimizer *o)
@@ -255,12 +255,12 @@ static json_t *adapters_json(writer *w, const invar_checkpoint_adapters *a)
     put_int(w, object, "rank", a->rank);
     put_bits(w, object, "alpha", a->alpha);
     if (a->rslora)
-        put(w, object, "rslora", json_true());
+        writer_put(w, object, "rslora", json_true());
     if (a->ranks[0])
-        put(w, object, "ranks", json_string(a->ranks));
+        writer_put(w, object, "ranks", json_string(a->ranks));
     if (a->alphas[0])
-        put(w, object, "alphas", json_string(a->alphas));
-    put(w, object, "targets", json_string(a->targets));
+        writer_put(w, object, "alphas", json_string(a->alphas));
+    writer_put(w, object, "targets", json_string(a->targets));
     put_digest(w, object, "base", &a->base);
     return object;
 }
@@ -271,9 +271,9 @@ static json_t *cursors_json(writer *w, const invar_checkpoint_state *s)
 
     for (int64_t i = 0; i < s->n_cursors; i++) {
         json_t *object = json_object();
-        put(w, object, "name", json_string(s->cursors[i].name));
-        put_int(w, object, "epoch", s->cursors[i].at.epoch);
-        put_int(w, object, "offset", s->cursors[i].at.offset);
+        writer_put(w, object, "name", json_string(s->cursors[i].name));
+        put_int(w, object, "epoch", s->cursors[i].position.epoch);
+        put_int(w, object, "offset", s->cursors[i].position.offset);
         w->failed |= json_array_append_new(list, object);
     }
     return list;
@@ -285,10 +285,10 @@ static json_t *entry_json(writer *w, const invar_checkpoint_entry *e)
 
     for (int32_t i = 0; i < e->rank; i++)
         w->failed |= json_array_append_new(shape, json_integer(e->shape[i]));
-    put(w, object, "set", json_string(e->set));
-    put(w, object, "name", json_string(e->name));
-    put(w, object, "dtype", json_string(invar_safetensors_type_name(e->type)));
-    put(w, object, "shape", shape);
+    writer_put(w, object, "set", json_string(e->set));
+    writer_put(w, object, "name", json_string(e->name));
+    writer_put(w, object, "dtype", json_string(invar_safetensors_type_name(e->type)));
+    writer_put(w, object, "shape", shape);
     put_digest(w, object, "digest", &e->digest);
     return object;
 }
@@ -297,7 +297,7 @@ static json_t *state_json(writer *w, const invar_checkpoint_state *s)
 {
     json_t *root = json_object(), *run = json_object();
 
-    put(w, root, "kind", json_string(KIND));
+    writer_put(w, root, "kind", json_string(KIND));
     put_int(w, root, "version", INVAR_CHECKPOINT_VERSION);
     put_int(w, root, "step", s->step);
     put_int(w, root, "rollout", s->rollout);
@@ -305,17 +305,17 @@ static json_t *state_json(writer *w, const invar_checkpoint_state *s)
     put_int(w, root, "samples", s->samples);
     put_int(w, root, "groups", s->groups);
     put_digest(w, root, "chain", &s->chain);
-    put(w, run, "uuid", json_string(s->uuid));
-    put(w, run, "name", json_string(s->name));
+    writer_put(w, run, "uuid", json_string(s->uuid));
+    writer_put(w, run, "name", json_string(s->name));
     put_digest(w, run, "identity", &s->identity);
-    put(w, root, "run", run);
-    put(w, root, "format", json_string(s->format));
-    put(w, root, "numerics", json_string(s->numerics));
-    put(w, root, "actor", optimizer_json(w, &s->actor));
-    put(w, root, "critic", optimizer_json(w, &s->critic));
+    writer_put(w, root, "run", run);
+    writer_put(w, root, "format", json_string(s->format));
+    writer_put(w, root, "numerics", json_string(s->numerics));
+    writer_put(w, root, "actor", optimizer_json(w, &s->actor));
+    writer_put(w, root, "critic", optimizer_json(w, &s->critic));
     if (s->adapters.rank > 0)
-        put(w, root, "adapters", adapters_json(w, &s->adapters));
-    put(w, root, "cursors", cursors_json(w, s));
+        writer_put(w, root, "adapters", adapters_json(w, &s->adapters));
+    writer_put(w, root, "cursors", cursors_json(w, s));
     return root;
 }
 
@@ -330,8 +330,8 @@ static json_t *index_json(const invar_checkpoint_index *index)
         w.failed |= json_array_append_new(tensors, entry_json(&w, &index->entries[i]));
     for (int64_t i = 0; i < index->n_blobs; i++)
         w.failed |= json_array_append_new(blobs, json_string(index->blobs[i]));
-    put(&w, root, "tensors", tensors);
-    put(&w, root, "blobs", blobs);
+    writer_put(&w, root, "tensors", tensors);
+    writer_put(&w, root, "blobs", blobs);
     if (!w.failed)
         return root;
     json_decref(root);
@@ -448,8 +448,8 @@ static invar_status get_cursors(invar_checkpoint_state *out, const json_t *root,
         invar_checkpoint_cursor *cursor = &out->cursors[i];
         const json_t *object = json_array_get(list, i);
         INVAR_TRY(get_text(cursor->name, sizeof cursor->name, object, "name", where));
-        INVAR_TRY(get_count(&cursor->at.epoch, object, "epoch", where));
-        INVAR_TRY(get_count(&cursor->at.offset, object, "offset", where));
+        INVAR_TRY(get_count(&cursor->position.epoch, object, "epoch", where));
+        INVAR_TRY(get_count(&cursor->position.offset, object, "offset", where));
     }
     out->n_cursors = (int64_t)json_array_size(list);
     return INVAR_OK;
@@ -571,14 +571,15 @@ static invar_status add_file(invar_checkpoint_files *files, const char *name, co
     int64_t at = files->count;
 
     snprintf(full, sizeof full, "%s%s", name, suffix);
-    while (at > 0 && strcmp(files->of[at - 1].name, full) > 0)
+    while (at > 0 && strcmp(files->files[at - 1].name, full) > 0)
         at--;
-    if (at > 0 && strcmp(files->of[at - 1].name, full) == 0)
+    if (at > 0 && strcmp(files->files[at - 1].name, full) == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "checkpoint: two of its files have the name %s",
                           full);
-    memmove(&files->of[at + 1], &files->of[at], (size_t)(files->count - at) * sizeof *files->of);
-    memset(&files->of[at], 0, sizeof *files->of);
-    memcpy(files->of[at].name, full, sizeof full);
+    memmove(&files->files[at + 1], &files->files[at],
+            (size_t)(files->count - at) * sizeof *files->files);
+    memset(&files->files[at], 0, sizeof *files->files);
+    memcpy(files->files[at].name, full, sizeof full);
     files->count++;
     return INVAR_OK;
 }
@@ -602,9 +603,9 @@ size_t invar_checkpoint_files_text(char out[INVAR_CHECKPOINT_HASHES_SIZE],
     size_t used = 0;
 
     for (int64_t i = 0; i < files->count; i++) {
-        invar_digest_format(hex, &files->of[i].hash);
+        invar_digest_format(hex, &files->files[i].hash);
         used += (size_t)snprintf(out + used, INVAR_CHECKPOINT_HASHES_SIZE - used, "%s  %s\n", hex,
-                                 files->of[i].name);
+                                 files->files[i].name);
     }
     return used;
 }
@@ -636,7 +637,7 @@ invar_status invar_checkpoint_files_parse(invar_checkpoint_files *out, const cha
 
     out->count = 0;
     while (at < end) {
-        invar_checkpoint_file *file = &out->of[out->count];
+        invar_checkpoint_file *file = &out->files[out->count];
         if (out->count == INVAR_CHECKPOINT_FILES || !parse_line(file, &at, end) ||
             (out->count > 0 && strcmp(file[-1].name, file->name) >= 0))
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -651,7 +652,7 @@ const invar_checkpoint_file *invar_checkpoint_files_find(const invar_checkpoint_
                                                          const char *name)
 {
     for (int64_t i = 0; i < files->count; i++)
-        if (strcmp(files->of[i].name, name) == 0)
-            return &files->of[i];
+        if (strcmp(files->files[i].name, name) == 0)
+            return &files->files[i];
     return NULL;
 }

@@ -26,7 +26,7 @@ typedef struct invar_checkpoint_entry {
     int64_t shape[INVAR_MAX_RANK];
     invar_digest digest; /* tree hash, one shard */
     bool hashed;         /* writing: the digest has been made */
-    bool taken;          /* reading: somebody loaded it */
+    bool loaded;         /* reading: somebody loaded it */
 } invar_checkpoint_entry;
 
 typedef struct invar_checkpoint_set {
@@ -80,7 +80,7 @@ typedef struct invar_checkpoint_file {
 } invar_checkpoint_file;
 
 typedef struct invar_checkpoint_files {
-    invar_checkpoint_file of[INVAR_CHECKPOINT_FILES]; /* (count) in the order of names */
+    invar_checkpoint_file files[INVAR_CHECKPOINT_FILES]; /* (count) in the order of names */
     int64_t count;
 } invar_checkpoint_files;
 

@@ -117,7 +117,7 @@ invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner
 
 void invar_checkpoint_lock_release(invar_checkpoint_lock *claim)
 {
-    if (claim->held)
+    if (claim->locked)
         close(claim->fd);
     invar_held_folder_release(&claim->folder);
     *claim = (invar_checkpoint_lock){0};
@@ -138,7 +138,7 @@ static invar_status open_owner(int *out, const char *path)
     return io_error(path, "it is no regular file");
 }
 
-static invar_status lock(invar_checkpoint_lock *claim)
+static invar_status checkpoint_lock_lock(invar_checkpoint_lock *claim)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -158,14 +158,14 @@ static invar_status look(invar_checkpoint_lock *claim, const char *path)
 
     if (fstat(claim->fd, &info) != 0)
         return io_error(path, "cannot be looked at");
-    claim->is_signed = info.st_size > 0;
-    if (!claim->is_signed)
+    claim->has_owner_file = info.st_size > 0;
+    if (!claim->has_owner_file)
         return invar_checkpoint_owner_find(&claim->owned, &claim->owner, claim->folder.path);
     claim->owned = true;
     return read_owner(&claim->owner, path);
 }
 
-static invar_status take(invar_checkpoint_lock *claim, const char *save)
+static invar_status checkpoint_lock_take(invar_checkpoint_lock *claim, const char *save)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -173,8 +173,8 @@ static invar_status take(invar_checkpoint_lock *claim, const char *save)
     INVAR_TRY(invar_held_folder_open(&claim->folder, save));
     INVAR_TRY(invar_path_join(path, sizeof path, save, OWNER));
     INVAR_TRY(open_owner(&claim->fd, path));
-    claim->held = true;
-    INVAR_TRY(lock(claim));
+    claim->locked = true;
+    INVAR_TRY(checkpoint_lock_lock(claim));
     return look(claim, path);
 }
 
@@ -183,7 +183,7 @@ invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim, const c
     invar_status status;
 
     *claim = (invar_checkpoint_lock){0};
-    status = take(claim, save);
+    status = checkpoint_lock_take(claim, save);
     if (status != INVAR_OK)
         invar_checkpoint_lock_release(claim);
     return status;
@@ -195,7 +195,7 @@ invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
     char text[256], identity[INVAR_DIGEST_HEX_SIZE];
     int bytes;
 
-    if (claim->is_signed)
+    if (claim->has_owner_file)
         return INVAR_OK;
     invar_digest_format(identity, &owner->identity);
     bytes =
@@ -205,7 +205,7 @@ invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
         (void)!ftruncate(claim->fd, 0); // a part of a name would be nobody's
         return status;
     }
-    claim->is_signed = claim->owned = true;
+    claim->has_owner_file = claim->owned = true;
     claim->owner = *owner;
     return invar_held_folder_sync(claim->folder.path);
 }

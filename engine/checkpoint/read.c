@@ -45,7 +45,7 @@ void invar_checkpoint_close(invar_checkpoint *c)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-static invar_status damaged(const invar_checkpoint *c, const char *file, const char *why)
+static invar_status checkpoint_damaged(const invar_checkpoint *c, const char *file, const char *why)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %s %s", c->shown, file, why);
 }
@@ -60,9 +60,9 @@ static invar_status read_text(char **out, size_t *bytes_out, const invar_checkpo
     INVAR_TRY(invar_path_join(path, sizeof path, c->path, name));
     status = invar_file_read(out, bytes_out, path, most);
     if (status == INVAR_E_NOTFOUND)
-        return damaged(c, name, "is missing");
+        return checkpoint_damaged(c, name, "is missing");
     if (status == INVAR_E_INVALID)
-        return damaged(c, name, "is too large, or is no file");
+        return checkpoint_damaged(c, name, "is too large, or is no file");
     return status;
 }
 
@@ -79,7 +79,8 @@ static invar_status read_hashes(invar_checkpoint *c)
     invar_free(text);
     if (status == INVAR_OK)
         return INVAR_OK;
-    return damaged(c, INVAR_CHECKPOINT_HASHES, "is not a list of hashes in the order of names");
+    return checkpoint_damaged(c, INVAR_CHECKPOINT_HASHES,
+                              "is not a list of hashes in the order of names");
 }
 
 static invar_status read_state(invar_checkpoint *c)
@@ -92,11 +93,12 @@ static invar_status read_state(invar_checkpoint *c)
     char *text;
 
     if (!listed)
-        return damaged(c, INVAR_CHECKPOINT_HASHES, "does not list " INVAR_CHECKPOINT_STATE);
+        return checkpoint_damaged(c, INVAR_CHECKPOINT_HASHES,
+                                  "does not list " INVAR_CHECKPOINT_STATE);
     INVAR_TRY(read_text(&text, &bytes, c, INVAR_CHECKPOINT_STATE, MAX_STATE));
     invar_hash_bytes(&hash, text, bytes);
     if (!invar_digest_equal(&hash, &listed->hash))
-        status = damaged(c, INVAR_CHECKPOINT_STATE, "is damaged: its hash is another");
+        status = checkpoint_damaged(c, INVAR_CHECKPOINT_STATE, "is damaged: its hash is another");
     else
         status = invar_checkpoint_index_parse(&c->index, c->shown, text, bytes);
     invar_free(text);
@@ -112,14 +114,17 @@ static invar_status check_files(const invar_checkpoint *c)
     INVAR_TRY(invar_alloc((void **)&needed, 1, sizeof *needed, "a checkpoint's files"));
     status = invar_checkpoint_files_list(needed, &c->index);
     for (int64_t i = 0; status == INVAR_OK && i < needed->count; i++)
-        if (!invar_checkpoint_files_find(&c->files, needed->of[i].name))
-            status = damaged(c, needed->of[i].name, "is not listed in " INVAR_CHECKPOINT_HASHES);
+        if (!invar_checkpoint_files_find(&c->files, needed->files[i].name))
+            status = checkpoint_damaged(c, needed->files[i].name,
+                                        "is not listed in " INVAR_CHECKPOINT_HASHES);
     for (int64_t i = 0; status == INVAR_OK && i < c->files.count; i++)
-        if (!invar_checkpoint_files_find(needed, c->files.of[i].name))
-            status = damaged(c, c->files.of[i].name, "is not a file of this checkpoint");
+        if (!invar_checkpoint_files_find(needed, c->files.files[i].name))
+            status =
+                checkpoint_damaged(c, c->files.files[i].name, "is not a file of this checkpoint");
     invar_free(needed);
-    return status == INVAR_E_INVALID ? damaged(c, INVAR_CHECKPOINT_STATE, "names a file twice")
-                                     : status;
+    return status == INVAR_E_INVALID
+               ? checkpoint_damaged(c, INVAR_CHECKPOINT_STATE, "names a file twice")
+               : status;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -135,8 +140,9 @@ static invar_status damaged_tensor(const invar_checkpoint *c, const invar_checkp
 }
 
 /* The tensor in the file, with the type and the shape that state.json says. */
-static invar_status locate(const invar_safetensor **out, const invar_checkpoint *c,
-                           const invar_safetensors *file, const invar_checkpoint_entry *e)
+static invar_status safetensor_locate(const invar_safetensor **out, const invar_checkpoint *c,
+                                      const invar_safetensors *file,
+                                      const invar_checkpoint_entry *e)
 {
     const invar_safetensor *t = invar_safetensors_find(file, e->name);
 
@@ -178,7 +184,7 @@ static invar_status check_tensor(const invar_checkpoint *c, const invar_safetens
     char *piece;
     invar_status status;
 
-    INVAR_TRY(locate(&t, c, file, e));
+    INVAR_TRY(safetensor_locate(&t, c, file, e));
     bytes = (size_t)t->elements * invar_safetensors_type_bytes(t->type);
     INVAR_TRY(invar_alloc((void **)&leaves, bytes / INVAR_TREE_LEAF_BYTES + 1, sizeof *leaves,
                           "a tensor's leaves"));
@@ -217,7 +223,7 @@ static invar_status open_set(invar_checkpoint *c, int64_t i)
 }
 
 /* The file's hash is another: which tensor is it, or is it the header? */
-static invar_status blame(invar_checkpoint *c, const char *name)
+static invar_status find_damaged_tensor(invar_checkpoint *c, const char *name)
 {
     for (int64_t i = 0; i < c->index.n_sets; i++) {
         const invar_checkpoint_set *set = &c->index.sets[i];
@@ -228,7 +234,7 @@ static invar_status blame(invar_checkpoint *c, const char *name)
         for (int64_t k = 0; k < set->count; k++)
             INVAR_TRY(check_tensor(c, c->sets[i], &c->index.entries[set->first + k]));
     }
-    return damaged(c, name, "is damaged: its hash is another");
+    return checkpoint_damaged(c, name, "is damaged: its hash is another");
 }
 
 static invar_status check_hashes(invar_checkpoint *c)
@@ -238,17 +244,17 @@ static invar_status check_hashes(invar_checkpoint *c)
     int64_t bytes;
 
     for (int64_t i = 0; i < c->files.count; i++) {
-        const invar_checkpoint_file *file = &c->files.of[i];
+        const invar_checkpoint_file *file = &c->files.files[i];
         invar_status status;
         INVAR_TRY(invar_path_join(path, sizeof path, c->path, file->name));
         status = invar_file_hash(&hash, &bytes, path);
         if (status == INVAR_E_NOTFOUND)
-            return damaged(c, file->name, "is missing");
+            return checkpoint_damaged(c, file->name, "is missing");
         if (status == INVAR_E_INVALID)
-            return damaged(c, file->name, "is no regular file");
+            return checkpoint_damaged(c, file->name, "is no regular file");
         INVAR_TRY(status);
         if (!invar_digest_equal(&hash, &file->hash))
-            return blame(c, file->name);
+            return find_damaged_tensor(c, file->name);
         c->bytes += bytes;
     }
     return INVAR_OK;
@@ -262,9 +268,9 @@ static invar_status open_sets(invar_checkpoint *c)
         const invar_safetensor *t;
         INVAR_TRY(open_set(c, i));
         for (int64_t k = 0; k < set->count; k++)
-            INVAR_TRY(locate(&t, c, c->sets[i], &c->index.entries[set->first + k]));
+            INVAR_TRY(safetensor_locate(&t, c, c->sets[i], &c->index.entries[set->first + k]));
         if (invar_safetensors_count(c->sets[i]) != set->count)
-            return damaged(c, set->name, "has tensors that state.json does not know");
+            return checkpoint_damaged(c, set->name, "has tensors that state.json does not know");
     }
     return INVAR_OK;
 }
@@ -374,7 +380,8 @@ invar_status invar_checkpoint_open_folder(invar_checkpoint **out, const char *fo
     return name_earlier(save, folder);
 }
 
-static void tell(const invar_checkpoint_open_options *choice, int64_t step)
+static void checkpoint_open_options_report(const invar_checkpoint_open_options *choice,
+                                           int64_t step)
 {
     if (choice->skipped)
         choice->skipped(choice->payload, step, invar_error_last()->message);
@@ -395,7 +402,7 @@ static invar_status open_older(invar_checkpoint **out, const char *save, int64_t
             continue;
         status = open_step(out, save, steps[i]);
         if (status != INVAR_OK)
-            tell(choice, steps[i]);
+            checkpoint_open_options_report(choice, steps[i]);
     }
     invar_free(steps);
     if (status == INVAR_OK || status == INVAR_E_NOMEM)
@@ -429,8 +436,8 @@ static invar_status list_others(char *out, size_t size, bool *older, const char 
 }
 
 /* Adds to the error what could be opened instead of `step`, and by which of the user's settings. */
-static invar_status advise(const char *save, int64_t step,
-                           const invar_checkpoint_open_options *choice)
+static invar_status checkpoint_open_options_advise(const char *save, int64_t step,
+                                                   const invar_checkpoint_open_options *choice)
 {
     char list[(SHOWN_STEPS + 1) * 24], folder[INVAR_PATH_SIZE];
     invar_error why;
@@ -487,10 +494,12 @@ invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
         (status == INVAR_E_NOTFOUND && step == INT64_MAX))
         return status;
     if (choice->skip_damaged) {
-        tell(choice, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
+        checkpoint_open_options_report(choice, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
         status = open_older(out, save, step, choice);
     }
-    return status == INVAR_OK || status == INVAR_E_NOMEM ? status : advise(save, step, choice);
+    return status == INVAR_OK || status == INVAR_E_NOMEM
+               ? status
+               : checkpoint_open_options_advise(save, step, choice);
 }
 
 /* ---- what is in it --------------------------------------------------------------------------- */
@@ -553,8 +562,8 @@ static invar_status read_rows(invar_tensor *into, const invar_safetensors *file,
 }
 
 /* Reads and compares with the digest what has arrived in memory. */
-static invar_status load(invar_tensor *into, const invar_checkpoint *c,
-                         const invar_safetensors *file, const invar_checkpoint_entry *e)
+static invar_status checkpoint_load(invar_tensor *into, const invar_checkpoint *c,
+                                    const invar_safetensors *file, const invar_checkpoint_entry *e)
 {
     size_t size = invar_safetensors_type_bytes(e->type);
     invar_tree_shard shard = {into->data, into->shape[0],
@@ -563,14 +572,14 @@ static invar_status load(invar_tensor *into, const invar_checkpoint *c,
     const invar_safetensor *t;
     invar_digest got;
 
-    INVAR_TRY(locate(&t, c, file, e));
+    INVAR_TRY(safetensor_locate(&t, c, file, e));
     INVAR_TRY(read_rows(into, file, t));
     INVAR_TRY(invar_tree_hash(&got, NULL, &(invar_tree_input){&shard, 1}));
     return invar_digest_equal(&got, &e->digest) ? INVAR_OK : damaged_tensor(c, e, "is damaged");
 }
 
-static invar_status find(invar_checkpoint_entry **out, int64_t *number, invar_checkpoint *c,
-                         const char *set, const char *name)
+static invar_status checkpoint_find(invar_checkpoint_entry **out, int64_t *number,
+                                    invar_checkpoint *c, const char *set, const char *name)
 {
     *number = find_set(c, set);
     *out = find_entry(c, *number, name);
@@ -585,8 +594,8 @@ invar_status invar_checkpoint_skip_tensor(invar_checkpoint *c, const char *set, 
     invar_checkpoint_entry *e;
     int64_t number;
 
-    INVAR_TRY(find(&e, &number, c, set, name));
-    e->taken = true;
+    INVAR_TRY(checkpoint_find(&e, &number, c, set, name));
+    e->loaded = true;
     return INVAR_OK;
 }
 
@@ -597,15 +606,15 @@ invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *c, cons
     invar_safetensors_type type;
     int64_t number;
 
-    INVAR_TRY(find(&e, &number, c, set, name));
+    INVAR_TRY(checkpoint_find(&e, &number, c, set, name));
     INVAR_TRY(invar_checkpoint_type(&type, name, into->dtype));
     if (e->type != type || e->rank != into->rank ||
         memcmp(e->shape, into->shape, (size_t)e->rank * sizeof *e->shape) != 0)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: %.40s: tensor \"%.80s\" has another type or shape than the model's",
                           c->shown, set, name);
-    INVAR_TRY(load(into, c, c->sets[number], e));
-    e->taken = true;
+    INVAR_TRY(checkpoint_load(into, c, c->sets[number], e));
+    e->loaded = true;
     return INVAR_OK;
 }
 
@@ -615,7 +624,7 @@ invar_status invar_checkpoint_check_all_loaded(const invar_checkpoint *c, const 
 
     for (int64_t i = 0; number >= 0 && i < c->index.sets[number].count; i++) {
         const invar_checkpoint_entry *e = &c->index.entries[c->index.sets[number].first + i];
-        if (!e->taken)
+        if (!e->loaded)
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%s: %.40s: the model has no tensor \"%.80s\"; it is of another spec",
                               c->shown, set, e->name);
@@ -640,7 +649,7 @@ invar_status invar_checkpoint_read_blob(char **out, size_t *bytes_out, const inv
     invar_free(*out);
     *out = NULL;
     *bytes_out = 0;
-    return damaged(c, blob, "is damaged: its hash is another");
+    return checkpoint_damaged(c, blob, "is damaged: its hash is another");
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */

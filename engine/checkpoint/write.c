@@ -28,7 +28,8 @@ typedef invar_checkpoint_write_state making;
 
 /* ---- what there is to write ------------------------------------------------------------------ */
 
-static invar_status describe(invar_checkpoint_entry *out, const invar_checkpoint_tensor *from)
+static invar_status checkpoint_tensor_describe(invar_checkpoint_entry *out,
+                                               const invar_checkpoint_tensor *from)
 {
     const invar_tensor *t = &from->tensor;
 
@@ -128,7 +129,7 @@ static invar_status list_content(making *m)
     INVAR_TRY(invar_alloc((void **)&index->entries, (size_t)c->n_tensors, sizeof *index->entries,
                           "a checkpoint's tensors"));
     for (int64_t i = 0; i < c->n_tensors; i++)
-        INVAR_TRY(describe(&index->entries[i], &c->tensors[i]));
+        INVAR_TRY(checkpoint_tensor_describe(&index->entries[i], &c->tensors[i]));
     index->n_entries = c->n_tensors;
     for (int64_t i = 0; i < c->n_blobs; i++)
         index->blobs[i] = c->blobs[i].name;
@@ -295,7 +296,7 @@ static invar_status write_hashes(making *m)
     size_t length;
 
     for (int64_t i = 0; i < m->files.count; i++) {
-        invar_checkpoint_file *file = &m->files.of[i];
+        invar_checkpoint_file *file = &m->files.files[i];
         INVAR_TRY(invar_path_join(path, sizeof path, m->partial, file->name));
         INVAR_TRY(invar_file_hash(&file->hash, &bytes, path));
         m->bytes += bytes;
@@ -351,8 +352,9 @@ static invar_status put_in_place(const making *m)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static invar_status announce(const making *m, invar_status (*how)(invar_ledger *ledger,
-                                                                  const invar_ledger_checkpoint *))
+static invar_status making_announce(const making *m,
+                                    invar_status (*how)(invar_ledger *ledger,
+                                                        const invar_ledger_checkpoint *))
 {
     invar_ledger_checkpoint made = {.step = m->index.state.step,
                                     .path = m->path,
@@ -388,7 +390,7 @@ invar_status invar_checkpoint_make_files(making *m)
 
 static invar_status give_name(making *m)
 {
-    INVAR_TRY(announce(m, invar_ledger_checkpoint_intent));
+    INVAR_TRY(making_announce(m, invar_ledger_checkpoint_intent));
     return put_in_place(m);
 }
 
@@ -396,7 +398,7 @@ invar_status invar_checkpoint_publish(making *m, const char *save)
 {
     INVAR_TRY(name_folders(m, save)); // it may have been moved since the files were written
     INVAR_TRY(clean_up(m, give_name(m)));
-    INVAR_TRY(announce(m, invar_ledger_checkpoint_complete));
+    INVAR_TRY(making_announce(m, invar_ledger_checkpoint_complete));
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
     // it is the latest now: what cannot be removed is left to the next writer
     if (invar_held_folder_remove(m->old) != INVAR_OK ||
@@ -406,7 +408,7 @@ invar_status invar_checkpoint_publish(making *m, const char *save)
     return INVAR_OK;
 }
 
-static invar_status make(making *m, const char *save)
+static invar_status making_make(making *m, const char *save)
 {
     INVAR_TRY(invar_checkpoint_make_files(m));
     return invar_checkpoint_publish(m, save);
@@ -422,7 +424,7 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
     status = invar_checkpoint_prepare(m, save, content, options);
     if (status == INVAR_OK)
-        status = make(m, save);
+        status = making_make(m, save);
     if (status == INVAR_OK && hash_out)
         *hash_out = m->hash;
     invar_checkpoint_write_state_release(m);

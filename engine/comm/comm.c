@@ -36,32 +36,33 @@ typedef struct piece {
     size_t at, bytes;
 } piece;
 
-static bool gathers(const invar_comm_transfer *move)
+static bool comm_transfer_gathers(const invar_comm_transfer *move)
 {
     return move->op == INVAR_COMM_ALLGATHERV || move->op == INVAR_COMM_SPLIT;
 }
 
-static piece given(const invar_comm_transfer *move, int rank, int peer)
+static piece comm_transfer_given(const invar_comm_transfer *move, int rank, int peer)
 {
     switch (move->op) {
     case INVAR_COMM_ALLTOALLV: return (piece){.there = true, .bytes = move->in_bytes[peer]};
     case INVAR_COMM_SENDRECV:
-        return (piece){.there = peer == move->to, .bytes = peer == move->to ? move->to_bytes : 0};
+        return (piece){.there = peer == move->dst_rank,
+                       .bytes = peer == move->dst_rank ? move->to_bytes : 0};
     case INVAR_COMM_BROADCAST:
-        return (piece){.there = rank == move->from,
-                       .bytes = rank == move->from ? move->from_bytes : 0};
+        return (piece){.there = rank == move->src_rank,
+                       .bytes = rank == move->src_rank ? move->from_bytes : 0};
     case INVAR_COMM_BARRIER: return (piece){.there = true};
     default: return (piece){.there = true, .bytes = move->out_bytes[rank]};
     }
 }
 
-static piece gotten(const invar_comm_transfer *move, int peer)
+static piece comm_transfer_gotten(const invar_comm_transfer *move, int peer)
 {
     switch (move->op) {
     case INVAR_COMM_SENDRECV:
     case INVAR_COMM_BROADCAST:
-        return (piece){.there = peer == move->from,
-                       .bytes = peer == move->from ? move->from_bytes : 0};
+        return (piece){.there = peer == move->src_rank,
+                       .bytes = peer == move->src_rank ? move->from_bytes : 0};
     case INVAR_COMM_BARRIER: return (piece){.there = true};
     default: return (piece){.there = true, .bytes = move->out_bytes[peer]};
     }
@@ -82,8 +83,8 @@ static bool walk_on(walk *w)
 
     if (++w->peer == w->size)
         return false;
-    w->in = given(w->move, w->rank, w->peer);
-    w->out = gotten(w->move, w->peer);
+    w->in = comm_transfer_given(w->move, w->rank, w->peer);
+    w->out = comm_transfer_gotten(w->move, w->peer);
     w->in.at = in;
     w->out.at = out;
     return true;
@@ -96,7 +97,7 @@ static walk walk_begin(const invar_comm_transfer *move, int rank, int size)
 
 /* ---- is it one ------------------------------------------------------------------------------- */
 
-static invar_status bad(const invar_comm_transfer *move, const char *why)
+static invar_status comm_transfer_bad(const invar_comm_transfer *move, const char *why)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s in phase \"%s\": %s", invar_comm_op_name(move->op),
                       move->phase, why);
@@ -106,15 +107,16 @@ static invar_status check_ends(const invar_comm_transfer *move, int rank, int si
 {
     bool pair = move->op == INVAR_COMM_SENDRECV;
 
-    if (pair && (move->to < INVAR_COMM_NONE || move->to >= size || move->from < INVAR_COMM_NONE ||
-                 move->from >= size))
-        return bad(move, "there is no such rank");
-    if (move->op == INVAR_COMM_BROADCAST && (move->from < 0 || move->from >= size))
-        return bad(move, "there is no such rank");
-    if (pair && (move->to == rank) != (move->from == rank))
-        return bad(move, "a rank that sends to itself receives from itself");
-    if (pair && move->to == rank && move->to_bytes != move->from_bytes)
-        return bad(move, "a rank sends itself another number of bytes than it expects");
+    if (pair && (move->dst_rank < INVAR_COMM_NONE || move->dst_rank >= size ||
+                 move->src_rank < INVAR_COMM_NONE || move->src_rank >= size))
+        return comm_transfer_bad(move, "there is no such rank");
+    if (move->op == INVAR_COMM_BROADCAST && (move->src_rank < 0 || move->src_rank >= size))
+        return comm_transfer_bad(move, "there is no such rank");
+    if (pair && (move->dst_rank == rank) != (move->src_rank == rank))
+        return comm_transfer_bad(move, "a rank that sends to itself receives from itself");
+    if (pair && move->dst_rank == rank && move->to_bytes != move->from_bytes)
+        return comm_transfer_bad(move,
+                                 "a rank sends itself another number of bytes than it expects");
     return INVAR_OK;
 }
 
@@ -124,9 +126,10 @@ static invar_status check_sums(const invar_comm_transfer *move, int rank, int si
 
     while (walk_on(&w)) {
         if (w.in.at > SIZE_MAX - w.in.bytes || w.out.at > SIZE_MAX - w.out.bytes)
-            return bad(move, "the sum of bytes is more than memory has");
+            return comm_transfer_bad(move, "the sum of bytes is more than memory has");
         if (w.peer == rank && move->op == INVAR_COMM_ALLTOALLV && w.in.bytes != w.out.bytes)
-            return bad(move, "a rank gives itself another number of bytes than it expects");
+            return comm_transfer_bad(move,
+                                     "a rank gives itself another number of bytes than it expects");
     }
     return INVAR_OK;
 }
@@ -135,11 +138,11 @@ static invar_status check_move(const invar_comm_transfer *move, int rank, int si
 {
     if ((unsigned)move->op >= INVAR_COMM_OPS || !move->phase || !move->phase[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a call between ranks has no op or no phase");
-    if (!(move->seconds >= 0 && move->seconds <= 1e9))
-        return bad(move, "a deadline is 0 or a number of seconds");
+    if (!(move->timeout_s >= 0 && move->timeout_s <= 1e9))
+        return comm_transfer_bad(move, "a deadline is 0 or a number of seconds");
     if ((move->op == INVAR_COMM_ALLTOALLV && !move->in_bytes) ||
-        ((move->op == INVAR_COMM_ALLTOALLV || gathers(move)) && !move->out_bytes))
-        return bad(move, "the numbers of bytes are missing");
+        ((move->op == INVAR_COMM_ALLTOALLV || comm_transfer_gathers(move)) && !move->out_bytes))
+        return comm_transfer_bad(move, "the numbers of bytes are missing");
     INVAR_TRY(check_ends(move, rank, size));
     return check_sums(move, rank, size);
 }
@@ -155,10 +158,10 @@ static invar_status check_call(const invar_comm_transfer *move, int rank, int si
     while (walk_on(&w)) {
         gives |= w.in.bytes > 0;
         // the root of a broadcast needs no place for what it has
-        gets |= w.out.bytes > 0 && (move->op != INVAR_COMM_BROADCAST || rank != move->from);
+        gets |= w.out.bytes > 0 && (move->op != INVAR_COMM_BROADCAST || rank != move->src_rank);
     }
     if ((gives && !move->in) || (gets && !move->out))
-        return bad(move, "there are bytes, but no memory");
+        return comm_transfer_bad(move, "there are bytes, but no memory");
     return INVAR_OK;
 }
 
@@ -268,7 +271,7 @@ static void add_message(invar_comm_request *ticket, int peer, bool incoming, cha
                                .number = (incoming ? comm->awaited : comm->posted)[peer]++,
                                .data = data,
                                .bytes = bytes,
-                               .carried = ticket->due};
+                               .carried = ticket->device_pending};
     if (incoming)
         return;
     message->header.op = ticket->op;
@@ -299,7 +302,7 @@ static void count_call(invar_comm *comm, invar_comm_op op, uint64_t sent, uint64
     comm->counts[op].calls++;
     comm->counts[op].sent += sent;
     comm->counts[op].received += received;
-    comm->counts[op].waited += waited;
+    comm->counts[op].wait_s += waited;
 }
 
 /* Behind all that were started before it. */
@@ -308,10 +311,10 @@ static void add_due(invar_comm_request *ticket, const invar_comm_transfer *move)
     invar_comm *comm = ticket->comm;
     invar_comm_request **link = &comm->due;
 
-    ticket->own = own_of(move, comm->rank, comm->size);
-    ticket->later = NULL;
+    ticket->self_copies = own_of(move, comm->rank, comm->size);
+    ticket->next_device = NULL;
     while (*link)
-        link = &(*link)->later;
+        link = &(*link)->next_device;
     *link = ticket;
 }
 
@@ -320,12 +323,12 @@ static void drop_due(invar_comm_request *ticket)
     invar_comm_request **link = &ticket->comm->due;
 
     while (*link != ticket)
-        link = &(*link)->later;
-    *link = ticket->later;
-    ticket->due = false;
+        link = &(*link)->next_device;
+    *link = ticket->next_device;
+    ticket->device_pending = false;
 }
 
-static void beat(invar_world *world, double now, double seconds)
+static void world_beat(invar_world *world, double now, double seconds)
 {
     if (!world->transport || world->failure.native || now - world->beat < seconds / BEATS)
         return;
@@ -335,7 +338,7 @@ static void beat(invar_world *world, double now, double seconds)
 
 void invar_comm_heartbeat(invar_comm *comm, double seconds)
 {
-    beat(comm->world, invar_comm_clock(), seconds);
+    world_beat(comm->world, invar_comm_clock(), seconds);
 }
 
 /* A call has completed: it counts, and who watches is shown it. */
@@ -345,15 +348,15 @@ static void end_call(const invar_comm_request *ticket, double from)
     double now = invar_comm_clock(), waited = now - from;
 
     if (ticket->seconds > 0)
-        beat(world, now, ticket->seconds);
+        world_beat(world, now, ticket->seconds);
     count_call(ticket->comm, ticket->op, ticket->sent, ticket->received, waited);
     if (world->done)
         world->done(world->payload, &(invar_comm_event){ticket->op, ticket->phase, ticket->sent,
                                                         ticket->received, waited});
 }
 
-static invar_status begin(invar_comm_request **out, invar_comm *comm,
-                          const invar_comm_transfer *move)
+static invar_status comm_begin(invar_comm_request **out, invar_comm *comm,
+                               const invar_comm_transfer *move)
 {
     invar_world *world = comm->world;
     invar_comm_request *ticket;
@@ -365,10 +368,11 @@ static invar_status begin(invar_comm_request **out, invar_comm *comm,
         return invar_world_accept_failure(world, &world->failure);
     INVAR_TRY(take_ticket(&ticket, comm));
     ticket->op = move->op;
-    ticket->seconds = move->seconds;
+    ticket->seconds = move->timeout_s;
     ticket->count = 0;
-    ticket->met = false;
-    ticket->due = comm->carrier && move->op != INVAR_COMM_SPLIT; // which is about the host's memory
+    ticket->host_done = false;
+    ticket->device_pending =
+        comm->carrier && move->op != INVAR_COMM_SPLIT; // which is about the host's memory
     memset(ticket->phase, 0, sizeof ticket->phase);
     (void)snprintf(ticket->phase, sizeof ticket->phase, "%s", move->phase);
     count_bytes(&ticket->sent, &ticket->received, move, comm->rank, comm->size);
@@ -381,7 +385,7 @@ static invar_status begin(invar_comm_request **out, invar_comm *comm,
         put_ticket(ticket);
         return status;
     }
-    if (ticket->due)
+    if (ticket->device_pending)
         add_due(ticket, move);
     else
         copy_own(comm, move);
@@ -393,35 +397,35 @@ static invar_status begin(invar_comm_request **out, invar_comm *comm,
 }
 
 /* For messages, once. */
-static invar_status meet(invar_comm_request *ticket)
+static invar_status comm_request_meet(invar_comm_request *ticket)
 {
     invar_world *world = ticket->comm->world;
 
-    if (ticket->met || !ticket->count)
+    if (ticket->host_done || !ticket->count)
         return INVAR_OK;
-    ticket->met = true;
+    ticket->host_done = true;
     return world->transport->wait(world->self, ticket);
 }
 
 /* All ranks carry calls in the order in which they were started, whatever they wait for first. */
-static invar_status carry(invar_comm_request *ticket)
+static invar_status comm_request_carry(invar_comm_request *ticket)
 {
     invar_comm *comm = ticket->comm;
     invar_status status = INVAR_OK;
 
-    while (status == INVAR_OK && ticket->due) {
+    while (status == INVAR_OK && ticket->device_pending) {
         invar_comm_request *oldest = comm->due;
 
-        status = meet(oldest);
+        status = comm_request_meet(oldest);
         if (status == INVAR_OK)
-            status = comm->carrier->carry(comm->cargo, oldest);
+            status = comm->carrier->carry(comm->device_transport_state, oldest);
         if (status == INVAR_OK)
             drop_due(oldest);
     }
     if (status == INVAR_OK)
         return INVAR_OK;
     drop_due(ticket);
-    if (meet(ticket) != INVAR_OK) // so that its messages are under way no longer
+    if (comm_request_meet(ticket) != INVAR_OK) // so that its messages are under way no longer
         return invar_world_accept_failure(comm->world, &comm->world->failure);
     return status;
 }
@@ -433,7 +437,7 @@ invar_status invar_comm_wait(invar_comm_request *ticket)
     double from = invar_comm_clock();
     invar_status status;
 
-    status = ticket->due ? carry(ticket) : meet(ticket);
+    status = ticket->device_pending ? comm_request_carry(ticket) : comm_request_meet(ticket);
     if (status == INVAR_OK)
         end_call(ticket, from);
     while (*link != ticket)
@@ -456,7 +460,7 @@ invar_status invar_comm_transfer_now(invar_comm *comm, const invar_comm_transfer
         count_call(comm, move->op, 0, 0, 0);
         return INVAR_OK;
     }
-    INVAR_TRY(begin(&ticket, comm, move));
+    INVAR_TRY(comm_begin(&ticket, comm, move));
     return invar_comm_wait(ticket);
 }
 
@@ -472,7 +476,7 @@ invar_status invar_comm_start(invar_comm_request **out, invar_comm *comm,
 {
     *out = NULL;
     INVAR_TRY(no_split(move));
-    return begin(out, comm, move);
+    return comm_begin(out, comm, move);
 }
 
 invar_status invar_comm_run(invar_comm *comm, const invar_comm_transfer *move)
@@ -559,7 +563,7 @@ void invar_comm_free(invar_comm *comm)
     INVAR_CHECK(!comm->under_way); // every ticket is waited for
     drop_spare(comm);
     if (comm->carrier)
-        comm->carrier->close(comm->cargo);
+        comm->carrier->close(comm->device_transport_state);
     invar_free(comm->posted);
     invar_free(comm);
     if (--world->handles > 0)

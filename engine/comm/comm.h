@@ -64,13 +64,13 @@ const char *invar_comm_op_name(invar_comm_op op);
 typedef struct invar_comm_transfer {
     invar_comm_op op;
     const char *phase; /* what it is for: a part of messages */
-    double seconds;    /* without a beat of any rank a wait for others ends; 0: never */
+    double timeout_s;  /* without a beat of any rank a wait for others ends; 0: never */
     const void *in;
     void *out;
     const size_t *in_bytes;  /* ALLTOALLV: for each rank */
     const size_t *out_bytes; /* ALLGATHERV, ALLTOALLV: from each rank */
-    int to;                  /* SENDRECV: a rank or INVAR_COMM_NONE */
-    int from;                /* SENDRECV the same; BROADCAST: who gives */
+    int dst_rank;            /* SENDRECV: a rank or INVAR_COMM_NONE */
+    int src_rank;            /* SENDRECV the same; BROADCAST: who gives */
     size_t to_bytes;         /* SENDRECV */
     size_t from_bytes;       /* SENDRECV, BROADCAST */
 } invar_comm_transfer;
@@ -140,7 +140,7 @@ void invar_comm_free(invar_comm *comm);
 typedef struct invar_comm_stats {
     uint64_t calls;
     uint64_t sent, received; /* bytes */
-    double waited;           /* seconds in invar_comm_wait and invar_comm_run */
+    double wait_s;           /* seconds in invar_comm_wait and invar_comm_run */
 } invar_comm_stats;
 
 invar_comm_stats invar_comm_get_stats(const invar_comm *comm, invar_comm_op op);

@@ -69,7 +69,7 @@ typedef struct mpi_rank {
 /* ---- MPI's calls ----------------------------------------------------------------------------- */
 
 /* A call about a peer failed. */
-static invar_status trouble(mpi_rank *me, int peer, int code)
+static invar_status mpi_rank_trouble(mpi_rank *me, int peer, int code)
 {
     char why[INVAR_TEXT_QUOTE_SIZE * 4], text[512];
 
@@ -81,7 +81,7 @@ static invar_status trouble(mpi_rank *me, int peer, int code)
                             peer, me->world->hosts[peer], me->world->rank, why);
 }
 
-static invar_status finished(bool *all, mpi_rank *me, request *r, int peer)
+static invar_status mpi_rank_finished(bool *all, mpi_rank *me, request *r, int peer)
 {
     int done = 0, code;
 
@@ -89,7 +89,7 @@ static invar_status finished(bool *all, mpi_rank *me, request *r, int peer)
         return INVAR_OK;
     code = me->mpi->test(&done, &r->handle);
     if (code)
-        return trouble(me, peer, code);
+        return mpi_rank_trouble(me, peer, code);
     r->done = done;
     if (done)
         me->active = invar_comm_clock();
@@ -97,7 +97,7 @@ static invar_status finished(bool *all, mpi_rank *me, request *r, int peer)
     return INVAR_OK;
 }
 
-static void nap(long nanoseconds)
+static void sleep_ns(long nanoseconds)
 {
     struct timespec pause = {0, nanoseconds};
 
@@ -117,7 +117,7 @@ static void send_notes(mpi_rank *me)
     }
 }
 
-static void tell(void *self, invar_comm_failure *failure)
+static void comm_failure_report(void *self, invar_comm_failure *failure)
 {
     mpi_rank *me = self;
 
@@ -170,7 +170,7 @@ static invar_status take_note(mpi_rank *me, int peer, int tag, invar_comm_failur
 }
 
 /* Takes notice of what other ranks have told. */
-static invar_status hear(void *self)
+static invar_status poll_failures(void *self)
 {
     mpi_rank *me = self;
     invar_comm_failure heard;
@@ -180,7 +180,7 @@ static invar_status hear(void *self)
         do {
             code = me->mpi->listen(&peer, &heard, sizeof heard, tag);
             if (code)
-                return trouble(me, peer < 0 ? me->world->rank : peer, code);
+                return mpi_rank_trouble(me, peer < 0 ? me->world->rank : peer, code);
             if (peer >= 0)
                 INVAR_TRY(take_note(me, peer, tag, &heard));
         } while (peer >= 0);
@@ -217,7 +217,7 @@ static int post_bytes(const mpi_rank *me, const invar_message *m, request *r, vo
     return code;
 }
 
-static invar_status post(mpi_rank *me, invar_message *m, request *r)
+static invar_status mpi_rank_post(mpi_rank *me, invar_message *m, request *r)
 {
     int tag = (int)(2 * m->context + 2);
     int code = post_bytes(me, m, r, &m->header, sizeof m->header, tag);
@@ -227,7 +227,7 @@ static invar_status post(mpi_rank *me, invar_message *m, request *r)
 
         code = post_bytes(me, m, ++r, m->data + at, (int)bytes, tag + 1);
     }
-    return code ? trouble(me, m->peer, code) : INVAR_OK;
+    return code ? mpi_rank_trouble(me, m->peer, code) : INVAR_OK;
 }
 
 /* Receives that nothing has come for must not write later. */
@@ -257,7 +257,7 @@ static void give_up(mpi_rank *me, invar_comm_request *ticket)
     }
 }
 
-static invar_status start(void *self, invar_comm_request *ticket)
+static invar_status comm_request_start(void *self, invar_comm_request *ticket)
 {
     mpi_rank *me = self;
     size_t count = 0, at;
@@ -278,7 +278,7 @@ static invar_status start(void *self, invar_comm_request *ticket)
         at = 0;
         for (int i = 0; i < ticket->count; at += 1 + pieces_of(me, &ticket->messages[i++]))
             if (status == INVAR_OK && ticket->messages[i].incoming == (incoming == 1))
-                status = post(me, &ticket->messages[i], &requests[at]);
+                status = mpi_rank_post(me, &ticket->messages[i], &requests[at]);
     }
     if (status != INVAR_OK)
         give_up(me, ticket);
@@ -290,7 +290,7 @@ static invar_status advance_one(mpi_rank *me, const invar_comm_request *ticket, 
 {
     bool all = true;
 
-    INVAR_TRY(finished(&all, me, r, m->peer));
+    INVAR_TRY(mpi_rank_finished(&all, me, r, m->peer));
     if (m->incoming && m->state == INVAR_MESSAGE_POSTED) {
         if (!all)
             return INVAR_OK;
@@ -298,14 +298,14 @@ static invar_status advance_one(mpi_rank *me, const invar_comm_request *ticket, 
         m->state = INVAR_MESSAGE_TAKEN;
     }
     for (size_t i = 0; all && i < pieces_of(me, m); i++) // they end in their order, mostly
-        INVAR_TRY(finished(&all, me, r + 1 + i, m->peer));
+        INVAR_TRY(mpi_rank_finished(&all, me, r + 1 + i, m->peer));
     if (all)
         m->state = INVAR_MESSAGE_DONE;
     return INVAR_OK;
 }
 
 /* *done: all messages are. */
-static invar_status advance(bool *done, mpi_rank *me, const invar_comm_request *ticket)
+static invar_status mpi_rank_advance(bool *done, mpi_rank *me, const invar_comm_request *ticket)
 {
     request *r = ticket->requests;
 
@@ -339,9 +339,9 @@ static invar_status expect_peers(const mpi_rank *me, const invar_comm_request *t
 /* What has come counts, whatever its sender told then. */
 static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_request *ticket)
 {
-    invar_status heard = hear(me);
+    invar_status heard = poll_failures(me);
 
-    INVAR_TRY(advance(done, me, ticket));
+    INVAR_TRY(mpi_rank_advance(done, me, ticket));
     if (*done) {
         invar_error_clear();
         return INVAR_OK;
@@ -355,14 +355,14 @@ static invar_status hear_answers(mpi_rank *me)
     double until = invar_comm_clock() + ANSWER;
 
     while (invar_comm_clock() < until) {
-        if (hear(me) != INVAR_OK)
+        if (poll_failures(me) != INVAR_OK)
             invar_error_clear();
-        nap(1000000);
+        sleep_ns(1000000);
     }
     return invar_world_accept_failure(me->world, &me->world->failure);
 }
 
-static invar_status wait(void *self, invar_comm_request *ticket)
+static invar_status comm_request_wait(void *self, invar_comm_request *ticket)
 {
     mpi_rank *me = self;
     invar_status status = INVAR_OK;
@@ -382,7 +382,7 @@ static invar_status wait(void *self, invar_comm_request *ticket)
         else if (now - me->active < SPIN)
             sched_yield(); // MPI moves bytes only while it is called
         else
-            nap(50000);
+            sleep_ns(50000);
     }
     if (status != INVAR_OK && me->world->failure.native == ETIMEDOUT)
         status = hear_answers(me);
@@ -399,8 +399,8 @@ static bool notes_sent(mpi_rank *me)
     bool all = true;
 
     for (int r = 0; r < me->world->size; r++)
-        if (finished(&all, me, &me->notes[r], r) != INVAR_OK ||
-            finished(&all, me, &me->beats[r], r) != INVAR_OK)
+        if (mpi_rank_finished(&all, me, &me->notes[r], r) != INVAR_OK ||
+            mpi_rank_finished(&all, me, &me->beats[r], r) != INVAR_OK)
             return true; // it failed otherwise
     return all;
 }
@@ -412,12 +412,12 @@ static void revive(void *self)
     double until = invar_comm_clock() + QUIET;
 
     while (!notes_sent(me) && invar_comm_clock() < until)
-        nap(50000);
+        sleep_ns(50000);
     me->note_tag = NOTE_REVIVED;
 }
 
 /* Waits until all ranks leave, so that MPI's own end cannot hang. */
-static invar_status part(mpi_rank *me)
+static invar_status mpi_rank_part(mpi_rank *me)
 {
     int other = me->world->rank ? 0 : 1;
 
@@ -425,7 +425,7 @@ static invar_status part(mpi_rank *me)
     memset(&me->note, 0, sizeof me->note);
     send_notes(me);
     while (!notes_sent(me) || me->left_count < me->world->size - 1) {
-        INVAR_TRY(hear(me));
+        INVAR_TRY(poll_failures(me));
         if (me->seconds > 0 && invar_comm_clock() > me->beat + me->seconds) {
             while (me->left[other] || other == me->world->rank)
                 other++;
@@ -434,7 +434,7 @@ static invar_status part(mpi_rank *me)
                                     "waited %g s; look at its host",
                                     other, me->world->hosts[other], me->world->rank, me->seconds);
         }
-        nap(50000);
+        sleep_ns(50000);
     }
     return INVAR_OK;
 }
@@ -442,7 +442,7 @@ static invar_status part(mpi_rank *me)
 static void leave(void *self)
 {
     mpi_rank *me = self;
-    bool failed = invar_world_failed(me->world) || part(me) != INVAR_OK;
+    bool failed = invar_world_failed(me->world) || mpi_rank_part(me) != INVAR_OK;
     double until = invar_comm_clock() + LINGER; // since all know that
 
     if (!failed)
@@ -451,7 +451,7 @@ static void leave(void *self)
     while (failed && me->world->rank != invar_world_error_rank(me->world) &&
            invar_comm_clock() < until) {
         (void)notes_sent(me);
-        nap(1000000);
+        sleep_ns(1000000);
     }
     invar_free(me->left);
     invar_free(me->notes);
@@ -482,7 +482,7 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
     invar_world *world = comm->world;
     invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
                                 .phase = "start",
-                                .seconds = seconds,
+                                .timeout_s = seconds,
                                 .in = world->hosts[world->rank],
                                 .out = world->hosts};
     size_t *bytes;
@@ -503,7 +503,13 @@ static invar_status share_hosts(invar_comm *comm, double seconds)
 /* What it has allocated is the caller's, also when it fails. */
 static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int size)
 {
-    static const invar_transport transport = {start, wait, beat, hear, tell, revive, leave};
+    static const invar_transport transport = {comm_request_start,
+                                              comm_request_wait,
+                                              beat,
+                                              poll_failures,
+                                              comm_failure_report,
+                                              revive,
+                                              leave};
     invar_status status;
 
     status = invar_world_new(out, rank, size);

@@ -42,7 +42,7 @@ typedef struct nccl_rank {
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 /* A call of NCCL's failed. */
-static invar_status trouble(const nccl_rank *me, const char *phase, int code)
+static invar_status nccl_rank_trouble(const nccl_rank *me, const char *phase, int code)
 {
     invar_world *world = me->comm->world;
     char why[INVAR_TEXT_QUOTE_SIZE * 4], text[512];
@@ -67,7 +67,7 @@ static void pause_since(double from)
 }
 
 /* Until what was begun is done. */
-static invar_status settle(nccl_rank *me, const invar_comm_request *call)
+static invar_status wait_pending(nccl_rank *me, const invar_comm_request *call)
 {
     invar_world *world = me->comm->world;
     double from = invar_comm_clock();
@@ -76,11 +76,11 @@ static invar_status settle(nccl_rank *me, const invar_comm_request *call)
     for (;;) {
         code = me->nccl->test(&done, &me->group);
         if (code)
-            return trouble(me, call->phase, code);
+            return nccl_rank_trouble(me, call->phase, code);
         if (done)
             return INVAR_OK;
         if (world->transport)
-            INVAR_TRY(world->transport->hear(world->self));
+            INVAR_TRY(world->transport->poll_failure(world->self));
         if (call->seconds > 0 && invar_comm_clock() - from > call->seconds)
             return invar_world_fail_device_timeout(world, call);
         pause_since(from);
@@ -103,11 +103,13 @@ static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
                                                    .to = m->incoming ? m->data : NULL,
                                                    .bytes = m->bytes};
     }
-    if (ticket->own.to) {
-        me->pieces[count++] = (invar_nccl_p2p){
-            .peer = me->comm->rank, .from = ticket->own.from, .bytes = ticket->own.bytes};
-        me->pieces[count++] = (invar_nccl_p2p){
-            .peer = me->comm->rank, .to = ticket->own.to, .bytes = ticket->own.bytes};
+    if (ticket->self_copies.to) {
+        me->pieces[count++] = (invar_nccl_p2p){.peer = me->comm->rank,
+                                               .from = ticket->self_copies.from,
+                                               .bytes = ticket->self_copies.bytes};
+        me->pieces[count++] = (invar_nccl_p2p){.peer = me->comm->rank,
+                                               .to = ticket->self_copies.to,
+                                               .bytes = ticket->self_copies.bytes};
     }
     return count;
 }
@@ -116,23 +118,24 @@ static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
 static bool is_even(const invar_comm_request *ticket)
 {
     for (int i = 0; i < ticket->count; i++)
-        if (ticket->messages[i].bytes != ticket->own.bytes)
+        if (ticket->messages[i].bytes != ticket->self_copies.bytes)
             return false;
     return ticket->op == INVAR_COMM_ALLGATHERV;
 }
 
 /* Where the pieces of all ranks begin. */
-static char *gathered(const nccl_rank *me, const invar_comm_request *ticket)
+static char *nccl_rank_gathered(const nccl_rank *me, const invar_comm_request *ticket)
 {
-    size_t before = (size_t)me->comm->rank * ticket->own.bytes;
+    size_t before = (size_t)me->comm->rank * ticket->self_copies.bytes;
 
     // a piece without a copy is at its place already
-    return (char *)(ticket->own.to ? ticket->own.to : ticket->own.from) - before;
+    return (char *)(ticket->self_copies.to ? ticket->self_copies.to : ticket->self_copies.from) -
+           before;
 }
 
 static int begin_broadcast(nccl_rank *me, const invar_comm_request *ticket)
 {
-    const invar_comm_self_copy *own = &ticket->own;
+    const invar_comm_self_copy *own = &ticket->self_copies;
     const invar_message *m = ticket->messages;
 
     if (ticket->count > 0 && m->incoming)
@@ -144,22 +147,22 @@ static int begin_broadcast(nccl_rank *me, const invar_comm_request *ticket)
                                own->bytes, me->comm->rank);
 }
 
-static int begin(nccl_rank *me, const invar_comm_request *ticket)
+static int nccl_rank_begin(nccl_rank *me, const invar_comm_request *ticket)
 {
-    const invar_comm_self_copy *own = &ticket->own;
+    const invar_comm_self_copy *own = &ticket->self_copies;
     int count;
 
     if (ticket->op == INVAR_COMM_BROADCAST)
         return begin_broadcast(me, ticket);
     if (is_even(ticket))
-        return own->bytes
-                   ? me->nccl->gather(&me->group, own->from, gathered(me, ticket), own->bytes)
-                   : 0;
+        return own->bytes ? me->nccl->gather(&me->group, own->from, nccl_rank_gathered(me, ticket),
+                                             own->bytes)
+                          : 0;
     count = list_pieces(me, ticket);
     return count ? me->nccl->exchange(&me->group, me->pieces, count) : 0;
 }
 
-static invar_status carry(void *self, const invar_comm_request *ticket)
+static invar_status comm_request_carry(void *self, const invar_comm_request *ticket)
 {
     nccl_rank *me = self;
     const invar_world *world = me->comm->world;
@@ -167,8 +170,8 @@ static invar_status carry(void *self, const invar_comm_request *ticket)
 
     if (world->failure.native)
         return invar_world_accept_failure(me->comm->world, &world->failure);
-    code = begin(me, ticket);
-    return code ? trouble(me, ticket->phase, code) : settle(me, ticket);
+    code = nccl_rank_begin(me, ticket);
+    return code ? nccl_rank_trouble(me, ticket->phase, code) : wait_pending(me, ticket);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -189,17 +192,17 @@ static invar_status share_id(char out[INVAR_NCCL_ID_BYTES], const nccl_rank *me,
 {
     invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
                                 .phase = START,
-                                .seconds = seconds,
+                                .timeout_s = seconds,
                                 .in = out,
                                 .out = out,
                                 .from_bytes = INVAR_NCCL_ID_BYTES};
     int code = me->comm->rank == 0 ? me->nccl->make_id(out) : 0;
 
     if (code)
-        return trouble(me, START, code);
+        return nccl_rank_trouble(me, START, code);
     INVAR_TRY(invar_comm_transfer_now(me->comm, &move));
     // one that has no memory leaves here: from here on NCCL waits for all
-    move = (invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = START, .seconds = seconds};
+    move = (invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = START, .timeout_s = seconds};
     return invar_comm_transfer_now(me->comm, &move);
 }
 
@@ -214,13 +217,13 @@ static invar_status connect_ranks(nccl_rank *me, double seconds)
     fegetenv(&rounding); // NCCL loads libraries, which may change it
     code = me->nccl->open(&me->group, id, me->comm->rank, me->comm->size, me->ordinal);
     fesetenv(&rounding);
-    return code ? trouble(me, START, code) : settle(me, &call);
+    return code ? nccl_rank_trouble(me, START, code) : wait_pending(me, &call);
 }
 
 /* The group gets a carrier like that of `like`, which may have no group of its own. */
-static invar_status join(void *like, invar_comm *comm, double seconds)
+static invar_status comm_join(void *like, invar_comm *comm, double seconds)
 {
-    static const invar_device_transport carrier = {carry, join, leave};
+    static const invar_device_transport carrier = {comm_request_carry, comm_join, leave};
     nccl_rank *me;
     invar_status status;
 
@@ -238,7 +241,7 @@ static invar_status join(void *like, invar_comm *comm, double seconds)
     }
     memset(comm->counts, 0, sizeof comm->counts);
     comm->carrier = &carrier;
-    comm->cargo = me;
+    comm->device_transport_state = me;
     return INVAR_OK;
 }
 
@@ -285,7 +288,7 @@ invar_status invar_comm_nccl(invar_comm **out, invar_comm *host,
     INVAR_CHECK(!host->carrier);
     INVAR_TRY(load_module(&like.nccl, options->module));
     INVAR_TRY(invar_comm_split(&comm, host, 0, invar_comm_rank(host), START, options->seconds));
-    status = join(&like, comm, options->seconds);
+    status = comm_join(&like, comm, options->seconds);
     if (status != INVAR_OK) {
         invar_comm_free(comm);
         return status;

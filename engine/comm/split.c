@@ -21,7 +21,7 @@ typedef struct wish {
 } wish;
 
 /* True when rank `a` comes before rank `b` in a group of both. */
-static bool before(const wish *wishes, int a, int b)
+static bool wish_before(const wish *wishes, int a, int b)
 {
     return wishes[a].key != wishes[b].key ? wishes[a].key < wishes[b].key : a < b;
 }
@@ -37,7 +37,7 @@ static void choose_members(invar_comm *child, const invar_comm *parent, const wi
 
         if (wishes[rank].colour != mine->colour)
             continue;
-        for (; at > 0 && before(wishes, rank, members[at - 1]); at--)
+        for (; at > 0 && wish_before(wishes, rank, members[at - 1]); at--)
             members[at] = members[at - 1];
         members[at] = rank;
         child->size++;
@@ -49,11 +49,11 @@ static void choose_members(invar_comm *child, const invar_comm *parent, const wi
     }
 }
 
-static invar_status gather(wish *wishes, invar_comm *comm, const wish *mine, const char *phase,
-                           double seconds)
+static invar_status wish_gather(wish *wishes, invar_comm *comm, const wish *mine, const char *phase,
+                                double seconds)
 {
     invar_comm_transfer move = {
-        .op = INVAR_COMM_SPLIT, .phase = phase, .seconds = seconds, .in = mine, .out = wishes};
+        .op = INVAR_COMM_SPLIT, .phase = phase, .timeout_s = seconds, .in = mine, .out = wishes};
     size_t *bytes;
     invar_status status;
 
@@ -79,7 +79,7 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour
     INVAR_TRY(invar_alloc((void **)&wishes, (size_t)comm->size, sizeof *wishes, "a group's split"));
     status = invar_comm_new(&child, world, comm->size); // before the gather: after it, all succeed
     if (status == INVAR_OK)
-        status = gather(wishes, comm, &mine, phase, seconds);
+        status = wish_gather(wishes, comm, &mine, phase, seconds);
     if (status == INVAR_OK) {
         for (int i = 0; i < comm->size; i++)
             if (wishes[i].next_context > world->next_context)
@@ -89,7 +89,7 @@ invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour
     }
     invar_free(wishes);
     if (status == INVAR_OK && colour >= 0 && comm->carrier)
-        status = comm->carrier->join(comm->cargo, child, seconds);
+        status = comm->carrier->join(comm->device_transport_state, child, seconds);
     if (status != INVAR_OK || colour < 0) {
         invar_comm_free(child);
         return status;

@@ -50,7 +50,7 @@ static invar_comm_failure *failure_of(const thread_rank *me)
 /* ---- the adversary --------------------------------------------------------------------------- */
 
 /* splitmix64; below `bound` > 0. */
-static uint64_t draw(thread_rank *me, uint64_t bound)
+static uint64_t thread_rank_draw(thread_rank *me, uint64_t bound)
 {
     uint64_t z = (me->random += 0x9E3779B97F4A7C15u);
 
@@ -59,14 +59,14 @@ static uint64_t draw(thread_rank *me, uint64_t bound)
     return (z ^ (z >> 31)) % bound;
 }
 
-static void dawdle(thread_rank *me)
+static void random_delay(thread_rank *me)
 {
     struct timespec pause = {0, 0};
 
     if (!me->random)
         return;
-    switch (draw(me, 8)) {
-    case 0: pause.tv_nsec = (long)draw(me, 300000); break;
+    switch (thread_rank_draw(me, 8)) {
+    case 0: pause.tv_nsec = (long)thread_rank_draw(me, 300000); break;
     case 1:
     case 2: sched_yield(); return;
     default: return;
@@ -75,12 +75,12 @@ static void dawdle(thread_rank *me)
 }
 
 /* Messages in a random order, and noise where they will arrive. */
-static void upset(thread_rank *me, invar_comm_request *ticket)
+static void scramble_messages(thread_rank *me, invar_comm_request *ticket)
 {
     if (!me->random)
         return;
     for (int i = ticket->count - 1; i > 0; i--) {
-        int j = (int)draw(me, (uint64_t)i + 1);
+        int j = (int)thread_rank_draw(me, (uint64_t)i + 1);
         invar_message m = ticket->messages[i];
 
         ticket->messages[i] = ticket->messages[j];
@@ -89,24 +89,25 @@ static void upset(thread_rank *me, invar_comm_request *ticket)
     for (int i = 0; i < ticket->count; i++)
         if (ticket->messages[i].incoming && ticket->messages[i].bytes &&
             !ticket->messages[i].carried)
-            memset(ticket->messages[i].data, (int)draw(me, 256), ticket->messages[i].bytes);
+            memset(ticket->messages[i].data, (int)thread_rank_draw(me, 256),
+                   ticket->messages[i].bytes);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static invar_status start(void *self, invar_comm_request *ticket)
+static invar_status comm_request_start(void *self, invar_comm_request *ticket)
 {
     thread_rank *me = self;
     threads *all = me->all;
 
-    upset(me, ticket);
+    scramble_messages(me, ticket);
     for (int i = 0; i < ticket->count; i++) {
         invar_message *m = &ticket->messages[i];
         mailbox *box = &all->boxes[m->peer];
 
         if (m->incoming)
             continue;
-        dawdle(me);
+        random_delay(me);
         m->from = me->world->rank;
         pthread_mutex_lock(&all->lock);
         m->next = box->inbox;
@@ -139,7 +140,7 @@ static bool can_copy(const thread_rank *me, const invar_message *m)
  * ticket, NULL when there is none. Those of all tickets: another rank may wait for them in another
  * order than this one.
  */
-static invar_message *choose(const invar_comm_request **of, thread_rank *me)
+static invar_message *comm_request_choose(const invar_comm_request **of, thread_rank *me)
 {
     invar_message *chosen = NULL;
     uint64_t found = 0;
@@ -147,7 +148,8 @@ static invar_message *choose(const invar_comm_request **of, thread_rank *me)
     *of = NULL;
     for (const invar_comm_request *t = me->world->under_way; t; t = t->next)
         for (int i = 0; i < t->count; i++) {
-            if (!can_copy(me, &t->messages[i]) || (me->random && draw(me, ++found) != 0))
+            if (!can_copy(me, &t->messages[i]) ||
+                (me->random && thread_rank_draw(me, ++found) != 0))
                 continue;
             chosen = &t->messages[i];
             *of = t;
@@ -158,7 +160,8 @@ static invar_message *choose(const invar_comm_request **of, thread_rank *me)
 }
 
 /* Called and returns with the lock, which it gives up to copy. */
-static invar_status copy(thread_rank *me, const invar_comm_request *ticket, invar_message *expected)
+static invar_status thread_rank_copy(thread_rank *me, const invar_comm_request *ticket,
+                                     invar_message *expected)
 {
     threads *all = me->all;
     invar_message **link = find_posted(all, me->world->rank, expected), *posted = *link;
@@ -168,10 +171,10 @@ static invar_status copy(thread_rank *me, const invar_comm_request *ticket, inva
     *link = posted->next;
     posted->state = INVAR_MESSAGE_TAKEN;
     pthread_mutex_unlock(&all->lock);
-    dawdle(me);
+    random_delay(me);
     if (expected->bytes && !expected->carried)
         memcpy(expected->data, posted->data, expected->bytes);
-    dawdle(me);
+    random_delay(me);
     pthread_mutex_lock(&all->lock);
     expected->state = INVAR_MESSAGE_DONE;
     posted->state = INVAR_MESSAGE_DONE; // from here on its memory is the sender's
@@ -209,7 +212,8 @@ static struct timespec point_in_time(double seconds)
 }
 
 /* Waits until something has changed for this rank; it has waited since `since`. */
-static invar_status rest(thread_rank *me, const invar_comm_request *ticket, double since)
+static invar_status thread_rank_rest(thread_rank *me, const invar_comm_request *ticket,
+                                     double since)
 {
     threads *all = me->all;
     pthread_cond_t *wake = &all->boxes[me->world->rank].wake;
@@ -219,14 +223,15 @@ static invar_status rest(thread_rank *me, const invar_comm_request *ticket, doub
 
     if (ticket->seconds == 0)
         pthread_cond_wait(wake, &all->lock);
-    else if (pthread_cond_timedwait(wake, &all->lock, &end) == ETIMEDOUT && !choose(&of, me) &&
-             !all_done(ticket) && !failure_of(me)->native && all->beat <= from)
+    else if (pthread_cond_timedwait(wake, &all->lock, &end) == ETIMEDOUT &&
+             !comm_request_choose(&of, me) && !all_done(ticket) && !failure_of(me)->native &&
+             all->beat <= from)
         return invar_world_fail_timeout(me->world, ticket, NULL);
     return INVAR_OK;
 }
 
 /* No other thread reads or writes messages of the ticket after this. */
-static void withdraw(thread_rank *me, invar_comm_request *ticket)
+static void thread_rank_withdraw(thread_rank *me, invar_comm_request *ticket)
 {
     threads *all = me->all;
 
@@ -244,7 +249,7 @@ static void withdraw(thread_rank *me, invar_comm_request *ticket)
     }
 }
 
-static invar_status wait(void *self, invar_comm_request *ticket)
+static invar_status comm_request_wait(void *self, invar_comm_request *ticket)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -254,17 +259,17 @@ static invar_status wait(void *self, invar_comm_request *ticket)
     pthread_mutex_lock(&all->lock);
     while (status == INVAR_OK && !all_done(ticket)) {
         const invar_comm_request *of;
-        invar_message *next = choose(&of, me);
+        invar_message *next = comm_request_choose(&of, me);
 
         if (next) // what has come counts, whatever its sender did then
-            status = copy(me, of, next);
+            status = thread_rank_copy(me, of, next);
         else if (failure_of(me)->native)
             status = invar_world_accept_failure(me->world, failure_of(me));
         else if ((status = expect_peers(me, ticket)) == INVAR_OK)
-            status = rest(me, ticket, since);
+            status = thread_rank_rest(me, ticket, since);
     }
     if (status != INVAR_OK)
-        withdraw(me, ticket);
+        thread_rank_withdraw(me, ticket);
     pthread_mutex_unlock(&all->lock);
     return status;
 }
@@ -354,7 +359,7 @@ static void leave(void *self)
     invar_free(me);
 }
 
-static void tell(void *self, invar_comm_failure *failure)
+static void comm_failure_report(void *self, invar_comm_failure *failure)
 {
     thread_rank *me = self;
     threads *all = me->all;
@@ -375,7 +380,8 @@ static void revive(void *self)
 
 static invar_status join_rank(invar_comm **out, threads *all, int rank, uint64_t seed)
 {
-    static const invar_transport transport = {start, wait, beat, hear, tell, revive, leave};
+    static const invar_transport transport = {
+        comm_request_start, comm_request_wait, beat, hear, comm_failure_report, revive, leave};
     invar_world *world;
     thread_rank *me;
     invar_status status;

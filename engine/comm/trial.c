@@ -71,7 +71,7 @@ static void check_piece(scene *s, const call *c, const unsigned char *got, int f
             continue;
         if (s->told->wrong++ == 0) {
             s->told->op = c->op;
-            s->told->from = from;
+            s->told->src_rank = from;
         }
     }
 }
@@ -88,13 +88,13 @@ static invar_comm_transfer make_move(scene *s, const call *c)
 {
     invar_comm_transfer move = {.op = c->op,
                                 .phase = PHASE,
-                                .seconds = s->seconds,
+                                .timeout_s = s->seconds,
                                 .in = s->in,
                                 .out = s->out,
                                 .in_bytes = s->in_bytes,
                                 .out_bytes = s->out_bytes,
-                                .to = next_of(s, 1),
-                                .from = next_of(s, -1),
+                                .dst_rank = next_of(s, 1),
+                                .src_rank = next_of(s, -1),
                                 .to_bytes = c->bytes,
                                 .from_bytes = c->bytes};
     size_t at = 0;
@@ -110,12 +110,12 @@ static invar_comm_transfer make_move(scene *s, const call *c)
     else if (c->op == INVAR_COMM_ALLGATHERV)
         write_piece(s->in, s->rank, 0, s->out_bytes[s->rank]);
     else if (c->op == INVAR_COMM_SENDRECV)
-        write_piece(s->in, s->rank, move.to, c->bytes);
+        write_piece(s->in, s->rank, move.dst_rank, c->bytes);
     return move;
 }
 
 /* The same where the bytes will lie. */
-static invar_status prepare(invar_comm_transfer *out, scene *s, const call *c)
+static invar_status scene_prepare(invar_comm_transfer *out, scene *s, const call *c)
 {
     *out = make_move(s, c);
     if (!s->far)
@@ -127,12 +127,12 @@ static invar_status prepare(invar_comm_transfer *out, scene *s, const call *c)
     return invar_device_synchronize(s->dev);
 }
 
-static invar_status run(scene *s, const invar_comm_transfer *move)
+static invar_status scene_run(scene *s, const invar_comm_transfer *move)
 {
     return invar_comm_run(s->far ? s->far : s->comm, move);
 }
 
-static invar_status check(scene *s, const call *c)
+static invar_status scene_check(scene *s, const call *c)
 {
     int to = c->op == INVAR_COMM_ALLTOALLV ? s->rank : 0;
     size_t at = 0;
@@ -156,11 +156,11 @@ static invar_status time_calls(double *out, scene *s, const invar_comm_transfer 
     for (;; count *= 2) {
         begin = invar_comm_clock();
         for (int64_t i = 0; i < count; i++)
-            INVAR_TRY(run(s, move));
+            INVAR_TRY(scene_run(s, move));
         taken = invar_comm_clock() - begin;
         INVAR_TRY(invar_comm_run(s->comm, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
                                                                  .phase = PHASE " time",
-                                                                 .seconds = s->seconds,
+                                                                 .timeout_s = s->seconds,
                                                                  .in = &taken,
                                                                  .out = &taken,
                                                                  .from_bytes = sizeof taken}));
@@ -184,21 +184,21 @@ static invar_status run_calls(scene *s)
     for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
         invar_comm_transfer move;
 
-        INVAR_TRY(prepare(&move, s, &uneven[i]));
-        INVAR_TRY(run(s, &move));
-        INVAR_TRY(check(s, &uneven[i]));
+        INVAR_TRY(scene_prepare(&move, s, &uneven[i]));
+        INVAR_TRY(scene_run(s, &move));
+        INVAR_TRY(scene_check(s, &uneven[i]));
     }
     for (int i = 0; i < INVAR_COMM_RATES; i++) {
         invar_link_rate *rate = &s->told->rates[i];
         invar_comm_transfer move;
         uint64_t sent, received;
 
-        INVAR_TRY(prepare(&move, s, &timed[i]));
+        INVAR_TRY(scene_prepare(&move, s, &timed[i]));
         INVAR_TRY(invar_comm_transfer_bytes(&sent, &received, &move, s->rank, s->size));
         rate->op = timed[i].op;
         rate->bytes = (size_t)sent;
         INVAR_TRY(time_calls(&rate->seconds, s, &move));
-        INVAR_TRY(check(s, &timed[i]));
+        INVAR_TRY(scene_check(s, &timed[i]));
     }
     return INVAR_OK;
 }

@@ -26,7 +26,7 @@ typedef struct invar_link_test {
     invar_link_rate rates[INVAR_COMM_RATES];
     uint64_t wrong;   /* bytes that this rank got, and nobody had sent */
     invar_comm_op op; /* of the first of them */
-    int from;         /* who should have sent it */
+    int src_rank;     /* who should have sent it */
 } invar_link_test;
 
 /*

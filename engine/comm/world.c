@@ -62,43 +62,43 @@ invar_status invar_world_new(invar_comm **out, int rank, int size)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-static invar_status again(const invar_world *world)
+static invar_status world_again(const invar_world *world)
 {
     return INVAR_FAIL(world->failure.status, world->failure.native, "%s", world->failure.text);
 }
 
-static bool explains(const invar_comm_failure *later, const invar_comm_failure *first)
+static bool comm_failure_explains(const invar_comm_failure *later, const invar_comm_failure *first)
 {
     return later->native == ETIMEDOUT && first->native == ETIMEDOUT &&
-           (later->answers > first->answers || later->teller == first->culprit);
+           (later->answers > first->answers || later->reporter == first->culprit);
 }
 
 invar_status invar_world_accept_failure(invar_world *world, const invar_comm_failure *failure)
 {
-    if (!world->failure.native || explains(failure, &world->failure))
+    if (!world->failure.native || comm_failure_explains(failure, &world->failure))
         world->failure = *failure;
-    return again(world);
+    return world_again(world);
 }
 
-static invar_status begin(invar_world *world, invar_comm_failure *failure)
+static invar_status world_begin(invar_world *world, invar_comm_failure *failure)
 {
-    if (world->failure.native && !explains(failure, &world->failure))
-        return again(world);
+    if (world->failure.native && !comm_failure_explains(failure, &world->failure))
+        return world_again(world);
     if (world->transport)
-        world->transport->tell(world->self, failure);
+        world->transport->send_failure(world->self, failure);
     return invar_world_accept_failure(world, failure);
 }
 
 invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
 {
     invar_comm_failure failure = {
-        .culprit = culprit, .native = native, .status = INVAR_E_IO, .teller = world->rank};
+        .culprit = culprit, .native = native, .status = INVAR_E_IO, .reporter = world->rank};
     va_list list;
 
     va_start(list, fmt);
     (void)vsnprintf(failure.text, sizeof failure.text, fmt, list);
     va_end(list);
-    return begin(world, &failure);
+    return world_begin(world, &failure);
 }
 
 invar_status invar_world_check(invar_world *world, const invar_comm_request *ticket,
@@ -135,7 +135,8 @@ invar_status invar_world_fail_peer_exit(invar_world *world, const invar_comm_req
 invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_request *ticket,
                                       const invar_comm_failure *said)
 {
-    invar_comm_failure failure = {.native = ETIMEDOUT, .status = INVAR_E_IO, .teller = world->rank};
+    invar_comm_failure failure = {
+        .native = ETIMEDOUT, .status = INVAR_E_IO, .reporter = world->rank};
     const invar_message *first = NULL;
 
     // who has sent nothing is later than who has not yet taken what we sent
@@ -153,7 +154,7 @@ invar_status invar_world_fail_timeout(invar_world *world, const invar_comm_reque
                    "distributed-timeout-minutes, then start the run again to resume it",
                    first->peer, world->hosts[first->peer], invar_comm_op_name(ticket->op),
                    ticket->phase, world->rank, ticket->seconds);
-    return begin(world, &failure);
+    return world_begin(world, &failure);
 }
 
 invar_status invar_world_fail_device_timeout(invar_world *world, const invar_comm_request *ticket)
@@ -181,11 +182,11 @@ static void give_up(invar_world *world, int native, const char *why)
     invar_comm_failure failure = {.culprit = world->rank,
                                   .native = native,
                                   .status = status_of_others(&own, why),
-                                  .teller = world->rank};
+                                  .reporter = world->rank};
 
     (void)snprintf(failure.text, sizeof failure.text, "rank %d on %s cannot go on: %.800s",
                    world->rank, world->hosts[world->rank], why);
-    if (begin(world, &failure) != INVAR_OK)
+    if (world_begin(world, &failure) != INVAR_OK)
         invar_error_put(&own);
 }
 

@@ -65,10 +65,10 @@ struct invar_comm_request {
     invar_message *messages; /* room for two a peer */
     void *requests;          /* of the transport, from invar_alloc; freed with the ticket */
     size_t request_bytes;
-    bool met;                  /* the transport was waited for */
-    bool due;                  /* a carrier has yet to carry its bytes, */
-    invar_comm_self_copy own;  /* these among them, */
-    invar_comm_request *later; /* and those of this one after it */
+    bool host_done;                   /* the transport was waited for */
+    bool device_pending;              /* a carrier has yet to carry its bytes, */
+    invar_comm_self_copy self_copies; /* these among them, */
+    invar_comm_request *next_device;  /* and those of this one after it */
 };
 
 /* Why a world has ended; the same on all its ranks. */
@@ -76,7 +76,7 @@ typedef struct invar_comm_failure {
     int culprit;         /* rank in the world; -1: nobody knows */
     int native;          /* 0: there is none */
     invar_status status; /* of those who did not cause it */
-    int teller;          /* who found it */
+    int reporter;        /* who found it */
     int answers;         /* of ranks that were named late, and wait themselves */
     char text[INVAR_COMM_FAILURE_SIZE];
 } invar_comm_failure;
@@ -89,9 +89,9 @@ typedef struct invar_transport {
     /* Tells the other ranks that this one gets on, without waiting. */
     void (*beat)(void *self);
     /* Without waiting: has another rank told a failure? */
-    invar_status (*hear)(void *self);
+    invar_status (*poll_failure)(void *self);
     /* Tells the other ranks. One that was told earlier by another rank replaces it. */
-    void (*tell)(void *self, invar_comm_failure *failure);
+    void (*send_failure)(void *self, invar_comm_failure *failure);
     /* What was told until now is no failure any more. */
     void (*revive)(void *self);
     void (*close)(void *self);
@@ -138,7 +138,7 @@ struct invar_comm {
     invar_comm_request *spare;
     int under_way;                         /* tickets */
     const invar_device_transport *carrier; /* NULL: memory is the host's */
-    void *cargo;                           /* of the carrier; close releases it */
+    void *device_transport_state;          /* of the carrier; close releases it */
     invar_comm_request *due;               /* the oldest ticket that is */
     invar_comm_stats counts[INVAR_COMM_OPS];
 };

@@ -30,7 +30,7 @@ bool invar_config_set(const invar_recipe *recipe, invar_key key)
 
     invar_recipe_entry_get(&e, recipe, key);
     return e.source > INVAR_RECIPE_SOURCE_DEFAULT &&
-           (!e.key->fallback || strcmp(e.key->fallback, e.text) != 0);
+           (!e.key->default_text || strcmp(e.key->default_text, e.text) != 0);
 }
 
 bool invar_config_is_nonempty(const invar_recipe *recipe, invar_key key)
@@ -120,7 +120,7 @@ static void find_plugins(invar_config_derived *f, const invar_recipe *recipe)
     }
 }
 
-static void gather(invar_config_derived *f, const invar_recipe *recipe)
+static void config_derived_gather(invar_config_derived *f, const invar_recipe *recipe)
 {
     static const invar_estimator_traits none;
     const invar_estimator estimator =
@@ -488,7 +488,7 @@ static invar_status check_rewards(const invar_config_derived *f)
     INVAR_TRY(read_reward(&reward, r, INVAR_KEY_RM_TYPE));
     INVAR_TRY(check_labels(f, reward, eval));
     INVAR_TRY(check_asked(r, reward, eval));
-    if (f->estimator->judged && reward == INVAR_REWARD_NONE &&
+    if (f->estimator->needs_reward && reward == INVAR_REWARD_NONE &&
         !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) &&
         !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) &&
         !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH) &&
@@ -727,7 +727,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     invar_key unused;
 
     INVAR_TRY(invar_recipe_check(recipe));
-    gather(&f, recipe);
+    config_derived_gather(&f, recipe);
     f.unused = &unused;
     INVAR_TRY(check_data(&f));
     INVAR_TRY(check_model(&f));
@@ -757,7 +757,7 @@ invar_status invar_config_check_unused(invar_key *unused_out, const invar_recipe
     INVAR_TRY(invar_recipe_check(recipe));
     INVAR_TRY(read_reward(&reward, recipe, INVAR_KEY_RM_TYPE));
     INVAR_TRY(read_reward(&reward, recipe, INVAR_KEY_EVAL_RM_TYPE));
-    gather(&f, recipe);
+    config_derived_gather(&f, recipe);
     f.unused = unused_out;
     return invar_config_check_uses(&f);
 }

@@ -33,7 +33,7 @@ static const invar_recipe_key keys[INVAR_KEY_COUNT] = {
      .name = (NAME),                                                                               \
      .type = INVAR_RECIPE_TYPE_##TYPE,                                                             \
      .effect = INVAR_RECIPE_EFFECT_##EFFECT,                                                       \
-     .fallback = (FALLBACK),                                                                       \
+     .default_text = (FALLBACK),                                                                   \
      LIMITS,                                                                                       \
      .doc = (DOC)},
 #include "engine/config/keys.def"
@@ -61,8 +61,8 @@ size_t invar_config_defaults(invar_ledger_pair out[INVAR_KEY_COUNT])
     size_t count = 0;
 
     for (int i = 0; i < INVAR_KEY_COUNT; i++)
-        if (keys[i].fallback)
-            out[count++] = (invar_ledger_pair){keys[i].name, keys[i].fallback};
+        if (keys[i].default_text)
+            out[count++] = (invar_ledger_pair){keys[i].name, keys[i].default_text};
     return count;
 }
 

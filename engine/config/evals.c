@@ -55,7 +55,7 @@ typedef struct reader {
     int lines[SETTINGS];
 } reader;
 
-static invar_status refuse(const reader *r, int line, const char *why, piece what)
+static invar_status reader_fail(const reader *r, int line, const char *why, piece what)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
@@ -81,7 +81,7 @@ static bool is_own(const reader *r, int key)
 }
 
 /* What the run's recipe says, where the section says nothing. */
-static invar_status inherit(invar_recipe *to, const reader *r)
+static invar_status recipe_inherit(invar_recipe *to, const reader *r)
 {
     for (int key = 0; key < INVAR_KEY_COUNT; key++) {
         invar_recipe_entry e;
@@ -100,7 +100,7 @@ static invar_status set_value(invar_recipe *to, const reader *r, invar_key key, 
     char text[INVAR_PATH_SIZE], origin[ORIGIN_SIZE];
 
     if (value.bytes >= sizeof text)
-        return refuse(r, line, "is too long", value);
+        return reader_fail(r, line, "is too long", value);
     memcpy(text, value.text, value.bytes);
     text[value.bytes] = '\0';
     (void)snprintf(origin, sizeof origin, "%.300s:%d", r->path, line);
@@ -114,17 +114,17 @@ static invar_status set_place(invar_recipe *to, const reader *r)
     int used;
 
     if (!r->place.text)
-        return refuse(r, r->section, "is a set without path = FILE", r->name);
+        return reader_fail(r, r->section, "is a set without path = FILE", r->name);
     used = snprintf(text, sizeof text, "%.*s \"%.*s\"", (int)r->name.bytes, r->name.text,
                     (int)r->place.bytes, r->place.text);
     if (used >= (int)sizeof text || memchr(r->place.text, '"', r->place.bytes))
-        return refuse(r, r->section, "has a path that is too long or has a quote", r->name);
+        return reader_fail(r, r->section, "has a path that is too long or has a quote", r->name);
     return set_value(to, r, INVAR_KEY_EVAL_PROMPT_DATA, (piece){text, (size_t)used}, r->section);
 }
 
-static invar_status fill(invar_recipe *to, const reader *r)
+static invar_status recipe_fill(invar_recipe *to, const reader *r)
 {
-    INVAR_TRY(inherit(to, r));
+    INVAR_TRY(recipe_inherit(to, r));
     INVAR_TRY(set_place(to, r));
     for (int i = 0; i < SETTINGS; i++)
         if (r->values[i].text)
@@ -150,11 +150,11 @@ static invar_status end_section(reader *r)
     if (!r->name.text)
         return INVAR_OK;
     if (is_twice(r))
-        return refuse(r, r->section, "is there twice", r->name);
+        return reader_fail(r, r->section, "is there twice", r->name);
     if (out->count == MOST_SETS)
-        return refuse(r, r->section, "is one set too many", r->name);
+        return reader_fail(r, r->section, "is one set too many", r->name);
     INVAR_TRY(invar_recipe_new(&out->recipes[out->count], invar_config_schema()));
-    return fill(out->recipes[out->count++], r);
+    return recipe_fill(out->recipes[out->count++], r);
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -172,10 +172,10 @@ static invar_status begin_section(reader *r, piece line)
 {
     INVAR_TRY(end_section(r));
     if (line.bytes < 3 || line.text[line.bytes - 1] != ']' || line.bytes > INVAR_RECIPE_MAX_NAME)
-        return refuse(r, r->line, "is no section: expected [NAME], the name of a set", line);
+        return reader_fail(r, r->line, "is no section: expected [NAME], the name of a set", line);
     if (!invar_config_is_set_name(line.text + 1, line.bytes - 2))
-        return refuse(r, r->line, "is no name of a set; a name has letters, digits, '-', '_', '.'",
-                      line);
+        return reader_fail(r, r->line,
+                           "is no name of a set; a name has letters, digits, '-', '_', '.'", line);
     *r = (reader){.path = r->path,
                   .recipe = r->recipe,
                   .out = r->out,
@@ -195,7 +195,7 @@ static invar_status take_setting(reader *r, piece key, piece value)
     bool first = false, known = is_named(key, "path");
 
     if (!value.bytes)
-        return refuse(r, r->line, "has no value", key);
+        return reader_fail(r, r->line, "has no value", key);
     if (known) {
         first = !r->place.text;
         r->place = value;
@@ -208,9 +208,10 @@ static invar_status take_setting(reader *r, piece key, piece value)
             r->lines[i] = r->line;
         }
     if (!known)
-        return refuse(r, r->line,
-                      "is no setting of a set; docs/recipes.md (Evaluation sets) has a list", key);
-    return first ? INVAR_OK : refuse(r, r->line, "is there twice", key);
+        return reader_fail(r, r->line,
+                           "is no setting of a set; docs/recipes.md (Evaluation sets) has a list",
+                           key);
+    return first ? INVAR_OK : reader_fail(r, r->line, "is there twice", key);
 }
 
 static invar_status take_line(reader *r, piece line)
@@ -221,11 +222,12 @@ static invar_status take_line(reader *r, piece line)
     if (line.bytes == 0 || line.text[0] == '#' || line.text[0] == ';')
         return INVAR_OK;
     if (memchr(line.text, '\0', line.bytes))
-        return refuse(r, r->line, "has a byte 0", line);
+        return reader_fail(r, r->line, "has a byte 0", line);
     if (line.text[0] == '[')
         return begin_section(r, line);
     if (!equals || !r->name.text)
-        return refuse(r, r->line, "is neither [NAME] nor a setting of a set: KEY = VALUE", line);
+        return reader_fail(r, r->line, "is neither [NAME] nor a setting of a set: KEY = VALUE",
+                           line);
     before = (size_t)(equals - line.text);
     return take_setting(r, trim((piece){line.text, before}),
                         trim((piece){equals + 1, line.bytes - before - 1}));

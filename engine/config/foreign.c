@@ -31,7 +31,7 @@ static bool is_key(invar_flag_alias_kind how)
     return how < INVAR_FLAG_ALIAS_ONLY;
 }
 
-static void describe(invar_flag_alias *out, const row *r)
+static void row_describe(invar_flag_alias *out, const row *r)
 {
     *out = (invar_flag_alias){r->how, INVAR_KEY_NONE, NULL, r->sentence};
     if (is_key(r->how))
@@ -44,13 +44,13 @@ bool invar_flag_alias_row(invar_flag_alias *out, const char **flags_out, int ind
 {
     if (index >= ROWS)
         return false;
-    describe(out, &rows[index]);
+    row_describe(out, &rows[index]);
     *flags_out = rows[index].flags;
     return true;
 }
 
 /* Is the flag one of the row's: by its whole name, or by the beginning of it, "name*"? */
-static bool names(const row *r, const char *name, size_t length, bool whole)
+static bool row_names(const row *r, const char *name, size_t length, bool whole)
 {
     const char *cursor = r->flags, *word;
     size_t bytes;
@@ -68,7 +68,7 @@ static bool names(const row *r, const char *name, size_t length, bool whole)
 static const row *find_row(const char *name, size_t length, bool whole)
 {
     for (int i = 0; i < ROWS; i++)
-        if (names(&rows[i], name, length, whole))
+        if (row_names(&rows[i], name, length, whole))
             return &rows[i];
     return NULL;
 }
@@ -99,6 +99,6 @@ bool invar_flag_alias_find(invar_flag_alias *out, const char *name, size_t lengt
     if (!r && length)
         r = find_row(name, length, false);
     if (r)
-        describe(out, r);
+        row_describe(out, r);
     return r;
 }

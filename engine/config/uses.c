@@ -41,7 +41,7 @@ static bool has_critic(const invar_estimator_traits *e)
     return e->critic;
 }
 
-static bool discounts(const invar_estimator_traits *e)
+static bool estimator_traits_discounts(const invar_estimator_traits *e)
 {
     return e->discounts;
 }
@@ -394,7 +394,7 @@ static invar_status check_advantage_uses(const invar_config_derived *f)
     };
 
     need_estimator(critic, has_critic, "");
-    need_estimator(discount, discounts, "");
+    need_estimator(discount, estimator_traits_discounts, "");
     need_estimator(penalty, takes_kl_coef, "; with others use kl-loss-coef");
     need_estimator(grouped, is_grouped, "");
     need_estimator(scaled, is_scaled, " and their normalisation of rewards");

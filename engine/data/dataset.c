@@ -42,7 +42,7 @@ struct invar_dataset {
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-static invar_status reserve(invar_dataset *dataset)
+static invar_status dataset_reserve(invar_dataset *dataset)
 {
     int64_t capacity = dataset->capacity > 0 ? dataset->capacity * 2 : 64;
     invar_prompt *prompts;
@@ -71,7 +71,8 @@ static void *place(char **at, const void *from, size_t bytes)
 }
 
 /* Packs a line into one block; tokens first, because they have to be aligned. */
-static invar_status append(invar_dataset *dataset, int64_t number, const invar_dataset_record *line)
+static invar_status dataset_append(invar_dataset *dataset, int64_t number,
+                                   const invar_dataset_record *line)
 {
     const size_t tokens = (size_t)line->n_tokens * sizeof *line->tokens;
     const size_t answer = (size_t)line->n_answer * sizeof *line->answer;
@@ -80,7 +81,7 @@ static invar_status append(invar_dataset *dataset, int64_t number, const invar_d
     invar_prompt p = {.line = number, .n_tokens = line->n_tokens, .n_answer = line->n_answer};
     char *at;
 
-    INVAR_TRY(reserve(dataset));
+    INVAR_TRY(dataset_reserve(dataset));
     INVAR_TRY(
         invar_alloc((void **)&at, tokens + answer + mask + text + label + metadata, 1, "data set"));
     p.tokens = place(&at, line->tokens, tokens);
@@ -200,7 +201,7 @@ static invar_status read_line(invar_dataset *dataset, const invar_record_reader 
     if (status == INVAR_OK && too_long(&line, reader->options))
         dataset->dropped++;
     else if (status == INVAR_OK)
-        status = append(dataset, number, &line);
+        status = dataset_append(dataset, number, &line);
     invar_dataset_record_release(&line);
     return status;
 }
@@ -251,7 +252,7 @@ static invar_status read_task(invar_dataset *dataset, const invar_record_reader 
         if (status == INVAR_OK && too_long(&line, reader->options))
             dataset->dropped++;
         else if (status == INVAR_OK)
-            status = append(dataset, i, &line);
+            status = dataset_append(dataset, i, &line);
         invar_dataset_record_release(&line);
         INVAR_TRY(status);
     }
@@ -268,7 +269,7 @@ static invar_status new_dataset(invar_dataset **out)
 }
 
 /* After all prompts. */
-static invar_status finish(invar_dataset *dataset, const invar_dataset_options *options)
+static invar_status dataset_finish(invar_dataset *dataset, const invar_dataset_options *options)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -309,8 +310,8 @@ static invar_status check_options(const invar_dataset_options *options)
 }
 
 /* In place of packed data come the lines that are in it. */
-static invar_status unpack(char **text, size_t *bytes, const char *path,
-                           const invar_dataset_options *options)
+static invar_status dataset_options_unpack(char **text, size_t *bytes, const char *path,
+                                           const invar_dataset_options *options)
 {
     const char *const columns[] = {options->input_key, options->label_key, options->metadata_key,
                                    options->tool_key, NULL};
@@ -336,15 +337,16 @@ static invar_status read_file(invar_dataset *dataset, const invar_record_reader 
 
     INVAR_TRY(split_path(path, &part, reader->options->path));
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_FILE));
-    INVAR_TRY(unpack(&text, &bytes, path, reader->options));
+    INVAR_TRY(dataset_options_unpack(&text, &bytes, path, reader->options));
     status = read_lines(dataset, reader, path, &part, text, bytes);
     invar_free(text);
     return status;
 }
 
 /* From `text`, or from the path when that is NULL. */
-static invar_status load(invar_dataset **out, const invar_dataset_options *options,
-                         const invar_tokenizer *tokenizer, const char *text, size_t bytes)
+static invar_status dataset_options_load(invar_dataset **out, const invar_dataset_options *options,
+                                         const invar_tokenizer *tokenizer, const char *text,
+                                         size_t bytes)
 {
     invar_record_reader reader = {options, tokenizer, NULL};
     const slice all = {0};
@@ -364,7 +366,7 @@ static invar_status load(invar_dataset **out, const invar_dataset_options *optio
     else
         status = read_file(dataset, &reader);
     if (status == INVAR_OK)
-        status = finish(dataset, options);
+        status = dataset_finish(dataset, options);
 done:
     invar_chat_template_close(reader.chat);
     if (status != INVAR_OK) {
@@ -378,13 +380,13 @@ done:
 invar_status invar_dataset_open(invar_dataset **out, const invar_dataset_options *options,
                                 const invar_tokenizer *tokenizer)
 {
-    return load(out, options, tokenizer, NULL, 0);
+    return dataset_options_load(out, options, tokenizer, NULL, 0);
 }
 
 invar_status invar_dataset_parse(invar_dataset **out, const invar_dataset_options *options,
                                  const invar_tokenizer *tokenizer, const char *text, size_t bytes)
 {
-    return load(out, options, tokenizer, text ? text : "", bytes);
+    return dataset_options_load(out, options, tokenizer, text ? text : "", bytes);
 }
 
 void invar_dataset_close(invar_dataset *dataset)

@@ -60,8 +60,9 @@ static invar_status dump(char **out, const json_t *value, size_t flags)
     return invar_json_dump(out, &bytes, value, flags, "a value of a data set");
 }
 
-static invar_status encode(int32_t **out, int64_t *count_out, const invar_record_reader *reader,
-                           const char *text, const char *where)
+static invar_status record_reader_encode(int32_t **out, int64_t *count_out,
+                                         const invar_record_reader *reader, const char *text,
+                                         const char *where)
 {
     return named(invar_tokenizer_encode(out, count_out, reader->tokenizer, text, strlen(text)),
                  where);
@@ -217,8 +218,9 @@ static invar_status open_talk(json_t **out, json_t *input, const char *key, cons
     return text ? append_message(*out, "user", text) : INVAR_OK;
 }
 
-static invar_status render(char **out, const invar_record_reader *reader, const json_t *talk,
-                           const char *tools, bool generation, const char *where)
+static invar_status record_reader_render(char **out, const invar_record_reader *reader,
+                                         const json_t *talk, const char *tools, bool generation,
+                                         const char *where)
 {
     char *messages;
     size_t bytes;
@@ -243,7 +245,7 @@ static invar_status plain_answer(invar_dataset_record *line, const invar_record_
     invar_status status;
     int64_t count;
 
-    INVAR_TRY(encode(&tokens, &count, reader, line->label, where));
+    INVAR_TRY(record_reader_encode(&tokens, &count, reader, line->label, where));
     status =
         invar_alloc((void **)&line->answer, (size_t)count + 1, sizeof *line->answer, "data set");
     if (status == INVAR_OK) {
@@ -261,7 +263,7 @@ static invar_status plain_answer(invar_dataset_record *line, const invar_record_
 static invar_status encode_prompt(invar_dataset_record *line, const invar_record_reader *reader,
                                   const char *where)
 {
-    INVAR_TRY(encode(&line->tokens, &line->n_tokens, reader, line->text, where));
+    INVAR_TRY(record_reader_encode(&line->tokens, &line->n_tokens, reader, line->text, where));
     if (line->n_tokens == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the prompt is empty", where);
     return INVAR_OK;
@@ -315,7 +317,7 @@ static invar_status render_part(char **out, const lesson *l, size_t count, bool 
     if (!part)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
     if (status == INVAR_OK)
-        status = render(out, l->reader, part, l->tools, generation, l->where);
+        status = record_reader_render(out, l->reader, part, l->tools, generation, l->where);
     json_decref(part);
     return status;
 }
@@ -419,7 +421,7 @@ static invar_status learn_turn(lesson *l, size_t k)
 
 static invar_status learn_turns(lesson *l)
 {
-    INVAR_TRY(encode(&l->tokens, &l->count, l->reader, l->whole, l->where));
+    INVAR_TRY(record_reader_encode(&l->tokens, &l->count, l->reader, l->whole, l->where));
     INVAR_TRY(invar_alloc((void **)&l->mask, (size_t)l->count, 1, "data set"));
     memset(l->mask, 0, (size_t)l->count);
     for (size_t k = 0; k < json_array_size(l->talk); k++) {
@@ -464,7 +466,7 @@ static invar_status read_lesson(invar_dataset_record *line, const invar_record_r
     if (!is_answer(json_array_get(talk, json_array_size(talk) - 1)))
         return wrong(where, reader->options->input_key,
                      "does not end with the assistant's message, nor is there a label");
-    INVAR_TRY(render(&l.whole, reader, talk, tools, false, where));
+    INVAR_TRY(record_reader_render(&l.whole, reader, talk, tools, false, where));
     status = learn_turns(&l);
     if (status == INVAR_OK)
         status = keep_lesson(line, &l);
@@ -479,7 +481,7 @@ static invar_status read_talk(invar_dataset_record *line, const invar_record_rea
 {
     if (reader->options->sft)
         return read_lesson(line, reader, talk, tools, where);
-    INVAR_TRY(render(&line->text, reader, talk, tools, true, where));
+    INVAR_TRY(record_reader_render(&line->text, reader, talk, tools, true, where));
     return encode_prompt(line, reader, where);
 }
 

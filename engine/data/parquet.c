@@ -28,7 +28,7 @@ bool invar_parquet_is(const char *data, size_t bytes)
     return bytes >= 4 && memcmp(data, "PAR1", 4) == 0;
 }
 
-static invar_status begin(reading *r, const char *path, const char *const *columns)
+static invar_status reading_begin(reading *r, const char *path, const char *const *columns)
 {
     json_t *answer;
 
@@ -85,7 +85,7 @@ invar_status invar_parquet_read(char **out, size_t *bytes_out, const char *path,
     *out = NULL;
     *bytes_out = 0;
     invar_path_show(r.name, path);
-    status = begin(&r, path, columns);
+    status = reading_begin(&r, path, columns);
     while (status == INVAR_OK && !end)
         status = take_rows(&r, &end);
     invar_line_process_close(r.program);

@@ -23,7 +23,7 @@ typedef struct draw {
     uint32_t seed, item, next;
 } draw;
 
-static int choose(draw *d, int n)
+static int draw_choose(draw *d, int n)
 {
     uint32_t counter[4] = {d->item, d->next / 4, 0, 0};
     uint32_t key[2] = {d->seed, invar_philox_purpose(PURPOSE_TASK, 0)}, word[4];
@@ -35,10 +35,10 @@ static int choose(draw *d, int n)
 /* 2 to MOST symbols and an equals sign; the symbols alone are the answer. */
 static int choose_symbols(invar_builtin_task_item *out, draw *d, const char *symbols, int n)
 {
-    int length = 2 + choose(d, MOST - 1);
+    int length = 2 + draw_choose(d, MOST - 1);
 
     for (int i = 0; i < length; i++)
-        out->prompt[i] = out->answer[i] = symbols[choose(d, n)];
+        out->prompt[i] = out->answer[i] = symbols[draw_choose(d, n)];
     out->answer[length] = '\0';
     out->prompt[length] = '=';
     out->prompt[length + 1] = '\0';
@@ -52,7 +52,7 @@ static int choose_symbols(invar_builtin_task_item *out, draw *d, const char *sym
 
 static void make_max(invar_builtin_task_item *out, draw *d)
 {
-    int a = choose(d, 10), b = choose(d, 10);
+    int a = draw_choose(d, 10), b = draw_choose(d, 10);
 
     snprintf(out->prompt, sizeof out->prompt, "%d,%d=", a, b);
     snprintf(out->answer, sizeof out->answer, "%d", a > b ? a : b);
@@ -60,7 +60,7 @@ static void make_max(invar_builtin_task_item *out, draw *d)
 
 static void make_add(invar_builtin_task_item *out, draw *d)
 {
-    int a = choose(d, 10), b = choose(d, 10);
+    int a = draw_choose(d, 10), b = draw_choose(d, 10);
 
     snprintf(out->prompt, sizeof out->prompt, "%d+%d=", a, b);
     snprintf(out->answer, sizeof out->answer, "%d", a + b);
@@ -104,7 +104,7 @@ static void make_sort(invar_builtin_task_item *out, draw *d)
 static void make_guess(invar_builtin_task_item *out, draw *d)
 {
     snprintf(out->prompt, sizeof out->prompt, "?");
-    snprintf(out->answer, sizeof out->answer, "%d", 1 + choose(d, 7));
+    snprintf(out->answer, sizeof out->answer, "%d", 1 + draw_choose(d, 7));
 }
 
 static const struct {

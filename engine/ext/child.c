@@ -52,7 +52,8 @@ static void reset_signals(void)
 }
 
 /* In the child: only returns when it fails. */
-static int become(char *const *words, char *const *variables, const int streams[3], pid_t parent)
+static int exec_program(char *const *words, char *const *variables, const int streams[3],
+                        pid_t parent)
 {
     sigset_t none;
 
@@ -72,7 +73,8 @@ static int become(char *const *words, char *const *variables, const int streams[
 }
 
 /* 0 or errno. */
-static int spawn(pid_t *pid_out, char *const *words, char *const *variables, const int streams[3])
+static int pid_t_spawn(pid_t *pid_out, char *const *words, char *const *variables,
+                       const int streams[3])
 {
     pid_t parent = getpid(), pid;
     volatile int failure = 0; // the child writes into our memory
@@ -82,7 +84,7 @@ static int spawn(pid_t *pid_out, char *const *words, char *const *variables, con
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pid = vfork();
     if (pid == 0) {
-        failure = become(words, variables, streams, parent);
+        failure = exec_program(words, variables, streams, parent);
         _exit(127);
     }
     if (pid < 0)
@@ -121,7 +123,7 @@ invar_status invar_subprocess_start(invar_subprocess *out, const char *name, cha
     (void)snprintf(out->mark, sizeof out->mark, MARK "=%d.%d.%" PRId64, (int)getpid(),
                    atomic_fetch_add(&started, 1), invar_process_clock_ms());
     INVAR_TRY(mark_environment(&variables, out->mark));
-    rc = spawn(&out->pid, words, variables, streams);
+    rc = pid_t_spawn(&out->pid, words, variables, streams);
     invar_free(variables);
     if (!rc)
         return INVAR_OK;

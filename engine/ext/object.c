@@ -50,7 +50,7 @@ typedef struct surroundings {
     int folder; /* -1: the current one cannot be held */
 } surroundings;
 
-static void hold(surroundings *s)
+static void save_environment(surroundings *s)
 {
     fegetenv(&s->rounding);
     s->folder = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -89,7 +89,7 @@ static void watch_exit(void)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static invar_status load(invar_shared_object *object, const char *path)
+static invar_status shared_object_load(invar_shared_object *object, const char *path)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char file[PATH_BYTES], quote[INVAR_TEXT_QUOTE_SIZE * 3];
@@ -102,7 +102,7 @@ static invar_status load(invar_shared_object *object, const char *path)
                           object->name);
     pthread_once(&once, watch_exit);
     atomic_fetch_add(&loaded, 1);
-    hold(&before);
+    save_environment(&before);
     object->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     put_back(&before);
     if (object->library)
@@ -136,8 +136,8 @@ static invar_status read_table(invar_shared_object *object)
     return INVAR_OK;
 }
 
-static invar_status refused(const invar_shared_object *object, int rc,
-                            char error[INVAR_PLUGIN_ERROR_SIZE])
+static invar_status shared_object_refused(const invar_shared_object *object, int rc,
+                                          char error[INVAR_PLUGIN_ERROR_SIZE])
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 3];
 
@@ -147,18 +147,18 @@ static invar_status refused(const invar_shared_object *object, int rc,
                       quote[0] ? quote : "it does not say why");
 }
 
-static invar_status begin(invar_shared_object *object)
+static invar_status shared_object_begin(invar_shared_object *object)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
     surroundings before;
     int rc = 0;
 
-    hold(&before);
+    save_environment(&before);
     if (object->table.open)
         rc = object->table.open(&object->self, error);
     put_back(&before);
     if (rc)
-        return refused(object, rc, error);
+        return shared_object_refused(object, rc, error);
     object->opened = true;
     return INVAR_OK;
 }
@@ -172,11 +172,11 @@ invar_status invar_shared_object_open(invar_shared_object **out, const char *nam
     INVAR_TRY(invar_alloc((void **)&object, 1, sizeof *object, "a plug-in"));
     memset(object, 0, sizeof *object);
     object->name = name;
-    status = load(object, path);
+    status = shared_object_load(object, path);
     if (status == INVAR_OK)
         status = read_table(object);
     if (status == INVAR_OK)
-        status = begin(object);
+        status = shared_object_begin(object);
     if (status != INVAR_OK) {
         invar_shared_object_close(object);
         return status;
@@ -191,7 +191,7 @@ void invar_shared_object_close(invar_shared_object *object)
 
     if (!object)
         return;
-    hold(&before);
+    save_environment(&before);
     if (object->opened && object->table.close)
         object->table.close(object->self);
     if (object->library)
@@ -238,11 +238,11 @@ static invar_status ask_parts(invar_shared_object *object, const invar_plugin_ca
     surroundings before;
     int rc;
 
-    hold(&before);
+    save_environment(&before);
     rc = t->parts(object->self, call->samples, call->count, values, error);
     put_back(&before);
     if (rc)
-        return refused(object, rc, error);
+        return shared_object_refused(object, rc, error);
     (void)snprintf(where, sizeof where, "plug-in %.100s", object->name);
     for (size_t i = 0; i < call->count * names; i++)
         INVAR_TRY(invar_reward_parts_add(&call->parts[i / names], t->part_names[i % names],
@@ -292,10 +292,10 @@ invar_status invar_shared_object_call(invar_shared_object *object, const invar_p
     surroundings before;
     int rc;
 
-    hold(&before);
+    save_environment(&before);
     rc = call_function(&object->table, object->self, call, error);
     put_back(&before);
-    return rc ? refused(object, rc, error) : add_parts(object, call);
+    return rc ? shared_object_refused(object, rc, error) : add_parts(object, call);
 }
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
@@ -345,12 +345,12 @@ invar_status invar_shared_object_report(invar_json_text *line_out, invar_shared_
     surroundings before;
     int rc = 0;
 
-    hold(&before);
+    save_environment(&before);
     if (object->table.report)
         rc = object->table.report(object->self, call->event, &report, error);
     put_back(&before);
     if (rc)
-        return refused(object, rc, error);
+        return shared_object_refused(object, rc, error);
     INVAR_TRY(check_report(object, &report));
     write_report(line_out, &report);
     return line_out->status;
@@ -384,11 +384,11 @@ static invar_status ask_turns(invar_shared_object *object, const invar_plugin_ca
     surroundings before;
     int rc;
 
-    hold(&before);
+    save_environment(&before);
     rc = object->table.generate(object->self, call->turns, call->count, next, error);
     put_back(&before);
     if (rc)
-        return refused(object, rc, error);
+        return shared_object_refused(object, rc, error);
     for (size_t i = 0; i < call->count; i++)
         INVAR_TRY(check_next(object, &next[i], i, names));
     return INVAR_OK;

@@ -46,7 +46,7 @@ struct invar_plugin {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static invar_status greet(uint32_t *kinds_out, invar_plugin *plugin)
+static invar_status handshake(uint32_t *kinds_out, invar_plugin *plugin)
 {
     const char *line;
     size_t bytes;
@@ -73,7 +73,7 @@ static invar_status greet_first(uint32_t *kinds_out, invar_plugin *plugin)
     const char *command = invar_line_process_command(plugin->program);
     size_t bytes = strcspn(command, " "); // the first two words are quoted: others may be secrets
     char quote[INVAR_TEXT_QUOTE_SIZE * 2], text[sizeof quote + 80];
-    invar_status status = greet(kinds_out, plugin);
+    invar_status status = handshake(kinds_out, plugin);
 
     if (status == INVAR_OK)
         return INVAR_OK;
@@ -106,7 +106,7 @@ static invar_status attach_teacher(invar_plugin *plugin, const invar_plugin_opti
     return INVAR_OK;
 }
 
-static invar_status attach(invar_plugin *plugin, const invar_plugin_options *options)
+static invar_status plugin_attach(invar_plugin *plugin, const invar_plugin_options *options)
 {
     uint32_t offered = 0, missing;
 
@@ -159,7 +159,7 @@ invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *o
         status =
             invar_plugin_argv_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec);
     else if (options->spec)
-        status = attach(plugin, options);
+        status = plugin_attach(plugin, options);
     if (status != INVAR_OK) {
         invar_plugin_close(plugin);
         return status;
@@ -179,7 +179,7 @@ void invar_plugin_set_wait_callback(invar_plugin *plugin, void (*waits)(void *pa
         invar_remote_teacher_watch(plugin->teacher, waits, payload);
 }
 
-static void forget(invar_plugin *plugin)
+static void clear_replies(invar_plugin *plugin)
 {
     for (size_t i = 0; i < plugin->n_replies; i++)
         invar_free((void *)(uintptr_t)plugin->replies[i].data);
@@ -194,7 +194,7 @@ void invar_plugin_close(invar_plugin *plugin)
     invar_line_process_close(plugin->program);
     invar_http_close(plugin->server);
     invar_remote_teacher_close(plugin->teacher);
-    forget(plugin);
+    clear_replies(plugin);
     invar_free(plugin->replies);
     invar_json_text_release(&plugin->text);
     invar_free(plugin);
@@ -220,7 +220,7 @@ const invar_digest *invar_plugin_hash(const invar_plugin *plugin)
 invar_status invar_plugin_begin_step(invar_plugin *plugin, int64_t step,
                                      const invar_plugin_replies *stored)
 {
-    forget(plugin);
+    clear_replies(plugin);
     plugin->step = step;
     plugin->calls = 0;
     plugin->stored = stored;
@@ -239,8 +239,8 @@ invar_plugin_replies invar_plugin_get_replies(const invar_plugin *plugin)
 }
 
 /* Takes `data` over, also when it fails. */
-static invar_status keep(invar_plugin *plugin, const invar_plugin_call *call,
-                         const invar_digest *request, char *data, size_t bytes)
+static invar_status plugin_store(invar_plugin *plugin, const invar_plugin_call *call,
+                                 const invar_digest *request, char *data, size_t bytes)
 {
     if (plugin->n_replies == plugin->capacity) {
         size_t capacity = plugin->capacity ? 2 * plugin->capacity : 16;
@@ -271,12 +271,12 @@ static invar_status keep_copy(invar_plugin *plugin, const invar_plugin_call *cal
 
     INVAR_TRY(invar_alloc(&copy, bytes, 1, "a reply"));
     memcpy(copy, data, bytes);
-    return keep(plugin, call, request, copy, bytes);
+    return plugin_store(plugin, call, request, copy, bytes);
 }
 
 /* The reply to this call that the ledger has; NULL: none. */
-static const invar_ledger_plugin_reply *recorded(const invar_plugin *plugin,
-                                                 const invar_plugin_call *call)
+static const invar_ledger_plugin_reply *plugin_recorded(const invar_plugin *plugin,
+                                                        const invar_plugin_call *call)
 {
     for (size_t i = 0; plugin->stored && i < plugin->stored->count; i++)
         if (plugin->stored->items[i].call == call->id &&
@@ -288,7 +288,7 @@ static const invar_ledger_plugin_reply *recorded(const invar_plugin *plugin,
 static invar_status find_stored(const invar_ledger_plugin_reply **out, const invar_plugin *plugin,
                                 const invar_plugin_call *call, const invar_digest *request)
 {
-    *out = recorded(plugin, call);
+    *out = plugin_recorded(plugin, call);
     if (!*out)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "plug-in %s: no reply to call %" PRId64 " of step %" PRId64 " is stored",
@@ -356,7 +356,7 @@ static invar_status ask_object(invar_plugin *plugin, const invar_plugin_call *ca
         return ask_object_turns(plugin, call, request);
     INVAR_TRY(invar_shared_object_call(plugin->object, call));
     INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
-    return keep(plugin, call, request, data, bytes);
+    return plugin_store(plugin, call, request, data, bytes);
 }
 
 /*
@@ -392,7 +392,7 @@ static invar_status restart(invar_plugin *plugin)
     if (status == INVAR_OK)
         status = invar_line_process_restart(plugin->program);
     if (status == INVAR_OK)
-        status = greet(&offered, plugin);
+        status = handshake(&offered, plugin);
     invar_json_text_release(&plugin->text);
     plugin->text = request;
     if (status != INVAR_OK || (strcmp(title, plugin->title) == 0 && !(plugin->kinds & ~offered) &&
@@ -483,14 +483,14 @@ static invar_status ask_teacher(invar_plugin *plugin, const invar_plugin_call *c
     invar_free(questions);
     INVAR_TRY(status);
     INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
-    return keep(plugin, call, request, data, bytes);
+    return plugin_store(plugin, call, request, data, bytes);
 }
 
 /* What the ledger has of a hook counts; without a row it had given no factor. */
-static invar_status recall(invar_plugin *plugin, const invar_plugin_call *call,
-                           const invar_digest *request)
+static invar_status plugin_recall(invar_plugin *plugin, const invar_plugin_call *call,
+                                  const invar_digest *request)
 {
-    const invar_ledger_plugin_reply *reply = recorded(plugin, call);
+    const invar_ledger_plugin_reply *reply = plugin_recorded(plugin, call);
     invar_reward_parts again = {NULL, 0};
     invar_plugin_call then = *call;
     invar_status status;
@@ -506,18 +506,18 @@ static invar_status recall(invar_plugin *plugin, const invar_plugin_call *call,
 }
 
 /* Told, wherever it is. */
-static invar_status tell(invar_plugin *plugin, const invar_plugin_call *call,
-                         const invar_digest *request)
+static invar_status send_call(invar_plugin *plugin, const invar_plugin_call *call,
+                              const invar_digest *request)
 {
     if (plugin->object)
         INVAR_TRY(tell_object(plugin, call, request));
     else if (plugin->program)
         INVAR_TRY(ask_program(plugin, call, request));
-    return plugin->stored ? recall(plugin, call, request) : INVAR_OK;
+    return plugin->stored ? plugin_recall(plugin, call, request) : INVAR_OK;
 }
 
 /* Completes the call with plug-in, step and number, and has it answered. */
-static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
+static invar_status dispatch_call(invar_plugin *plugin, invar_plugin_call *call)
 {
     invar_digest request;
 
@@ -529,7 +529,7 @@ static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
     call->id = plugin->calls++;
     invar_plugin_call_hash(&request, call);
     if (call->kind == INVAR_PLUGIN_KIND_HOOK)
-        return tell(plugin, call, &request);
+        return send_call(plugin, call, &request);
     if (plugin->stored)
         return answer_stored(plugin, call, &request);
     if (plugin->object)
@@ -605,9 +605,9 @@ invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *sa
         call.reward = reward_out + i;
         call.parts = parts_out + i;
         for (int64_t j = i; j < i + n; j++)
-            if (!samples[j].rewarded)
+            if (!samples[j].has_plugin_reward)
                 shown[j].reward = 0; // not known yet, whatever an earlier judge has left there
-        status = ask(plugin, &call);
+        status = dispatch_call(plugin, &call);
     }
     invar_free(shown);
     return status;
@@ -623,7 +623,7 @@ static invar_status ask_about(invar_plugin *plugin, invar_plugin_call *call,
     call->samples = shown;
     call->count = (size_t)count;
     if (status == INVAR_OK)
-        status = ask(plugin, call);
+        status = dispatch_call(plugin, call);
     call->samples = NULL;
     invar_free(shown);
     return status;
@@ -671,7 +671,7 @@ invar_status invar_plugin_prompts(invar_plugin *plugin, const invar_plugin_wante
     invar_plugin_call call = {
         .kind = INVAR_PLUGIN_KIND_PROMPTS, .wanted = wanted, .lines = lines_out};
 
-    return ask(plugin, &call);
+    return dispatch_call(plugin, &call);
 }
 
 invar_status invar_plugin_score(float *logp_out, invar_plugin *plugin,
@@ -690,7 +690,7 @@ invar_status invar_plugin_generate(invar_plugin *plugin, const invar_plugin_turn
     invar_plugin_call call = {
         .kind = INVAR_PLUGIN_KIND_GENERATE, .turns = turns, .count = count, .next = next_out};
 
-    return ask(plugin, &call);
+    return dispatch_call(plugin, &call);
 }
 
 invar_status invar_plugin_generate_read(const char *name, const char *reply, size_t bytes,
@@ -749,7 +749,7 @@ invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_lo
     invar_plugin_call call = {
         .kind = INVAR_PLUGIN_KIND_LOSS, .tokens = &tokens, .dlogp = dlogp_out, .loss = loss_out};
 
-    return ask(plugin, &call);
+    return dispatch_call(plugin, &call);
 }
 
 invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event,
@@ -772,7 +772,7 @@ invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *e
         INVAR_TRY(show_samples(&shown, plugin, samples, count));
     told.samples = call.samples = shown;
     told.count = call.count = shown ? (size_t)count : 0;
-    status = ask(plugin, &call);
+    status = dispatch_call(plugin, &call);
     invar_free(shown);
     return status;
 }

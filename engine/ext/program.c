@@ -77,7 +77,7 @@ static int take_ends(invar_line_process *program, int pipes[3][2])
     return 0;
 }
 
-static invar_status start(invar_line_process *program, char *const *words)
+static invar_status line_process_start(invar_line_process *program, char *const *words)
 {
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
     invar_status status;
@@ -106,7 +106,7 @@ static invar_status cut_and_start(invar_line_process *program, const char *text)
     invar_status status = invar_plugin_argv_cut(&command, program->name, text);
 
     if (status == INVAR_OK)
-        status = start(program, command.words);
+        status = line_process_start(program, command.words);
     invar_plugin_argv_release(&command);
     return status;
 }
@@ -341,8 +341,8 @@ static invar_status read_some(bool *done_out, invar_line_process *program)
 }
 
 /* Waits for any of the pipes; serves standard error. */
-static invar_status serve(bool *readable_out, bool *writable_out, invar_line_process *program,
-                          bool writing, int64_t deadline)
+static invar_status line_process_serve(bool *readable_out, bool *writable_out,
+                                       invar_line_process *program, bool writing, int64_t deadline)
 {
     struct pollfd fds[3] = {{program->out, POLLIN, 0},
                             {program->err, POLLIN, 0}, // -1 is passed over
@@ -403,14 +403,15 @@ invar_status invar_line_process_restart(invar_line_process *program)
 }
 
 /* Both directions until the reply is there. */
-static invar_status converse(invar_line_process *program, const char *line, size_t bytes)
+static invar_status line_process_converse(invar_line_process *program, const char *line,
+                                          size_t bytes)
 {
     int64_t deadline = invar_process_clock_ms() + program->timeout_ms;
     bool readable, writable, done = false;
     size_t sent = 0;
 
     while (!done) {
-        INVAR_TRY(serve(&readable, &writable, program, sent < bytes, deadline));
+        INVAR_TRY(line_process_serve(&readable, &writable, program, sent < bytes, deadline));
         if (writable) {
             ssize_t put = invar_subprocess_write(program->in, line + sent, bytes - sent);
             if (put < 0 && !would_wait(errno))
@@ -450,7 +451,7 @@ invar_status invar_line_process_exchange(const char **line_out, size_t *bytes_ou
     status = program->spoken ? check_silence(program) : INVAR_OK; // its first line may come early
     program->spoken = true;
     if (status == INVAR_OK)
-        status = converse(program, line, bytes);
+        status = line_process_converse(program, line, bytes);
     if (status != INVAR_OK) {
         invar_line_process_kill(program);
         return status;

@@ -14,7 +14,7 @@
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static invar_status grow(invar_recorded_replies *stored)
+static invar_status recorded_replies_grow(invar_recorded_replies *stored)
 {
     size_t capacity = stored->capacity ? 2 * stored->capacity : 16;
     void *grown = NULL;
@@ -38,7 +38,7 @@ static invar_status take_reply(void *payload, const invar_ledger_plugin_reply *r
     invar_ledger_plugin_reply *copy;
     char *block;
 
-    INVAR_TRY(grow(stored));
+    INVAR_TRY(recorded_replies_grow(stored));
     INVAR_TRY(invar_alloc((void **)&block, reply->bytes + name, 1, "a stored reply"));
     if (reply->bytes)
         memcpy(block, reply->data, reply->bytes);
@@ -50,7 +50,7 @@ static invar_status take_reply(void *payload, const invar_ledger_plugin_reply *r
     return INVAR_OK;
 }
 
-static void forget(invar_recorded_replies *stored)
+static void recorded_replies_discard(invar_recorded_replies *stored)
 {
     for (size_t i = 0; i < stored->count; i++)
         invar_free((void *)(uintptr_t)stored->items[i].data);
@@ -64,10 +64,10 @@ invar_status invar_recorded_replies_read(invar_recorded_replies *out, invar_ledg
 {
     invar_status status;
 
-    forget(out);
+    recorded_replies_discard(out);
     status = invar_ledger_replies(&out->found, ledger, run, step, take_reply, out);
     if (status != INVAR_OK)
-        forget(out);
+        recorded_replies_discard(out);
     else
         out->replies = (invar_plugin_replies){out->items, out->count};
     return status;
@@ -75,7 +75,7 @@ invar_status invar_recorded_replies_read(invar_recorded_replies *out, invar_ledg
 
 void invar_recorded_replies_release(invar_recorded_replies *stored)
 {
-    forget(stored);
+    recorded_replies_discard(stored);
     invar_free(stored->items);
     memset(stored, 0, sizeof *stored);
 }

@@ -72,7 +72,7 @@ invar_status invar_hf_files_take_config(invar_hf_files *files, const char *dir)
 
 static void leave_out(invar_hf_files *files, const char *name)
 {
-    files->left_out++;
+    files->n_skipped++;
     invar_text_quote(files->one_left_out, sizeof files->one_left_out, name, strlen(name));
 }
 
@@ -135,13 +135,13 @@ static invar_status add_templates(invar_hf_files *files, const char *dir)
 void invar_hf_files_warning(char out[INVAR_HF_WARNING_SIZE], const invar_hf_files *files)
 {
     out[0] = '\0';
-    if (files->left_out)
+    if (files->n_skipped)
         (void)snprintf(out, INVAR_HF_WARNING_SIZE,
                        INVAR_HF_TEMPLATES
                        ": %" PRId64 " chat template%s not handed on, as \"%s\": "
                        "a name is of A-Z a-z 0-9 . _ -, and there are at most %d",
-                       files->left_out, files->left_out == 1 ? " is" : "s are", files->one_left_out,
-                       INVAR_HF_MAX_TEMPLATES);
+                       files->n_skipped, files->n_skipped == 1 ? " is" : "s are",
+                       files->one_left_out, INVAR_HF_MAX_TEMPLATES);
 }
 
 /* The tokenizer's settings without a template: another one is given. */

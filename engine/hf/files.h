@@ -29,7 +29,7 @@ typedef struct invar_hf_files {
     int64_t n_names;
     char *config; /* text of the source's config.json, which is not among `items`; NULL: none */
     size_t config_bytes;
-    int64_t left_out;                         /* templates that cannot be handed on */
+    int64_t n_skipped;                        /* templates that cannot be handed on */
     char one_left_out[INVAR_TEXT_QUOTE_SIZE]; /* the name of one of them */
 } invar_hf_files;
 

@@ -92,12 +92,12 @@ typedef struct share {
 
 static share share_of(const invar_param *p, const invar_shard_runs *runs, int64_t expert)
 {
-    int64_t number = expert - p->own.expert;
+    int64_t number = expert - p->local.expert;
     share out = {.begin = expert * runs->jump};
 
-    if (number < 0 || number >= p->own.experts)
+    if (number < 0 || number >= p->local.experts)
         return out;
-    out.row = number * p->own.rows;
+    out.row = number * p->local.rows;
     out.first = number * runs->in_expert;
     out.count = runs->in_expert;
     return out;
@@ -116,19 +116,19 @@ static invar_status read_runs(float *near, const invar_safetensors *file, const 
 static invar_status read_share(loader *l, const invar_safetensors *file, const invar_safetensor *t,
                                const invar_param *p, int64_t expert)
 {
-    invar_shard_runs runs = invar_param_shard_runs_of(p, &p->own);
+    invar_shard_runs runs = invar_param_shard_runs_of(p, &p->local);
     share own = share_of(p, &runs, expert);
     float *values;
 
     if (own.count == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_param_loader_buffer(&values, &l->fill, p, own.row, p->own.rows));
+    INVAR_TRY(invar_param_loader_buffer(&values, &l->fill, p, own.row, p->local.rows));
     INVAR_TRY(read_runs(values, file, t, &runs, &own));
     return invar_param_loader_put(&l->fill);
 }
 
-static invar_status take(loader *l, const char *path, const invar_safetensors *file,
-                         const invar_safetensor *t)
+static invar_status load_tensor(loader *l, const char *path, const invar_safetensors *file,
+                                const invar_safetensor *t)
 {
     int64_t expert;
     invar_param *p = invar_hf_find(&expert, l->model, t->name);
@@ -147,7 +147,7 @@ static invar_status take(loader *l, const char *path, const invar_safetensors *f
 static invar_status take_all(loader *l, const char *path, const invar_safetensors *file)
 {
     for (int64_t i = 0; i < invar_safetensors_count(file); i++)
-        INVAR_TRY(take(l, path, file, invar_safetensors_at(file, i)));
+        INVAR_TRY(load_tensor(l, path, file, invar_safetensors_at(file, i)));
     return INVAR_OK;
 }
 
@@ -276,7 +276,7 @@ static invar_status load_index(loader *l)
 
 /* ---- what has to be there -------------------------------------------------------------------- */
 
-static invar_status plan(loader *l)
+static invar_status loader_plan(loader *l)
 {
     const invar_model *m = l->model;
 
@@ -301,7 +301,7 @@ static invar_status make_value_head(loader *l)
         if (!m->spec.value_head || p->kind != INVAR_PARAM_HEAD || *seen)
             continue;
         *seen = true;
-        if (p->own.experts > 0)
+        if (p->local.experts > 0)
             INVAR_TRY(invar_param_loader_zero(&l->fill, p));
     }
     return INVAR_OK;
@@ -361,8 +361,8 @@ static invar_status compare_rows(loader *l, const invar_safetensors *file,
                                  const invar_safetensor *t, const invar_tensor *own, int64_t row)
 {
     const invar_param *p = l->model->embedding;
-    invar_shard_runs runs = invar_param_shard_runs_of(p, &p->own);
-    int64_t before = row * p->own.cols, all = own->shape[0] * p->own.cols, length;
+    invar_shard_runs runs = invar_param_shard_runs_of(p, &p->local);
+    int64_t before = row * p->local.cols, all = own->shape[0] * p->local.cols, length;
 
     for (int64_t i = 0; i < all; i += length) {
         int64_t into = (before + i) % runs.length, left = runs.length - into;
@@ -578,9 +578,9 @@ invar_status invar_hf_check_model(const char *key, const char *dir)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static invar_status load(loader *l)
+static invar_status loader_load(loader *l)
 {
-    INVAR_TRY(plan(l));
+    INVAR_TRY(loader_plan(l));
     INVAR_TRY(has_file(l->dir, INVAR_HF_WEIGHTS) ? load_file(l) : load_index(l));
     INVAR_TRY(make_value_head(l));
     INVAR_TRY(check_missing(l));
@@ -597,7 +597,7 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
     *l = (loader){.model = model, .dir = dir, .window = {.dev = &model->dev}};
     invar_param_loader_init(&l->fill, model, dev);
     invar_path_show(l->shown, dir);
-    status = load(l);
+    status = loader_load(l);
     invar_free(l->first);
     invar_free(l->seen);
     invar_host_window_release(&l->window);

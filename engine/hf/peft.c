@@ -334,14 +334,14 @@ static invar_status read_param(reader *r, const invar_param *p)
     int64_t all = invar_param_all_elements(p);
     float *near;
 
-    if (p->own.experts == 0)
+    if (p->local.experts == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&r->whole, (size_t)all, sizeof *r->whole, "an adapter"));
     memset(r->whole, 0, (size_t)all * sizeof *r->whole);
     for (int64_t e = 0; e < p->stack; e++)
         INVAR_TRY(read_expert(r->whole + e * (all / p->stack), r, p, e));
     INVAR_TRY(invar_param_loader_room_all(&near, &r->fill, p));
-    invar_param_shard_take(near, p, &p->own, r->whole);
+    invar_param_shard_take(near, p, &p->local, r->whole);
     invar_free(r->whole);
     r->whole = NULL;
     return invar_param_loader_put(&r->fill);
@@ -480,7 +480,7 @@ static invar_status put_param(writer *w, invar_safetensors_writer *file, int64_t
 }
 
 /* What rank 0 writes, from the other ranks. */
-static invar_status give(writer *w)
+static invar_status send_to_rank0(writer *w)
 {
     const float *none;
 
@@ -573,7 +573,7 @@ static invar_status write_config(const writer *w, const char *base)
 }
 
 /* Weights come last: killed halfway, the folder has none. */
-static invar_status save(writer *w, const char *base)
+static invar_status writer_save(writer *w, const char *base)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -591,7 +591,7 @@ invar_status invar_peft_save(const invar_model *model, const invar_tensor *maste
 {
     writer w = {.model = model, .masters = masters, .dir = dir};
     bool leads = !model->layout || invar_comm_rank(model->layout->world) == 0;
-    invar_status status = leads ? save(&w, base) : give(&w);
+    invar_status status = leads ? writer_save(&w, base) : send_to_rank0(&w);
 
     invar_free(w.names);
     invar_free(w.tensors);

@@ -87,7 +87,7 @@ static void assign_shards(saver *s, int64_t max_bytes)
     s->shards = shard + 1;
 }
 
-static invar_status plan(saver *s, int64_t max_bytes)
+static invar_status saver_plan(saver *s, int64_t max_bytes)
 {
     for (int64_t i = 0; i < s->model->n_params; i++)
         s->count += s->model->params[i].stack;
@@ -286,9 +286,9 @@ static invar_status remove_old(const saver *s)
     return invar_held_folder_sync(s->dir);
 }
 
-static invar_status save(saver *s, int64_t max_bytes, const invar_hf_files *files)
+static invar_status saver_save(saver *s, int64_t max_bytes, const invar_hf_files *files)
 {
-    INVAR_TRY(plan(s, max_bytes));
+    INVAR_TRY(saver_plan(s, max_bytes));
     if (s->model->layout && invar_comm_rank(s->model->layout->world) != 0)
         return give_pieces(s);
     INVAR_TRY(invar_held_folder_make(s->dir));
@@ -309,7 +309,7 @@ invar_status invar_hf_save(const invar_model *model, const invar_tensor *masters
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "weights are written as f32 or bf16, not as %s",
                           invar_dtype_name(dtype));
     s.type = dtype == INVAR_DTYPE_F32 ? INVAR_SAFETENSORS_F32 : INVAR_SAFETENSORS_BF16;
-    status = save(&s, max_shard_bytes, files);
+    status = saver_save(&s, max_shard_bytes, files);
     invar_free(s.pieces);
     invar_free(s.tensors);
     invar_full_param_reader_release(&s.whole);

@@ -101,7 +101,7 @@ static invar_status check_key(const char *name, const char *key)
                              name, KEY_BYTES);
 }
 
-static invar_status load(const invar_http_table **out, const char *file)
+static invar_status http_table_load(const invar_http_table **out, const char *file)
 {
     const void *symbol;
 
@@ -117,17 +117,17 @@ static invar_status load(const invar_http_table **out, const char *file)
 
 invar_status invar_http_open(invar_http **out, const invar_http_options *options)
 {
-    const char *key = options->key ? options->key : "";
+    const char *key = options->api_key ? options->api_key : "";
     const char *route = options->route ? options->route : "";
     const invar_http_table *client;
     invar_http *http;
 
     *out = NULL;
     INVAR_CHECK(strlen(options->name) <= NAME_BYTES && strlen(route) <= ROUTE_BYTES &&
-                options->attempts > 0 && options->parallel);
+                options->attempts > 0 && options->max_concurrency);
     INVAR_TRY(check_url(options->name, options->url));
     INVAR_TRY(check_key(options->name, key));
-    INVAR_TRY(load(&client, options->module ? options->module : INVAR_MODULE_HTTP));
+    INVAR_TRY(http_table_load(&client, options->module ? options->module : INVAR_MODULE_HTTP));
     INVAR_TRY(invar_alloc((void **)&http, 1, sizeof *http, "a client of a server"));
     memset(http, 0, sizeof *http);
     memcpy(http->name, options->name, strlen(options->name));
@@ -184,7 +184,7 @@ static bool may_repeat(const invar_http_call *call)
     return false;
 }
 
-static invar_status report(const invar_http *http, const invar_http_call *call)
+static invar_status http_report(const invar_http *http, const invar_http_call *call)
 {
     const call_state *state = call->payload;
     const invar_http_exchange *e = state->exchange;
@@ -216,13 +216,13 @@ static void sleep_for(const invar_http *http, double seconds)
     }
 }
 
-static invar_status run(const invar_http *http, invar_http_call *calls, size_t count)
+static invar_status http_run(const invar_http *http, invar_http_call *calls, size_t count)
 {
     double seconds = http->options.timeout < MOST_TIMEOUT ? http->options.timeout : MOST_TIMEOUT;
     const invar_http_settings settings = {.url = http->url,
                                           .header = http->header[0] ? http->header : NULL,
                                           .timeout_ms = (long)(seconds * 1000),
-                                          .parallel = http->options.parallel,
+                                          .parallel = http->options.max_concurrency,
                                           .waits = http->waits,
                                           .payload = http->payload};
     int code = http->client->run(calls, count, &settings);
@@ -243,7 +243,7 @@ static invar_status sort_out(size_t *left_out, const invar_http *http, invar_htt
         if (is_good(&calls[i]))
             continue;
         if (last || !may_repeat(&calls[i]))
-            return report(http, &calls[i]);
+            return http_report(http, &calls[i]);
         state->exchange->reply_bytes = 0;
         calls[left++] = calls[i];
     }
@@ -253,10 +253,10 @@ static invar_status sort_out(size_t *left_out, const invar_http *http, invar_htt
 
 static invar_status make_calls(invar_http *http, invar_http_call *calls, size_t count)
 {
-    double pause = http->options.pause;
+    double pause = http->options.retry_delay_s;
 
     for (int attempt = 1; count > 0; attempt++) {
-        INVAR_TRY(run(http, calls, count));
+        INVAR_TRY(http_run(http, calls, count));
         INVAR_TRY(sort_out(&count, http, calls, count, attempt == http->options.attempts));
         if (count == 0)
             break;
@@ -275,9 +275,10 @@ invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges, s
     INVAR_TRY(invar_alloc((void **)&calls, count + 1, sizeof *calls, "calls of a server"));
     status = invar_alloc((void **)&states, count + 1, sizeof *states, "answers of a server");
     for (size_t i = 0; i < count && status == INVAR_OK; i++) {
-        states[i] = (call_state){.exchange = &exchanges[i],
-                                 .most = exchanges[i].most_bytes ? exchanges[i].most_bytes
-                                                                 : http->options.most_bytes};
+        states[i] =
+            (call_state){.exchange = &exchanges[i],
+                         .most = exchanges[i].most_bytes ? exchanges[i].most_bytes
+                                                         : http->options.max_response_bytes};
         calls[i] = (invar_http_call){.body = exchanges[i].body,
                                      .bytes = exchanges[i].bytes,
                                      .take = take,

@@ -26,16 +26,16 @@ typedef struct invar_http invar_http;
 bool invar_http_is_url(const char *url);
 
 typedef struct invar_http_options {
-    const char *name;   /* what the server is for, in messages: "rm-url" */
-    const char *url;    /* as invar_http_is_url says; both are copied */
-    const char *route;  /* behind the address, copied; NULL: nothing */
-    double timeout;     /* seconds that a call may take; 0: no limit */
-    int attempts;       /* calls for one question, at least 1 */
-    double pause;       /* seconds before the second call */
-    size_t parallel;    /* calls at a time, at least 1 */
-    size_t most_bytes;  /* of an answer */
-    const char *key;    /* shown to the server ("Bearer"), copied; NULL or "": none */
-    const char *module; /* file of the client; NULL: the program's */
+    const char *name;          /* what the server is for, in messages: "rm-url" */
+    const char *url;           /* as invar_http_is_url says; both are copied */
+    const char *route;         /* behind the address, copied; NULL: nothing */
+    double timeout;            /* seconds that a call may take; 0: no limit */
+    int attempts;              /* calls for one question, at least 1 */
+    double retry_delay_s;      /* seconds before the second call */
+    size_t max_concurrency;    /* calls at a time, at least 1 */
+    size_t max_response_bytes; /* of an answer */
+    const char *api_key;       /* shown to the server ("Bearer"), copied; NULL or "": none */
+    const char *module;        /* file of the client; NULL: the program's */
 } invar_http_options;
 
 /* INVAR_E_INVALID: it is no such URL. INVAR_E_UNSUPPORTED: there is no client. */

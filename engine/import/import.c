@@ -107,7 +107,7 @@ static size_t escape(char *out, char c)
 }
 
 /* All values as one text, as the key has it. The caller owns *out. */
-static invar_status join(char **out, const flag *f, invar_flag_alias_kind how)
+static invar_status flag_join(char **out, const flag *f, invar_flag_alias_kind how)
 {
     const bool strings = how == INVAR_FLAG_ALIAS_STRINGS, words = how == INVAR_FLAG_ALIAS_WORDS;
     const int count = value_count(f);
@@ -141,7 +141,7 @@ static invar_status join(char **out, const flag *f, invar_flag_alias_kind how)
 }
 
 /* Sets a key; the name of the key itself is stronger than another name of it. */
-static invar_status take(importer *im, invar_key key, const flag *f, char *text)
+static invar_status importer_take(importer *im, invar_key key, const flag *f, char *text)
 {
     const char *name = invar_config_schema()->keys[key].name;
     value *v = &im->values[key];
@@ -166,14 +166,14 @@ static invar_status take_key(importer *im, const flag *f, invar_key key, invar_f
     if (value_count(f) == 0 && k->type == INVAR_RECIPE_TYPE_BOOL) {
         INVAR_TRY(invar_alloc((void **)&text, sizeof "true", 1, "value of a flag"));
         memcpy(text, "true", sizeof "true");
-        return take(im, key, f, text);
+        return importer_take(im, key, f, text);
     }
     if (value_count(f) == 0)
         return note_flag(im, INVAR_IMPORT_LOST, f, "it has no value in the script");
     if (value_count(f) > 1 && !listed)
         return note_flag(im, INVAR_IMPORT_LOST, f, "it has several values; the key takes one");
-    INVAR_TRY(join(&text, f, how));
-    return take(im, key, f, text);
+    INVAR_TRY(flag_join(&text, f, how));
+    return importer_take(im, key, f, text);
 }
 
 /* A function of Python has no file here; the one filter that Miles ships is a key. */
@@ -187,7 +187,7 @@ static invar_status take_plugin(importer *im, const flag *f, const invar_flag_al
         invar_text_has_suffix(text, filter)) {
         INVAR_TRY(invar_alloc((void **)&word, sizeof "nonzero_std", 1, "value of a flag"));
         memcpy(word, "nonzero_std", sizeof "nonzero_std");
-        return take(im, INVAR_KEY_DYNAMIC_SAMPLING_FILTER, f, word);
+        return importer_take(im, INVAR_KEY_DYNAMIC_SAMPLING_FILTER, f, word);
     }
     if (!strchr(text, '/') && !invar_text_has_suffix(text, ".py") &&
         !invar_text_has_suffix(text, ".so"))
@@ -286,7 +286,7 @@ static invar_status take_words(importer *im)
 /* ---- what Miles means beside its flags ------------------------------------------------------- */
 
 /* A key that the script does not have, and why it gets this value. */
-static invar_status choose(importer *im, invar_key key, const char *text, const char *why)
+static invar_status importer_choose(importer *im, invar_key key, const char *text, const char *why)
 {
     char shown[INVAR_IMPORT_FLAG_SIZE];
     value *v = &im->values[key];
@@ -318,7 +318,8 @@ static void forget_choice(invar_import *o, invar_key key)
         }
 }
 
-static invar_status drop(importer *im, invar_key key, invar_import_kind kind, const char *why)
+static invar_status importer_drop(importer *im, invar_key key, invar_import_kind kind,
+                                  const char *why)
 {
     value *v = &im->values[key];
     invar_status status = INVAR_OK;
@@ -351,12 +352,13 @@ static invar_status drop_weights(importer *im)
             continue;
         INVAR_CHECK(invar_flag_alias_find(&what, name, strlen(name)));
         if (keys[i] == INVAR_KEY_LOAD && strcmp(path, save) == 0)
-            INVAR_TRY(drop(im, keys[i], INVAR_IMPORT_MOOT, "the folder of save is its default"));
+            INVAR_TRY(
+                importer_drop(im, keys[i], INVAR_IMPORT_MOOT, "the folder of save is its default"));
         else if (same)
-            INVAR_TRY(drop(im, keys[i], INVAR_IMPORT_MOOT,
-                           "the weights of hf-checkpoint are its default"));
+            INVAR_TRY(importer_drop(im, keys[i], INVAR_IMPORT_MOOT,
+                                    "the weights of hf-checkpoint are its default"));
         else
-            INVAR_TRY(drop(im, keys[i], INVAR_IMPORT_LOST, what.sentence));
+            INVAR_TRY(importer_drop(im, keys[i], INVAR_IMPORT_LOST, what.sentence));
     }
     return INVAR_OK;
 }
@@ -380,8 +382,9 @@ static invar_status choose_pieces(importer *im)
 
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         if (strcmp(sizes[0], pieces[i]) == 0 || strcmp(sizes[1], pieces[i]) == 0)
-            return choose(im, INVAR_KEY_LOGICAL_TP, pieces[i],
-                          "so many ranks can divide a layer; the sums are made of as many pieces");
+            return importer_choose(
+                im, INVAR_KEY_LOGICAL_TP, pieces[i],
+                "so many ranks can divide a layer; the sums are made of as many pieces");
     return INVAR_OK;
 }
 
@@ -404,15 +407,15 @@ static invar_status choose_window(importer *im)
 
     if (!im->values[ends[0]].text && !im->values[ends[1]].text)
         return INVAR_OK;
-    INVAR_TRY(choose(im, ends[0], "10", "Miles' default"));
-    INVAR_TRY(choose(im, ends[1], "12", "Miles' default"));
+    INVAR_TRY(importer_choose(im, ends[0], "10", "Miles' default"));
+    INVAR_TRY(importer_choose(im, ends[1], "12", "Miles' default"));
     if (!has_flag(s, "--use-pytorch-profiler") && !has_flag(s, "--profile"))
         why = "without use-pytorch-profiler Miles profiles no step, either";
     else if (!is_before(text_of(im, ends[0]), text_of(im, ends[1])))
         why = "no step lies between profile-step-start and profile-step-end, which are 10 and 12 "
               "where the script does not say them";
     for (int i = 0; why && i < 2; i++)
-        INVAR_TRY(drop(im, ends[i], INVAR_IMPORT_MOOT, why));
+        INVAR_TRY(importer_drop(im, ends[i], INVAR_IMPORT_MOOT, why));
     return INVAR_OK;
 }
 
@@ -423,19 +426,22 @@ static invar_status add_defaults(importer *im)
 
     INVAR_TRY(drop_weights(im));
     if (has_flag(s, "--colocate") && im->values[INVAR_KEY_ROLLOUT_NUM_GPUS].text)
-        INVAR_TRY(drop(im, INVAR_KEY_ROLLOUT_NUM_GPUS, INVAR_IMPORT_MOOT,
-                       "with colocate Miles ignores it, too"));
+        INVAR_TRY(importer_drop(im, INVAR_KEY_ROLLOUT_NUM_GPUS, INVAR_IMPORT_MOOT,
+                                "with colocate Miles ignores it, too"));
     if (s->async)
-        INVAR_TRY(choose(im, INVAR_KEY_ROLLOUT_LAG, "1", "the schedule of train_async.py"));
+        INVAR_TRY(
+            importer_choose(im, INVAR_KEY_ROLLOUT_LAG, "1", "the schedule of train_async.py"));
     INVAR_TRY(choose_pieces(im));
     INVAR_TRY(choose_window(im));
-    INVAR_TRY(choose(im, INVAR_KEY_DEVICE, "cuda", "Miles runs on GPUs"));
-    INVAR_TRY(choose(im, INVAR_KEY_NUMERICS, "sm90",
-                     "the arithmetic of an H200, which CPUs have, too; ieee is faster on those"));
-    INVAR_TRY(choose(im, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS, "false", "Miles' default"));
+    INVAR_TRY(importer_choose(im, INVAR_KEY_DEVICE, "cuda", "Miles runs on GPUs"));
+    INVAR_TRY(importer_choose(
+        im, INVAR_KEY_NUMERICS, "sm90",
+        "the arithmetic of an H200, which CPUs have, too; ieee is faster on those"));
+    INVAR_TRY(
+        importer_choose(im, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS, "false", "Miles' default"));
     if (im->values[INVAR_KEY_USE_KL_LOSS].text ||
         (im->values[INVAR_KEY_KL_COEF].text && !is_same(text_of(im, INVAR_KEY_KL_COEF), "0")))
-        INVAR_TRY(choose(im, INVAR_KEY_KL_LOSS_TYPE, "k1", "Miles' default"));
+        INVAR_TRY(importer_choose(im, INVAR_KEY_KL_LOSS_TYPE, "k1", "Miles' default"));
     if (!im->values[INVAR_KEY_LR_DECAY_STYLE].text)
         INVAR_TRY(add_note(im, INVAR_IMPORT_LOST, NULL, "--lr-decay-style",
                            "without it Megatron decays linearly over all steps, here lr is "
@@ -477,8 +483,8 @@ static invar_status set_keys(importer *im, invar_recipe *recipe)
         if (status != INVAR_E_INVALID)
             return status;
         invar_error_take(&reason);
-        INVAR_TRY(drop(im, (invar_key)i, semantic ? INVAR_IMPORT_LOST : INVAR_IMPORT_MOOT,
-                       reason.message));
+        INVAR_TRY(importer_drop(im, (invar_key)i, semantic ? INVAR_IMPORT_LOST : INVAR_IMPORT_MOOT,
+                                reason.message));
     }
     return INVAR_OK;
 }
@@ -526,7 +532,7 @@ static invar_status make_recipe(importer *im)
         if (unused == INVAR_KEY_NONE)
             return INVAR_OK;
         memcpy(why, im->out->refusal, sizeof why);
-        INVAR_TRY(drop(im, unused, INVAR_IMPORT_MOOT, reason_of(why)));
+        INVAR_TRY(importer_drop(im, unused, INVAR_IMPORT_MOOT, reason_of(why)));
     }
 }
 

@@ -117,7 +117,7 @@ invar_status invar_shell_state_source(invar_shell_state *shell, const char *path
 /* ---- the result ------------------------------------------------------------------------------ */
 
 /* All arrays NAME_ARGS in the order of their first lines, where no command hands them on. */
-static invar_status gather(invar_shell_state *shell)
+static invar_status shell_state_gather(invar_shell_state *shell)
 {
     for (int i = 0; i < shell->n_names; i++) {
         const invar_shell_var *n = &shell->names[i];
@@ -134,8 +134,8 @@ static invar_status gather(invar_shell_state *shell)
     return INVAR_OK;
 }
 
-static invar_status flatten(invar_launch_word **out, int *count_out, const invar_shell_state *shell,
-                            invar_shell_token_list list)
+static invar_status shell_state_flatten(invar_launch_word **out, int *count_out,
+                                        const invar_shell_state *shell, invar_shell_token_list list)
 {
     int count = 0;
 
@@ -153,16 +153,17 @@ static invar_status flatten(invar_launch_word **out, int *count_out, const invar
     return INVAR_OK;
 }
 
-static invar_status finish(invar_launch_script *out, invar_shell_state *shell)
+static invar_status shell_state_finish(invar_launch_script *out, invar_shell_state *shell)
 {
     if (!shell->train_line)
-        INVAR_TRY(gather(shell));
+        INVAR_TRY(shell_state_gather(shell));
     out->async = shell->async;
-    INVAR_TRY(flatten(&out->words, &out->count, shell, shell->train));
-    return flatten(&out->unread, &out->n_unread, shell, shell->unread);
+    INVAR_TRY(shell_state_flatten(&out->words, &out->count, shell, shell->train));
+    return shell_state_flatten(&out->unread, &out->n_unread, shell, shell->unread);
 }
 
-static invar_status make(invar_shell_state **out, invar_launch_script *script, bool follow)
+static invar_status launch_script_make(invar_shell_state **out, invar_launch_script *script,
+                                       bool follow)
 {
     memset(script, 0, sizeof *script);
     INVAR_TRY(invar_alloc(&script->store, 1, sizeof **out, "script"));
@@ -174,10 +175,11 @@ static invar_status make(invar_shell_state **out, invar_launch_script *script, b
     return INVAR_OK;
 }
 
-static invar_status settle(invar_launch_script *out, invar_shell_state *shell, invar_status status)
+static invar_status shell_state_finalize(invar_launch_script *out, invar_shell_state *shell,
+                                         invar_status status)
 {
     if (status == INVAR_OK)
-        status = finish(out, shell);
+        status = shell_state_finish(out, shell);
     if (status != INVAR_OK)
         invar_launch_script_release(out);
     return status;
@@ -187,8 +189,8 @@ invar_status invar_launch_script_read(invar_launch_script *out, const char *path
 {
     invar_shell_state *shell;
 
-    INVAR_TRY(make(&shell, out, true));
-    return settle(out, shell, invar_shell_state_source(shell, path, false));
+    INVAR_TRY(launch_script_make(&shell, out, true));
+    return shell_state_finalize(out, shell, invar_shell_state_source(shell, path, false));
 }
 
 invar_status invar_launch_script_parse(invar_launch_script *out, const char *file, const char *text,
@@ -198,11 +200,11 @@ invar_status invar_launch_script_parse(invar_launch_script *out, const char *fil
     invar_status status;
     int index;
 
-    INVAR_TRY(make(&shell, out, false));
+    INVAR_TRY(launch_script_make(&shell, out, false));
     status = add_file(&index, shell, file);
     if (status == INVAR_OK)
         status = invar_shell_state_run(shell, index, "", false, text, bytes);
-    return settle(out, shell, status);
+    return shell_state_finalize(out, shell, status);
 }
 
 void invar_launch_script_release(invar_launch_script *script)

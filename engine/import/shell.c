@@ -18,12 +18,12 @@
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-static int32_t following(const invar_shell_scanner *r, int32_t word)
+static int32_t shell_scanner_following(const invar_shell_scanner *r, int32_t word)
 {
     return word < 0 || word == r->command.last ? -1 : r->shell->words[word].next;
 }
 
-static invar_status push(invar_shell_scanner *r, char what)
+static invar_status shell_scanner_push(invar_shell_scanner *r, char what)
 {
     if (r->nesting == INVAR_SHELL_NESTING)
         return invar_shell_refuse(r, "commands are nested more than 64 deep");
@@ -31,20 +31,20 @@ static invar_status push(invar_shell_scanner *r, char what)
     return INVAR_OK;
 }
 
-static char top(const invar_shell_scanner *r)
+static char shell_scanner_top(const invar_shell_scanner *r)
 {
     return r->nesting ? r->open[r->nesting - 1] : '\0';
 }
 
 /* Where something else is open, it stays so: what follows counts as conditional. */
-static void pop(invar_shell_scanner *r, const char *what)
+static void shell_scanner_pop(invar_shell_scanner *r, const char *what)
 {
-    if (top(r) && strchr(what, top(r)))
+    if (shell_scanner_top(r) && strchr(what, shell_scanner_top(r)))
         r->nesting--;
 }
 
 /* NAME=value or NAME+=value. */
-static invar_status assign(invar_shell_scanner *r, int32_t word)
+static invar_status shell_scanner_assign(invar_shell_scanner *r, int32_t word)
 {
     invar_shell_state *s = r->shell;
     const invar_shell_token *w = &s->words[word];
@@ -70,7 +70,8 @@ static invar_status assign(invar_shell_scanner *r, int32_t word)
  * The path of `source` in the folder of the script. ${DIR}/rest is taken as rest: a directory that
  * a script computes is its own. False: it cannot be known.
  */
-static bool beside(const invar_shell_scanner *r, char out[INVAR_PATH_SIZE], int32_t word)
+static bool shell_scanner_beside(const invar_shell_scanner *r, char out[INVAR_PATH_SIZE],
+                                 int32_t word)
 {
     const char *path = invar_shell_text_of(r, word);
 
@@ -93,13 +94,13 @@ static bool beside(const invar_shell_scanner *r, char out[INVAR_PATH_SIZE], int3
     return true;
 }
 
-static invar_status source(invar_shell_scanner *r, int32_t word)
+static invar_status shell_scanner_source(invar_shell_scanner *r, int32_t word)
 {
     char path[INVAR_PATH_SIZE];
 
     if (word < 0)
         return INVAR_OK;
-    if (!r->shell->follow || !beside(r, path, word) || !invar_path_exists(path))
+    if (!r->shell->follow || !shell_scanner_beside(r, path, word) || !invar_path_exists(path))
         return invar_shell_state_add(&r->shell->unread, r->shell, r->shell->words[word]);
     return invar_shell_state_source(r->shell, path, r->conditional || r->nesting > 0);
 }
@@ -122,7 +123,7 @@ static invar_status find_train(invar_shell_scanner *r, int32_t word)
     while (word >= 0 && !(python && is_train(invar_shell_text_of(r, word), &async))) {
         python = python || strstr(invar_shell_text_of(r, word), "python") ||
                  strstr(invar_shell_text_of(r, word), "torchrun");
-        word = following(r, word);
+        word = shell_scanner_following(r, word);
     }
     if (word < 0)
         return INVAR_OK;
@@ -130,7 +131,8 @@ static invar_status find_train(invar_shell_scanner *r, int32_t word)
         return invar_shell_refuse(r, "train.py is started a second time; keep one of the commands");
     s->train_line = s->words[word].line;
     s->async = async;
-    for (word = following(r, word); word >= 0; word = following(r, word))
+    for (word = shell_scanner_following(r, word); word >= 0;
+         word = shell_scanner_following(r, word))
         INVAR_TRY(invar_shell_state_add(&s->train, s, s->words[word]));
     return INVAR_OK;
 }
@@ -138,7 +140,7 @@ static invar_status find_train(invar_shell_scanner *r, int32_t word)
 /* ---- commands that assign -------------------------------------------------------------------- */
 
 /* What the variable has now is not known any more; words of an array are told as such. */
-static void forget(invar_shell_state *s, invar_shell_var *n)
+static void mark_unknown(invar_shell_state *s, invar_shell_var *n)
 {
     n->state = INVAR_LAUNCH_SCRIPT_COMPUTED;
     for (int32_t at = n->array ? n->words.first : -1; at >= 0; at = s->words[at].next)
@@ -153,7 +155,7 @@ static void forget_named(invar_shell_scanner *r, int32_t word)
     invar_shell_var *n = bytes ? invar_shell_state_find(r->shell, text, bytes) : NULL;
 
     if (n)
-        forget(r->shell, n);
+        mark_unknown(r->shell, n);
 }
 
 /* NAME[index]=value */
@@ -173,10 +175,11 @@ static void forget_assigned(invar_shell_scanner *r, int32_t word)
         forget_named(r, word);
     if (invar_shell_is_one_of(command, "eval"))
         for (int i = 0; i < r->shell->n_names; i++)
-            forget(r->shell, &r->shell->names[i]);
+            mark_unknown(r->shell, &r->shell->names[i]);
     if (!invar_shell_is_one_of(command, "read mapfile readarray let unset getopts printf"))
         return;
-    for (word = following(r, word); word >= 0; word = following(r, word))
+    for (word = shell_scanner_following(r, word); word >= 0;
+         word = shell_scanner_following(r, word))
         forget_named(r, word);
 }
 
@@ -186,20 +189,20 @@ static invar_status look_at(invar_shell_scanner *r, int32_t word)
     const bool exports = r->shell->words[word].bare &&
                          invar_shell_is_one_of(invar_shell_text_of(r, word),
                                                "export declare local readonly typeset");
-    int32_t first = exports ? following(r, word) : word, last = first;
+    int32_t first = exports ? shell_scanner_following(r, word) : word, last = first;
 
     while (last >= 0 &&
            (r->shell->words[last].name || (exports && *invar_shell_text_of(r, last) == '-')))
-        last = following(r, last);
+        last = shell_scanner_following(r, last);
     if (last >= 0 && !exports) { // NAME=value before a command is for that command alone
         if (invar_shell_is_one_of(invar_shell_text_of(r, last), "source ."))
-            return source(r, following(r, last));
+            return shell_scanner_source(r, shell_scanner_following(r, last));
         forget_assigned(r, last);
         return find_train(r, last);
     }
-    for (; first >= 0; first = following(r, first))
+    for (; first >= 0; first = shell_scanner_following(r, first))
         if (r->shell->words[first].name)
-            INVAR_TRY(assign(r, first));
+            INVAR_TRY(shell_scanner_assign(r, first));
     return INVAR_OK;
 }
 
@@ -228,20 +231,23 @@ static invar_status end_command(invar_shell_scanner *r)
         if (!r->shell->words[word].bare) {
             break;
         } else if (invar_shell_is_one_of(text, "for select")) {
-            status = push(r, 'f');
+            status = shell_scanner_push(r, 'f');
             if (status == INVAR_OK)
-                status = name_loop(r, following(r, word));
+                status = name_loop(r, shell_scanner_following(r, word));
             word = -1;
         } else if (invar_shell_is_one_of(text, "case")) {
-            status = push(r, 'c');
+            status = shell_scanner_push(r, 'c');
             word = -1;
         } else if (invar_shell_opens_block(r, word)) {
-            status = push(r, *text);
-            word = following(r, word);
+            status = shell_scanner_push(r, *text);
+            word = shell_scanner_following(r, word);
         } else if (invar_shell_is_one_of(text, "then do else elif ! time")) {
-            word = following(r, word);
+            word = shell_scanner_following(r, word);
         } else if (invar_shell_is_one_of(text, "fi done esac }")) {
-            pop(r, *text == 'f' ? "i" : *text == 'd' ? "fwu" : *text == 'e' ? "c" : "{");
+            shell_scanner_pop(r, *text == 'f'   ? "i"
+                                 : *text == 'd' ? "fwu"
+                                 : *text == 'e' ? "c"
+                                                : "{");
             word = -1;
         } else {
             break;
@@ -292,7 +298,7 @@ static void skip_document(invar_shell_scanner *r)
 }
 
 /* "> file", "2>&1", "<<END": the next word is no word of the command. */
-static invar_status redirect(invar_shell_scanner *r)
+static invar_status shell_scanner_redirect(invar_shell_scanner *r)
 {
     invar_shell_token_list aside = {-1, -1};
     char c = invar_shell_next(r);
@@ -316,24 +322,24 @@ static invar_status redirect(invar_shell_scanner *r)
     return INVAR_OK;
 }
 
-static invar_status operate(invar_shell_scanner *r)
+static invar_status shell_scanner_operate(invar_shell_scanner *r)
 {
     char c = *r->at;
 
     if (c == '<' || c == '>' || (c == '&' && r->at + 1 < r->end && r->at[1] == '>')) {
         r->at += c == '&';
-        return redirect(r);
+        return shell_scanner_redirect(r);
     }
     (void)invar_shell_next(r);
-    if (c == ')' && top(r) == 'c') { // the pattern of a case
+    if (c == ')' && shell_scanner_top(r) == 'c') { // the pattern of a case
         r->command = (invar_shell_token_list){-1, -1};
         return INVAR_OK;
     }
     INVAR_TRY(end_command(r));
-    if (c == '(' && top(r) != 'c')
-        return push(r, '(');
+    if (c == '(' && shell_scanner_top(r) != 'c')
+        return shell_scanner_push(r, '(');
     if (c == ')')
-        pop(r, "(");
+        shell_scanner_pop(r, "(");
     if (c == '|' || (c == '&' && r->at < r->end && *r->at == '&')) {
         r->at += r->at < r->end && *r->at == c;
         r->chained = true;
@@ -341,7 +347,7 @@ static invar_status operate(invar_shell_scanner *r)
     return INVAR_OK;
 }
 
-static invar_status step(invar_shell_scanner *r)
+static invar_status shell_scanner_step(invar_shell_scanner *r)
 {
     char c = *r->at;
 
@@ -361,7 +367,7 @@ static invar_status step(invar_shell_scanner *r)
         return INVAR_OK;
     }
     if (strchr(";&|()<>", c))
-        return operate(r);
+        return shell_scanner_operate(r);
     return invar_shell_read_word(r);
 }
 
@@ -383,6 +389,6 @@ invar_status invar_shell_state_run(invar_shell_state *shell, int file, const cha
         return invar_shell_refuse(&r, "the file has a NUL byte: it is no script");
     r.list = &r.command;
     while (r.at < r.end)
-        INVAR_TRY(step(&r));
+        INVAR_TRY(shell_scanner_step(&r));
     return end_command(&r);
 }

@@ -57,7 +57,7 @@ static void begin_word(invar_shell_scanner *r)
     r->name = 0;
 }
 
-static invar_status put(invar_shell_scanner *r, char c)
+static invar_status shell_scanner_put(invar_shell_scanner *r, char c)
 {
     r->active = true;
     return invar_shell_state_put(r->shell, c);
@@ -131,7 +131,7 @@ static invar_status put_value(invar_shell_scanner *r, const char *value, bool qu
 {
     for (; *value; value++) {
         if (quoted || !invar_shell_is_blank(*value)) {
-            INVAR_TRY(put(r, *value));
+            INVAR_TRY(shell_scanner_put(r, *value));
             continue;
         }
         INVAR_TRY(end_word(r));
@@ -199,7 +199,7 @@ static invar_status put_fallback(invar_shell_scanner *r, bool known, const char 
         }
     r->active = true;
     for (size_t i = 0; i < length; i++)
-        INVAR_TRY(put(r, from[i]));
+        INVAR_TRY(shell_scanner_put(r, from[i]));
     return INVAR_OK;
 }
 
@@ -233,7 +233,7 @@ static invar_status expand_braces(invar_shell_scanner *r, bool quoted)
 static invar_status read_single(invar_shell_scanner *r);
 
 /* Behind "$". */
-static invar_status expand(invar_shell_scanner *r, bool quoted)
+static invar_status shell_scanner_expand(invar_shell_scanner *r, bool quoted)
 {
     size_t bytes = invar_shell_name_length(r->at, r->end);
     const char *name = r->at;
@@ -244,7 +244,7 @@ static invar_status expand(invar_shell_scanner *r, bool quoted)
         return put_variable(r, name, bytes, quoted);
     }
     if (r->at == r->end || invar_shell_is_blank(*r->at) || *r->at == '"')
-        return put(r, '$');
+        return shell_scanner_put(r, '$');
     switch (invar_shell_next(r)) {
     case '{': return expand_braces(r, quoted);
     case '(': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return skip_nested(r, '(', ')');
@@ -276,7 +276,7 @@ static invar_status read_single(invar_shell_scanner *r)
         char c = invar_shell_next(r);
         if (c == '\'')
             return INVAR_OK;
-        INVAR_TRY(put(r, c));
+        INVAR_TRY(shell_scanner_put(r, c));
     }
     return invar_shell_refuse(r, "the file ends within a quote");
 }
@@ -290,15 +290,15 @@ static invar_status read_double(invar_shell_scanner *r)
         if (c == '"')
             return INVAR_OK;
         if (c == '$') {
-            INVAR_TRY(expand(r, true));
+            INVAR_TRY(shell_scanner_expand(r, true));
         } else if (c == '`') {
             INVAR_TRY(skip_backquotes(r));
         } else if (c == '\\' && r->at < r->end && strchr("$`\"\\\n", *r->at)) {
             c = invar_shell_next(r);
             if (c != '\n')
-                INVAR_TRY(put(r, c));
+                INVAR_TRY(shell_scanner_put(r, c));
         } else {
-            INVAR_TRY(put(r, c));
+            INVAR_TRY(shell_scanner_put(r, c));
         }
     }
     return invar_shell_refuse(r, "the file ends within a quote");
@@ -361,7 +361,7 @@ invar_status invar_shell_read_word(invar_shell_scanner *r)
             if (r->at < r->end && *r->at != '\n') {
                 r->bare = false;
                 c = invar_shell_next(r);
-                INVAR_TRY(put(r, c));
+                INVAR_TRY(shell_scanner_put(r, c));
             } else if (r->at < r->end) {
                 (void)invar_shell_next(r);
                 if (!r->active)
@@ -371,20 +371,20 @@ invar_status invar_shell_read_word(invar_shell_scanner *r)
             break;
         case '\'': INVAR_TRY(read_single(r)); break;
         case '"': INVAR_TRY(read_double(r)); break;
-        case '$': INVAR_TRY(expand(r, false)); break;
+        case '$': INVAR_TRY(shell_scanner_expand(r, false)); break;
         case '`': INVAR_TRY(skip_backquotes(r)); break;
         case '=':
             if (is_assigned(r))
                 r->name = (int32_t)invar_shell_name_length(r->shell->texts + r->start,
                                                            r->shell->texts + r->shell->used);
-            INVAR_TRY(put(r, c));
+            INVAR_TRY(shell_scanner_put(r, c));
             if (r->name && r->at < r->end && *r->at == '(' && r->list == &r->command)
                 return read_array(r);
             break;
         case '{':
             if (is_expansion(r->at, r->end))
                 cannot_know(r, INVAR_LAUNCH_SCRIPT_BRACES);
-            INVAR_TRY(put(r, c));
+            INVAR_TRY(shell_scanner_put(r, c));
             break;
         case '*': // file names
         case '?': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); break;
@@ -392,9 +392,9 @@ invar_status invar_shell_read_word(invar_shell_scanner *r)
             if (r->shell->used == r->start)
                 cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
             else
-                INVAR_TRY(put(r, c));
+                INVAR_TRY(shell_scanner_put(r, c));
             break;
-        default: INVAR_TRY(put(r, c)); break;
+        default: INVAR_TRY(shell_scanner_put(r, c)); break;
         }
     }
     if (r->at < r->end && strchr("<>", *r->at) && is_descriptor(r))
@@ -436,15 +436,15 @@ bool invar_shell_in_block(const invar_shell_scanner *r)
 }
 
 /* These words may be left out. */
-static void doubt(invar_shell_scanner *r, invar_shell_token_list list)
+static void mark_conditional(invar_shell_scanner *r, invar_shell_token_list list)
 {
     for (int32_t at = list.first; at >= 0; at = r->shell->words[at].next)
         if (r->shell->words[at].state == INVAR_LAUNCH_SCRIPT_PLAIN)
             r->shell->words[at].state = INVAR_LAUNCH_SCRIPT_CONDITIONAL;
 }
 
-static void append(invar_shell_scanner *r, invar_shell_token_list *list,
-                   invar_shell_token_list more)
+static void shell_scanner_append(invar_shell_scanner *r, invar_shell_token_list *list,
+                                 invar_shell_token_list more)
 {
     if (list->last >= 0 && more.first >= 0)
         r->shell->words[list->last].next = more.first;
@@ -490,13 +490,13 @@ static invar_status read_array(invar_shell_scanner *r)
                (opens && *invar_shell_text_of(r, r->command.first) == '{');
     may_miss = may_miss || n->inner;
     if (may_miss) {
-        doubt(r, words);
+        mark_conditional(r, words);
         if (!more)
-            doubt(r, n->words); // they stay if the command is left out
+            mark_conditional(r, n->words); // they stay if the command is left out
     }
     if (!n->array || (!more && !may_miss))
         n->words = (invar_shell_token_list){-1, -1};
-    append(r, &n->words, words);
+    shell_scanner_append(r, &n->words, words);
     n->array = true;
     n->state = INVAR_LAUNCH_SCRIPT_PLAIN;
     return INVAR_OK;

@@ -77,7 +77,8 @@ static const char *quoted(char out[INVAR_TEXT_QUOTE_SIZE * 2], const char *name)
     return out;
 }
 
-static invar_status bad(const invar_safetensors *file, const char *name, const char *why)
+static invar_status safetensors_bad(const invar_safetensors *file, const char *name,
+                                    const char *why)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
@@ -92,7 +93,7 @@ static invar_status read_type(invar_safetensor *t, const invar_safetensors *file
     const char *text = json_string_value(value);
 
     if (!text)
-        return bad(file, t->name, "no string \"dtype\"");
+        return safetensors_bad(file, t->name, "no string \"dtype\"");
     for (int i = 0; i < INVAR_SAFETENSORS_TYPE_COUNT; i++) {
         if (strcmp(text, types[i].name) == 0) {
             t->type = (invar_safetensors_type)i;
@@ -112,9 +113,9 @@ static invar_status read_shape(invar_safetensor *t, const invar_safetensors *fil
     bool empty = false;
 
     if (!json_is_array(value))
-        return bad(file, t->name, "no list \"shape\"");
+        return safetensors_bad(file, t->name, "no list \"shape\"");
     if (rank > INVAR_SAFETENSORS_MAX_RANK)
-        return bad(file, t->name, "the shape has more than 8 extents");
+        return safetensors_bad(file, t->name, "the shape has more than 8 extents");
     t->rank = (int32_t)rank;
     t->elements = 1;
     for (size_t i = 0; i < rank; i++) {
@@ -122,13 +123,13 @@ static invar_status read_shape(invar_safetensor *t, const invar_safetensors *fil
         int64_t n = json_integer_value(extent);
 
         if (!json_is_integer(extent) || n < 0)
-            return bad(file, t->name, "an extent of the shape is not a natural number");
+            return safetensors_bad(file, t->name, "an extent of the shape is not a natural number");
         empty = empty || n == 0;
         t->shape[i] = n;
     }
     for (size_t i = 0; i < rank && !empty; i++) {
         if (t->elements > INT64_MAX / 8 / t->shape[i])
-            return bad(file, t->name, "the shape has too many elements");
+            return safetensors_bad(file, t->name, "the shape has too many elements");
         t->elements *= t->shape[i];
     }
     if (empty)
@@ -144,9 +145,9 @@ static invar_status read_offsets(invar_safetensor *t, const invar_safetensors *f
     char name[INVAR_TEXT_QUOTE_SIZE * 2];
 
     if (json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(last))
-        return bad(file, t->name, "\"data_offsets\" are not two integers");
+        return safetensors_bad(file, t->name, "\"data_offsets\" are not two integers");
     if (begin < 0 || end < begin)
-        return bad(file, t->name, "the data end before they begin");
+        return safetensors_bad(file, t->name, "the data end before they begin");
     if (end - begin != t->elements * (int64_t)types[t->type].bytes)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: tensor '%s': %lld bytes of data, dtype and shape need %lld",
@@ -161,7 +162,7 @@ static invar_status read_tensor(invar_safetensor *t, const invar_safetensors *fi
 {
     *t = (invar_safetensor){.name = name};
     if (!json_is_object(value) || json_object_size(value) != 3)
-        return bad(file, name, "not described by dtype, shape and data_offsets alone");
+        return safetensors_bad(file, name, "not described by dtype, shape and data_offsets alone");
     INVAR_TRY(read_type(t, file, json_object_get(value, "dtype")));
     INVAR_TRY(read_shape(t, file, json_object_get(value, "shape")));
     return read_offsets(t, file, json_object_get(value, "data_offsets"));
@@ -173,11 +174,11 @@ static invar_status check_metadata(const invar_safetensors *file, json_t *value)
     json_t *text;
 
     if (!json_is_object(value))
-        return bad(file, METADATA, "not an object");
+        return safetensors_bad(file, METADATA, "not an object");
     json_object_foreach(value, key, text)
     {
         if (!json_is_string(text))
-            return bad(file, METADATA, "not only strings");
+            return safetensors_bad(file, METADATA, "not only strings");
     }
     return INVAR_OK;
 }
@@ -230,9 +231,9 @@ static invar_status check_holes(const invar_safetensors *file)
     for (int64_t i = 0; i < file->count; i++) {
         const invar_safetensor *t = file->by_data[i];
         if (t->offset != at)
-            return bad(file, t->name,
-                       t->offset < at ? "the data overlap those of another tensor"
-                                      : "there is a hole before the data");
+            return safetensors_bad(file, t->name,
+                                   t->offset < at ? "the data overlap those of another tensor"
+                                                  : "there is a hole before the data");
         at = end_of(t);
     }
     if (at > file->bytes)
@@ -246,7 +247,7 @@ static invar_status check_holes(const invar_safetensors *file)
     return INVAR_OK;
 }
 
-static invar_status order(invar_safetensors *file)
+static invar_status safetensors_order(invar_safetensors *file)
 {
     size_t count = (size_t)file->count;
 
@@ -295,7 +296,7 @@ static invar_status parse_header(invar_safetensors *file, const char *text, size
     INVAR_TRY(invar_alloc((void **)&file->tensors, json_object_size(file->header),
                           sizeof *file->tensors, file->shown));
     INVAR_TRY(read_tensors(file));
-    return order(file);
+    return safetensors_order(file);
 }
 
 /* It is no damage, and whoever cloned the folder can fetch the file. */

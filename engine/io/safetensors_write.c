@@ -28,8 +28,8 @@ struct invar_safetensors_writer {
     char shown[INVAR_PATH_SHOWN_SIZE];
 };
 
-static invar_status refuse(const invar_safetensors_writer *writer, const char *name,
-                           const char *why)
+static invar_status safetensors_writer_fail(const invar_safetensors_writer *writer,
+                                            const char *name, const char *why)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
@@ -92,7 +92,8 @@ static invar_status add_tensor(json_t *header, int64_t *end, const invar_safeten
     if (json_object_set_new(header, t->name, entry) != 0)
         return no_memory(writer);
     if (*end % bytes != 0)
-        return refuse(writer, t->name, "not aligned; wider types have to come first");
+        return safetensors_writer_fail(writer, t->name,
+                                       "not aligned; wider types have to come first");
     offsets[0] = *end;
     offsets[1] = *end += elements_of(t) * bytes;
     if (json_object_set_new(entry, "dtype", json_string(invar_safetensors_type_name(t->type))) ||
@@ -112,16 +113,16 @@ static invar_status build_header(json_t *header, const invar_safetensors_writer 
         return no_memory(writer);
     for (int64_t i = 0; i < n_metadata; i++) {
         if (!is_utf8(metadata[i].key) || !is_utf8(metadata[i].value))
-            return refuse(writer, "__metadata__", "a text is not UTF-8");
+            return safetensors_writer_fail(writer, "__metadata__", "a text is not UTF-8");
         if (json_object_set_new(strings, metadata[i].key, json_string(metadata[i].value)) != 0)
             return no_memory(writer);
     }
     for (int64_t i = 0; i < writer->count; i++) {
         const invar_safetensor *t = &writer->tensors[i];
         if (!is_utf8(t->name))
-            return refuse(writer, t->name, "the name is not UTF-8");
+            return safetensors_writer_fail(writer, t->name, "the name is not UTF-8");
         if (strcmp(t->name, "__metadata__") == 0 || json_object_get(header, t->name))
-            return refuse(writer, t->name, "the name is taken");
+            return safetensors_writer_fail(writer, t->name, "the name is taken");
         INVAR_TRY(add_tensor(header, &end, writer, t));
     }
     return INVAR_OK;
@@ -230,15 +231,15 @@ invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetenso
 }
 
 /* The tensor that `count` elements go to. */
-static invar_status current(const invar_safetensor **out, const invar_safetensors_writer *writer,
-                            int64_t count)
+static invar_status safetensor_current(const invar_safetensor **out,
+                                       const invar_safetensors_writer *writer, int64_t count)
 {
     const invar_safetensor *t = &writer->tensors[writer->current];
 
     if (writer->current == writer->count)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: data after the last tensor", writer->shown);
     if (count > elements_of(t) - writer->done)
-        return refuse(writer, t->name, "more data than elements");
+        return safetensors_writer_fail(writer, t->name, "more data than elements");
     *out = t;
     return INVAR_OK;
 }
@@ -250,7 +251,7 @@ invar_status invar_safetensors_write(invar_safetensors_writer *writer, const voi
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(current(&t, writer, count));
+    INVAR_TRY(safetensor_current(&t, writer, count));
     INVAR_TRY(invar_file_writer_put(writer->file, data,
                                     (size_t)count * invar_safetensors_type_bytes(t->type)));
     writer->done += count;
@@ -266,11 +267,11 @@ invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const f
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(current(&t, writer, count));
+    INVAR_TRY(safetensor_current(&t, writer, count));
     if (t->type == INVAR_SAFETENSORS_F32)
         return invar_safetensors_write(writer, data, count);
     if (t->type != INVAR_SAFETENSORS_BF16)
-        return refuse(writer, t->name, "f32 goes into F32 and BF16 only");
+        return safetensors_writer_fail(writer, t->name, "f32 goes into F32 and BF16 only");
     while (count > 0) {
         int64_t part = count < CHUNK ? count : CHUNK;
         for (int64_t i = 0; i < part; i++)
@@ -285,7 +286,8 @@ invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const f
 invar_status invar_safetensors_commit(invar_safetensors_writer *writer)
 {
     if (writer->current < writer->count)
-        return refuse(writer, writer->tensors[writer->current].name, "its data are missing");
+        return safetensors_writer_fail(writer, writer->tensors[writer->current].name,
+                                       "its data are missing");
     return invar_file_writer_commit(writer->file);
 }
 

@@ -126,8 +126,8 @@ static invar_status refuse(invar_status status, const char *path, const char *na
 }
 
 /* The next member of a list, checked. */
-static invar_status append(invar_tar_member **out, invar_tar_list *list, const char *path,
-                           const char *name, int64_t bytes, invar_status as)
+static invar_status tar_list_append(invar_tar_member **out, invar_tar_list *list, const char *path,
+                                    const char *name, int64_t bytes, invar_status as)
 {
     if (!is_name(name))
         return refuse(as, path, name, "has a name that no member may have");
@@ -212,17 +212,17 @@ static size_t padding(int64_t bytes)
     return (size_t)((BLOCK - bytes % BLOCK) % BLOCK);
 }
 
-static invar_status begin(invar_tar_member **out, invar_tar_writer *writer, const char *name,
-                          int64_t bytes)
+static invar_status tar_writer_begin(invar_tar_member **out, invar_tar_writer *writer,
+                                     const char *name, int64_t bytes)
 {
     uint8_t header[BLOCK];
 
-    INVAR_TRY(append(out, &writer->list, writer->path, name, bytes, INVAR_E_INVALID));
+    INVAR_TRY(tar_list_append(out, &writer->list, writer->path, name, bytes, INVAR_E_INVALID));
     make_header(header, name, bytes);
     return invar_file_writer_put(writer->file, header, sizeof header);
 }
 
-static invar_status pad(invar_tar_writer *writer, int64_t bytes)
+static invar_status tar_writer_pad(invar_tar_writer *writer, int64_t bytes)
 {
     static const uint8_t zeros[BLOCK];
 
@@ -234,10 +234,10 @@ invar_status invar_tar_add(invar_tar_writer *writer, const char *name, const voi
 {
     invar_tar_member *member;
 
-    INVAR_TRY(begin(&member, writer, name, (int64_t)bytes));
+    INVAR_TRY(tar_writer_begin(&member, writer, name, (int64_t)bytes));
     invar_hash_bytes(&member->hash, data, bytes);
     INVAR_TRY(invar_file_writer_put(writer->file, data, bytes));
-    return pad(writer, (int64_t)bytes);
+    return tar_writer_pad(writer, (int64_t)bytes);
 }
 
 static invar_status add_open(invar_tar_writer *writer, const char *name, const char *path, int fd)
@@ -251,7 +251,7 @@ static invar_status add_open(invar_tar_writer *writer, const char *name, const c
         return io_error(path, "cannot be asked");
     if (!S_ISREG(info.st_mode))
         return refuse(INVAR_E_INVALID, path, name, "is no regular file");
-    INVAR_TRY(begin(&member, writer, name, info.st_size));
+    INVAR_TRY(tar_writer_begin(&member, writer, name, info.st_size));
     invar_hasher_init(&hasher);
     for (left = info.st_size; left > 0;) {
         size_t most = left < (int64_t)PIECE ? (size_t)left : PIECE;
@@ -267,7 +267,7 @@ static invar_status add_open(invar_tar_writer *writer, const char *name, const c
         left -= n;
     }
     invar_hasher_final(&member->hash, &hasher);
-    return pad(writer, info.st_size);
+    return tar_writer_pad(writer, info.st_size);
 }
 
 invar_status invar_tar_add_file(invar_tar_writer *writer, const char *name, const char *path)
@@ -298,7 +298,7 @@ typedef struct reader {
     uint8_t *piece;
 } reader;
 
-static invar_status damaged(const reader *r, const char *why)
+static invar_status reader_damaged(const reader *r, const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -307,12 +307,12 @@ static invar_status damaged(const reader *r, const char *why)
 }
 
 /* Exactly so many bytes, which the archive has. */
-static invar_status get(reader *r, void *out, size_t bytes)
+static invar_status reader_get(reader *r, void *out, size_t bytes)
 {
     uint8_t *to = out;
 
     if (r->left < (int64_t)bytes)
-        return damaged(r, "the archive ends too early");
+        return reader_damaged(r, "the archive ends too early");
     r->left -= (int64_t)bytes;
     while (bytes > 0) {
         ssize_t n = read(r->fd, to, bytes);
@@ -321,7 +321,7 @@ static invar_status get(reader *r, void *out, size_t bytes)
         if (n < 0)
             return io_error(r->path, "cannot be read");
         if (n == 0)
-            return damaged(r, "the archive ends too early");
+            return reader_damaged(r, "the archive ends too early");
         to += n;
         bytes -= (size_t)n;
     }
@@ -344,11 +344,11 @@ static invar_status get_header(char name_out[INVAR_TAR_NAME_BYTES + 1], int64_t 
 
     name_out[0] = '\0';
     *bytes_out = 0;
-    INVAR_TRY(get(r, header, sizeof header));
+    INVAR_TRY(reader_get(r, header, sizeof header));
     if (is_zero(header, sizeof header)) {
-        INVAR_TRY(get(r, header, sizeof header));
+        INVAR_TRY(reader_get(r, header, sizeof header));
         if (!is_zero(header, sizeof header) || r->left != 0)
-            return damaged(r, "something follows the end of the archive");
+            return reader_damaged(r, "something follows the end of the archive");
         return INVAR_OK;
     }
     memcpy(name_out, header + AT_NAME, INVAR_TAR_NAME_BYTES);
@@ -359,7 +359,7 @@ static invar_status get_header(char name_out[INVAR_TAR_NAME_BYTES + 1], int64_t 
     }
     make_header(expected, name_out, *bytes_out);
     if (!is_name(name_out) || memcmp(expected, header, BLOCK) != 0)
-        return damaged(r, "a header of the archive is damaged, or not of invar's making");
+        return reader_damaged(r, "a header of the archive is damaged, or not of invar's making");
     return INVAR_OK;
 }
 
@@ -384,15 +384,15 @@ static invar_status unpack_open(invar_tar_member *member, reader *r, const char 
     invar_hasher_init(&hasher);
     for (int64_t left = member->bytes; left > 0;) {
         size_t n = left < (int64_t)PIECE ? (size_t)left : PIECE;
-        INVAR_TRY(get(r, r->piece, n));
+        INVAR_TRY(reader_get(r, r->piece, n));
         invar_hasher_update(&hasher, r->piece, n);
         INVAR_TRY(write_all(fd, path, r->piece, n));
         left -= (int64_t)n;
     }
     invar_hasher_final(&member->hash, &hasher);
-    INVAR_TRY(get(r, r->piece, padding(member->bytes)));
+    INVAR_TRY(reader_get(r, r->piece, padding(member->bytes)));
     if (!is_zero(r->piece, padding(member->bytes)))
-        return damaged(r, "something stands behind a member of the archive");
+        return reader_damaged(r, "something stands behind a member of the archive");
     return INVAR_OK;
 }
 
@@ -416,7 +416,7 @@ static invar_status unpack_member(invar_tar_member *member, reader *r)
     return status;
 }
 
-static invar_status unpack(invar_tar_list *out, reader *r)
+static invar_status reader_unpack(invar_tar_list *out, reader *r)
 {
     for (;;) {
         char name[INVAR_TAR_NAME_BYTES + 1];
@@ -427,8 +427,8 @@ static invar_status unpack(invar_tar_list *out, reader *r)
         if (!name[0])
             return INVAR_OK;
         if (bytes > r->left)
-            return damaged(r, "the archive ends too early");
-        INVAR_TRY(append(&member, out, r->path, name, bytes, INVAR_E_CORRUPT));
+            return reader_damaged(r, "the archive ends too early");
+        INVAR_TRY(tar_list_append(&member, out, r->path, name, bytes, INVAR_E_CORRUPT));
         INVAR_TRY(unpack_member(member, r));
     }
 }
@@ -443,7 +443,7 @@ static invar_status open_archive(reader *r)
     if (fstat(r->fd, &info) != 0)
         return io_error(r->path, "cannot be asked");
     if (!S_ISREG(info.st_mode))
-        return damaged(r, "it is no regular file");
+        return reader_damaged(r, "it is no regular file");
     r->left = info.st_size;
     return invar_alloc((void **)&r->piece, PIECE, 1, "a piece of an archive");
 }
@@ -456,7 +456,7 @@ invar_status invar_tar_unpack(invar_tar_list *out, const char *path, const char 
     *out = (invar_tar_list){0};
     status = open_archive(&r);
     if (status == INVAR_OK)
-        status = unpack(out, &r);
+        status = reader_unpack(out, &r);
     invar_free(r.piece);
     if (r.fd >= 0)
         (void)close(r.fd);

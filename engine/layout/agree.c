@@ -49,10 +49,10 @@ invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase
         return INVAR_OK;
     return invar_comm_run(layout->world, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
                                                                 .phase = phase,
-                                                                .seconds = layout->seconds,
+                                                                .timeout_s = layout->seconds,
                                                                 .in = data,
                                                                 .out = data,
-                                                                .from = from,
+                                                                .src_rank = from,
                                                                 .from_bytes = bytes});
 }
 
@@ -71,7 +71,7 @@ invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phas
     INVAR_TRY(invar_alloc((void **)&each, (size_t)size, sizeof *each, "what ranks gather"));
     for (int r = 0; r < size; r++)
         each[r] = bytes;
-    move.seconds = layout->seconds;
+    move.timeout_s = layout->seconds;
     move.out_bytes = each;
     status = invar_comm_run(layout->world, &move);
     invar_free(each);
@@ -116,7 +116,7 @@ invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *la
                           "what ranks collect"));
     memset(give, 0, (size_t)invar_ranks_size(layout) * sizeof *give);
     give[0] = bytes;
-    move.seconds = layout->seconds;
+    move.timeout_s = layout->seconds;
     move.out = out->data;
     move.in_bytes = give;
     move.out_bytes = out->bytes;
@@ -185,19 +185,19 @@ static int count_equal(const invar_digest *all, int size, int which)
 
 invar_rank_outlier invar_ranks_find_odd(const invar_digest *all, int size)
 {
-    invar_rank_outlier found = {.odd = -1};
+    invar_rank_outlier found = {.differing_rank = -1};
     int most = count_equal(all, size, 0);
 
     for (int r = 1; r < size && most <= size / 2; r++) {
         int count = count_equal(all, size, r);
         if (count > most) {
             most = count;
-            found.usual = r;
+            found.majority_rank = r;
         }
     }
-    for (int r = 0; r < size && found.odd < 0; r++)
-        if (!invar_digest_equal(&all[r], &all[found.usual]))
-            found.odd = r;
+    for (int r = 0; r < size && found.differing_rank < 0; r++)
+        if (!invar_digest_equal(&all[r], &all[found.majority_rank]))
+            found.differing_rank = r;
     return found;
 }
 
@@ -208,14 +208,14 @@ invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_la
     invar_digest *all = NULL;
     invar_status status;
 
-    *out = (invar_rank_outlier){.odd = -1, .alike = 1};
+    *out = (invar_rank_outlier){.differing_rank = -1, .n_same = 1};
     if (!layout)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&all, (size_t)size, sizeof *all, "a digest of each rank"));
     status = invar_ranks_all_gather(layout, phase, own, sizeof *own, all);
     if (status == INVAR_OK) {
         *out = invar_ranks_find_odd(all, size);
-        out->alike = count_equal(all, size, invar_comm_rank(layout->world));
+        out->n_same = count_equal(all, size, invar_comm_rank(layout->world));
     }
     invar_free(all);
     return status;

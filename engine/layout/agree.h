@@ -59,9 +59,10 @@ invar_status invar_ranks_min(int64_t *out, const invar_layout *layout, const cha
 
 /* Who holds something else than most. */
 typedef struct invar_rank_outlier {
-    int odd;   /* the first rank that does; -1: none */
-    int usual; /* the first that holds what most do, or, where as many do, rank 0 or the next */
-    int alike; /* how many hold the same as the one that asks, itself included */
+    int differing_rank; /* the first rank that does; -1: none */
+    /* First rank that holds the value of most ranks; in a tie, rank 0 or the next. */
+    int majority_rank;
+    int n_same; /* how many hold the same as the one that asks, itself included */
 } invar_rank_outlier;
 
 /* Among the digests of `size` ranks; no call of theirs. */

@@ -21,12 +21,12 @@ extern "C" {
 #endif
 
 typedef struct invar_bucket_plan {
-    size_t *slice;  /* (size) bytes of each rank's */
-    size_t longest; /* of them */
-    size_t piece;   /* most bytes of a slice that travel at a time */
+    size_t *owned_bytes; /* (size) bytes of each rank's */
+    size_t longest;      /* of them */
+    size_t bucket_bytes; /* most bytes of a slice that travel at a time */
     int size, rank;
-    int64_t pieces;     /* of the longest slice */
-    size_t *give, *get; /* (size) of the move made last */
+    int64_t pieces;                  /* of the longest slice */
+    size_t *send_bytes, *recv_bytes; /* (size) of the move made last */
 } invar_bucket_plan;
 
 /*

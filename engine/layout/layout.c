@@ -24,10 +24,10 @@ void invar_layout_init(invar_layout *out, invar_comm *world, double seconds)
                           .context = {.size = 1},
                           .expert = {.size = 1},
                           .data = axis_of(world),
-                          .samplers = axis_of(world),
+                          .rollout_group = axis_of(world),
                           .pipeline = {.size = 1},
                           .expert_tensor = 1,
-                          .chunks = 1};
+                          .virtual_stages = 1};
 }
 
 /* The ranks of one colour, in the order of the world, are the axis. */
@@ -66,10 +66,10 @@ static invar_status make_samplers(invar_layout *layout)
     invar_rank_coords first = invar_rank_coords_of(layout, invar_comm_rank(layout->world));
 
     first.data = first.context = 0;
-    layout->samplers = layout->data;
+    layout->rollout_group = layout->data;
     return layout->context.size == 1
                ? INVAR_OK
-               : make_axis(&layout->samplers, layout, invar_layout_rank_of(layout, &first),
+               : make_axis(&layout->rollout_group, layout, invar_layout_rank_of(layout, &first),
                            "ranks that sample");
 }
 
@@ -84,7 +84,7 @@ int invar_layout_parts(const invar_layout_sizes *sizes)
 }
 
 /* The sizes of all axes. */
-static invar_status cut(invar_layout *layout, const invar_layout_sizes *sizes)
+static invar_status layout_cut(invar_layout *layout, const invar_layout_sizes *sizes)
 {
     int world = layout->data.size, parts = invar_layout_parts(sizes);
 
@@ -100,10 +100,10 @@ static invar_status cut(invar_layout *layout, const invar_layout_sizes *sizes)
                           sizes->pipeline, parts);
     layout->pipeline.size = sizes->pipeline;
     layout->expert_tensor = sizes->expert_tensor;
-    layout->chunks = sizes->chunks;
-    layout->sequence = sizes->sequence;
+    layout->virtual_stages = sizes->chunks;
+    layout->sequence_parallel = sizes->sequence;
     layout->data = (invar_layout_axis){.size = world / parts};
-    layout->samplers = (invar_layout_axis){.size = layout->data.size * layout->context.size};
+    layout->rollout_group = (invar_layout_axis){.size = layout->data.size * layout->context.size};
     return INVAR_OK;
 }
 
@@ -111,17 +111,17 @@ invar_status invar_layout_divide(invar_layout *layout, const invar_layout_sizes 
 {
     if (invar_layout_parts(sizes) == 1)
         return INVAR_OK;
-    INVAR_TRY(cut(layout, sizes));
+    INVAR_TRY(layout_cut(layout, sizes));
     INVAR_TRY(make_axes(layout));
     INVAR_TRY(make_samplers(layout));
-    return invar_comm_split(&layout->back, layout->pipeline.comm, 0, 0, "pipeline-parallel ranks",
-                            layout->seconds);
+    return invar_comm_split(&layout->backward_comm, layout->pipeline.comm, 0, 0,
+                            "pipeline-parallel ranks", layout->seconds);
 }
 
 invar_status invar_layout_init_sizes(invar_layout *out, const invar_layout_sizes *sizes, int ranks)
 {
     *out = (invar_layout){.data = {.size = ranks}};
-    return cut(out, sizes);
+    return layout_cut(out, sizes);
 }
 
 static invar_status imagine_axis(invar_layout_axis *axis, int rank)
@@ -139,17 +139,17 @@ invar_status invar_layout_simulate(invar_layout *out, const invar_layout_sizes *
     *out = (invar_layout){.world = NULL};
     INVAR_TRY(invar_comm_simulated(&world, rank, ranks));
     invar_layout_init(out, world, 0);
-    out->imagined = true;
-    out->data.comm = out->samplers.comm = NULL;
-    INVAR_TRY(cut(out, sizes));
+    out->simulated_peers = true;
+    out->data.comm = out->rollout_group.comm = NULL;
+    INVAR_TRY(layout_cut(out, sizes));
     place = invar_rank_coords_of(out, rank);
     INVAR_TRY(imagine_axis(&out->tensor, place.tensor));
     INVAR_TRY(imagine_axis(&out->context, place.context));
     INVAR_TRY(imagine_axis(&out->expert, place.expert));
     INVAR_TRY(imagine_axis(&out->data, place.data));
-    INVAR_TRY(imagine_axis(&out->samplers, place.data * out->context.size + place.context));
+    INVAR_TRY(imagine_axis(&out->rollout_group, place.data * out->context.size + place.context));
     INVAR_TRY(imagine_axis(&out->pipeline, place.pipeline));
-    return invar_comm_simulated(&out->back, place.pipeline, out->pipeline.size);
+    return invar_comm_simulated(&out->backward_comm, place.pipeline, out->pipeline.size);
 }
 
 void invar_layout_release(invar_layout *layout)
@@ -157,19 +157,20 @@ void invar_layout_release(invar_layout *layout)
     invar_layout_axis *const axes[] = {&layout->tensor, &layout->context, &layout->expert,
                                        &layout->data, &layout->pipeline};
 
-    if (layout->samplers.comm != layout->data.comm && layout->samplers.comm != layout->world)
-        invar_comm_free(layout->samplers.comm);
-    layout->samplers.comm = NULL;
+    if (layout->rollout_group.comm != layout->data.comm &&
+        layout->rollout_group.comm != layout->world)
+        invar_comm_free(layout->rollout_group.comm);
+    layout->rollout_group.comm = NULL;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
         if (axes[i]->comm != layout->world)
             invar_comm_free(axes[i]->comm);
         axes[i]->comm = NULL;
     }
-    invar_comm_free(layout->back);
-    layout->back = NULL;
-    if (layout->imagined)
+    invar_comm_free(layout->backward_comm);
+    layout->backward_comm = NULL;
+    if (layout->simulated_peers)
         invar_comm_free(layout->world);
-    layout->imagined = false;
+    layout->simulated_peers = false;
 }
 
 invar_rank_coords invar_rank_coords_of(const invar_layout *layout, int rank)
@@ -220,27 +221,27 @@ int invar_layout_engine_count(const invar_layout *layout)
 {
     const invar_layout_engines *engines = &layout->engines;
 
-    if (engines->each == 0)
-        return layout->samplers.size;
-    return (layout->samplers.size - engines->first) / engines->each;
+    if (engines->ranks_per_engine == 0)
+        return layout->rollout_group.size;
+    return (layout->rollout_group.size - engines->first) / engines->ranks_per_engine;
 }
 
 int invar_layout_engine_of(const invar_layout *layout, int rank)
 {
     const invar_layout_engines *engines = &layout->engines;
 
-    if (engines->each == 0)
+    if (engines->ranks_per_engine == 0)
         return rank;
-    return rank < engines->first ? -1 : (rank - engines->first) / engines->each;
+    return rank < engines->first ? -1 : (rank - engines->first) / engines->ranks_per_engine;
 }
 
 bool invar_layout_engine_gives(const invar_layout *layout, int rank)
 {
     const invar_layout_engines *engines = &layout->engines;
 
-    if (engines->each == 0)
+    if (engines->ranks_per_engine == 0)
         return true;
-    return rank >= engines->first && (rank - engines->first) % engines->each == 0;
+    return rank >= engines->first && (rank - engines->first) % engines->ranks_per_engine == 0;
 }
 
 void invar_layout_heartbeat(const invar_layout *layout)
@@ -254,7 +255,7 @@ invar_status invar_layout_gather(const invar_layout *layout, const invar_layout_
 {
     invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
                                 .phase = phase,
-                                .seconds = layout->seconds,
+                                .timeout_s = layout->seconds,
                                 .in = array,
                                 .out = array,
                                 .out_bytes = bytes};

@@ -26,30 +26,32 @@ extern "C" {
 #endif
 
 typedef struct invar_layout_axis {
-    invar_comm *comm; /* the ranks that divide along it */
-    int rank, size;   /* this one among them */
-    invar_comm *far;  /* the same ranks, for moves of their devices' memory; NULL: none */
-    char *buckets;    /* (2, invar_layout_bucket_bytes) in that memory */
+    invar_comm *comm;        /* the ranks that divide along it */
+    int rank, size;          /* this one among them */
+    invar_comm *device_comm; /* the same ranks, for moves of their devices' memory; NULL: none */
+    char *buckets;           /* (2, invar_layout_bucket_bytes) in that memory */
 } invar_layout_axis;
 
 /* Ranks of the data axis that only sample, in engines that hold a model each; the last ones. */
 typedef struct invar_layout_engines {
     int first; /* of them */
-    int each;  /* ranks of an engine; 0: none only samples, and each data-parallel rank is one */
+    /* Ranks of one engine; 0 if no rank only samples: each data-parallel rank is an engine then. */
+    int ranks_per_engine;
 } invar_layout_engines;
 
 typedef struct invar_layout {
-    invar_comm *world; /* all ranks; borrowed, unless imagined */
-    bool imagined;     /* one rank plans: moves on a dry device are made, and counted */
-    double seconds;    /* so long ranks wait where no rank gets on; 0: for ever */
-    size_t bucket;     /* bytes of a block that travel at a time, more or less */
+    invar_comm *world;    /* all ranks; borrowed, unless imagined */
+    bool simulated_peers; /* one rank plans: moves on a dry device are made, and counted */
+    double seconds;       /* so long ranks wait where no rank gets on; 0: for ever */
+    size_t bucket;        /* bytes of a block that travel at a time, more or less */
     invar_layout_axis tensor, context, expert, data, pipeline;
-    invar_layout_axis
-        samplers;      /* the ranks of data and context: in a rollout all have other samples */
-    invar_comm *back;  /* the pipeline's ranks again: gradients and streams overtake each other */
-    int expert_tensor; /* ranks of the tensor axis that divide an expert: 1 or all */
-    int chunks;        /* runs of layers that a rank of the pipeline has */
-    bool sequence;     /* ranks of the tensor axis divide rows between their sums, too */
+    /* the ranks of data and context: in a rollout all have other samples */
+    invar_layout_axis rollout_group;
+    /* the pipeline's ranks again: gradients and streams overtake each other */
+    invar_comm *backward_comm;
+    int expert_tensor;      /* ranks of the tensor axis that divide an expert: 1 or all */
+    int virtual_stages;     /* runs of layers that a rank of the pipeline has */
+    bool sequence_parallel; /* ranks of the tensor axis divide rows between their sums, too */
     invar_layout_engines engines;
 } invar_layout;
 
@@ -113,7 +115,7 @@ size_t invar_layout_bucket_bytes(const invar_layout *layout, const invar_layout_
 /* A rank that plans on a dry device makes no moves: the others do not, unless they are imagined. */
 static inline bool invar_layout_skips_transfers(const invar_layout *layout, bool dry)
 {
-    return dry && !layout->imagined;
+    return dry && !layout->simulated_peers;
 }
 
 /* Do other ranks compute other samples? */

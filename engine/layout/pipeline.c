@@ -22,7 +22,7 @@ static invar_pipeline_task task_at(int stages, int chunks, int stage, int64_t i,
 
     return (invar_pipeline_task){.batch = group * stages + in_group % stages,
                                  .chunk = (back ? chunks - 1 - turn : turn) * stages + stage,
-                                 .back = back};
+                                 .is_backward = back};
 }
 
 /* Forwards before the first backward. */
@@ -34,10 +34,11 @@ static int64_t warmup_of(int stages, int chunks, int stage)
 }
 
 /* Groups are whole: of the last one, those that are not there are left out. */
-static void add(invar_pipeline_schedule *to, const invar_pipeline_task *task, int64_t batches)
+static void pipeline_schedule_add(invar_pipeline_schedule *to, const invar_pipeline_task *task,
+                                  int64_t batches)
 {
     if (task->batch < batches)
-        to->of[to->count++] = *task;
+        to->tasks[to->count++] = *task;
 }
 
 invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stages, int chunks,
@@ -47,7 +48,7 @@ invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stag
     int64_t warmup = back ? warmup_of(stages, chunks, stage) : all;
 
     *out = (invar_pipeline_schedule){NULL, 0};
-    INVAR_TRY(invar_alloc((void **)&out->of, (size_t)(2 * all) + 1, sizeof *out->of,
+    INVAR_TRY(invar_alloc((void **)&out->tasks, (size_t)(2 * all) + 1, sizeof *out->tasks,
                           "the tasks of a stage"));
     warmup = warmup < all ? warmup : all;
     for (int64_t i = 0; i < all + (back ? warmup : 0); i++) {
@@ -55,16 +56,16 @@ invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stag
         invar_pipeline_task home = task_at(stages, chunks, stage, i - warmup, true);
 
         if (i < all)
-            add(out, &forth, batches);
+            pipeline_schedule_add(out, &forth, batches);
         if (i >= warmup)
-            add(out, &home, batches);
+            pipeline_schedule_add(out, &home, batches);
     }
     return INVAR_OK;
 }
 
 void invar_pipeline_schedule_release(invar_pipeline_schedule *tasks)
 {
-    invar_free(tasks->of);
+    invar_free(tasks->tasks);
     *tasks = (invar_pipeline_schedule){NULL, 0};
 }
 
@@ -73,9 +74,9 @@ int64_t invar_pipeline_max_in_flight(const invar_pipeline_schedule *tasks, int c
     int64_t now = 0, most = 0;
 
     for (int64_t i = 0; i < tasks->count; i++) {
-        if (tasks->of[i].chunk != chunk)
+        if (tasks->tasks[i].chunk != chunk)
             continue;
-        now += tasks->of[i].back ? -1 : 1;
+        now += tasks->tasks[i].is_backward ? -1 : 1;
         most = now > most ? now : most;
     }
     return most;
@@ -85,37 +86,38 @@ int64_t invar_pipeline_max_in_flight(const invar_pipeline_schedule *tasks, int c
 
 void invar_pipeline_channel_init(invar_pipeline_channel *out, const invar_layout *layout, bool back)
 {
-    *out = (invar_pipeline_channel){.layout = layout, .back = back};
+    *out = (invar_pipeline_channel){.layout = layout, .is_backward = back};
 }
 
 void invar_pipeline_channel_release(invar_pipeline_channel *way)
 {
     for (int i = 0; i < INVAR_PIPELINE_SENDS; i++)
         invar_free(way->sends[i].data);
-    invar_free(way->got);
+    invar_free(way->recv_buffer);
     *way = (invar_pipeline_channel){.layout = NULL};
 }
 
 static invar_comm_transfer move_of(const invar_pipeline_channel *way)
 {
     return (invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
-                                 .phase = way->back ? "gradients of a stage" : "rows of a stage",
-                                 .seconds = way->layout->seconds,
-                                 .to = INVAR_COMM_NONE,
-                                 .from = INVAR_COMM_NONE};
+                                 .phase =
+                                     way->is_backward ? "gradients of a stage" : "rows of a stage",
+                                 .timeout_s = way->layout->seconds,
+                                 .dst_rank = INVAR_COMM_NONE,
+                                 .src_rank = INVAR_COMM_NONE};
 }
 
 static invar_comm *comm_of(const invar_pipeline_channel *way)
 {
-    return way->back ? way->layout->back : way->layout->pipeline.comm;
+    return way->is_backward ? way->layout->backward_comm : way->layout->pipeline.comm;
 }
 
 /* The stage that is `step` further on this way. */
-static int neighbour(const invar_pipeline_channel *way, int step)
+static int pipeline_channel_neighbour(const invar_pipeline_channel *way, int step)
 {
     const invar_layout_axis *axis = &way->layout->pipeline;
 
-    return (axis->rank + axis->size + (way->back ? -step : step)) % axis->size;
+    return (axis->rank + axis->size + (way->is_backward ? -step : step)) % axis->size;
 }
 
 static invar_status wait_for(invar_pipeline_pending_send *send)
@@ -153,7 +155,7 @@ invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way, size_t 
     invar_pipeline_pending_send *send = &way->sends[way->next];
     invar_comm_transfer move = move_of(way);
 
-    move.to = neighbour(way, 1);
+    move.dst_rank = pipeline_channel_neighbour(way, 1);
     move.in = send->data;
     move.to_bytes = bytes;
     way->next = (way->next + 1) % INVAR_PIPELINE_SENDS;
@@ -164,11 +166,11 @@ invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *way, siz
 {
     invar_comm_transfer move = move_of(way);
 
-    INVAR_TRY(ensure(&way->got, &way->got_bytes, bytes));
-    move.from = neighbour(way, -1);
-    move.out = way->got;
+    INVAR_TRY(ensure(&way->recv_buffer, &way->got_bytes, bytes));
+    move.src_rank = pipeline_channel_neighbour(way, -1);
+    move.out = way->recv_buffer;
     move.from_bytes = bytes;
-    *out = way->got;
+    *out = way->recv_buffer;
     return invar_comm_run(comm_of(way), &move);
 }
 
@@ -188,10 +190,10 @@ invar_status invar_pipeline_share(const invar_layout *layout, const char *phase,
 {
     invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
                                 .phase = phase,
-                                .seconds = layout->seconds,
+                                .timeout_s = layout->seconds,
                                 .in = data,
                                 .out = data,
-                                .from = layout->pipeline.size - 1,
+                                .src_rank = layout->pipeline.size - 1,
                                 .from_bytes = bytes};
 
     return invar_comm_run(layout->pipeline.comm, &move);

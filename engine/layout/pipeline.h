@@ -27,11 +27,11 @@ extern "C" {
 typedef struct invar_pipeline_task {
     int64_t batch;
     int chunk; /* of all stages' */
-    bool back;
+    bool is_backward;
 } invar_pipeline_task;
 
 typedef struct invar_pipeline_schedule {
-    invar_pipeline_task *of; /* (count) in their order */
+    invar_pipeline_task *tasks; /* (count) in their order */
     int64_t count;
 } invar_pipeline_schedule;
 
@@ -56,10 +56,10 @@ typedef struct invar_pipeline_pending_send {
 /* Streams from each stage to the next, behind the last comes the first; or gradients back. */
 typedef struct invar_pipeline_channel {
     const invar_layout *layout; /* borrowed; NULL: nothing moves */
-    bool back;
+    bool is_backward;
     invar_pipeline_pending_send sends[INVAR_PIPELINE_SENDS];
     int next; /* send */
-    void *got;
+    void *recv_buffer;
     size_t got_bytes;
 } invar_pipeline_channel;
 

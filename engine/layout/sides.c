@@ -9,7 +9,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status check(const invar_rank_role_sizes *sizes, int ranks)
+static invar_status rank_role_sizes_check(const invar_rank_role_sizes *sizes, int ranks)
 {
     int parts = invar_layout_parts(&sizes->train), each = invar_layout_parts(&sizes->rollout);
     int rest = ranks - sizes->rollout_ranks;
@@ -35,20 +35,20 @@ static invar_status check(const invar_rank_role_sizes *sizes, int ranks)
 invar_status invar_rank_roles_outline(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
                                       int ranks)
 {
-    *out = (invar_rank_roles){.first = ranks - sizes->rollout_ranks};
-    INVAR_TRY(check(sizes, ranks));
-    INVAR_TRY(invar_layout_init_sizes(&out->train, &sizes->train, out->first));
+    *out = (invar_rank_roles){.first_rollout_rank = ranks - sizes->rollout_ranks};
+    INVAR_TRY(rank_role_sizes_check(sizes, ranks));
+    INVAR_TRY(invar_layout_init_sizes(&out->train, &sizes->train, out->first_rollout_rank));
     return invar_layout_init_sizes(&out->rollout, &sizes->rollout, sizes->rollout_ranks);
 }
 
 /* All ranks; engines are groups of the last ones. */
-static void join(invar_rank_roles *sides, invar_comm *world, double seconds,
-                 const invar_rank_role_sizes *sizes)
+static void rank_roles_join(invar_rank_roles *sides, invar_comm *world, double seconds,
+                            const invar_rank_role_sizes *sizes)
 {
-    sides->samples = invar_comm_rank(world) >= sides->first;
+    sides->is_rollout_rank = invar_comm_rank(world) >= sides->first_rollout_rank;
     invar_layout_init(&sides->world, world, seconds);
     sides->world.engines =
-        (invar_layout_engines){sides->first, invar_layout_parts(&sizes->rollout)};
+        (invar_layout_engines){sides->first_rollout_rank, invar_layout_parts(&sizes->rollout)};
 }
 
 invar_status invar_rank_roles_imagine(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
@@ -58,8 +58,8 @@ invar_status invar_rank_roles_imagine(invar_rank_roles *out, const invar_rank_ro
 
     INVAR_TRY(invar_rank_roles_outline(out, sizes, ranks));
     INVAR_TRY(invar_comm_simulated(&world, rank, ranks));
-    join(out, world, 0, sizes);
-    out->world.imagined = true;
+    rank_roles_join(out, world, 0, sizes);
+    out->world.simulated_peers = true;
     return INVAR_OK;
 }
 
@@ -67,16 +67,16 @@ invar_status invar_rank_roles_open(invar_rank_roles *out, invar_layout *own_out,
                                    double seconds, const invar_rank_role_sizes *sizes)
 {
     INVAR_TRY(invar_rank_roles_outline(out, sizes, invar_comm_size(world)));
-    join(out, world, seconds, sizes);
-    INVAR_TRY(invar_comm_split(&out->own, world, out->samples, 0,
+    rank_roles_join(out, world, seconds, sizes);
+    INVAR_TRY(invar_comm_split(&out->role_comm, world, out->is_rollout_rank, 0,
                                "ranks that train, ranks that sample", seconds));
-    invar_layout_init(own_out, out->own, seconds);
-    return invar_layout_divide(own_out, out->samples ? &sizes->rollout : &sizes->train);
+    invar_layout_init(own_out, out->role_comm, seconds);
+    return invar_layout_divide(own_out, out->is_rollout_rank ? &sizes->rollout : &sizes->train);
 }
 
 void invar_rank_roles_close(invar_rank_roles *sides)
 {
-    invar_comm_free(sides->own);
+    invar_comm_free(sides->role_comm);
     invar_layout_release(&sides->world);
     *sides = (invar_rank_roles){0};
 }

@@ -17,11 +17,11 @@ extern "C" {
 
 /* Zeroed, there is one side; close. */
 typedef struct invar_rank_roles {
-    int first;                   /* the first rank that only samples */
-    bool samples;                /* this rank does */
+    int first_rollout_rank;      /* the first rank that only samples */
+    bool is_rollout_rank;        /* this rank does */
     invar_layout train, rollout; /* sizes of both, and no calls (invar_layout_init_sizes) */
     invar_layout world;          /* all ranks; its engines are the rollout's copies */
-    invar_comm *own;             /* the ranks of this one's side; owned */
+    invar_comm *role_comm;       /* the ranks of this one's side; owned */
 } invar_rank_roles;
 
 /* How both divide the model; the last `rollout_ranks`, at least one, only sample. */

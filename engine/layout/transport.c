@@ -64,7 +64,7 @@ static const char *host_of(const scene *s, int rank)
 }
 
 /* A rank without GPU or NCCL, or with another NCCL than rank 0. */
-static bool lacks(const scene *s, int rank)
+static bool scene_lacks(const scene *s, int rank)
 {
     const record *its = &s->all[rank];
     char *text = s->out->text, version[16], first[16];
@@ -91,7 +91,7 @@ static bool share_gpu(const record *a, const record *b)
 }
 
 /* Two ranks on one GPU: processes may, if it is asked for. */
-static bool shares(const scene *s, int rank)
+static bool scene_shares(const scene *s, int rank)
 {
     const record *its = &s->all[rank];
 
@@ -100,7 +100,7 @@ static bool shares(const scene *s, int rank)
 
         if (!share_gpu(&s->all[r], its))
             continue;
-        s->out->apart = true;
+        s->out->nccl_ignore_shm = true;
         if (s->all[0].wanted == INVAR_DISTRIBUTED_BACKEND_NCCL && !threads)
             return false;
         (void)snprintf(s->out->text, sizeof s->out->text, "ranks %d and %d on %s share a GPU%s", r,
@@ -113,10 +113,10 @@ static bool shares(const scene *s, int rank)
 static bool can_be_nccl(const scene *s)
 {
     for (int r = 0; r < s->size; r++)
-        if (lacks(s, r))
+        if (scene_lacks(s, r))
             return false;
     for (int r = 0; r < s->size; r++)
-        if (shares(s, r))
+        if (scene_shares(s, r))
             return false;
     return true;
 }
@@ -129,7 +129,7 @@ static bool has_gpu(const scene *s)
     return false;
 }
 
-static invar_status decide(const scene *s)
+static invar_status scene_decide(const scene *s)
 {
     invar_layout_transport *out = s->out;
     invar_distributed_backend wanted = (invar_distributed_backend)s->all[0].wanted;
@@ -167,7 +167,7 @@ invar_status invar_layout_choose_transport(invar_layout_transport *out, const in
     s.all = all;
     status = invar_ranks_all_gather(layout, "transport", &own, sizeof own, all);
     if (status == INVAR_OK)
-        status = decide(&s);
+        status = scene_decide(&s);
     invar_free(all);
     return status;
 }
@@ -187,7 +187,7 @@ static invar_status set_apart(const invar_layout_transport *transport)
 
 static invar_status open_axis(invar_layout_axis *axis, const invar_comm_nccl_options *options)
 {
-    return axis->size > 1 ? invar_comm_nccl(&axis->far, axis->comm, options) : INVAR_OK;
+    return axis->size > 1 ? invar_comm_nccl(&axis->device_comm, axis->comm, options) : INVAR_OK;
 }
 
 invar_status invar_layout_open_transport(invar_layout *layout, const invar_device *dev,
@@ -199,13 +199,13 @@ invar_status invar_layout_open_transport(invar_layout *layout, const invar_devic
 
     if (!transport->nccl)
         return INVAR_OK;
-    if (transport->apart)
+    if (transport->nccl_ignore_shm)
         INVAR_TRY(set_apart(transport));
     INVAR_TRY(open_axis(&layout->tensor, &options));
     INVAR_TRY(open_axis(&layout->context, &options));
     INVAR_TRY(open_axis(&layout->expert, &options));
     INVAR_TRY(open_axis(data, &options));
-    if (!data->far)
+    if (!data->device_comm)
         return INVAR_OK;
     INVAR_TRY(invar_device_alloc(dev, &memory, 2 * invar_layout_bucket_bytes(layout, data),
                                  "what travels between GPUs"));
@@ -222,7 +222,7 @@ void invar_layout_close_transport(invar_layout *layout, const invar_device *dev)
         invar_device_free(dev, layout->data.buckets);
     layout->data.buckets = NULL;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
-        invar_comm_free(axes[i]->far);
-        axes[i]->far = NULL;
+        invar_comm_free(axes[i]->device_comm);
+        axes[i]->device_comm = NULL;
     }
 }

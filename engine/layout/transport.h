@@ -21,8 +21,9 @@ extern "C" {
 
 typedef struct invar_layout_transport {
     bool nccl;
-    bool apart; /* NCCL must take ranks of one host for ranks of several: they share a GPU */
-    int rank;   /* of the world that chose */
+    /* Ranks of one host share a GPU: NCCL must treat them as ranks of several hosts. */
+    bool nccl_ignore_shm;
+    int rank;                               /* of the world that chose */
     char nccl_version[16];                  /* of this rank: "2.28.9"; "": it has none */
     char text[INVAR_LAYOUT_TRANSPORT_SIZE]; /* "NCCL 2.28.9", "host memory: no GPU" */
 } invar_layout_transport;

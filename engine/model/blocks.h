@@ -26,7 +26,7 @@ static inline invar_logical_split invar_logical_split_rows(int64_t pieces, int64
     invar_logical_split cut = {1, 0, 0, 1};
 
     if (pieces > 1) {
-        cut.pieces = (int32_t)pieces;
+        cut.shards = (int32_t)pieces;
         cut.atom = atom;
     }
     return cut;
@@ -36,7 +36,7 @@ static inline invar_logical_split invar_logical_split_columns(int64_t pieces, in
 {
     invar_logical_split cut = invar_logical_split_rows(pieces, atom);
 
-    cut.columns = cut.pieces > 1;
+    cut.columns = cut.shards > 1;
     return cut;
 }
 

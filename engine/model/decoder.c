@@ -36,7 +36,7 @@ int64_t invar_model_spec_route(const invar_model_spec *spec)
     return sparse_before(spec, spec->layers) * spec->experts_per_token;
 }
 
-static invar_tensor embed(invar_builder *b, const invar_model_spec *s)
+static invar_tensor builder_embed(invar_builder *b, const invar_model_spec *s)
 {
     invar_logical_split cut = invar_logical_split_rows(s->logical_tp, INVAR_ATOM_IDS);
     invar_weight table = invar_build_cut_param(
@@ -45,7 +45,8 @@ static invar_tensor embed(invar_builder *b, const invar_model_spec *s)
     return invar_graph_embed(b, "embed", &table);
 }
 
-static invar_tensor layer(invar_builder *b, const invar_model_spec *s, int64_t i, invar_tensor x)
+static invar_tensor builder_layer(invar_builder *b, const invar_model_spec *s, int64_t i,
+                                  invar_tensor x)
 {
     const invar_family_traits *family = invar_family_traits_of(s->family);
 
@@ -61,10 +62,10 @@ static invar_tensor layer(invar_builder *b, const invar_model_spec *s, int64_t i
 static void declare_all(invar_builder *b, const invar_model_spec *s)
 {
     invar_logical_split ids = invar_logical_split_rows(s->logical_tp, INVAR_ATOM_IDS);
-    invar_tensor x = embed(b, s);
+    invar_tensor x = builder_embed(b, s);
 
     for (int64_t i = 0; i < s->layers; i++)
-        x = layer(b, s, i, x);
+        x = builder_layer(b, s, i, x);
     b->layer = -1;
     (void)invar_build_param(b, INVAR_PARAM_NORM, "model.norm.weight", 1, s->hidden, 0);
     if (s->value_head)
@@ -98,7 +99,8 @@ invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static invar_tensor table(invar_op_graph *program, const invar_model *model, const invar_tensor *t)
+static invar_tensor op_graph_table(invar_op_graph *program, const invar_model *model,
+                                   const invar_tensor *t)
 {
     invar_tensor named = *t;
 
@@ -130,38 +132,39 @@ void invar_decoder_begin(invar_builder *b, invar_op_graph *program, const invar_
                          .rows = rows,
                          .built = lists.built,
                          .built_bytes = lists.built_bytes,
-                         .noted = lists.noted,
+                         .backward_records = lists.backward_records,
                          .noted_bytes = lists.noted_bytes,
                          .args = lists.args,
                          .args_room = lists.args_room,
                          .groups = lists.groups,
                          .group_bytes = lists.group_bytes};
-    b->cosine = table(program, model, &model->cosine);
-    b->sine = table(program, model, &model->sine);
+    b->cosine = op_graph_table(program, model, &model->cosine);
+    b->sine = op_graph_table(program, model, &model->sine);
 }
 
 /* The layer's values are made once more, and with them what its backward needs. */
-static void restore(invar_builder *b, const invar_model *model, int64_t i, const invar_tensor x[2])
+static void builder_restore(invar_builder *b, const invar_model *model, int64_t i,
+                            const invar_tensor x[2])
 {
     invar_tensor y, d;
 
-    b->quiet = true;
+    b->hide_points = true;
     invar_build_value_info(b, &x[0])->readers = 0; // those of the first time were forgotten
     b->next_param = model->first[i];
-    y = layer(b, &model->spec, i, x[0]);
-    b->quiet = false;
+    y = builder_layer(b, &model->spec, i, x[0]);
+    b->hide_points = false;
     d = invar_build_grad_in(b, &x[1]);
     invar_gradient_set(b, &y, &d);
 }
 
 /* `before`: verbs noted before the layers. */
-static void back(invar_builder *b, invar_decoder *out, const invar_model *model,
-                 const invar_index_range *layers, const invar_tensor *x, int32_t before,
-                 bool recompute)
+static void builder_back(invar_builder *b, invar_decoder *out, const invar_model *model,
+                         const invar_index_range *layers, const invar_tensor *x, int32_t before,
+                         bool recompute)
 {
     for (int64_t i = layers->count - 2; recompute && i >= 0; i--) {
         invar_build_backward(b, before);
-        restore(b, model, layers->first + i, &x[i]);
+        builder_restore(b, model, layers->first + i, &x[i]);
     }
     invar_build_backward(b, 0);
     if (invar_tensor_present(&out->first)) {
@@ -169,7 +172,7 @@ static void back(invar_builder *b, invar_decoder *out, const invar_model *model,
         invar_op_graph_host_access(b->program, &out->d_first);
     }
     if (recompute) // of a layer that is computed again, what only the next one reads
-        invar_op_graph_eliminate_dead(b->program, b->program->segment[1]);
+        invar_op_graph_eliminate_dead(b->program, b->program->section_start[1]);
 }
 
 /* The input of a layer that is not the first. */
@@ -194,10 +197,10 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
 
     if (layers->first > 0)
         out.first = begin_at(b, model, layers->first);
-    x[0] = layers->first > 0 ? out.first : embed(b, &model->spec);
+    x[0] = layers->first > 0 ? out.first : builder_embed(b, &model->spec);
     before = b->n_noted;
     for (int64_t i = 0; i < layers->count; i++) {
-        x[i + 1] = layer(b, &model->spec, layers->first + i, x[i]);
+        x[i + 1] = builder_layer(b, &model->spec, layers->first + i, x[i]);
         if (recompute && i < layers->count - 1) // the last layer's values are still there
             invar_build_discard_backward(b, before);
     }
@@ -221,7 +224,7 @@ invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model,
                                                           .layer = layers->first + layers->count,
                                                           .rows = out.d_stream});
     invar_gradient_set(b, &out.stream, &out.d_stream);
-    back(b, &out, model, layers, x, before, recompute);
+    builder_back(b, &out, model, layers, x, before, recompute);
     invar_op_graph_end_section(b->program);
     return out;
 }

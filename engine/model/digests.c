@@ -22,12 +22,12 @@ void invar_tensor_hasher_init(invar_tensor_hasher *digests, const invar_device *
 void invar_tensor_hasher_release(invar_tensor_hasher *digests)
 {
     invar_op_runner_release(&digests->caller);
-    if (digests->there)
-        invar_device_free(&digests->caller.dev, digests->there);
+    if (digests->device)
+        invar_device_free(&digests->caller.dev, digests->device);
     invar_free(digests->tensors);
     invar_free(digests->shards);
     invar_free(digests->cuts);
-    digests->there = NULL;
+    digests->device = NULL;
     digests->tensors = NULL;
     digests->shards = NULL;
     digests->cuts = NULL;
@@ -47,7 +47,7 @@ static invar_status widen(void *list, size_t size, size_t capacity, size_t used)
     return INVAR_OK;
 }
 
-static invar_status grow(invar_tensor_hasher *digests)
+static invar_status tensor_hasher_grow(invar_tensor_hasher *digests)
 {
     int64_t capacity = digests->capacity ? 2 * digests->capacity : FIRST_ROOM;
     size_t wide = (size_t)capacity, used = (size_t)digests->count;
@@ -59,11 +59,11 @@ static invar_status grow(invar_tensor_hasher *digests)
     return INVAR_OK;
 }
 
-static invar_status add(invar_tensor_hasher *digests, const invar_tensor *tensor, int32_t shards,
-                        const invar_logical_split *cut)
+static invar_status tensor_hasher_add(invar_tensor_hasher *digests, const invar_tensor *tensor,
+                                      int32_t shards, const invar_logical_split *cut)
 {
     if (digests->count == digests->capacity)
-        INVAR_TRY(grow(digests));
+        INVAR_TRY(tensor_hasher_grow(digests));
     digests->tensors[digests->count] = *tensor;
     digests->shards[digests->count] = shards;
     digests->cuts[digests->count] = *cut;
@@ -74,13 +74,14 @@ static invar_status add(invar_tensor_hasher *digests, const invar_tensor *tensor
 invar_status invar_tensor_hasher_add(invar_tensor_hasher *digests, const invar_tensor *tensor,
                                      int32_t shards)
 {
-    return add(digests, tensor, shards, &(invar_logical_split){.pieces = 1, .stack = 1});
+    return tensor_hasher_add(digests, tensor, shards,
+                             &(invar_logical_split){.shards = 1, .experts = 1});
 }
 
 invar_status invar_tensor_hasher_add_cut(invar_tensor_hasher *digests, const invar_tensor *tensor,
                                          const invar_logical_split *cut)
 {
-    return add(digests, tensor, 1, cut);
+    return tensor_hasher_add(digests, tensor, 1, cut);
 }
 
 static invar_status make_room(invar_tensor_hasher *digests)
@@ -89,12 +90,12 @@ static invar_status make_room(invar_tensor_hasher *digests)
 
     if (digests->count <= digests->room)
         return INVAR_OK;
-    if (digests->there)
-        invar_device_free(dev, digests->there);
-    digests->there = NULL;
+    if (digests->device)
+        invar_device_free(dev, digests->device);
+    digests->device = NULL;
     digests->room = 0;
-    INVAR_TRY(invar_device_alloc(dev, (void **)&digests->there,
-                                 (size_t)digests->capacity * sizeof *digests->there, "digests"));
+    INVAR_TRY(invar_device_alloc(dev, (void **)&digests->device,
+                                 (size_t)digests->capacity * sizeof *digests->device, "digests"));
     digests->room = digests->capacity;
     return INVAR_OK;
 }
@@ -107,7 +108,7 @@ static invar_status hash_all(invar_tensor_hasher *digests, int64_t count)
         while (end < count && digests->shards[end] == digests->shards[first])
             end++;
         INVAR_TRY(INVAR_CALL(&digests->caller, HASH_TREE, hash_tree,
-                             .digest = &digests->there[first], .x = &digests->tensors[first],
+                             .digest = &digests->device[first], .x = &digests->tensors[first],
                              .count = end - first, .shards = digests->shards[first],
                              .cuts = digests->shards[first] == 1 ? &digests->cuts[first] : NULL));
     }
@@ -123,6 +124,6 @@ invar_status invar_tensor_hasher_read(invar_digest *out, invar_tensor_hasher *di
     INVAR_TRY(make_room(digests));
     digests->count = 0;
     INVAR_TRY(hash_all(digests, count));
-    return invar_device_download(&digests->caller.dev, out, digests->there,
+    return invar_device_download(&digests->caller.dev, out, digests->device,
                                  (size_t)count * sizeof *out);
 }

@@ -23,7 +23,7 @@ typedef struct invar_tensor_hasher {
     int32_t *shards;           /* (capacity) of each */
     invar_logical_split *cuts; /* (capacity) those of one shard may be cut */
     int64_t count, capacity;
-    invar_digest *there; /* (room) in the device's memory */
+    invar_digest *device; /* (room) in the device's memory */
     int64_t room;
 } invar_tensor_hasher;
 

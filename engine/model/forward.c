@@ -26,9 +26,9 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
     memset(pass, 0, sizeof *pass);
     pass->options = *options;
     invar_op_runner_init(&pass->caller, dev);
-    status = invar_op_graph_new(&pass->body.program);
+    status = invar_op_graph_new(&pass->layers_graph.program);
     if (status == INVAR_OK)
-        status = invar_op_graph_new(&pass->tail.program);
+        status = invar_op_graph_new(&pass->head_graph.program);
     if (status != INVAR_OK) {
         invar_pass_free(pass);
         return status;
@@ -57,8 +57,8 @@ void invar_pass_free(invar_pass *pass)
     invar_vocab_parallel_release(&pass->vocab);
     invar_free(pass->own_units);
     invar_free(pass->in_order);
-    release_part(&pass->body, &pass->caller.dev);
-    release_part(&pass->tail, &pass->caller.dev);
+    release_part(&pass->layers_graph, &pass->caller.dev);
+    release_part(&pass->head_graph, &pass->caller.dev);
     invar_free(pass->array_memory);
     invar_free(pass);
 }
@@ -93,7 +93,7 @@ invar_graph_exec_args invar_pass_how(invar_pass *pass, const invar_pass_graph *p
     return (invar_graph_exec_args){.caller = &pass->caller,
                                    .block = part->memory,
                                    .poison = pass->options.poison,
-                                   .given = pass->given,
+                                   .given = pass->inputs,
                                    .probe = &pass->probe,
                                    .memory = &pass->watched,
                                    .samples = &pass->rows.samples,
@@ -125,7 +125,8 @@ static int64_t route_of(const invar_model *model)
     return invar_model_sparse_layers(model) * model->spec.experts_per_token;
 }
 
-static invar_tensor routing(invar_builder *b, const invar_model *model, invar_graph_input which)
+static invar_tensor builder_routing(invar_builder *b, const invar_model *model,
+                                    invar_graph_input which)
 {
     int64_t first = b->context ? invar_row_partition_first(b->context) : 0, route = route_of(model);
 
@@ -154,7 +155,7 @@ static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_packed
 /* A span that no sample exceeds is none: the same bits, and no memory for the sums of several. */
 static int64_t span_of(const invar_packed_rows *rows, int64_t span)
 {
-    const int64_t *start = rows->samples.start;
+    const int64_t *start = rows->samples.offsets;
 
     for (int64_t i = 0; i < rows->samples.count; i++)
         if ((rows->cache ? rows->lengths[i] : start[i + 1] - start[i]) > span)
@@ -163,7 +164,8 @@ static int64_t span_of(const invar_packed_rows *rows, int64_t span)
 }
 
 /* Rows that have no cache are many; fewer blocks than ranks are not divided. */
-static void divide(invar_row_partition *out, const invar_packed_rows *rows, int size, int rank)
+static void packed_rows_divide(invar_row_partition *out, const invar_packed_rows *rows, int size,
+                               int rank)
 {
     memset(out, 0, sizeof *out);
     out->size = 1;
@@ -175,7 +177,7 @@ static void divide(invar_row_partition *out, const invar_packed_rows *rows, int 
 /* Tensor-parallel ranks that divide the rows of the stream. */
 static int stream_ranks(const invar_model *model)
 {
-    return model->layout && model->layout->sequence ? model->part.tensors : 1;
+    return model->layout && model->layout->sequence_parallel ? model->part.tensors : 1;
 }
 
 /* By context-parallel ranks, and by those that divide the stream, too, if each then has some. */
@@ -187,10 +189,10 @@ static void divide_rows(invar_row_partitions *out, const invar_model *model,
 
     if (part->contexts > 1 && invar_row_partition_blocks(&rows->units) < part->contexts * each)
         each = 1;
-    divide(&out->own, rows, part->contexts * each,
-           part->context * each + (each > 1 ? part->tensor : 0));
-    invar_row_partition_group(&out->context, &out->stream, &out->own, &rows->units,
-                              out->own.size > 1 ? each : 1);
+    packed_rows_divide(&out->residual, rows, part->contexts * each,
+                       part->context * each + (each > 1 ? part->tensor : 0));
+    invar_row_partition_group(&out->context, &out->stream, &out->residual, &rows->units,
+                              out->residual.size > 1 ? each : 1);
 }
 
 invar_index_range invar_pass_own_rows(const invar_pass *pass)
@@ -224,7 +226,7 @@ static void name_rows(invar_builder *b, invar_pass *pass)
     if (d->stream.size > 1) {
         b->stream = &d->stream;
         b->stream_units = (invar_row_offsets){
-            invar_op_graph_input(b->program, INVAR_GIVEN_OWN_UNITS), d->own.units};
+            invar_op_graph_input(b->program, INVAR_GIVEN_OWN_UNITS), d->residual.units};
     }
     if (d->context.size > 1) {
         invar_op_graph_reserve_rows(b->program, b->rows,
@@ -241,11 +243,11 @@ static invar_status build_body(invar_pass *pass)
 {
     const invar_model *model = pass->model;
     const invar_packed_rows *rows = &pass->rows;
-    invar_builder *b = &pass->body.builder;
+    invar_builder *b = &pass->layers_graph.builder;
     invar_kv_pages cache[INVAR_SPEC_MAX_LAYERS];
     invar_index_range layers = layers_of(pass);
 
-    invar_decoder_begin(b, pass->body.program, model,
+    invar_decoder_begin(b, pass->layers_graph.program, model,
                         invar_row_partition_count(&pass->division.context));
     b->train = pass->options.train;
     name_rows(b, pass);
@@ -253,17 +255,17 @@ static invar_status build_body(invar_pass *pass)
     b->q_span = span_of(rows, model->spec.q_span);
     name_cache(cache, b, rows, &layers);
     if (rows->routing_replay)
-        b->replay = routing(b, model, INVAR_GIVEN_REPLAY);
+        b->replay = builder_routing(b, model, INVAR_GIVEN_REPLAY);
     if (rows->routing) // near, the routers write to where the caller wants their choice
         b->routing =
             invar_device_is_local(&pass->caller.dev)
                 ? invar_op_graph_tensor(b->program, INVAR_DTYPE_I32, b->rows, route_of(model))
-                : routing(b, model, INVAR_GIVEN_ROUTING);
-    pass->ends =
+                : builder_routing(b, model, INVAR_GIVEN_ROUTING);
+    pass->layers_io =
         invar_decoder_build(b, model, &layers, pass->options.train && pass->options.recompute);
     if (b->train)
-        invar_op_graph_source(b->program, pass->ends.d_stream.data, &invar_head_stream);
-    return invar_pass_place(pass, &pass->body, "activations");
+        invar_op_graph_source(b->program, pass->layers_io.d_stream.data, &invar_head_stream);
+    return invar_pass_place(pass, &pass->layers_graph, "activations");
 }
 
 static void key_of(invar_body_key *key, const invar_pass *pass)
@@ -290,7 +292,7 @@ static void key_of(invar_body_key *key, const invar_pass *pass)
 }
 
 /* The program for the rows: that of the last run where only addresses differ. */
-static invar_status prepare(invar_pass *pass)
+static invar_status pass_prepare(invar_pass *pass)
 {
     invar_body_key key;
 
@@ -307,7 +309,7 @@ static invar_status prepare(invar_pass *pass)
 
 static size_t segment_bytes(const invar_row_offsets *s)
 {
-    return (size_t)(s->count + 1) * sizeof *s->start;
+    return (size_t)(s->count + 1) * sizeof *s->offsets;
 }
 
 /* 0, 1, ...: for those who copy rows. */
@@ -332,9 +334,9 @@ static invar_status note_order(invar_pass *pass)
 static invar_status note_own_units(invar_pass *pass)
 {
     const invar_row_partitions *d = &pass->division;
-    int64_t need = d->own.units + d->context.units + 2;
+    int64_t need = d->residual.units + d->context.units + 2;
 
-    if (d->own.size == 1)
+    if (d->residual.size == 1)
         return INVAR_OK;
     if (need > pass->own_units_room) {
         invar_free(pass->own_units);
@@ -344,8 +346,9 @@ static invar_status note_own_units(invar_pass *pass)
                               "units of rows"));
         pass->own_units_room = 2 * need;
     }
-    invar_row_partition_units(pass->own_units, &d->own, &pass->rows.units);
-    invar_row_partition_units(pass->own_units + d->own.units + 1, &d->context, &pass->rows.units);
+    invar_row_partition_units(pass->own_units, &d->residual, &pass->rows.units);
+    invar_row_partition_units(pass->own_units + d->residual.units + 1, &d->context,
+                              &pass->rows.units);
     return INVAR_OK;
 }
 
@@ -354,7 +357,7 @@ static invar_status send_rows(invar_pass *pass)
 {
     const invar_packed_rows *r = &pass->rows;
     const invar_tensor *table = r->cache ? &r->cache[0].pages : NULL;
-    const void **g = pass->given;
+    const void **g = pass->inputs;
     size_t rows = (size_t)r->count;
     const invar_row_partitions *d = &pass->division;
     invar_index_range own = invar_pass_own_rows(pass);
@@ -366,12 +369,12 @@ static invar_status send_rows(invar_pass *pass)
         {&g[INVAR_GIVEN_POSITIONS], rows * sizeof *r->positions},
         {&g[INVAR_GIVEN_SAMPLES], segment_bytes(&r->samples)},
         {&g[INVAR_GIVEN_UNITS], segment_bytes(&r->units)},
-        {&g[INVAR_GIVEN_OWN_UNITS], (size_t)(d->own.units + 1) * sizeof *pass->own_units},
+        {&g[INVAR_GIVEN_OWN_UNITS], (size_t)(d->residual.units + 1) * sizeof *pass->own_units},
         {&g[INVAR_GIVEN_CONTEXT_UNITS], (size_t)(d->context.units + 1) * sizeof *pass->own_units},
         {&g[INVAR_GIVEN_IN_ORDER], rows * sizeof *pass->in_order},
         {&g[INVAR_GIVEN_PAGES],
          table ? (size_t)(table->shape[0] * table->row_stride) * sizeof(int32_t) : 0},
-        {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->slots},
+        {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->kv_slots},
         {&g[INVAR_GIVEN_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
         {&g[INVAR_GIVEN_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
         {&g[INVAR_GIVEN_OWN_IDS],
@@ -387,13 +390,14 @@ static invar_status send_rows(invar_pass *pass)
     g[INVAR_GIVEN_CACHE] = r->cache ? r->cache[0].k.data : NULL;
     g[INVAR_GIVEN_IDS] = r->ids;
     g[INVAR_GIVEN_POSITIONS] = r->positions;
-    g[INVAR_GIVEN_SAMPLES] = r->samples.start;
-    g[INVAR_GIVEN_UNITS] = r->units.start;
+    g[INVAR_GIVEN_SAMPLES] = r->samples.offsets;
+    g[INVAR_GIVEN_UNITS] = r->units.offsets;
     g[INVAR_GIVEN_OWN_UNITS] = d->stream.size > 1 ? pass->own_units : NULL;
-    g[INVAR_GIVEN_CONTEXT_UNITS] = d->context.size > 1 ? pass->own_units + d->own.units + 1 : NULL;
+    g[INVAR_GIVEN_CONTEXT_UNITS] =
+        d->context.size > 1 ? pass->own_units + d->residual.units + 1 : NULL;
     g[INVAR_GIVEN_IN_ORDER] = d->context.size > 1 ? pass->in_order : NULL;
     g[INVAR_GIVEN_PAGES] = table ? table->data : NULL;
-    g[INVAR_GIVEN_SLOTS] = pass->probe.take ? r->slots : NULL;
+    g[INVAR_GIVEN_SLOTS] = pass->probe.take ? r->kv_slots : NULL;
     g[INVAR_GIVEN_LENGTHS] = r->lengths;
     g[INVAR_GIVEN_REPLAY] = r->routing_replay;
     g[INVAR_GIVEN_ROUTING] = r->routing;
@@ -418,7 +422,7 @@ static invar_status share_routing(invar_pass *pass, size_t row_bytes)
     size_t bytes[INVAR_ROW_PARTITION_MAX_RANKS];
 
     if (pass->division.context.size == 1 ||
-        invar_layout_skips_transfers(layout, pass->caller.dev.backend->memory.dry))
+        invar_layout_skips_transfers(layout, pass->caller.dev.backend->memory.dry_run))
         return INVAR_OK;
     for (int r = 0; r < pass->division.context.size; r++)
         bytes[r] =
@@ -429,15 +433,16 @@ static invar_status share_routing(invar_pass *pass, size_t row_bytes)
 
 invar_status invar_pass_routing(invar_pass *pass)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->body);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
     int64_t route = route_of(pass->model);
     size_t row_bytes = (size_t)route * sizeof *pass->rows.routing;
     invar_tensor chosen;
 
     if (!pass->rows.routing)
         return INVAR_OK;
-    if (invar_device_is_local(&pass->caller.dev) && !pass->caller.dev.backend->memory.dry) {
-        chosen = invar_op_graph_find(pass->body.program, &pass->body.builder.routing, &how);
+    if (invar_device_is_local(&pass->caller.dev) && !pass->caller.dev.backend->memory.dry_run) {
+        chosen = invar_op_graph_find(pass->layers_graph.program,
+                                     &pass->layers_graph.builder.routing, &how);
         INVAR_TRY(invar_op_runner_get(
             &pass->caller,
             pass->rows.routing + invar_row_partition_first(&pass->division.context) * route,
@@ -452,28 +457,28 @@ size_t invar_pass_stream_bytes(const invar_model *model, const invar_packed_rows
     invar_row_partitions division;
 
     divide_rows(&division, model, rows);
-    return (size_t)(invar_row_partition_count(&division.own) * bits / 8);
+    return (size_t)(invar_row_partition_count(&division.residual) * bits / 8);
 }
 
 static invar_status put_stream(invar_pass *pass, const invar_tensor *to, const void *from)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->body);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
 
     if (!from)
         return INVAR_OK;
     return invar_device_upload(&pass->caller.dev,
-                               invar_op_graph_find(pass->body.program, to, &how).data, from,
+                               invar_op_graph_find(pass->layers_graph.program, to, &how).data, from,
                                invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
 static invar_status get_stream(void *out, invar_pass *pass, const invar_tensor *from)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->body);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
 
-    if (pass->caller.dev.backend->memory.dry) // nobody reads what was not computed
+    if (pass->caller.dev.backend->memory.dry_run) // nobody reads what was not computed
         return INVAR_OK;
     return invar_op_runner_get(&pass->caller, out,
-                               invar_op_graph_find(pass->body.program, from, &how).data,
+                               invar_op_graph_find(pass->layers_graph.program, from, &how).data,
                                invar_pass_stream_bytes(pass->model, &pass->rows));
 }
 
@@ -481,7 +486,7 @@ invar_status invar_pass_get_residual(invar_pass *pass, void *out)
 {
     if (pass->state == INVAR_PASS_EMPTY)
         return INVAR_FAIL(INVAR_E_STATE, 0, "a stage hands rows on before its layers ran");
-    return get_stream(out, pass, &pass->ends.stream);
+    return get_stream(out, pass, &pass->layers_io.stream);
 }
 
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
@@ -496,13 +501,13 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
     if (rows->cache && pass->options.train)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
     divide_rows(&pass->division, model, rows);
-    INVAR_TRY(prepare(pass));
-    if (invar_tensor_present(&pass->ends.first) != (rows->stream != NULL))
+    INVAR_TRY(pass_prepare(pass));
+    if (invar_tensor_present(&pass->layers_io.first) != (rows->residual_in != NULL))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "layers behind the first ones begin with a stream");
     INVAR_TRY(send_rows(pass));
-    INVAR_TRY(put_stream(pass, &pass->ends.first, rows->stream));
-    how = invar_pass_how(pass, &pass->body);
-    INVAR_TRY(invar_op_graph_run(pass->body.program, 0, &how));
+    INVAR_TRY(put_stream(pass, &pass->layers_io.first, rows->residual_in));
+    how = invar_pass_how(pass, &pass->layers_graph);
+    INVAR_TRY(invar_op_graph_run(pass->layers_graph.program, 0, &how));
     pass->caller.layer = -1;
     pass->state = INVAR_PASS_RUN;
     return INVAR_OK;
@@ -512,19 +517,19 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
 
 static invar_status walk_back(invar_pass *pass, invar_grads *grads)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->body);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->layers_graph);
 
-    how.fresh = grads->fresh;
-    INVAR_TRY(invar_op_graph_run(pass->body.program, 1, &how));
+    how.fresh = grads->overwrite_next;
+    INVAR_TRY(invar_op_graph_run(pass->layers_graph.program, 1, &how));
     pass->caller.layer = -1;
-    grads->fresh = false;
+    grads->overwrite_next = false;
     return INVAR_OK;
 }
 
 invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
                                  invar_grads *grads)
 {
-    pass->given[INVAR_GIVEN_GRADS] = grads->memory;
+    pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward(pass, dlogp, dentropy, grads));
     return walk_back(pass, grads);
 }
@@ -532,7 +537,7 @@ invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const flo
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_row_offsets *units, invar_grads *grads)
 {
-    pass->given[INVAR_GIVEN_GRADS] = grads->memory;
+    pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward_values(pass, dvalue, units, grads));
     return walk_back(pass, grads);
 }
@@ -542,15 +547,15 @@ invar_status invar_pass_backward_stream(invar_pass *pass, const void *d_stream, 
     if (pass->state != INVAR_PASS_RUN || !pass->options.train)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward needs a training pass whose layers have just run");
-    pass->given[INVAR_GIVEN_GRADS] = grads->memory;
+    pass->inputs[INVAR_GIVEN_GRADS] = grads->memory;
     pass->state = INVAR_PASS_EMPTY;
-    INVAR_TRY(put_stream(pass, &pass->ends.d_stream, d_stream));
+    INVAR_TRY(put_stream(pass, &pass->layers_io.d_stream, d_stream));
     return walk_back(pass, grads);
 }
 
 invar_status invar_pass_get_residual_grad(invar_pass *pass, void *out)
 {
-    if (!pass->options.train || !invar_tensor_present(&pass->ends.d_first))
+    if (!pass->options.train || !invar_tensor_present(&pass->layers_io.d_first))
         return INVAR_FAIL(INVAR_E_STATE, 0, "no stage comes before these layers");
-    return get_stream(out, pass, &pass->ends.d_first);
+    return get_stream(out, pass, &pass->layers_io.d_first);
 }

@@ -36,12 +36,12 @@ typedef struct invar_packed_rows {
     const int64_t *lengths;      /* (samples) */
     /* The place of each row in the cache, page * page_size + position in the page, for those who
        look at what was written there; may be NULL. */
-    const int32_t *slots; /* (T) */
+    const int32_t *kv_slots; /* (T) */
     /* Experts: what an earlier run chose, and where to note what this run chose; may be NULL. */
     const int32_t *routing_replay; /* (T, sparse layers, slots) */
     int32_t *routing; /* (T, sparse layers, slots): by this run, see invar_pass_routing */
     /* What the layers before those of the pass have left, in storage; NULL: these are the first. */
-    const void *stream; /* (T, hidden), or this rank's rows (invar_layout.sequence) */
+    const void *residual_in; /* (T, hidden), or this rank's rows (invar_layout.sequence) */
 } invar_packed_rows;
 
 /* Rows whose next token's log-probability is wanted; ascending. Arrays are the host's. */
@@ -58,14 +58,14 @@ typedef struct invar_logit_rows {
  * them are what linear layers make, whose first backward writes them: zeroing leaves these alone.
  */
 typedef struct invar_grads {
-    invar_tensor *of; /* (n_params), shaped as the weights, as far as these are here */
+    invar_tensor *tensors; /* (n_params), shaped as the weights, as far as these are here */
     /* (n_pieces) of them that this rank gives (pieces.h), in their order; where ranks own rows
      * (shard/owners.h), parts of those that are its own */
     invar_tensor *pieces;
     int64_t n_pieces;
     invar_digest *digests;  /* (n_params), the host's: of the gradients as their norm was taken */
     invar_tensor tied_head; /* present where the head is the embedding */
-    bool fresh;             /* zeroed, with no backward since: linear layers' hold nothing yet */
+    bool overwrite_next;    /* zeroed, with no backward since: linear layers' hold nothing yet */
     invar_device dev;       /* the model's, whose memory they are in */
     void *memory;           /* the embedding's, those of linear layers, vectors', the tied head's */
     size_t bytes, embedding_bytes;

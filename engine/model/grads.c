@@ -28,7 +28,7 @@ static size_t padded_bytes(const invar_tensor *grad)
 }
 
 /* `at` counts from the beginning of the block. */
-static invar_tensor placed(const invar_grads *grads, const invar_tensor *at)
+static invar_tensor grads_placed(const invar_grads *grads, const invar_tensor *at)
 {
     invar_tensor t = *at;
 
@@ -43,7 +43,7 @@ static int64_t cut_up_whole(invar_tensor *out, const invar_grads *grads, const i
     int64_t count = invar_logical_shards_here(p);
 
     for (int64_t k = 0; out && k < count; k++)
-        out[k] = invar_logical_shard_of(p, &grads->of[param], k);
+        out[k] = invar_logical_shard_of(p, &grads->tensors[param], k);
     return count;
 }
 
@@ -56,8 +56,8 @@ static int64_t cut_up_owned(invar_tensor *out, const invar_grads *grads, const i
     int64_t count = 0;
 
     for (int64_t k = pieces.first; k < pieces.first + pieces.count; k++)
-        count +=
-            invar_logical_shard_parts(out ? out + count : NULL, p, &grads->of[param], k, &rows);
+        count += invar_logical_shard_parts(out ? out + count : NULL, p, &grads->tensors[param], k,
+                                           &rows);
     return count;
 }
 
@@ -94,14 +94,14 @@ static void lay_out(invar_grads *grads, const invar_model *model)
     INVAR_CHECK(frozen || (model->order[0] == 0 && model->embedding == &model->params[0]));
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k];
-        grads->of[i] = placed(grads, &model->params[i].grad);
+        grads->tensors[i] = grads_placed(grads, &model->params[i].grad);
         if (k == 1 && !frozen)
             grads->embedding_bytes = (uintptr_t)model->params[i].grad.data;
         if (model->params[i].cols == 0 && !grads->vectors)
-            grads->vectors = grads->of[i].data;
+            grads->vectors = grads->tensors[i].data;
     }
     if (invar_tensor_present(&model->tied_grad)) {
-        grads->tied_head = placed(grads, &model->tied_grad);
+        grads->tied_head = grads_placed(grads, &model->tied_grad);
         end = grads->tied_head.data;
     }
     if (!grads->vectors) // adapters have none
@@ -118,7 +118,7 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&grads, 1, sizeof *grads, "gradients"));
     *grads = (invar_grads){.bytes = bytes, .dev = model->dev};
-    status = invar_alloc((void **)&grads->of, (size_t)model->n_params, sizeof *grads->of,
+    status = invar_alloc((void **)&grads->tensors, (size_t)model->n_params, sizeof *grads->tensors,
                          "the list of gradients");
     if (status == INVAR_OK)
         status = invar_alloc((void **)&grads->digests, (size_t)model->n_params,
@@ -135,7 +135,7 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
         invar_grads_free(grads);
         return status;
     }
-    grads->fresh = true;
+    grads->overwrite_next = true;
     *out = grads;
     return INVAR_OK;
 }
@@ -144,7 +144,7 @@ void invar_grads_free(invar_grads *grads)
 {
     if (!grads)
         return;
-    invar_free(grads->of);
+    invar_free(grads->tensors);
     invar_free(grads->pieces);
     invar_free(grads->digests);
     invar_device_free(&grads->dev, grads->memory);
@@ -153,14 +153,14 @@ void invar_grads_free(invar_grads *grads)
 
 invar_status invar_grads_zero(invar_grads *grads)
 {
-    grads->fresh = true;
+    grads->overwrite_next = true;
     INVAR_TRY(invar_device_zero(&grads->dev, grads->memory, grads->embedding_bytes));
     return invar_device_zero(&grads->dev, grads->vectors, grads->vector_bytes);
 }
 
 invar_status invar_grads_clear(invar_grads *grads)
 {
-    grads->fresh = false;
+    grads->overwrite_next = false;
     return zero_all(grads);
 }
 
@@ -177,7 +177,7 @@ int invar_grads_chunk(const invar_model *model, const invar_param *p)
     return chunk;
 }
 
-static void extend(invar_byte_range *range, const invar_tensor *grad)
+static void byte_range_extend(invar_byte_range *range, const invar_tensor *grad)
 {
     size_t first = (uintptr_t)grad->data, bytes = padded_bytes(grad);
 
@@ -196,10 +196,10 @@ void invar_grads_ranges(invar_byte_range out[INVAR_GRADS_RANGES], const invar_mo
     for (int64_t k = 0; k < model->n_params; k++) {
         const invar_param *p = &model->params[model->order[k]];
         if (invar_tensor_present(&p->grad) && invar_grads_chunk(model, p) == chunk)
-            extend(&out[p->cols == 0], &p->grad);
+            byte_range_extend(&out[p->cols == 0], &p->grad);
     }
     if (invar_tensor_present(&model->tied_grad) && chunk == part->stages * part->chunks - 1)
-        extend(&out[1], &model->tied_grad);
+        byte_range_extend(&out[1], &model->tied_grad);
 }
 
 typedef struct trade {
@@ -216,11 +216,11 @@ static invar_status trade_bucket(const trade *t, size_t at, size_t bytes)
     int other = axis->rank == 0 ? axis->size - 1 : 0;
     invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
                                 .phase = "gradients of a tied head",
-                                .seconds = t->layout->seconds,
+                                .timeout_s = t->layout->seconds,
                                 .in = t->room,
                                 .out = t->room + bytes,
-                                .to = other,
-                                .from = other,
+                                .dst_rank = other,
+                                .src_rank = other,
                                 .to_bytes = bytes,
                                 .from_bytes = bytes};
 
@@ -247,7 +247,7 @@ static invar_status trade_tied(invar_grads *grads, const invar_model *model,
     invar_status status = INVAR_OK;
 
     if (model->part.stages == 1 || t.bytes == 0 ||
-        invar_layout_skips_transfers(layout, grads->dev.backend->memory.dry))
+        invar_layout_skips_transfers(layout, grads->dev.backend->memory.dry_run))
         return INVAR_OK;
     bucket = layout->bucket < t.bytes ? layout->bucket : t.bytes;
     INVAR_TRY(invar_alloc((void **)&t.room, 2, bucket, "gradients on their way"));
@@ -283,7 +283,7 @@ static void share_contexts(int64_t *start, const invar_model *model, const invar
     int64_t each = 1;
 
     if (p->kind == INVAR_PARAM_EXPERT || p->stack > 1) { // or an adapter of experts
-        here.count = p->own.experts;
+        here.count = p->local.experts;
         each = grad->shape[0] / here.count;
         if (invar_adapter_is_uncut(p))
             here = invar_layout_range_of(p->stack, part->experts, part->expert);
@@ -342,13 +342,13 @@ static invar_status gather_param(gathering *g, const invar_grads *grads, int64_t
     const invar_model *model = g->model;
     const invar_param *p = &model->params[i];
 
-    if (!is_shared(p) || p->own.experts == 0)
+    if (!is_shared(p) || p->local.experts == 0)
         return INVAR_OK;
-    INVAR_TRY(gather_contexts(g, &grads->of[i], i));
+    INVAR_TRY(gather_contexts(g, &grads->tensors[i], i));
     if (model->part.experts == 1 || !invar_adapter_is_uncut(p))
         return INVAR_OK;
-    share_experts(g->start, model, &grads->of[i], p);
-    return gather_rows(g, &grads->of[i], i, INVAR_GRAPH_TRANSFER_EXPERT, model->part.experts);
+    share_experts(g->start, model, &grads->tensors[i], p);
+    return gather_rows(g, &grads->tensors[i], i, INVAR_GRAPH_TRANSFER_EXPERT, model->part.experts);
 }
 
 /* What each context-parallel rank has made becomes whole on all of them; so do adapters of experts
@@ -374,7 +374,8 @@ static invar_status gather_shares(invar_grads *grads, const invar_model *model,
     return status;
 }
 
-static invar_status join(invar_grads *grads, const invar_model *model, invar_op_runner *caller)
+static invar_status grads_join(invar_grads *grads, const invar_model *model,
+                               invar_op_runner *caller)
 {
     invar_index_range rows = invar_zero_partition_here(model, 0);
     invar_tensor sum, head;
@@ -383,7 +384,7 @@ static invar_status join(invar_grads *grads, const invar_model *model, invar_op_
     if (!invar_tensor_present(&grads->tied_head))
         return INVAR_OK;
     INVAR_CHECK(model->embedding == &model->params[0]); // it comes first
-    sum = invar_tensor_rows(&grads->of[0], rows.first, rows.count);
+    sum = invar_tensor_rows(&grads->tensors[0], rows.first, rows.count);
     head = invar_tensor_rows(&grads->tied_head, rows.first, rows.count);
     INVAR_TRY(trade_tied(grads, model, &sum, &head));
     if (rows.count == 0)
@@ -397,12 +398,12 @@ invar_status invar_grads_finalize(invar_grads *grads, const invar_model *model,
     invar_op_runner caller;
     invar_status status;
 
-    if (grads->fresh) { // a step without a backward
+    if (grads->overwrite_next) { // a step without a backward
         INVAR_TRY(zero_all(grads));
-        grads->fresh = false;
+        grads->overwrite_next = false;
     }
     invar_op_runner_init(&caller, dev);
-    status = join(grads, model, &caller);
+    status = grads_join(grads, model, &caller);
     invar_op_runner_release(&caller);
     return status;
 }

@@ -92,9 +92,9 @@ static float adapter_std(int64_t cols)
 /* What fills up the rank of A is zero. */
 static void fill_up(float *out, const invar_param *p)
 {
-    for (int64_t e = 0; e < p->own.experts; e++)
-        for (int64_t i = p->rank * p->own.cols; i < p->own.rows * p->own.cols; i++)
-            out[e * p->own.rows * p->own.cols + i] = 0.0f;
+    for (int64_t e = 0; e < p->local.experts; e++)
+        for (int64_t i = p->rank * p->local.cols; i < p->local.rows * p->local.cols; i++)
+            out[e * p->local.rows * p->local.cols + i] = 0.0f;
 }
 
 /* The first values of a parameter: number `i` of the base, or of the adapter of that one. */
@@ -102,9 +102,13 @@ static invar_status first_values(float *out, const invar_model *model, const inv
                                  int64_t i, uint32_t seed, invar_pool *pool)
 {
     int64_t count = invar_param_elements(p);
-    init_job job = {
-        out, count, invar_param_shard_runs_of(p, &p->own), (uint32_t)i, seed, model->spec.init_std,
-        0};
+    init_job job = {out,
+                    count,
+                    invar_param_shard_runs_of(p, &p->local),
+                    (uint32_t)i,
+                    seed,
+                    model->spec.init_std,
+                    0};
 
     if (is_constant(p)) {
         for (int64_t j = 0; j < count; j++)
@@ -126,7 +130,7 @@ static invar_status init_param(invar_param_loader *fill, const invar_param *p, i
 {
     float *out;
 
-    if (p->own.experts == 0)
+    if (p->local.experts == 0)
         return INVAR_OK;
     INVAR_TRY(invar_param_loader_room_all(&out, fill, p));
     INVAR_TRY(first_values(out, fill->model, p, i, seed, fill->dev->pool));
@@ -150,8 +154,8 @@ static invar_status init_adapters(invar_param_loader *fill, uint32_t seed)
     return INVAR_OK;
 }
 
-static invar_status run(invar_status (*init)(invar_param_loader *fill, uint32_t seed),
-                        invar_model *model, uint32_t seed, const invar_device *dev)
+static invar_status model_run(invar_status (*init)(invar_param_loader *fill, uint32_t seed),
+                              invar_model *model, uint32_t seed, const invar_device *dev)
 {
     invar_param_loader fill;
     invar_status status;
@@ -164,12 +168,12 @@ static invar_status run(invar_status (*init)(invar_param_loader *fill, uint32_t 
 
 invar_status invar_model_init_adapters(invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    return run(init_adapters, model, seed, dev);
+    return model_run(init_adapters, model, seed, dev);
 }
 
 invar_status invar_model_init_base(invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    return run(init_base, model, seed, dev);
+    return model_run(init_base, model, seed, dev);
 }
 
 invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_device *dev)

@@ -114,11 +114,11 @@ static invar_tensor carve_tensor(invar_carver *c, invar_dtype dtype, int64_t row
 /* Of a linear layer, or of all experts: each begins its scale blocks anew. */
 static invar_tensor carve_weight(invar_carver *c, const format_facts *f, const invar_param *p)
 {
-    invar_tensor t = carve_tensor(c, f->linear, p->own.experts * p->own.rows, p->own.cols);
+    invar_tensor t = carve_tensor(c, f->linear, p->local.experts * p->local.rows, p->local.cols);
 
     t.scale_rows = f->scale_rows;
     if (t.scale_rows > 1 && p->stack > 1)
-        t.scale_period = (int32_t)p->own.rows;
+        t.scale_period = (int32_t)p->local.rows;
     if (invar_dtype_scale_block(t.dtype))
         t.scale = invar_carve(c, invar_tensor_scale_bytes(&t));
     return t;
@@ -128,7 +128,7 @@ static invar_tensor carve_weight(invar_carver *c, const format_facts *f, const i
 static invar_tensor carve_compute(invar_carver *c, const format_facts *f, const invar_param *p)
 {
     return quantized_kind(p) ? carve_weight(c, f, p)
-                             : carve_tensor(c, f->storage, invar_param_rows(p), p->own.cols);
+                             : carve_tensor(c, f->storage, invar_param_rows(p), p->local.cols);
 }
 
 /* Of the rows that this rank owns. */
@@ -139,7 +139,7 @@ static void carve_master(invar_carver *c, const invar_model *model, int64_t para
 
     if (own.count == 0)
         return;
-    p->master = carve_tensor(c, INVAR_DTYPE_F32, own.count, p->own.cols);
+    p->master = carve_tensor(c, INVAR_DTYPE_F32, own.count, p->local.cols);
     p->master_row = own.first;
 }
 
@@ -164,7 +164,7 @@ static void lay_out(invar_model *model, invar_carver *c)
     // masters beside masters, weights beside weights: the optimizer takes neighbours together
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
-        if (p->own.experts > 0)
+        if (p->local.experts > 0)
             p->weight = carve_compute(c, f, p);
         if (!apart)
             show_master(model, model->order[i]);
@@ -172,14 +172,14 @@ static void lay_out(invar_model *model, invar_carver *c)
     model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
     model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
     model->masters = invar_carve(c, 0); // last: programs serve models with and without them
-    for (int64_t i = 0; apart && !model->weights_alone && i < model->n_params; i++)
+    for (int64_t i = 0; apart && !model->no_masters && i < model->n_params; i++)
         carve_master(c, model, model->order[i]);
 }
 
 static void lay_out_base(invar_model *model, invar_carver *c)
 {
     for (int64_t i = 0; i < model->n_base; i++)
-        if (model->base[i].own.experts > 0)
+        if (model->base[i].local.experts > 0)
             model->base[i].weight = carve_compute(c, &formats[model->format], &model->base[i]);
 }
 
@@ -212,11 +212,11 @@ static void lay_out_grads(invar_model *model)
             i < model->n_params ? &model->params[model->order[i]].grad : &model->tied_grad;
         if (i == model->n_params && !tied)
             break;
-        if (of->own.experts > 0)
+        if (of->local.experts > 0)
             *grad = invar_param_here(of, (void *)next); // an offset
         next += (size_t)invar_param_elements(of) * sizeof(float);
         if (i < model->n_params) // the tied head's gradient is that of a product
-            next += (size_t)(invar_param_spare_rows(of) * of->own.cols) * sizeof(float);
+            next += (size_t)(invar_param_spare_rows(of) * of->local.cols) * sizeof(float);
         next = invar_aligned(next);
     }
     model->grad_bytes = next;
@@ -238,7 +238,7 @@ static void link_params(invar_model *model)
         model->spec.tied && !model->spec.value_head ? model->embedding : &model->base[next + 1];
 }
 
-static invar_status allocate(invar_model *model)
+static invar_status model_allocate(invar_model *model)
 {
     invar_carver c = {NULL, 0};
 
@@ -328,7 +328,7 @@ static invar_status list_params(invar_model *model)
 }
 
 /* All that is known of parameters but their memory. */
-static invar_status declare(invar_model *model)
+static invar_status model_declare(invar_model *model)
 {
     const invar_model_spec *spec = &model->spec;
 
@@ -337,9 +337,9 @@ static invar_status declare(invar_model *model)
         invar_model_partition_check(&model->part, spec, model->base, model->n_base,
                                     invar_dtype_scale_block(formats[model->format].linear) > 0));
     for (int64_t i = 0; i < model->n_base; i++)
-        model->base[i].own = invar_model_partition_box(&model->part, spec, &model->base[i]);
+        model->base[i].local = invar_model_partition_box(&model->part, spec, &model->base[i]);
     for (int64_t i = 0; i < model->n_params; i++)
-        model->params[i].own = invar_model_partition_box(&model->part, spec, &model->params[i]);
+        model->params[i].local = invar_model_partition_box(&model->part, spec, &model->params[i]);
     return check_extents(model, model->format);
 }
 
@@ -347,7 +347,7 @@ static invar_status declare(invar_model *model)
 static void free_lists(invar_model *model)
 {
     invar_free(model->params);
-    invar_free(model->owners);
+    invar_free(model->zero_rows);
     invar_free(model->order);
     invar_free(model->first);
     invar_free(model);
@@ -362,7 +362,7 @@ static invar_status check(const invar_model_spec *spec, invar_format format,
     INVAR_TRY(invar_model_spec_check(spec));
     INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
     *model = (invar_model){.spec = *spec, .format = format, .part = *part};
-    status = declare(model);
+    status = model_declare(model);
     free_lists(model);
     return status;
 }
@@ -458,19 +458,20 @@ typedef struct purpose {
     const invar_model *beside; /* whose base it takes; NULL: its own */
 } purpose;
 
-static invar_status fill(invar_model *model, const purpose *what, const invar_device *dev)
+static invar_status model_fill(invar_model *model, const purpose *what, const invar_device *dev)
 {
-    INVAR_TRY(advise_pieces(declare(model), &model->spec, model->format, model->part));
+    INVAR_TRY(advise_pieces(model_declare(model), &model->spec, model->format, model->part));
     INVAR_TRY(invar_zero_partition_make(model));
-    INVAR_TRY(allocate(model));
+    INVAR_TRY(model_allocate(model));
     if (invar_model_is_adapted(model))
         INVAR_TRY(allocate_base(model, what->beside));
     lay_out_grads(model);
     return make_rope(model, dev);
 }
 
-static invar_status make(invar_model **out, const invar_model_spec *spec, invar_format format,
-                         const invar_layout *layout, const invar_device *dev, const purpose *what)
+static invar_status model_spec_make(invar_model **out, const invar_model_spec *spec,
+                                    invar_format format, const invar_layout *layout,
+                                    const invar_device *dev, const purpose *what)
 {
     invar_model *model = NULL;
     invar_status status;
@@ -482,12 +483,12 @@ static invar_status make(invar_model **out, const invar_model_spec *spec, invar_
         .spec = *spec,
         .format = format,
         .storage = invar_format_storage(format),
-        .weights_alone = what->weights_alone,
+        .no_masters = what->weights_alone,
         .layout = layout,
         .part = invar_model_partition_of(layout, layout ? invar_comm_rank(layout->world) : 0),
         .dev = *dev};
     model->dev.scratch = NULL;
-    status = fill(model, what, dev);
+    status = model_fill(model, what, dev);
     if (status != INVAR_OK) {
         invar_model_free(model);
         return status;
@@ -499,20 +500,21 @@ static invar_status make(invar_model **out, const invar_model_spec *spec, invar_
 invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
                              const invar_layout *layout, const invar_device *dev)
 {
-    return make(out, spec, format, layout, dev, &(purpose){.weights_alone = false});
+    return model_spec_make(out, spec, format, layout, dev, &(purpose){.weights_alone = false});
 }
 
 invar_status invar_model_new_weights(invar_model **out, const invar_model_spec *spec,
                                      invar_format format, const invar_layout *layout,
                                      const invar_device *dev)
 {
-    return make(out, spec, format, layout, dev, &(purpose){.weights_alone = true});
+    return model_spec_make(out, spec, format, layout, dev, &(purpose){.weights_alone = true});
 }
 
 invar_status invar_model_new_sharing_base(invar_model **out, const invar_model *other,
                                           const invar_device *dev)
 {
-    return make(out, &other->spec, other->format, other->layout, dev, &(purpose){.beside = other});
+    return model_spec_make(out, &other->spec, other->format, other->layout, dev,
+                           &(purpose){.beside = other});
 }
 
 void invar_model_free(invar_model *model)
@@ -544,7 +546,8 @@ static invar_status refresh_param(invar_op_runner *caller, const invar_param *p,
 }
 
 /* Each rank makes the rows that it owns, and gets the others'. */
-static invar_status refresh(invar_model *model, const invar_model *from, const invar_device *dev)
+static invar_status model_refresh(invar_model *model, const invar_model *from,
+                                  const invar_device *dev)
 {
     invar_op_runner caller;
     invar_status status = INVAR_OK;
@@ -558,7 +561,7 @@ static invar_status refresh(invar_model *model, const invar_model *from, const i
 
 invar_status invar_model_update_weights(invar_model *model, const invar_device *dev)
 {
-    return refresh(model, model, dev);
+    return model_refresh(model, model, dev);
 }
 
 static invar_status check_same_extents(const invar_param *a, const invar_param *b, int64_t count)
@@ -579,7 +582,7 @@ invar_status invar_model_refresh_from(invar_model *model, const invar_model *fro
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "weights are made from a model of the same spec only");
     INVAR_TRY(check_same_extents(model->params, from->params, model->n_params));
-    return refresh(model, from, dev);
+    return model_refresh(model, from, dev);
 }
 
 static invar_status copy_param(const invar_param *to, const invar_param *from,
@@ -606,7 +609,7 @@ static invar_status copy_params(const invar_param *to, const invar_param *from, 
 {
     INVAR_TRY(check_same_extents(to, from, count));
     for (int64_t i = 0; i < count; i++)
-        if (to[i].own.experts > 0)
+        if (to[i].local.experts > 0)
             INVAR_TRY(copy_param(&to[i], &from[i], dev));
     return INVAR_OK;
 }
@@ -627,7 +630,7 @@ static size_t weight_bytes(const invar_param *params, int64_t count)
 
     for (int64_t i = 0; i < count; i++) {
         const invar_param *p = &params[i];
-        if (p->own.experts > 0)
+        if (p->local.experts > 0)
             bytes +=
                 (size_t)invar_param_elements(p) * (size_t)invar_dtype_bits(p->weight.dtype) / 8 +
                 invar_tensor_scale_bytes(&p->weight);
@@ -651,7 +654,7 @@ bool invar_model_is_cut(const invar_model *model)
     if (invar_model_is_divided(model))
         return true;
     for (int64_t i = 0; i < model->n_params; i++)
-        if (model->params[i].cut.pieces > 1)
+        if (model->params[i].cut.shards > 1)
             return true;
     return false;
 }
@@ -691,12 +694,12 @@ invar_status invar_model_hash(invar_digest *out, const invar_model *model, const
 int64_t invar_model_kv_heads(const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_base; i++)
-        if (model->base[i].own.experts > 0 && strstr(model->base[i].name, "k_proj.weight"))
-            return model->base[i].own.rows / model->spec.head_dim;
+        if (model->base[i].local.experts > 0 && strstr(model->base[i].name, "k_proj.weight"))
+            return model->base[i].local.rows / model->spec.head_dim;
     return model->spec.kv_heads;
 }
 
-static invar_param *find(invar_param *params, int64_t count, const char *name)
+static invar_param *param_find(invar_param *params, int64_t count, const char *name)
 {
     for (int64_t i = 0; i < count; i++)
         if (strcmp(params[i].name, name) == 0)
@@ -706,7 +709,8 @@ static invar_param *find(invar_param *params, int64_t count, const char *name)
 
 invar_param *invar_model_find(const invar_model *model, const char *name)
 {
-    invar_param *found = find(model->params, model->n_params, name);
+    invar_param *found = param_find(model->params, model->n_params, name);
 
-    return found || !invar_model_is_adapted(model) ? found : find(model->base, model->n_base, name);
+    return found || !invar_model_is_adapted(model) ? found
+                                                   : param_find(model->base, model->n_base, name);
 }

@@ -49,16 +49,16 @@ typedef struct invar_model {
     invar_model_spec spec;
     invar_format format;
     invar_dtype storage;
-    bool weights_alone; /* it has no masters, unless weights are f32 */
-    const invar_layout
-        *layout; /* of the ranks that hold the model together; NULL: this one alone */
+    bool no_masters; /* it has no masters, unless weights are f32 */
+    /* of the ranks that hold the model together; NULL: this one alone */
+    const invar_layout *layout;
     invar_model_partition part; /* what of it is here */
     invar_param *params;        /* (n_params) in canonical order, all that is trained */
     int64_t n_params;
     invar_param *base; /* (n_base) without adapters: params; else frozen ones behind them */
     int64_t n_base;
     /* (n_params, data ranks + 1) who owns which rows, shard/owners.h; NULL: this rank owns all */
-    int64_t *owners;
+    int64_t *zero_rows;
     int64_t *order; /* (n_params) of their memory: matrices, then vectors */
     int64_t *first; /* (spec.layers + 1) parameter of each layer; behind them the norm's */
     const invar_param *embedding;
@@ -73,7 +73,8 @@ typedef struct invar_model {
     bool base_borrowed;     /* it is another model's */
     invar_tensor tied_grad; /* of a tied head, behind those of parameters; absent: it is not tied */
     size_t grad_bytes;      /* of a block of gradients, this one included */
-    uint64_t filled[2]; /* sum of hashes of all values that came in, where ranks own rows each */
+    /* sum of hashes of all values that came in, where ranks own rows each */
+    uint64_t load_checksum[2];
 } invar_model;
 
 /*

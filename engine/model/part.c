@@ -33,7 +33,7 @@ invar_model_partition invar_model_partition_of(const invar_layout *layout, int r
                                    .contexts = layout->context.size,
                                    .stage = place.pipeline,
                                    .stages = layout->pipeline.size,
-                                   .chunks = layout->chunks};
+                                   .chunks = layout->virtual_stages};
 }
 
 int32_t invar_model_partition_ranks(const invar_model_partition *part)
@@ -75,8 +75,8 @@ bool invar_model_partition_has(const invar_model_partition *part, int64_t layers
     return false;
 }
 
-static bool has(const invar_model_partition *part, const invar_model_spec *spec,
-                const invar_param *p)
+static bool model_partition_has(const invar_model_partition *part, const invar_model_spec *spec,
+                                const invar_param *p)
 {
     bool first = part->stage == 0, last = part->stage == part->stages - 1;
 
@@ -97,9 +97,9 @@ static bool of_experts(const invar_param *p)
 }
 
 /* Ranks that divide the parameter. */
-static int32_t divisors(const invar_model_partition *part, const invar_param *p)
+static int32_t model_partition_divisors(const invar_model_partition *part, const invar_param *p)
 {
-    if (p->cut.pieces == 1)
+    if (p->cut.shards == 1)
         return 1;
     return of_experts(p) ? part->expert_tensors : part->tensors;
 }
@@ -108,11 +108,11 @@ invar_param_shard invar_model_partition_box(const invar_model_partition *part,
                                             const invar_model_spec *spec, const invar_param *p)
 {
     invar_param_shard box = {
-        .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.pieces};
-    int32_t ranks = divisors(part, p);
+        .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.shards};
+    int32_t ranks = model_partition_divisors(part, p);
     int64_t whole = p->cut.columns ? p->cols : p->rows, first, end;
 
-    if (!has(part, spec, p))
+    if (!model_partition_has(part, spec, p))
         return (invar_param_shard){0};
     if (of_experts(p)) {
         invar_index_range share = invar_layout_range_of(p->stack, part->experts, part->expert);
@@ -121,10 +121,10 @@ invar_param_shard invar_model_partition_box(const invar_model_partition *part,
     }
     if (ranks == 1)
         return box;
-    box.pieces = p->cut.pieces / ranks;
+    box.pieces = p->cut.shards / ranks;
     box.piece = part->tensor * box.pieces;
-    first = invar_shard_start(whole, p->cut.atom, p->cut.pieces, box.piece);
-    end = invar_shard_start(whole, p->cut.atom, p->cut.pieces, box.piece + box.pieces);
+    first = invar_shard_start(whole, p->cut.atom, p->cut.shards, box.piece);
+    end = invar_shard_start(whole, p->cut.atom, p->cut.shards, box.piece + box.pieces);
     *(p->cut.columns ? &box.col : &box.row) = first;
     *(p->cut.columns ? &box.cols : &box.rows) = end - first;
     return box;
@@ -144,12 +144,12 @@ int32_t invar_model_partition_first(const invar_model_partition *any, const inva
                                     const invar_param *p, int64_t expert, int32_t v)
 {
     invar_model_partition part = *any;
-    int32_t ranks = divisors(any, p);
+    int32_t ranks = model_partition_divisors(any, p);
 
-    part.tensor = ranks == 1 ? 0 : v / (p->cut.pieces / ranks);
+    part.tensor = ranks == 1 ? 0 : v / (p->cut.shards / ranks);
     part.expert = of_experts(p) ? who_has_expert(any, p, expert) : 0;
     part.stage = 0;
-    while (!has(&part, spec, p))
+    while (!model_partition_has(&part, spec, p))
         part.stage++;
     return invar_model_partition_number(&part);
 }
@@ -195,12 +195,12 @@ void invar_param_shard_put(float *whole, const invar_param *p, const invar_param
 /* The first value of a piece along the cut. */
 static int64_t piece_start(const invar_param *p, int32_t piece)
 {
-    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.pieces, piece);
+    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.shards, piece);
 }
 
 static bool has_empty_piece(const invar_param *p, int32_t step)
 {
-    for (int32_t v = 0; v < p->cut.pieces; v += step)
+    for (int32_t v = 0; v < p->cut.shards; v += step)
         if (piece_start(p, v) == piece_start(p, v + step))
             return true;
     return false;
@@ -211,13 +211,13 @@ static bool has_empty_piece(const invar_param *p, int32_t step)
  * that each would have alone, every piece is a product of its own: none may be empty, and experts
  * and quantized tensors have no view of some columns.
  */
-static bool divides(const invar_param *p, int32_t tensors, bool quantized)
+static bool param_divides(const invar_param *p, int32_t tensors, bool quantized)
 {
     int64_t whole = p->cut.columns ? p->cols : p->rows;
 
-    if (p->cut.pieces % tensors != 0 || has_empty_piece(p, p->cut.pieces / tensors))
+    if (p->cut.shards % tensors != 0 || has_empty_piece(p, p->cut.shards / tensors))
         return false;
-    if (invar_shards_divide_evenly(whole, p->cut.atom, p->cut.pieces, tensors))
+    if (invar_shards_divide_evenly(whole, p->cut.atom, p->cut.shards, tensors))
         return true;
     return p->kind != INVAR_PARAM_EXPERT && !(quantized && p->kind == INVAR_PARAM_LINEAR) &&
            !has_empty_piece(p, 1);
@@ -231,10 +231,10 @@ static bool keeps_groups(const invar_model_spec *spec, const invar_param *q, con
                          int32_t tensors)
 {
     int64_t group = spec->heads / spec->kv_heads;
-    bool even = invar_shards_divide_evenly(q->rows, q->cut.atom, q->cut.pieces, tensors);
-    int32_t step = even ? q->cut.pieces / tensors : 1;
+    bool even = invar_shards_divide_evenly(q->rows, q->cut.atom, q->cut.shards, tensors);
+    int32_t step = even ? q->cut.shards / tensors : 1;
 
-    for (int32_t v = step; v < q->cut.pieces; v += step)
+    for (int32_t v = step; v < q->cut.shards; v += step)
         if (piece_start(q, v) != group * piece_start(k, v))
             return false;
     return true;
@@ -276,14 +276,14 @@ static bool fits_param(candidate *c, const invar_param *p, int32_t tensors)
     int64_t whole = p->cut.columns ? p->cols : p->rows;
     bool divided = p->kind != INVAR_PARAM_EXPERT || c->part->expert_tensors > 1;
 
-    if (p->cut.pieces == 1 || !divided || divides(p, tensors, c->quantized))
+    if (p->cut.shards == 1 || !divided || param_divides(p, tensors, c->quantized))
         return true;
     (void)snprintf(c->why, sizeof c->why, "%s has %" PRId64 " %s in atoms of %" PRId64, p->name,
                    whole, p->cut.columns ? "columns" : "rows", p->cut.atom);
     return false;
 }
 
-static bool fits(candidate *c, int32_t tensors)
+static bool candidate_fits(candidate *c, int32_t tensors)
 {
     const invar_param *q = NULL;
 
@@ -310,10 +310,10 @@ static invar_status check_tensors(candidate *c)
     char sizes[32] = "1";
     candidate other = *c;
 
-    if (tensors == 1 || fits(c, tensors))
+    if (tensors == 1 || candidate_fits(c, tensors))
         return INVAR_OK;
     for (int32_t t = 2; t <= INVAR_LINEAR_MAX_SHARDS; t *= 2)
-        if (fits(&other, t))
+        if (candidate_fits(&other, t))
             (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", t);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "tensor-model-parallel-size %d does not divide the pieces of this model: "
@@ -342,7 +342,7 @@ static bool divides_shards(const candidate *c, const invar_param *q, int32_t con
 
     cut.atom /= dim;
     return invar_heads_shards(c->spec->heads, &cut, c->part->tensors * contexts) > 1 ||
-           invar_shard_whole_groups(c->spec->heads, group, cut.atom, cut.pieces);
+           invar_shard_whole_groups(c->spec->heads, group, cut.atom, cut.shards);
 }
 
 /* Experts that a rank has at least, of which each context-parallel rank takes some. */

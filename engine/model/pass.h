@@ -22,9 +22,9 @@ extern "C" {
 
 /* Which rows of a pass are whose; undivided: all are this rank's. */
 typedef struct invar_row_partitions {
-    invar_row_partition own;     /* of the residual stream */
-    invar_row_partition context; /* between its sums: of context-parallel ranks */
-    invar_row_partition stream;  /* of these, of the stream: of tensor-parallel ranks */
+    invar_row_partition residual; /* of the residual stream */
+    invar_row_partition context;  /* between its sums: of context-parallel ranks */
+    invar_row_partition stream;   /* of these, of the stream: of tensor-parallel ranks */
 } invar_row_partitions;
 
 /* What the program of the layers depends on; compared byte by byte. */
@@ -42,10 +42,11 @@ typedef struct invar_body_key {
 
 /* The head's rows: R of them, chosen from the T. Tensors as its program names them. */
 typedef struct invar_head_activations {
-    invar_tensor x;       /* (R, hidden) */
-    invar_tensor norm;    /* (R, hidden) */
-    invar_tensor logits;  /* (C, vocab) f32: of one piece, or of all where that is one */
-    invar_tensor own;     /* (C, ids of this rank) f32: the same logits; absent: all are its own */
+    invar_tensor x;      /* (R, hidden) */
+    invar_tensor norm;   /* (R, hidden) */
+    invar_tensor logits; /* (C, vocab) f32: of one piece, or of all where that is one */
+    invar_tensor
+        local_logits;     /* (C, ids of this rank) f32: the same logits; absent: all are its own */
     invar_tensor sums;    /* (C, invar_logprob_sum_columns) f32, of own; there are no logits then */
     invar_tensor parts;   /* (ranks * C, ...) f32: own of all ranks, or sums */
     invar_tensor logp;    /* (R) f32 */
@@ -60,14 +61,14 @@ typedef struct invar_head_activations {
 
 /* Arrays of the head on the host. */
 typedef struct invar_head_arrays {
-    int32_t *row;   /* (R) */
-    int64_t *parts; /* the units of each piece, counted from its first row, in a row */
-    float *fetched; /* (2, R) log-probabilities and entropies */
-    int32_t *back;  /* (T) where a row is among the R, or R; with a backward only */
-    void *values;   /* (R) room for gradients of values; with a backward only */
-    invar_row_offsets
-        *samples;             /* of its points: all units, those of each piece, samples of tokens */
-    invar_row_offsets *there; /* the same, where ops read them */
+    int32_t *row;             /* (R) */
+    int64_t *parts;           /* the units of each piece, counted from its first row, in a row */
+    float *fetched;           /* (2, R) log-probabilities and entropies */
+    int32_t *row_to_selected; /* (T) where a row is among the R, or R; with a backward only */
+    void *values;             /* (R) room for gradients of values; with a backward only */
+    /* of its points: all units, those of each piece, samples of tokens */
+    invar_row_offsets *samples;
+    invar_row_offsets *device_offsets; /* the same, where ops read them */
 } invar_head_arrays;
 
 typedef enum invar_pass_state {
@@ -98,16 +99,16 @@ struct invar_pass {
     int64_t own_units_room;
     int32_t *in_order; /* (rows) 0, 1, ..., where context-parallel ranks divide rows */
     int64_t in_order_room;
-    invar_pass_graph body;
+    invar_pass_graph layers_graph;
     invar_body_key key; /* of the body's program */
-    invar_decoder ends;
+    invar_decoder layers_io;
     invar_upload_buffer staging;
     invar_transfer_runner mover;
     invar_vocab_parallel vocab;
     invar_logit_rows head; /* the host's */
     int64_t
         chosen[INVAR_ROW_PARTITION_MAX_RANKS + 1]; /* of its rows, where those of each rank begin */
-    invar_pass_graph tail;
+    invar_pass_graph head_graph;
     invar_head_activations acts;
     invar_head_arrays arrays;
     invar_graph_point stream; /* what the head begins with */
@@ -115,7 +116,7 @@ struct invar_pass {
     invar_upload_buffer head_staging, back_staging;
     void *array_memory; /* on the host */
     size_t array_bytes;
-    const void *given[INVAR_OP_GRAPH_MAX_GIVEN]; /* by invar_graph_input */
+    const void *inputs[INVAR_OP_GRAPH_MAX_GIVEN]; /* by invar_graph_input */
     invar_pass_state state;
 };
 

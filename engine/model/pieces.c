@@ -19,25 +19,25 @@
 
 static bool cut_along_columns(const invar_param *p)
 {
-    return p->cut.pieces > 1 && p->cut.columns;
+    return p->cut.shards > 1 && p->cut.columns;
 }
 
 int64_t invar_logical_shards_of(const invar_param *p)
 {
-    return p->cut.pieces > 1 ? p->stack * p->cut.pieces : 1;
+    return p->cut.shards > 1 ? p->stack * p->cut.shards : 1;
 }
 
 int64_t invar_logical_shards_here(const invar_param *p)
 {
-    if (p->cut.pieces > 1)
-        return p->own.experts * p->own.pieces;
-    return p->own.experts > 0 ? 1 : 0;
+    if (p->cut.shards > 1)
+        return p->local.experts * p->local.pieces;
+    return p->local.experts > 0 ? 1 : 0;
 }
 
 /* Where piece v of an expert begins, along what is cut. */
 static int64_t start_of(const invar_param *p, int32_t v)
 {
-    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.pieces, v);
+    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.shards, v);
 }
 
 invar_index_range invar_logical_shard_share(const invar_param *p, int32_t v)
@@ -47,12 +47,12 @@ invar_index_range invar_logical_shard_share(const invar_param *p, int32_t v)
 
 invar_tensor invar_logical_shard_of(const invar_param *p, const invar_tensor *t, int64_t piece)
 {
-    const invar_param_shard *own = &p->own;
+    const invar_param_shard *own = &p->local;
     int64_t row, first, size;
     invar_tensor rows;
     int32_t v;
 
-    if (p->cut.pieces == 1)
+    if (p->cut.shards == 1)
         return *t;
     row = piece / own->pieces * own->rows;
     v = own->piece + (int32_t)(piece % own->pieces);
@@ -72,20 +72,20 @@ static int64_t leaves_in(int64_t elements)
 
 invar_index_range invar_logical_shard_rows(const invar_param *p, int64_t piece)
 {
-    int64_t first = p->cut.pieces > 1 ? piece / p->own.pieces * p->own.rows : 0;
-    int32_t v = p->own.piece + (int32_t)(piece % p->own.pieces);
+    int64_t first = p->cut.shards > 1 ? piece / p->local.pieces * p->local.rows : 0;
+    int32_t v = p->local.piece + (int32_t)(piece % p->local.pieces);
 
-    if (p->cut.pieces == 1)
-        return (invar_index_range){0, p->own.experts * p->own.rows};
+    if (p->cut.shards == 1)
+        return (invar_index_range){0, p->local.experts * p->local.rows};
     if (p->cut.columns)
-        return (invar_index_range){first, p->own.rows};
-    return (invar_index_range){first + start_of(p, v) - p->own.row,
+        return (invar_index_range){first, p->local.rows};
+    return (invar_index_range){first + start_of(p, v) - p->local.row,
                                start_of(p, v + 1) - start_of(p, v)};
 }
 
 int64_t invar_logical_shard_at(const invar_param *p, int64_t row)
 {
-    int64_t piece = p->cut.pieces > 1 ? row / p->own.rows * p->own.pieces : 0;
+    int64_t piece = p->cut.shards > 1 ? row / p->local.rows * p->local.pieces : 0;
 
     while (row >=
            invar_logical_shard_rows(p, piece).first + invar_logical_shard_rows(p, piece).count)
@@ -93,7 +93,7 @@ int64_t invar_logical_shard_at(const invar_param *p, int64_t row)
     return piece;
 }
 
-static invar_index_range common(const invar_index_range *a, const invar_index_range *b)
+static invar_index_range index_range_common(const invar_index_range *a, const invar_index_range *b)
 {
     int64_t first = a->first > b->first ? a->first : b->first;
     int64_t end_a = a->first + a->count, end_b = b->first + b->count;
@@ -106,10 +106,10 @@ int64_t invar_logical_shard_leaves(const invar_param *p, int64_t piece,
                                    const invar_index_range *rows)
 {
     invar_index_range own = invar_logical_shard_rows(p, piece);
-    int32_t v = p->own.piece + (int32_t)(piece % p->own.pieces);
-    int64_t cols = cut_along_columns(p) ? start_of(p, v + 1) - start_of(p, v) : p->own.cols;
+    int32_t v = p->local.piece + (int32_t)(piece % p->local.pieces);
+    int64_t cols = cut_along_columns(p) ? start_of(p, v + 1) - start_of(p, v) : p->local.cols;
 
-    return leaves_in(common(&own, rows).count * (p->cols ? cols : 1));
+    return leaves_in(index_range_common(&own, rows).count * (p->cols ? cols : 1));
 }
 
 /* Of rows that are no whole piece: those lie together. */
@@ -128,7 +128,8 @@ static void list_leaves(invar_tensor *out, const invar_tensor *t, const invar_in
 int64_t invar_logical_shard_parts(invar_tensor *out, const invar_param *p, const invar_tensor *t,
                                   int64_t piece, const invar_index_range *rows)
 {
-    invar_index_range own = invar_logical_shard_rows(p, piece), some = common(&own, rows);
+    invar_index_range own = invar_logical_shard_rows(p, piece),
+                      some = index_range_common(&own, rows);
 
     if (some.count == 0)
         return 0;
@@ -147,7 +148,7 @@ static int64_t leaves_of(const invar_param *p, int32_t v)
 {
     int64_t cols = p->cols ? p->cols : 1;
 
-    if (p->cut.pieces == 1)
+    if (p->cut.shards == 1)
         return leaves_in(invar_param_all_elements(p));
     return leaves_in((start_of(p, v + 1) - start_of(p, v)) * (p->cut.columns ? p->rows : cols));
 }
@@ -157,7 +158,7 @@ static int64_t leaves_each(const invar_param *p)
 {
     int64_t leaves = 0;
 
-    for (int32_t v = p->own.piece; v < p->own.piece + p->own.pieces; v++)
+    for (int32_t v = p->local.piece; v < p->local.piece + p->local.pieces; v++)
         leaves += leaves_of(p, v);
     return leaves;
 }
@@ -170,7 +171,7 @@ invar_index_range invar_logical_shards_among(const invar_param *p, const invar_i
         return (invar_index_range){0, 0};
     first = invar_logical_shard_at(p, rows->first);
     last = invar_logical_shard_at(p, rows->first + rows->count - 1);
-    return (invar_index_range){first, last - first + (cut_along_columns(p) ? p->own.pieces : 1)};
+    return (invar_index_range){first, last - first + (cut_along_columns(p) ? p->local.pieces : 1)};
 }
 
 static int64_t leaves_among(const invar_param *p, const invar_index_range *rows)
@@ -193,8 +194,8 @@ int invar_logical_shards_contributor(const invar_model *model, const invar_param
 
 bool invar_logical_shards_is_contributor(const invar_model *model, const invar_param *p)
 {
-    return p->own.experts > 0 &&
-           invar_logical_shards_contributor(model, p, p->own.expert, p->own.piece) ==
+    return p->local.experts > 0 &&
+           invar_logical_shards_contributor(model, p, p->local.expert, p->local.piece) ==
                invar_model_partition_number(&model->part);
 }
 
@@ -226,7 +227,7 @@ static void find_givers(givers *out, const invar_model *model, const invar_param
     invar_model_partition first;
     invar_param_shard box;
 
-    for (int32_t v = 0; v < p->cut.pieces; v++)
+    for (int32_t v = 0; v < p->cut.shards; v++)
         out->of[v] = invar_logical_shards_contributor(model, p, expert, v);
     first = invar_model_partition_numbered(&model->part, out->of[0]);
     box = invar_model_partition_box(&first, &model->spec, p);
@@ -234,7 +235,7 @@ static void find_givers(givers *out, const invar_model *model, const invar_param
 }
 
 /* Counts what each rank gives, or, with `out`, brings it in canonical order. */
-static size_t walk(gathering *g, char *out)
+static size_t gathering_walk(gathering *g, char *out)
 {
     const invar_model *model = g->model;
     size_t total = 0;
@@ -247,9 +248,9 @@ static size_t walk(gathering *g, char *out)
         for (int64_t k = 0; k < invar_logical_shards_of(p); k++, piece++) {
             size_t bytes = piece_bytes(g, piece);
             int giver;
-            if (k / p->cut.pieces >= who.end)
-                find_givers(&who, model, p, k / p->cut.pieces);
-            giver = who.of[k % p->cut.pieces];
+            if (k / p->cut.shards >= who.end)
+                find_givers(&who, model, p, k / p->cut.shards);
+            giver = who.of[k % p->cut.shards];
             if (out)
                 memcpy(out + total, g->all + g->at[giver], bytes);
             *(out ? &g->at[giver] : &g->bytes[giver]) += bytes;
@@ -282,7 +283,7 @@ static invar_status move_along(const gathering *g, const invar_layout_axis *axis
     return status;
 }
 
-static invar_status move(const gathering *g, const char *phase)
+static invar_status gathering_move(const gathering *g, const char *phase)
 {
     const invar_layout *layout = g->model->layout;
     int tensors = layout->tensor.size;
@@ -292,18 +293,18 @@ static invar_status move(const gathering *g, const char *phase)
     return move_along(g, &layout->pipeline, tensors * layout->expert.size, phase);
 }
 
-static invar_status gather(gathering *g, void *out, const char *phase, const void *own)
+static invar_status gathering_gather(gathering *g, void *out, const char *phase, const void *own)
 {
     int ranks = invar_model_partition_ranks(&g->model->part);
     int self = invar_model_partition_number(&g->model->part);
-    bool dry = g->model->dev.backend->memory.dry;
+    bool dry = g->model->dev.backend->memory.dry_run;
     size_t total;
 
     INVAR_TRY(invar_alloc((void **)&g->bytes, 2 * (size_t)ranks, sizeof *g->bytes,
                           "the bytes of a move"));
     memset(g->bytes, 0, 2 * (size_t)ranks * sizeof *g->bytes);
     g->at = g->bytes + ranks;
-    total = walk(g, NULL);
+    total = gathering_walk(g, NULL);
     if (dry && out) // nothing was computed
         memset(out, 0, total);
     if (ranks == 1 && !dry && total > 0)
@@ -315,9 +316,9 @@ static invar_status gather(gathering *g, void *out, const char *phase, const voi
     INVAR_TRY(invar_alloc((void **)&g->all, total, 1, "what ranks know of their pieces"));
     if (g->bytes[self] > 0 && !dry)
         memcpy(g->all + g->at[self], own, g->bytes[self]);
-    INVAR_TRY(move(g, phase));
+    INVAR_TRY(gathering_move(g, phase));
     if (!dry)
-        (void)walk(g, out);
+        (void)gathering_walk(g, out);
     return INVAR_OK;
 }
 
@@ -325,7 +326,7 @@ invar_status invar_logical_shards_gather(void *out, const invar_model *model, co
                                          const void *own, size_t size, const int64_t *counts)
 {
     gathering g = {.model = model, .size = size, .counts = counts};
-    invar_status status = gather(&g, out, phase, own);
+    invar_status status = gathering_gather(&g, out, phase, own);
 
     invar_free(g.bytes);
     invar_free(g.all);
@@ -361,7 +362,7 @@ static invar_index_range rows_of(const hashing *h, int64_t param)
 /* The rows of pieces as segments; of columns there is a call each. */
 static int64_t segments_of(const invar_param *p, const invar_index_range *rows)
 {
-    return cut_along_columns(p) ? rows->count / p->own.rows
+    return cut_along_columns(p) ? rows->count / p->local.rows
                                 : invar_logical_shards_among(p, rows).count;
 }
 
@@ -370,7 +371,7 @@ static void fill_starts(int64_t *out, const invar_param *p, const invar_index_ra
     int64_t count = segments_of(p, rows), piece = invar_logical_shards_among(p, rows).first;
 
     for (int64_t s = 0; s < count; s++) {
-        int64_t first = cut_along_columns(p) ? rows->first + s * p->own.rows
+        int64_t first = cut_along_columns(p) ? rows->first + s * p->local.rows
                                              : invar_logical_shard_rows(p, piece + s).first;
         out[s] = first > rows->first ? first - rows->first : 0;
     }
@@ -400,10 +401,10 @@ static void count_leaves(hashing *h)
 
     for (int64_t i = 0; i < h->model->n_params; i++) {
         const invar_param *p = &h->model->params[i];
-        invar_index_range own = rows_of(h, i), here = {0, p->own.experts * p->own.rows};
+        invar_index_range own = rows_of(h, i), here = {0, p->local.experts * p->local.rows};
 
         for (int64_t k = 0; k < invar_logical_shards_of(p); k++) {
-            h->counts[piece] = leaves_of(p, (int32_t)(k % p->cut.pieces));
+            h->counts[piece] = leaves_of(p, (int32_t)(k % p->cut.shards));
             h->all += h->counts[piece++];
         }
         h->own += leaves_among(p, &own);
@@ -443,9 +444,9 @@ static invar_status hash_param(hashing *h, int64_t param, const invar_index_rang
     invar_row_offsets seen = {(const int64_t *)h->starts_seen + starts, here.count};
     bool columns = cut_along_columns(p);
 
-    for (int32_t v = p->own.piece; v < p->own.piece + (columns ? p->own.pieces : 1); v++) {
+    for (int32_t v = p->local.piece; v < p->local.piece + (columns ? p->local.pieces : 1); v++) {
         int64_t first = columns ? start_of(p, v) : 0, end = columns ? start_of(p, v + 1) : 0;
-        invar_tensor x = columns ? invar_tensor_columns(&t, first - p->own.col, end - first) : t;
+        invar_tensor x = columns ? invar_tensor_columns(&t, first - p->local.col, end - first) : t;
         int64_t leaves = invar_hash_leaf_count(&x, &here);
         if (leaves > 0)
             INVAR_TRY(INVAR_CALL(&h->caller, HASH_LEAVES, hash_leaves, .digest = h->there + *used,
@@ -482,9 +483,9 @@ static void sort_leaves(invar_digest *out, const invar_digest *came, const invar
         memcpy(out, came, (size_t)leaves_among(p, rows) * sizeof *out);
         return;
     }
-    for (int32_t v = p->own.piece; v < p->own.piece + p->own.pieces; v++) {
+    for (int32_t v = p->local.piece; v < p->local.piece + p->local.pieces; v++) {
         int64_t count = leaves_of(p, v);
-        for (int64_t e = 0; e < rows->count / p->own.rows; e++, came += count)
+        for (int64_t e = 0; e < rows->count / p->local.rows; e++, came += count)
             memcpy(out + e * each + before, came, (size_t)count * sizeof *out);
         before += count;
     }
@@ -559,7 +560,7 @@ static invar_status hash_all(invar_digest *out, hashing *h)
 invar_status invar_logical_shards_digests(invar_digest *out, const invar_model *model,
                                           const invar_tensor *of, const invar_device *dev)
 {
-    hashing h = {.model = model, .of = of, .dry = model->dev.backend->memory.dry};
+    hashing h = {.model = model, .of = of, .dry = model->dev.backend->memory.dry_run};
     invar_status status;
 
     invar_op_runner_init(&h.caller, dev);

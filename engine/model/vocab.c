@@ -20,14 +20,14 @@ void invar_vocab_parallel_release(invar_vocab_parallel *vocab)
 
 bool invar_vocab_parallel_divided(const invar_param *param)
 {
-    return param->own.pieces > 0 && param->own.pieces < param->cut.pieces;
+    return param->local.pieces > 0 && param->local.pieces < param->cut.shards;
 }
 
 /* The first id of a rank; of the one behind the last, how many there are. */
 static int64_t first_id(const invar_param *p, const invar_model_partition *part, int32_t rank)
 {
-    return invar_shard_start(p->rows, p->cut.atom, p->cut.pieces,
-                             rank * (p->cut.pieces / part->tensors));
+    return invar_shard_start(p->rows, p->cut.atom, p->cut.shards,
+                             rank * (p->cut.shards / part->tensors));
 }
 
 static int32_t owner_of(const invar_param *p, const invar_model_partition *part, int32_t id)
@@ -71,9 +71,9 @@ invar_status invar_vocab_parallel_rows(invar_vocab_parallel *vocab, const invar_
     for (int64_t i = 0; i < count; i++) {
         int32_t owner = owner_of(embedding, part, ids[i]);
         bool own = owner == part->tensor;
-        vocab->own_ids[i] = own ? (int32_t)(ids[i] - embedding->own.row) : 0;
+        vocab->own_ids[i] = own ? (int32_t)(ids[i] - embedding->local.row) : 0;
         vocab->own_d_ids[i] =
-            own ? vocab->own_ids[i] : (int32_t)(embedding->own.rows + i % INVAR_SPARE_ROWS);
+            own ? vocab->own_ids[i] : (int32_t)(embedding->local.rows + i % INVAR_SPARE_ROWS);
         if (i >= wanted->first && i < wanted->first + wanted->count)
             vocab->picked[i - wanted->first] = (int32_t)(owner * wanted->count + i - wanted->first);
     }
@@ -135,8 +135,8 @@ invar_status invar_vocab_parallel_head(invar_vocab_parallel *vocab, const invar_
     vocab->chunks = invar_carve(&c, chunk_bytes);
     for (int64_t i = 0; targets && i < count; i++)
         vocab->own_targets[i] = owner_of(head, part, targets[i]) == part->tensor
-                                    ? (int32_t)(targets[i] - head->own.row)
-                                    : (int32_t)head->own.rows;
+                                    ? (int32_t)(targets[i] - head->local.row)
+                                    : (int32_t)head->local.rows;
     for (int64_t i = 0; i < rows; i++)
         note_chunks(vocab->chunks + i * chunks, head, part, rows, i);
     return INVAR_OK;

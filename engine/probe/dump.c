@@ -70,7 +70,7 @@ invar_status invar_dump_new(invar_dump **out, const char *folder, const char *po
     return INVAR_OK;
 }
 
-static void forget(invar_dump *dump)
+static void dump_discard(invar_dump *dump)
 {
     for (int64_t i = 0; i < dump->count; i++)
         invar_free(dump->files[i].start);
@@ -84,7 +84,7 @@ void invar_dump_free(invar_dump *dump)
 {
     if (!dump)
         return;
-    forget(dump);
+    dump_discard(dump);
     invar_free(dump->files);
     invar_free(dump);
 }
@@ -266,7 +266,7 @@ static invar_status append(void **array, int64_t *capacity, int64_t used, size_t
 }
 
 /* The file of this point; a new one when there is none. */
-static invar_status find(file **out, invar_dump *dump, const file *like)
+static invar_status dump_find(file **out, invar_dump *dump, const file *like)
 {
     char path[INVAR_PATH_SIZE], header[HEADER] = {0};
 
@@ -294,12 +294,13 @@ static invar_status note_starts(file *f, const invar_row_offsets *samples)
 {
     for (int64_t i = 0; i < samples->count; i++) {
         INVAR_TRY(append((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
-        f->start[f->starts++] = f->shape[0] + samples->start[i];
+        f->start[f->starts++] = f->shape[0] + samples->offsets[i];
     }
     return INVAR_OK;
 }
 
-static invar_status add(file *f, const invar_dump *dump, const invar_tensor *tensor, int64_t rows)
+static invar_status file_add(file *f, const invar_dump *dump, const invar_tensor *tensor,
+                             int64_t rows)
 {
     char path[INVAR_PATH_SIZE];
     invar_status status;
@@ -329,8 +330,8 @@ static size_t row_bytes(const invar_tensor *t)
 }
 
 /* What is there as a whole the other rank has, too. */
-static invar_status keep(invar_dump *dump, const char *point, const invar_tensor *t,
-                         const invar_row_offsets *samples)
+static invar_status dump_store(invar_dump *dump, const char *point, const invar_tensor *t,
+                               const invar_row_offsets *samples)
 {
     piece p = {.dtype = t->dtype, .rank = t->rank};
     size_t row = row_bytes(t), stride = (size_t)t->row_stride * row;
@@ -342,10 +343,10 @@ static invar_status keep(invar_dump *dump, const char *point, const invar_tensor
     p.samples = samples->count;
     memcpy(p.name, point, strlen(point) + 1);
     memcpy(p.shape, t->shape, sizeof p.shape);
-    p.shape[0] = samples->start[samples->count];
+    p.shape[0] = samples->offsets[samples->count];
     INVAR_TRY(invar_rank_buffer_put(&dump->kept, &p, 1, sizeof p));
-    INVAR_TRY(invar_rank_buffer_put(&dump->kept, samples->start, (size_t)p.samples + 1,
-                                    sizeof *samples->start));
+    INVAR_TRY(invar_rank_buffer_put(&dump->kept, samples->offsets, (size_t)p.samples + 1,
+                                    sizeof *samples->offsets));
     INVAR_TRY(invar_rank_buffer_add(&to, &dump->kept, (size_t)p.shape[0], row));
     for (int64_t i = 0; i < p.shape[0]; i++)
         memcpy((char *)to + (size_t)i * row, (const char *)t->data + (size_t)i * stride, row);
@@ -356,20 +357,20 @@ static invar_status keep(invar_dump *dump, const char *point, const invar_tensor
 invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_tensor *tensor,
                              const invar_row_offsets *samples)
 {
-    int64_t rows = samples ? samples->start[samples->count] : tensor->shape[0];
+    int64_t rows = samples ? samples->offsets[samples->count] : tensor->shape[0];
     file like = {.dtype = tensor->dtype, .rank = tensor->rank, .whole = !samples}, *f;
 
     INVAR_TRY(check_name(point));
     if (dump->keeps)
-        return keep(dump, point, tensor, samples);
+        return dump_store(dump, point, tensor, samples);
     INVAR_TRY(type_of(like.type, point, tensor->dtype));
     memcpy(like.name, point, strlen(point) + 1);
     for (int32_t i = 1; i < tensor->rank; i++)
         like.shape[i] = tensor->shape[i];
-    INVAR_TRY(find(&f, dump, &like));
+    INVAR_TRY(dump_find(&f, dump, &like));
     if (samples)
         INVAR_TRY(note_starts(f, samples));
-    return add(f, dump, tensor, rows);
+    return file_add(f, dump, tensor, rows);
 }
 
 invar_status invar_dump_pack(invar_rank_buffer *to, invar_dump *dump)
@@ -381,7 +382,7 @@ invar_status invar_dump_pack(invar_rank_buffer *to, invar_dump *dump)
     return INVAR_OK;
 }
 
-static bool plausible(const piece *p)
+static bool loaded_key_block_plausible(const piece *p)
 {
     bool fits = memchr(p->name, '\0', sizeof p->name) && p->rank >= 1 &&
                 p->rank <= INVAR_MAX_RANK && p->dtype >= 0 && p->dtype < INVAR_DTYPE_COUNT &&
@@ -400,7 +401,7 @@ static invar_status unpack_rows(invar_dump *dump, invar_rank_buffer_reader *from
 
     INVAR_TRY(invar_rank_buffer_take(&item, from, 1, sizeof *p));
     p = item;
-    if (!plausible(p))
+    if (!loaded_key_block_plausible(p))
         return invar_rank_buffer_damaged();
     t.dtype = (invar_dtype)p->dtype;
     t.rank = (int32_t)p->rank;
@@ -426,7 +427,7 @@ invar_status invar_dump_unpack(invar_dump *dump, invar_rank_buffer_reader *from)
 
 /* ---- completing ------------------------------------------------------------------------------ */
 
-static invar_status complete(const invar_dump *dump, const file *f)
+static invar_status dump_complete(const invar_dump *dump, const file *f)
 {
     char path[INVAR_PATH_SIZE], final[INVAR_PATH_SIZE], header[HEADER];
     ssize_t done;
@@ -481,7 +482,7 @@ invar_status invar_dump_finish(int64_t *count_out, invar_dump *dump)
     *count_out = dump->count + dump->complete;
     for (int64_t i = 0; i < dump->count; i++) {
         file *f = &dump->files[i];
-        INVAR_TRY(complete(dump, f));
+        INVAR_TRY(dump_complete(dump, f));
         if (f->whole)
             continue;
         INVAR_TRY(append((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
@@ -489,6 +490,6 @@ invar_status invar_dump_finish(int64_t *count_out, invar_dump *dump)
         INVAR_TRY(write_array(dump, f->name, ".starts.npy", "<i8", f->start, f->starts + 1,
                               sizeof *f->start));
     }
-    forget(dump);
+    dump_discard(dump);
     return INVAR_OK;
 }

@@ -46,7 +46,7 @@ enum { INVAR_PROBE_SOURCES = 32 };
 
 /* Points that another is computed from. */
 typedef struct invar_probe_sources {
-    int64_t of[INVAR_PROBE_SOURCES];
+    int64_t points[INVAR_PROBE_SOURCES];
     int64_t count;
 } invar_probe_sources;
 

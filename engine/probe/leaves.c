@@ -19,9 +19,9 @@ void invar_leaf_hasher_init(invar_leaf_hasher *leaves, const invar_device *dev)
 
 static void give_room(invar_leaf_hasher *leaves)
 {
-    if (leaves->there)
-        invar_device_free(&leaves->caller.dev, leaves->there);
-    leaves->there = NULL;
+    if (leaves->device)
+        invar_device_free(&leaves->caller.dev, leaves->device);
+    leaves->device = NULL;
     leaves->room = leaves->count = 0;
 }
 
@@ -43,8 +43,8 @@ static invar_status take_room(invar_leaf_hasher *leaves, int64_t count)
     int64_t room = count > LEAST_ROOM ? count : LEAST_ROOM;
 
     give_room(leaves);
-    INVAR_TRY(invar_device_alloc(&leaves->caller.dev, (void **)&leaves->there,
-                                 (size_t)room * sizeof *leaves->there, "digests of rows"));
+    INVAR_TRY(invar_device_alloc(&leaves->caller.dev, (void **)&leaves->device,
+                                 (size_t)room * sizeof *leaves->device, "digests of rows"));
     leaves->room = room;
     return INVAR_OK;
 }
@@ -56,7 +56,7 @@ invar_status invar_leaf_hasher_add(invar_leaf_hasher *leaves, const invar_tensor
     if (count > leaves->room)
         INVAR_TRY(take_room(leaves, count));
     INVAR_TRY(INVAR_CALL(&leaves->caller, HASH_LEAVES, hash_leaves,
-                         .digest = leaves->there + leaves->count, .x = *rows, .samples = *samples,
+                         .digest = leaves->device + leaves->count, .x = *rows, .samples = *samples,
                          .leaves = count));
     leaves->count += count;
     return INVAR_OK;
@@ -69,8 +69,8 @@ invar_status invar_leaf_hasher_read(const invar_digest **out, invar_leaf_hasher 
     if (leaves->caller.tape)
         INVAR_TRY(invar_cuda_graph_cache_flush(leaves->caller.tape));
     if (leaves->count > 0)
-        INVAR_TRY(invar_host_window_read(&read, &leaves->window, leaves->there,
-                                         (size_t)leaves->count * sizeof *leaves->there));
+        INVAR_TRY(invar_host_window_read(&read, &leaves->window, leaves->device,
+                                         (size_t)leaves->count * sizeof *leaves->device));
     leaves->count = 0;
     *out = read;
     return INVAR_OK;

@@ -21,7 +21,7 @@ extern "C" {
 
 typedef struct invar_leaf_hasher {
     invar_op_runner caller; /* who hashes rows that a tape's calls make sets its tape */
-    invar_digest *there;    /* (room) in the device's memory */
+    invar_digest *device;   /* (room) in the device's memory */
     int64_t room;
     int64_t count; /* that were not read */
     invar_host_window window;

@@ -39,7 +39,7 @@ void invar_point_def_of(invar_point_def *out, const invar_observed_value *value,
     INVAR_CHECK(strlen(value->op) < sizeof out->op);
     (void)snprintf(out->op, sizeof out->op, "%s", value->op);
     out->backward = value->backward;
-    out->stream = value->stream;
+    out->stream = value->is_residual;
     copy_names(out->inputs, value->inputs, value->n_inputs);
     out->n_inputs = value->n_inputs;
     out->rows.dtype = rows->dtype;
@@ -53,7 +53,7 @@ invar_observed_value invar_point_def_value(const invar_point_def *listed)
     invar_observed_value value = {.name = listed->name,
                                   .op = listed->op,
                                   .backward = listed->backward,
-                                  .stream = listed->stream,
+                                  .is_residual = listed->stream,
                                   .n_inputs = listed->n_inputs,
                                   .rows = &listed->rows};
 
@@ -123,7 +123,7 @@ static bool is_listed(const invar_point_list *l, const invar_value_name *name)
     return false;
 }
 
-static invar_status insert(invar_point_list *l, int64_t at, const invar_point_def *value)
+static invar_status point_list_insert(invar_point_list *l, int64_t at, const invar_point_def *value)
 {
     INVAR_TRY(grow((void **)&l->values, &l->room, l->count, sizeof *l->values));
     memmove(l->values + at + 1, l->values + at, (size_t)(l->count - at) * sizeof *l->values);
@@ -147,7 +147,7 @@ invar_status invar_point_list_add(invar_point_list *l, const invar_observed_valu
     if (is_listed(l, &value->name))
         return INVAR_OK;
     invar_point_def_of(&one, value, is_deep(l));
-    return insert(l, l->count, &one);
+    return point_list_insert(l, l->count, &one);
 }
 
 static invar_status add_sum(invar_point_list *l, const invar_point_grad_inputs *sum)
@@ -195,7 +195,7 @@ static invar_status take_value(invar_point_list *l, const invar_point_def *value
         return INVAR_OK;
     while (at > 0 && l->values[at - 1].place > value->place)
         at--;
-    return insert(l, at, value);
+    return point_list_insert(l, at, value);
 }
 
 static invar_status take_sum(invar_point_list *l, const invar_point_grad_inputs *sum)

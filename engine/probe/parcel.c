@@ -70,8 +70,8 @@ invar_status invar_rank_buffer_take(const void **out, invar_rank_buffer_reader *
     bytes = padded((size_t)count * size);
     if (bytes > rest->bytes)
         return invar_rank_buffer_damaged();
-    *out = rest->at;
-    rest->at += bytes;
+    *out = rest->cursor;
+    rest->cursor += bytes;
     rest->bytes -= bytes;
     return INVAR_OK;
 }

@@ -33,7 +33,7 @@ void invar_rank_buffer_release(invar_rank_buffer *parcel);
 
 /* What is left of one that has arrived. */
 typedef struct invar_rank_buffer_reader {
-    const char *at;
+    const char *cursor;
     size_t bytes;
 } invar_rank_buffer_reader;
 

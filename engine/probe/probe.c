@@ -249,7 +249,7 @@ invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
     key = invar_probe_find(probe, point->name);
     if (key == 0)
         return add_point(point_out, probe, point);
-    if (key < 0 || (!probe->options.part && !same_point(&probe->points[key - 1], point)))
+    if (key < 0 || (!probe->options.is_partial && !same_point(&probe->points[key - 1], point)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "probe: point \"%.100s\" was defined before as something else",
                           point->name);
@@ -302,11 +302,11 @@ static invar_status check_tensor(const invar_ledger_point *point, const invar_te
 static invar_status check_samples(const char *name, const invar_tensor *tensor,
                                   const invar_row_offsets *samples)
 {
-    bool fits = samples->count >= 0 && samples->start[0] == 0 &&
-                samples->start[samples->count] <= tensor->shape[0];
+    bool fits = samples->count >= 0 && samples->offsets[0] == 0 &&
+                samples->offsets[samples->count] <= tensor->shape[0];
 
     for (int64_t i = 0; fits && i < samples->count; i++)
-        fits = samples->start[i] <= samples->start[i + 1];
+        fits = samples->offsets[i] <= samples->offsets[i + 1];
     if (!fits)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "probe: point \"%.100s\": its samples are not rows of its tensor", name);
@@ -360,7 +360,7 @@ static invar_status add_rows(invar_probe *probe, invar_probe_value *v, const inv
     INVAR_TRY(invar_alloc((void **)&shards, 2 * (size_t)parts->count, sizeof *shards,
                           "a probe's shards"));
     for (int64_t i = 0; i < parts->count; i++)
-        count += row_shards(shards + count, tensor, parts->start[i], parts->start[i + 1]);
+        count += row_shards(shards + count, tensor, parts->offsets[i], parts->offsets[i + 1]);
     in = (invar_tree_input){shards, count};
     status = add_leaves(probe, v, &in);
     invar_free(shards);
@@ -379,11 +379,12 @@ static invar_status count_rows(invar_probe *probe, int64_t point, const invar_te
         return INVAR_OK;
     v->counted = true;
     for (int64_t i = 0; i < s->count; i++) {
-        invar_tensor rows = invar_tensor_rows(near, s->start[i], s->start[i + 1] - s->start[i]);
+        invar_tensor rows =
+            invar_tensor_rows(near, s->offsets[i], s->offsets[i + 1] - s->offsets[i]);
         invar_ledger_stat one = {0};
         invar_tensor_stats_add(&one, &rows, rows.shape[0]);
         invar_tensor_stats_join(&v->stat, &one);
-        if (!probe->options.part || !samples)
+        if (!probe->options.is_partial || !samples)
             continue;
         INVAR_TRY(grow((void **)&v->samples, &v->samples_capacity, v->n_samples, v->n_samples + 1,
                        sizeof *v->samples));
@@ -392,7 +393,7 @@ static invar_status count_rows(invar_probe *probe, int64_t point, const invar_te
     return INVAR_OK;
 }
 
-static bool dumped(const invar_probe *probe, int64_t point)
+static bool probe_dumped(const invar_probe *probe, int64_t point)
 {
     return probe->dump && invar_dump_wants(probe->dump, name_of(probe, point));
 }
@@ -400,7 +401,7 @@ static bool dumped(const invar_probe *probe, int64_t point)
 /* Quantized tensors have no type in a dump; what they are made of is a point, too. */
 static bool dumped_tensor(const invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
-    return !invar_dtype_scale_block(tensor->dtype) && dumped(probe, point);
+    return !invar_dtype_scale_block(tensor->dtype) && probe_dumped(probe, point);
 }
 
 invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
@@ -526,7 +527,7 @@ invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const in
         return invar_probe_rows(probe, point, tensor, samples);
     INVAR_TRY(check_number(probe, point));
     INVAR_TRY(check_samples(name_of(probe, point), tensor, samples));
-    rows = invar_tensor_rows(tensor, 0, samples->start[samples->count]);
+    rows = invar_tensor_rows(tensor, 0, samples->offsets[samples->count]);
     if (point >= 0) {
         INVAR_TRY(check_open(probe, point, false));
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
@@ -590,7 +591,7 @@ invar_status invar_probe_values(invar_probe *probe, int64_t point, const invar_t
 
 bool invar_probe_wants(const invar_probe *probe, int64_t point)
 {
-    return point != -1 && (probe->options.stats || dumped(probe, point));
+    return point != -1 && (probe->options.stats || probe_dumped(probe, point));
 }
 
 bool invar_probe_needs_values(const invar_probe *probe)
@@ -628,8 +629,9 @@ invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *da
         INVAR_TRY(add_leaves(probe, &probe->values[point], &(invar_tree_input){&shard, 1}));
         probe->values[point].whole = true;
     }
-    return dumped(probe, point) ? invar_dump_bytes(probe->dump, name_of(probe, point), data, bytes)
-                                : INVAR_OK;
+    return probe_dumped(probe, point)
+               ? invar_dump_bytes(probe->dump, name_of(probe, point), data, bytes)
+               : INVAR_OK;
 }
 
 invar_status invar_probe_digest(invar_probe *probe, int64_t point, const invar_digest *digest)
@@ -694,7 +696,7 @@ invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe)
     INVAR_TRY(invar_probe_read_leaves(probe));
     for (int64_t i = 0; i < probe->count; i++) {
         const invar_probe_value *v = &probe->values[i];
-        if (!v->present && !probe->options.part)
+        if (!v->present && !probe->options.is_partial)
             return INVAR_FAIL(INVAR_E_STATE, 0, "probe: point \"%.100s\" got no value in this step",
                               probe->points[i].name);
         if (!v->present)
@@ -731,10 +733,10 @@ invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
 static void add_source(invar_probe_sources *list, int64_t point)
 {
     for (int64_t i = 0; i < list->count; i++)
-        if (list->of[i] == point)
+        if (list->points[i] == point)
             return;
     INVAR_CHECK(list->count < INVAR_PROBE_SOURCES); // the model's own layout, nothing from outside
-    list->of[list->count++] = point;
+    list->points[list->count++] = point;
 }
 
 /* Adds the point of that name, or what stands for it. */
@@ -747,7 +749,7 @@ static void add_sources(invar_probe_sources *list, const invar_probe *probe, con
     } else if (key < 0) {
         const invar_probe_sources *known = &probe->absent[-1 - key].sources;
         for (int64_t i = 0; i < known->count; i++)
-            add_source(list, known->of[i]);
+            add_source(list, known->points[i]);
     }
 }
 
@@ -759,7 +761,7 @@ invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
 
     for (; probe->options.level > INVAR_PROBE_STEP && inputs && *inputs; inputs++)
         add_sources(&from, probe, *inputs);
-    full.inputs = from.of;
+    full.inputs = from.points;
     full.n_inputs = (size_t)from.count;
     INVAR_TRY(invar_probe_define(point_out, probe, &full));
     if (*point_out < 0)

@@ -37,7 +37,7 @@ typedef struct invar_probe_options {
     invar_pool *pool; /* NULL: the calling thread */
     const invar_device *dev; /* for tensors in its memory; NULL: all are in the host's */
     /* Another rank has all samples: definitions are not compared, and a point may have no value. */
-    bool part;
+    bool is_partial;
 } invar_probe_options;
 
 typedef struct invar_probe invar_probe;

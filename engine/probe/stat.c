@@ -15,7 +15,7 @@ bool invar_tensor_stats_counts(invar_dtype dtype)
     return dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16;
 }
 
-static void add(invar_ledger_stat *stat, float x)
+static void ledger_stat_add(invar_ledger_stat *stat, float x)
 {
     const uint32_t infinity = 0x7f800000u, size = invar_f32_bits(x) & 0x7fffffffu;
     double magnitude = x < 0.0f ? -(double)x : (double)x;
@@ -38,7 +38,8 @@ void invar_tensor_stats_add(invar_ledger_stat *stat, const invar_tensor *x, int6
         const float *f32 = (const float *)x->data + row * x->row_stride;
         const uint16_t *bf16 = (const uint16_t *)x->data + row * x->row_stride;
         for (int64_t i = 0; i < width; i++)
-            add(stat, x->dtype == INVAR_DTYPE_F32 ? f32[i] : invar_f32_from_bf16(bf16[i]));
+            ledger_stat_add(stat,
+                            x->dtype == INVAR_DTYPE_F32 ? f32[i] : invar_f32_from_bf16(bf16[i]));
     }
 }
 

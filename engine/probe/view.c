@@ -59,7 +59,7 @@ static invar_status name_inputs(inputs *out, const invar_point_namer *view,
 
 int64_t invar_point_namer_level(const invar_observed_value *value)
 {
-    return value->stream ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
+    return value->is_residual ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
 }
 
 invar_status invar_point_namer_define(int64_t *out, const invar_point_namer *view,
@@ -98,12 +98,12 @@ invar_status invar_probe_on_value(void *view, const invar_observed_value *value)
     if (v->listing)
         INVAR_TRY(invar_point_list_add(v->listing, value));
     INVAR_TRY(invar_point_namer_define(&number, v, value));
-    if (value->stream)
+    if (value->is_residual)
         INVAR_TRY(invar_point_namer_name(v->stream[value->backward], v, &value->name));
     if (number == -1)
         return INVAR_OK;
     INVAR_TRY(invar_dataflow_rows(&rows, value));
-    return invar_probe_device_rows(v->probe, number, &rows, value->samples, value->there);
+    return invar_probe_device_rows(v->probe, number, &rows, value->samples, value->device_samples);
 }
 
 void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix, int64_t number)

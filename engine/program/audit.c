@@ -78,8 +78,8 @@ void invar_audit_counted(int64_t *checked_out, int64_t *differ_out, const invar_
 
 /* ---- the plan of a part ---------------------------------------------------------------------- */
 
-static void draw(uint32_t out[4], const invar_audit *audit, uint32_t op, uint32_t call,
-                 uint32_t element)
+static void audit_draw(uint32_t out[4], const invar_audit *audit, uint32_t op, uint32_t call,
+                       uint32_t element)
 {
     const uint32_t counter[4] = {element, call, op, (uint32_t)audit->part};
     const uint32_t key[2] = {(uint32_t)audit->step, invar_philox_purpose(PURPOSE_AUDIT, 0)};
@@ -127,9 +127,9 @@ void invar_audit_begin(invar_audit *audit, int64_t step, invar_audit_part part)
         audit->checked = audit->differ = 0;
     audit->step = step;
     audit->part = INVAR_AUDIT_PARTS; // the parts share what they may spend
-    draw(common, audit, INVAR_OP_COUNT, 0, 0);
+    audit_draw(common, audit, INVAR_OP_COUNT, 0, 0);
     audit->part = part;
-    draw(own, audit, INVAR_OP_COUNT, 0, 0);
+    audit_draw(own, audit, INVAR_OP_COUNT, 0, 0);
     audit->share = share_of(audit, common[0]);
     make_plans(audit, own);
     audit->active = true;
@@ -184,7 +184,7 @@ invar_status invar_audit_before(invar_audit *audit, invar_op op, const void *arg
     audit->n_choices = elements_of(audit, p);
     for (int64_t i = 0; i < audit->n_choices; i++) {
         invar_audit_pick *c = &audit->choices[i];
-        draw(c->word, audit, (uint32_t)op, number_of(audit, p->calls), (uint32_t)i);
+        audit_draw(c->word, audit, (uint32_t)op, number_of(audit, p->calls), (uint32_t)i);
         INVAR_TRY(invar_audit_note(c, &audit->desk, op, args));
     }
     p->done += audit->n_choices;

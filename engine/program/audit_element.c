@@ -28,7 +28,7 @@
 /* ---- fetching -------------------------------------------------------------------------------- */
 
 /* Zeroed, until the element is done. */
-static invar_status take(void **out, invar_audit_scratch *desk, size_t bytes)
+static invar_status audit_scratch_take(void **out, invar_audit_scratch *desk, size_t bytes)
 {
     INVAR_CHECK(desk->n_pieces < INVAR_AUDIT_PIECES);
     INVAR_TRY(invar_alloc(out, bytes, 1, "operands of an audit"));
@@ -37,15 +37,15 @@ static invar_status take(void **out, invar_audit_scratch *desk, size_t bytes)
     return INVAR_OK;
 }
 
-static void clear(invar_audit_scratch *desk)
+static void audit_scratch_clear(invar_audit_scratch *desk)
 {
     while (desk->n_pieces > 0)
         invar_free(desk->pieces[--desk->n_pieces]);
 }
 
 /* `bytes` of each of `rows` rows that lie `stride` bytes apart, one after another. */
-static invar_status fetch(void *to, invar_audit_scratch *desk, const void *from, size_t stride,
-                          int64_t rows, size_t bytes)
+static invar_status audit_scratch_fetch(void *to, invar_audit_scratch *desk, const void *from,
+                                        size_t stride, int64_t rows, size_t bytes)
 {
     int64_t at_once = stride > APART ? 1 : (int64_t)(ROOM / (stride ? stride : 1));
     const char *source = from;
@@ -108,20 +108,21 @@ static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *desk, cons
 
     *out = invar_tensor_2d(NULL, t->dtype, c.rows, c.cols);
     out->scale_rows = t->scale_rows;
-    INVAR_TRY(take(&out->data, desk, bytes_of(t, c.rows * c.cols)));
-    INVAR_TRY(fetch(out->data, desk,
-                    (const char *)t->data + bytes_of(t, c.row * t->row_stride + c.col),
-                    bytes_of(t, t->row_stride), c.rows, bytes_of(t, c.cols)));
+    INVAR_TRY(audit_scratch_take(&out->data, desk, bytes_of(t, c.rows * c.cols)));
+    INVAR_TRY(audit_scratch_fetch(
+        out->data, desk, (const char *)t->data + bytes_of(t, c.row * t->row_stride + c.col),
+        bytes_of(t, t->row_stride), c.rows, bytes_of(t, c.cols)));
     if (block == 0)
         return INVAR_OK;
     one.shape[0] = one.shape[1] = 1;
     size = invar_tensor_scale_bytes(&one);
     width = (size_t)invar_tensor_scale_blocks(t) * size;
-    INVAR_TRY(take(&out->scale, desk, invar_tensor_scale_bytes(out)));
-    return fetch(out->scale, desk,
-                 (const char *)t->scale + (size_t)invar_tensor_band_index(t, c.row) * width +
-                     (size_t)(c.col / block) * size,
-                 width, invar_tensor_bands(out), (size_t)invar_tensor_scale_blocks(out) * size);
+    INVAR_TRY(audit_scratch_take(&out->scale, desk, invar_tensor_scale_bytes(out)));
+    return audit_scratch_fetch(
+        out->scale, desk,
+        (const char *)t->scale + (size_t)invar_tensor_band_index(t, c.row) * width +
+            (size_t)(c.col / block) * size,
+        width, invar_tensor_bands(out), (size_t)invar_tensor_scale_blocks(out) * size);
 }
 
 /* (T, H, D) as (T, H * D). */
@@ -149,7 +150,7 @@ static invar_status fetch_heads(invar_tensor *out, invar_audit_scratch *desk, co
 static invar_status fetch_numbers(int64_t **out, invar_audit_scratch *desk, const int64_t *from,
                                   int64_t count)
 {
-    INVAR_TRY(take((void **)out, desk, (size_t)count * sizeof **out));
+    INVAR_TRY(audit_scratch_take((void **)out, desk, (size_t)count * sizeof **out));
     return invar_device_download(desk->dev, *out, from, (size_t)count * sizeof **out);
 }
 
@@ -157,7 +158,7 @@ static invar_status room_for(invar_tensor *out, invar_audit_scratch *desk, invar
                              int64_t n0, int64_t n1, int64_t n2)
 {
     *out = invar_tensor_3d(NULL, dtype, n0, n1, n2);
-    return take(&out->data, desk, bytes_of(out, n0 * n1 * n2));
+    return audit_scratch_take(&out->data, desk, bytes_of(out, n0 * n1 * n2));
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
@@ -174,7 +175,7 @@ static invar_status find_segment(segment *out, invar_audit_scratch *desk,
     *out = (segment){.number = -1};
     if (s->count < 1 || s->count > MOST_SEGMENTS)
         return INVAR_OK;
-    INVAR_TRY(fetch_numbers(&out->start, desk, s->start, s->count + 1));
+    INVAR_TRY(fetch_numbers(&out->start, desk, s->offsets, s->count + 1));
     for (int64_t i = 0; i < s->count; i++)
         if (out->start[i] >= 0 && out->start[i] <= row && row < out->start[i + 1]) {
             out->number = i;
@@ -233,8 +234,8 @@ static void name_element(invar_audit_finding *finding, const subject *s, int64_t
                        s->name, s->row, col);
 }
 
-static invar_status compare(bool *differs, invar_audit_finding *finding, invar_audit_scratch *desk,
-                            const subject *s)
+static invar_status audit_finding_compare(bool *differs, invar_audit_finding *finding,
+                                          invar_audit_scratch *desk, const subject *s)
 {
     invar_dtype dtype = s->tensor.dtype;
     invar_tensor got;
@@ -318,9 +319,10 @@ static invar_status fetch_layer(invar_linear_output *out, invar_audit_scratch *d
 }
 
 /* `experts` NULL: a dense layer. */
-static invar_status forward(bool *differs, invar_audit_finding *finding, invar_audit_scratch *desk,
-                            const invar_linear_fwd_args *a, const invar_row_offsets *experts,
-                            const invar_audit_pick *choice)
+static invar_status audit_finding_forward(bool *differs, invar_audit_finding *finding,
+                                          invar_audit_scratch *desk, const invar_linear_fwd_args *a,
+                                          const invar_row_offsets *experts,
+                                          const invar_audit_pick *choice)
 {
     forward_output out = choose_output(a, choice->word[2]);
     subject s = {.name = out.name,
@@ -350,10 +352,10 @@ static invar_status forward(bool *differs, invar_audit_finding *finding, invar_a
         y = &own.act;
     }
     *y = invar_tensor_2d(NULL, out.y.dtype, 1, c.rows);
-    INVAR_TRY(take(&y->data, desk, bytes_of(y, c.rows)));
+    INVAR_TRY(audit_scratch_take(&y->data, desk, bytes_of(y, c.rows)));
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_FWD, &own));
     s.cpu = element(y, first + s.col - c.row);
-    return compare(differs, finding, desk, &s);
+    return audit_finding_compare(differs, finding, desk, &s);
 }
 
 static invar_status input_gradient(bool *differs, invar_audit_finding *finding,
@@ -381,10 +383,10 @@ static invar_status input_gradient(bool *differs, invar_audit_finding *finding,
         INVAR_TRY(fetch_cut(&own.parts[i].w, desk, &p->w, c));
     }
     own.dx = invar_tensor_2d(NULL, a->dx.dtype, 1, c.cols);
-    INVAR_TRY(take(&own.dx.data, desk, bytes_of(&own.dx, c.cols)));
+    INVAR_TRY(audit_scratch_take(&own.dx.data, desk, bytes_of(&own.dx, c.cols)));
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DX, &own));
     s.cpu = element(&own.dx, s.col - c.col);
-    return compare(differs, finding, desk, &s);
+    return audit_finding_compare(differs, finding, desk, &s);
 }
 
 static subject weight_of(const invar_tensor *dw, const invar_audit_pick *choice)
@@ -407,14 +409,14 @@ static invar_status weight_gradient(bool *differs, invar_audit_finding *finding,
 
     if (a->units.count < 0 || a->units.count > MOST_SEGMENTS)
         return INVAR_OK;
-    INVAR_TRY(fetch_numbers(&units, desk, a->units.start, a->units.count + 1));
+    INVAR_TRY(fetch_numbers(&units, desk, a->units.offsets, a->units.count + 1));
     INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){0, tokens, s.row, 1}));
     INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){0, tokens, s.col, 1}));
     own.units = (invar_row_offsets){units, a->units.count};
     own.fresh = a->fresh;
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DW, &own));
     s.cpu = &sum;
-    return compare(differs, finding, desk, &s);
+    return audit_finding_compare(differs, finding, desk, &s);
 }
 
 static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
@@ -428,15 +430,15 @@ static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
 
     if (a->units.count < 0 || a->units.count > MOST_SEGMENTS || a->experts.count > MOST_SEGMENTS)
         return INVAR_OK;
-    INVAR_TRY(fetch_numbers(&units, desk, a->units.start, a->units.count + 1));
-    INVAR_TRY(fetch_numbers(&starts, desk, a->experts.start, a->experts.count + 1));
+    INVAR_TRY(fetch_numbers(&units, desk, a->units.offsets, a->units.count + 1));
+    INVAR_TRY(fetch_numbers(&starts, desk, a->experts.offsets, a->experts.count + 1));
     rows = starts[e + 1] - starts[e];
     if (starts[e] < 0 || rows < 0 || starts[e + 1] > a->dy.shape[0])
         return INVAR_OK;
     INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){starts[e], rows, s.row % width, 1}));
     INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){starts[e], rows, s.col, 1}));
     own.row_token = invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows);
-    INVAR_TRY(take(&own.row_token.data, desk, bytes_of(&own.row_token, rows)));
+    INVAR_TRY(audit_scratch_take(&own.row_token.data, desk, bytes_of(&own.row_token, rows)));
     INVAR_TRY(invar_device_download(desk->dev, own.row_token.data,
                                     element(&a->row_token, starts[e]),
                                     bytes_of(&own.row_token, rows)));
@@ -446,15 +448,16 @@ static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
     own.fresh = a->fresh;
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_MOE_LINEAR_DW, &own));
     s.cpu = &sum;
-    return compare(differs, finding, desk, &s);
+    return audit_finding_compare(differs, finding, desk, &s);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /* One query over `length` keys, (length, 1, D) each: it is the last of its sequence. */
-static invar_status attend(bool *differs, invar_audit_finding *finding, invar_audit_scratch *desk,
-                           const invar_tensor *q, int64_t head, invar_tensor keys,
-                           invar_tensor values, const invar_attention_shape *shape, subject *s)
+static invar_status audit_finding_attend(bool *differs, invar_audit_finding *finding,
+                                         invar_audit_scratch *desk, const invar_tensor *q,
+                                         int64_t head, invar_tensor keys, invar_tensor values,
+                                         const invar_attention_shape *shape, subject *s)
 {
     int64_t rows[2] = {0, 1}, length = keys.shape[0], dim = q->shape[2];
     int32_t page = 0;
@@ -472,7 +475,7 @@ static invar_status attend(bool *differs, invar_audit_finding *finding, invar_au
     s->cpu = own.o.data;
     s->col = head * dim;
     s->count = s->dim = dim;
-    return compare(differs, finding, desk, s);
+    return audit_finding_compare(differs, finding, desk, s);
 }
 
 /* The last of `rows` rows of a sample, by the op itself, which has lse2 as well. */
@@ -487,12 +490,12 @@ static invar_status attend_whole(bool *differs, invar_audit_finding *finding,
     INVAR_TRY(fetch_heads(&own.q, desk, &a->q, s->row - rows + 1, rows, head, 1));
     INVAR_TRY(room_for(&own.o, desk, a->o.dtype, rows, 1, dim));
     own.lse2 = invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, 1);
-    INVAR_TRY(take(&own.lse2.data, desk, bytes_of(&own.lse2, rows)));
+    INVAR_TRY(audit_scratch_take(&own.lse2.data, desk, bytes_of(&own.lse2, rows)));
     INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_FWD, &own));
     s->cpu = element(&own.o, (rows - 1) * dim);
     s->col = head * dim;
     s->count = s->dim = dim;
-    INVAR_TRY(compare(differs, finding, desk, s));
+    INVAR_TRY(audit_finding_compare(differs, finding, desk, s));
     if (*differs)
         return INVAR_OK;
     *s = (subject){.name = "lse2",
@@ -501,7 +504,7 @@ static invar_status attend_whole(bool *differs, invar_audit_finding *finding,
                    .col = head,
                    .count = 1,
                    .cpu = element(&own.lse2, rows - 1)};
-    return compare(differs, finding, desk, s);
+    return audit_finding_compare(differs, finding, desk, s);
 }
 
 static invar_status packed_row(bool *differs, invar_audit_finding *finding,
@@ -521,7 +524,7 @@ static invar_status packed_row(bool *differs, invar_audit_finding *finding,
     INVAR_TRY(fetch_heads(&v, desk, &a->v, sample.first, s.row - sample.first + 1, kv_head, 1));
     if (invar_tensor_present(&a->lse2) && k.shape[0] <= MOST_ROWS)
         return attend_whole(differs, finding, desk, a, head, &k, &v, &s);
-    return attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
+    return audit_finding_attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
 }
 
 /* The head's keys or values of positions [0, length), out of their pages. */
@@ -535,8 +538,8 @@ static invar_status fetch_pages(invar_tensor *out, invar_audit_scratch *desk, co
     for (int64_t at = 0; at < length; at += size) {
         const char *page =
             (const char *)t->data + bytes_of(t, pages[at / size] * t->row_stride + head * dim);
-        INVAR_TRY(fetch((char *)out->data + bytes_of(t, at * dim), desk, page, row,
-                        length - at < size ? length - at : size, bytes_of(t, dim)));
+        INVAR_TRY(audit_scratch_fetch((char *)out->data + bytes_of(t, at * dim), desk, page, row,
+                                      length - at < size ? length - at : size, bytes_of(t, dim)));
     }
     return INVAR_OK;
 }
@@ -551,7 +554,7 @@ static invar_status fetch_table(int32_t **out, invar_audit_scratch *desk,
     *out = NULL;
     if (count > cache->pages.shape[1])
         return INVAR_OK;
-    INVAR_TRY(take((void **)&pages, desk, (size_t)count * sizeof *pages));
+    INVAR_TRY(audit_scratch_take((void **)&pages, desk, (size_t)count * sizeof *pages));
     INVAR_TRY(invar_device_download(desk->dev, pages,
                                     element(&cache->pages, sequence * cache->pages.row_stride),
                                     (size_t)count * sizeof *pages));
@@ -585,7 +588,7 @@ static invar_status paged_row(bool *differs, invar_audit_finding *finding,
         return INVAR_OK;
     INVAR_TRY(fetch_pages(&k, desk, &a->cache.k, pages, length, kv_head));
     INVAR_TRY(fetch_pages(&v, desk, &a->cache.v, pages, length, kv_head));
-    return attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
+    return audit_finding_attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
 }
 
 /* Rows [first, first + rows) of a sample, of some query heads and the kv heads they read. */
@@ -660,7 +663,7 @@ static invar_status backward_row(bool *differs, invar_audit_finding *finding,
     s.row = first + at;
     s.col = head * s.dim;
     s.count = s.dim;
-    return compare(differs, finding, desk, &s);
+    return audit_finding_compare(differs, finding, desk, &s);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -717,14 +720,15 @@ static invar_status compare_op(bool *differs, invar_audit_finding *finding,
     invar_linear_dx_args dense_dx;
 
     switch (op) {
-    case INVAR_OP_LINEAR_FWD: return forward(differs, finding, desk, args, NULL, choice);
+    case INVAR_OP_LINEAR_FWD:
+        return audit_finding_forward(differs, finding, desk, args, NULL, choice);
     case INVAR_OP_MOE_LINEAR_FWD:
         dense = (invar_linear_fwd_args){.y = fwd->y,
                                         .x = fwd->x,
                                         .w = fwd->w,
                                         .k_shards = fwd->k_shards,
                                         .k_atom = fwd->k_atom};
-        return forward(differs, finding, desk, &dense, &fwd->experts, choice);
+        return audit_finding_forward(differs, finding, desk, &dense, &fwd->experts, choice);
     case INVAR_OP_LINEAR_DX: return input_gradient(differs, finding, desk, args, NULL, choice);
     case INVAR_OP_MOE_LINEAR_DX:
         dense_dx =
@@ -749,6 +753,6 @@ invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
     *differs = desk->compared = false;
     if (!is_empty(op, args))
         status = compare_op(differs, finding, desk, op, args, choice);
-    clear(desk);
+    audit_scratch_clear(desk);
     return status;
 }

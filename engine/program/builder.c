@@ -17,17 +17,17 @@
 void invar_builder_release(invar_builder *b)
 {
     invar_free(b->built);
-    invar_free(b->noted);
+    invar_free(b->backward_records);
     invar_free(b->args);
     invar_free(b->groups);
     b->built = NULL;
-    b->noted = NULL;
+    b->backward_records = NULL;
     b->args = NULL;
     b->groups = NULL;
 }
 
 /* Room for `need` bytes in a list; what is new is zeroed. */
-static bool grow(invar_builder *b, void *list, size_t *room, size_t need)
+static bool builder_grow(invar_builder *b, void *list, size_t *room, size_t need)
 {
     char **block = list;
     size_t before = *room;
@@ -41,7 +41,7 @@ static bool grow(invar_builder *b, void *list, size_t *room, size_t need)
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-static invar_weight declare(invar_builder *b, const invar_param *p)
+static invar_weight builder_declare(invar_builder *b, const invar_param *p)
 {
     if (b->declared) {
         invar_param *out = &b->declared[b->next_param];
@@ -56,11 +56,12 @@ static invar_weight declare(invar_builder *b, const invar_param *p)
     return (invar_weight){.w = invar_tensor_2d(NULL, b->storage, p->stack * p->rows, p->cols),
                           .cut = p->cut,
                           .whole = p->cut.columns ? p->cols : p->rows,
-                          .pieces = p->cut.pieces};
+                          .pieces = p->cut.shards};
 }
 
 /* `at` counts from `base`; in the program from the beginning of given memory. */
-static void *named(invar_builder *b, invar_graph_input which, const void *at, const void *base)
+static void *builder_named(invar_builder *b, invar_graph_input which, const void *at,
+                           const void *base)
 {
     return (char *)invar_op_graph_input(b->program, which) +
            ((const char *)at - (const char *)base);
@@ -74,9 +75,9 @@ static invar_tensor weight_of(invar_builder *b, const invar_param *p)
     const void *base = frozen ? b->frozen_base : b->param_base;
     invar_tensor w = p->weight;
 
-    w.data = named(b, which, w.data, base);
+    w.data = builder_named(b, which, w.data, base);
     if (w.scale)
-        w.scale = named(b, which, w.scale, base);
+        w.scale = builder_named(b, which, w.scale, base);
     return w;
 }
 
@@ -86,7 +87,7 @@ static invar_tensor gradient_of(invar_builder *b, const invar_param *p)
     invar_tensor dw = p->grad;
 
     if (dw.dtype != INVAR_DTYPE_NONE)
-        dw.data = named(b, INVAR_GIVEN_GRADS, dw.data, NULL);
+        dw.data = builder_named(b, INVAR_GIVEN_GRADS, dw.data, NULL);
     return dw;
 }
 
@@ -97,8 +98,8 @@ invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
                       .dw = gradient_of(b, p),
                       .cut = p->cut,
                       .whole = p->cut.columns ? p->cols : p->rows,
-                      .piece = p->own.piece,
-                      .pieces = p->own.pieces};
+                      .piece = p->local.piece,
+                      .pieces = p->local.pieces};
 
     if (a)
         w.adapter = (invar_adapter){weight_of(b, &a[0]), gradient_of(b, &a[0]), weight_of(b, &a[1]),
@@ -114,17 +115,17 @@ invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, cons
     if (!b->params) {
         invar_param own = {.kind = kind,
                            .layer = b->layer,
-                           .stack = cut->stack,
+                           .stack = cut->experts,
                            .rows = rows,
                            .cols = cols,
                            .cut = *cut};
         (void)snprintf(own.name, sizeof own.name, "%s", name);
-        return declare(b, &own);
+        return builder_declare(b, &own);
     }
     p = &b->params[b->next_param++];
     INVAR_CHECK(p->kind == kind && p->rows == rows && p->cols == cols);
-    INVAR_CHECK(p->cut.pieces == cut->pieces && p->cut.columns == cut->columns &&
-                p->cut.atom == cut->atom && p->cut.stack == cut->stack);
+    INVAR_CHECK(p->cut.shards == cut->shards && p->cut.columns == cut->columns &&
+                p->cut.atom == cut->atom && p->cut.experts == cut->experts);
     return invar_build_weight(b, p);
 }
 
@@ -132,7 +133,7 @@ invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const ch
                                int64_t stack, int64_t rows, int64_t cols)
 {
     return invar_build_cut_param(b, kind, name, rows, cols,
-                                 &(invar_logical_split){.pieces = 1, .stack = stack});
+                                 &(invar_logical_split){.shards = 1, .experts = stack});
 }
 
 invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
@@ -150,13 +151,13 @@ invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
 invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
                                           const invar_logical_split *cut)
 {
-    int32_t own = cut->pieces / b->tensors, first = b->tensor * own;
-    int64_t begin = invar_shard_start(whole, cut->atom, cut->pieces, first);
+    int32_t own = cut->shards / b->tensors, first = b->tensor * own;
+    int64_t begin = invar_shard_start(whole, cut->atom, cut->shards, first);
     invar_sum_parts out = {.count = own};
 
     for (int32_t i = 0; i < own; i++) {
-        int64_t at = invar_shard_start(whole, cut->atom, cut->pieces, first + i);
-        int64_t next = invar_shard_start(whole, cut->atom, cut->pieces, first + i + 1);
+        int64_t at = invar_shard_start(whole, cut->atom, cut->shards, first + i);
+        int64_t next = invar_shard_start(whole, cut->atom, cut->shards, first + i + 1);
         out.part[i] = (invar_sum_part){at - begin, next - at, 1};
     }
     return out;
@@ -165,13 +166,13 @@ invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
 invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t whole,
                                       const invar_logical_split *cut)
 {
-    int32_t own = cut->pieces / b->tensors, first = b->tensor * own;
+    int32_t own = cut->shards / b->tensors, first = b->tensor * own;
     int64_t begin, end;
 
-    if (!invar_shards_divide_evenly(whole, cut->atom, cut->pieces, b->tensors))
+    if (!invar_shards_divide_evenly(whole, cut->atom, cut->shards, b->tensors))
         return invar_build_single_shards(b, whole, cut);
-    begin = invar_shard_start(whole, cut->atom, cut->pieces, first);
-    end = invar_shard_start(whole, cut->atom, cut->pieces, first + own);
+    begin = invar_shard_start(whole, cut->atom, cut->shards, first);
+    end = invar_shard_start(whole, cut->atom, cut->shards, first + own);
     return (invar_sum_parts){.count = 1, .part = {{0, end - begin, own}}};
 }
 
@@ -187,7 +188,7 @@ invar_value_info *invar_build_value_info(invar_builder *b, const invar_tensor *v
 {
     int32_t room = invar_op_graph_room_of(value->data);
 
-    if (!grow(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
+    if (!builder_grow(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
         b->lost = (invar_value_info){0};
         return &b->lost;
     }
@@ -208,13 +209,13 @@ void invar_build_slots(invar_builder *b, const invar_tensor *value, const invar_
         built->experts = routes->experts;
 }
 
-static void show(invar_builder *b, const invar_graph_point *point)
+static void builder_show(invar_builder *b, const invar_graph_point *point)
 {
     invar_graph_point p = *point;
 
     if (!p.name)
         return;
-    p.again = b->quiet;
+    p.again = b->hide_points;
     p.layer = b->layer;
     if (p.stream && b->stream)
         p.shares = b->stream->row;
@@ -228,11 +229,11 @@ invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor
     invar_value_info *built = invar_build_value_info(b, &value);
 
     built->name = name;
-    show(b, &(invar_graph_point){.name = name,
-                                 .stream = built->stream,
-                                 .rows = value,
-                                 .by_slot = built->by_slot,
-                                 .experts = built->experts});
+    builder_show(b, &(invar_graph_point){.name = name,
+                                         .stream = built->stream,
+                                         .rows = value,
+                                         .by_slot = built->by_slot,
+                                         .experts = built->experts});
     return value;
 }
 
@@ -245,11 +246,11 @@ invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor
 static void show_beside(invar_builder *b, const char *name, const char *suffix, bool gradient,
                         const invar_tensor *rows)
 {
-    show(b, &(invar_graph_point){.name = name,
-                                 .suffix = suffix,
-                                 .gradient = gradient,
-                                 .backward = gradient,
-                                 .rows = *rows});
+    builder_show(b, &(invar_graph_point){.name = name,
+                                         .suffix = suffix,
+                                         .gradient = gradient,
+                                         .backward = gradient,
+                                         .rows = *rows});
 }
 
 void invar_build_codes(invar_builder *b, const char *name, bool gradient, const invar_tensor *codes)
@@ -300,7 +301,7 @@ invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own)
     all = invar_op_graph_tensor(b->program, own->dtype, b->rows, own->shape[1]);
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
                                                             .whole = all,
-                                                            .own = *own,
+                                                            .local = *own,
                                                             .start = b->stream->row});
     return all;
 }
@@ -322,18 +323,19 @@ void invar_build_record_backward(invar_builder *b, invar_backward_fn backward, c
     size_t whole = (bytes + 15) / 16 * 16;
 
     if (!b->train ||
-        !grow(b, &b->noted, &b->noted_bytes, ((size_t)b->n_noted + 1) * sizeof *b->noted) ||
-        !grow(b, &b->args, &b->args_room, b->n_args + whole))
+        !builder_grow(b, &b->backward_records, &b->noted_bytes,
+                      ((size_t)b->n_noted + 1) * sizeof *b->backward_records) ||
+        !builder_grow(b, &b->args, &b->args_room, b->n_args + whole))
         return;
     memcpy(b->args + b->n_args, args, bytes);
-    b->noted[b->n_noted++] = (invar_backward_record){backward, b->layer, b->n_args};
+    b->backward_records[b->n_noted++] = (invar_backward_record){backward, b->layer, b->n_args};
     b->n_args += whole;
 }
 
 void invar_build_discard_backward(invar_builder *b, int32_t mark)
 {
     if (b->n_noted > mark) {
-        b->n_args = b->noted[mark].args;
+        b->n_args = b->backward_records[mark].args;
         b->n_noted = mark;
     }
 }
@@ -341,8 +343,8 @@ void invar_build_discard_backward(invar_builder *b, int32_t mark)
 void invar_build_backward(invar_builder *b, int32_t mark)
 {
     for (int32_t i = b->n_noted - 1; i >= mark && b->program->status == INVAR_OK; i--) {
-        b->layer = b->noted[i].layer;
-        b->noted[i].backward(b, b->args + b->noted[i].args);
+        b->layer = b->backward_records[i].layer;
+        b->backward_records[i].backward(b, b->args + b->backward_records[i].args);
     }
     invar_build_discard_backward(b, mark);
 }
@@ -354,7 +356,8 @@ void invar_build_reads(invar_builder *b, const invar_tensor *value)
 
 int32_t invar_gradient_group(invar_builder *b, int64_t rows)
 {
-    if (!grow(b, &b->groups, &b->group_bytes, ((size_t)b->n_groups + 2) * sizeof *b->groups))
+    if (!builder_grow(b, &b->groups, &b->group_bytes,
+                      ((size_t)b->n_groups + 2) * sizeof *b->groups))
         return 0;
     b->groups[++b->n_groups] = (invar_grad_group){.rows = rows};
     return b->n_groups;
@@ -401,7 +404,7 @@ invar_tensor invar_build_grad_in(invar_builder *b, const invar_tensor *value)
     INVAR_CHECK(invar_tensor_present(&d) || b->program->status != INVAR_OK);
     built->d = (invar_tensor){0};
     if (invar_tensor_present(&d))
-        invar_build_value_info(b, &d)->held--;
+        invar_build_value_info(b, &d)->n_sharers--;
     return d;
 }
 
@@ -410,7 +413,7 @@ void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar
     if (invar_tensor_present(&invar_build_value_info(b, value)->d))
         (void)invar_build_grad_in(b, value);
     invar_build_value_info(b, value)->d = *d;
-    invar_build_value_info(b, d)->held++;
+    invar_build_value_info(b, d)->n_sharers++;
 }
 
 static void show_gradient(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
@@ -418,21 +421,21 @@ static void show_gradient(invar_builder *b, const invar_tensor *value, const inv
 {
     const invar_value_info *built = invar_build_value_info(b, value);
 
-    show(b, &(invar_graph_point){.name = built->name,
-                                 .suffix = reader,
-                                 .gradient = true,
-                                 .backward = true,
-                                 .stream = built->stream && !reader,
-                                 .rows = *d,
-                                 .by_slot = built->by_slot,
-                                 .experts = built->experts});
+    builder_show(b, &(invar_graph_point){.name = built->name,
+                                         .suffix = reader,
+                                         .gradient = true,
+                                         .backward = true,
+                                         .stream = built->stream && !reader,
+                                         .rows = *d,
+                                         .by_slot = built->by_slot,
+                                         .experts = built->experts});
 }
 
 void invar_build_grad_point(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
                             const char *reader, bool sum)
 {
     invar_value_info *built = invar_build_value_info(b, value);
-    bool whole = ++built->gave == built->readers && (sum || built->readers == 1);
+    bool whole = ++built->n_grads_received == built->readers && (sum || built->readers == 1);
 
     show_gradient(b, value, d, whole ? NULL : reader);
 }
@@ -441,7 +444,7 @@ void invar_build_grad_add(invar_builder *b, const invar_tensor *value, const inv
 {
     const invar_value_info *built = invar_build_value_info(b, value);
     invar_tensor before = built->d, sum;
-    bool last = built->gave == built->readers;
+    bool last = built->n_grads_received == built->readers;
 
     if (!invar_tensor_present(&before)) {
         invar_gradient_set(b, value, d);

@@ -67,14 +67,14 @@ typedef struct invar_value_info {
     int64_t layer;
     bool stream;
     int32_t readers;           /* verbs that give it a gradient of their own, */
-    int32_t gave;              /* and how many of them have */
+    int32_t n_grads_received;  /* and how many of them have */
     invar_tensor codes;        /* quantized for a product; absent: not yet */
     invar_tensor by_slot;      /* rows of slots; see invar_graph_point */
     invar_row_offsets experts; /* whose rows ranks divide; see there, too */
-    invar_tensor own; /* this rank's rows, which all rows were gathered from; absent: none */
-    bool stays;       /* all rows are still there in the backward */
-    invar_tensor d;   /* its gradient so far; absent: none */
-    int32_t held;     /* values whose gradient this is */
+    invar_tensor own;  /* this rank's rows, which all rows were gathered from; absent: none */
+    bool stays;        /* all rows are still there in the backward */
+    invar_tensor d;    /* its gradient so far; absent: none */
+    int32_t n_sharers; /* values whose gradient this is */
     /* Gradients of results of one linear layer lie side by side, so that one product takes all. */
     int32_t group, column; /* 0: none */
 } invar_value_info;
@@ -98,7 +98,7 @@ typedef struct invar_weight {
 /* Do ranks have other pieces of it? */
 static inline bool invar_weight_divided(const invar_weight *w)
 {
-    return w->pieces < w->cut.pieces;
+    return w->pieces < w->cut.shards;
 }
 
 /* The heads that a projection makes. */
@@ -153,9 +153,9 @@ struct invar_builder {
     int32_t expert, experts;   /* and of those that divide experts */
     invar_tensor cosine, sine; /* named by the program */
     /* of the pass */
-    bool train;    /* a backward follows */
-    bool quiet;    /* what is computed a second time: its points are not shown */
-    int64_t layer; /* -1: of none */
+    bool train;       /* a backward follows */
+    bool hide_points; /* what is computed a second time: its points are not shown */
+    int64_t layer;    /* -1: of none */
     int64_t rows;
     invar_tensor ids, positions;
     invar_row_offsets samples, units;
@@ -176,7 +176,7 @@ struct invar_builder {
     invar_value_info *built; /* by room */
     size_t built_bytes;
     invar_value_info lost; /* where there is no memory */
-    invar_backward_record *noted;
+    invar_backward_record *backward_records;
     size_t noted_bytes;
     int32_t n_noted;
     char *args;
@@ -264,16 +264,16 @@ invar_tensor invar_graph_norm(invar_builder *b, const char *name, invar_tensor x
 
 /* Experts' rows of tokens: who has which, and where they lie. */
 typedef struct invar_moe_routing {
-    invar_tensor ids;          /* (T, slots) i32: used */
-    invar_tensor weights;      /* (T, slots) f32 */
-    invar_tensor scores;       /* (T, experts) f32 */
-    invar_tensor all_weights;  /* (all T, slots) f32 */
-    invar_tensor row_token;    /* (P) i32 */
-    invar_tensor slot_row;     /* (all T, slots) i32 */
-    invar_row_offsets experts; /* over P */
-    invar_row_offsets own;     /* of them, those whose rows this rank multiplies, */
-    int64_t first, here;       /* of so many that it has, they begin with this one; */
-    int64_t begin;             /* of all, what it has with this one */
+    invar_tensor ids;                       /* (T, slots) i32: used */
+    invar_tensor weights;                   /* (T, slots) f32 */
+    invar_tensor scores;                    /* (T, experts) f32 */
+    invar_tensor all_weights;               /* (all T, slots) f32 */
+    invar_tensor row_token;                 /* (P) i32 */
+    invar_tensor slot_row;                  /* (all T, slots) i32 */
+    invar_row_offsets experts;              /* over P */
+    invar_row_offsets local_expert_offsets; /* of them, those whose rows this rank multiplies, */
+    int64_t local_first, n_held;            /* of so many that it has, they begin with this one; */
+    int64_t held_first;                     /* of all, what it has with this one */
     invar_tensor logits;
     invar_moe_router router;
 } invar_moe_routing;

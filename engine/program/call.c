@@ -23,7 +23,7 @@ static void give_back(invar_op_runner *caller)
     caller->bytes = 0;
 }
 
-static invar_status grow(invar_op_runner *caller, size_t bytes)
+static invar_status op_runner_grow(invar_op_runner *caller, size_t bytes)
 {
     invar_arena *arena = NULL;
     invar_status status;
@@ -45,9 +45,9 @@ static invar_status grow(invar_op_runner *caller, size_t bytes)
 
 invar_status invar_op_runner_settle(invar_op_runner *caller)
 {
-    size_t bytes = invar_device_growth_bytes(&caller->dev, caller->wanted, 4);
+    size_t bytes = invar_device_growth_bytes(&caller->dev, caller->dry_scratch_bytes, 4);
 
-    return bytes > caller->bytes ? grow(caller, bytes) : INVAR_OK;
+    return bytes > caller->bytes ? op_runner_grow(caller, bytes) : INVAR_OK;
 }
 
 void invar_op_runner_release(invar_op_runner *caller)
@@ -56,16 +56,17 @@ void invar_op_runner_release(invar_op_runner *caller)
     if (invar_op_runner_settle(caller) != INVAR_OK)
         invar_error_clear();
     give_back(caller);
-    caller->wanted = 0;
+    caller->dry_scratch_bytes = 0;
 }
 
 /* Instead of running an op. */
-static invar_status note(invar_op_runner *caller, invar_op op, const void *args)
+static invar_status op_runner_record(invar_op_runner *caller, invar_op op, const void *args)
 {
     size_t bytes;
 
     INVAR_TRY(invar_op_workspace(&bytes, &caller->dev, op, args));
-    caller->wanted = bytes > caller->wanted ? bytes : caller->wanted;
+    caller->dry_scratch_bytes =
+        bytes > caller->dry_scratch_bytes ? bytes : caller->dry_scratch_bytes;
     return INVAR_OK;
 }
 
@@ -87,13 +88,13 @@ invar_status invar_op_runner_run_now(invar_op_runner *caller, invar_op op, const
 {
     const invar_op_impl *impl = &caller->dev.backend->ops[op];
 
-    if (caller->dev.backend->memory.dry)
-        return note(caller, op, args);
+    if (caller->dev.backend->memory.dry_run)
+        return op_runner_record(caller, op, args);
     // an op that is missing is named by the run itself
     if (impl->run) {
         size_t bytes = impl->workspace(&caller->dev, args);
         if (bytes > caller->bytes)
-            INVAR_TRY(grow(caller, invar_device_growth_bytes(&caller->dev, bytes, 4)));
+            INVAR_TRY(op_runner_grow(caller, invar_device_growth_bytes(&caller->dev, bytes, 4)));
     }
     INVAR_TRY(invar_audit_before(caller->audit, op, args));
     INVAR_TRY(invar_op_run(&caller->dev, op, args));

@@ -22,7 +22,7 @@ typedef struct invar_cuda_graph_cache invar_cuda_graph_cache;
 typedef struct invar_op_runner {
     invar_device dev;             /* its scratch is the caller's own */
     size_t bytes;                 /* of scratch */
-    size_t wanted;                /* of scratch by ops that did not run: the device is dry */
+    size_t dry_scratch_bytes;     /* of scratch by ops that did not run: the device is dry */
     int64_t grown;                /* how often the scratch was replaced */
     invar_audit *audit;           /* engine/program/audit.h; borrowed, NULL: none */
     int64_t layer;                /* whose ops these are, for its findings; -1: of none */

@@ -69,9 +69,9 @@ static invar_status find_start(const int64_t **out, invar_transfer_runner *m,
                                int64_t rows)
 {
     size_t count = (size_t)experts->count + 1;
-    bool dry = caller->dev.backend->memory.dry;
+    bool dry = caller->dev.backend->memory.dry_run;
 
-    *out = experts->start;
+    *out = experts->offsets;
     if (!dry && !invar_device_is_local(&caller->dev))
         return INVAR_OK;
     if (m->experts < experts->count) {
@@ -84,7 +84,7 @@ static invar_status find_start(const int64_t **out, invar_transfer_runner *m,
     for (int64_t i = 0; dry && i <= experts->count; i++)
         m->start[i] = i * rows / experts->count;
     return dry ? INVAR_OK
-               : invar_op_runner_get(caller, m->start, experts->start, count * sizeof *m->start);
+               : invar_op_runner_get(caller, m->start, experts->offsets, count * sizeof *m->start);
 }
 
 /* A rank's share of some rows. */
@@ -129,12 +129,12 @@ static void count_parts(invar_transfer_runner *m, const invar_layout_axis *axis,
 static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis,
                          const invar_graph_transfer *move)
 {
-    int64_t rows = move->own.shape[0];
+    int64_t rows = move->local.shape[0];
     size_t got = (size_t)share_of(move, axis, rows, axis->rank);
 
     for (int r = 0; r < axis->size; r++) {
-        m->give[r] = (size_t)share_of(move, axis, rows, r) * row_bytes(&move->own);
-        m->get[r] = got * row_bytes(&move->own);
+        m->give[r] = (size_t)share_of(move, axis, rows, r) * row_bytes(&move->local);
+        m->get[r] = got * row_bytes(&move->local);
     }
 }
 
@@ -143,8 +143,8 @@ static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axi
                           const invar_graph_transfer *move)
 {
     bool back = move->kind == INVAR_GRAPH_TRANSFER_RETURN;
-    const invar_tensor *rows = back ? &move->whole : &move->own;
-    const invar_tensor *columns = back ? &move->own : &move->whole;
+    const invar_tensor *rows = back ? &move->whole : &move->local;
+    const invar_tensor *columns = back ? &move->local : &move->whole;
     size_t element = (size_t)invar_dtype_bits(rows->dtype) / 8;
 
     for (int r = 0; r < axis->size; r++) {
@@ -160,7 +160,7 @@ static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axi
 /* From device to device, or where the host reaches the memory: then there is nothing to copy. */
 static bool is_straight(const invar_layout_axis *axis, const invar_device *dev)
 {
-    return axis->far || !invar_device_is_local(dev);
+    return axis->device_comm || !invar_device_is_local(dev);
 }
 
 static invar_status run_straight(const invar_layout_axis *axis, const invar_device *dev,
@@ -169,7 +169,7 @@ static invar_status run_straight(const invar_layout_axis *axis, const invar_devi
     if (!invar_device_is_local(dev))
         return invar_comm_run(axis->comm, move);
     INVAR_TRY(invar_device_synchronize(dev)); // what it still computes
-    return invar_comm_run(axis->far, move);
+    return invar_comm_run(axis->device_comm, move);
 }
 
 static const char *phase_of(const invar_graph_transfer *move)
@@ -179,12 +179,13 @@ static const char *phase_of(const invar_graph_transfer *move)
     return move->start ? "rows of a layer" : "parts of a layer";
 }
 
-static invar_status gather(invar_transfer_runner *m, const invar_layout_axis *axis,
-                           invar_op_runner *caller, const invar_graph_transfer *move)
+static invar_status transfer_runner_gather(invar_transfer_runner *m, const invar_layout_axis *axis,
+                                           invar_op_runner *caller,
+                                           const invar_graph_transfer *move)
 {
     invar_comm_transfer gather = {.op = INVAR_COMM_ALLGATHERV,
                                   .phase = phase_of(move),
-                                  .seconds = m->layout->seconds,
+                                  .timeout_s = m->layout->seconds,
                                   .out_bytes = m->get};
     size_t before, base = 0;
     const char *own;
@@ -196,7 +197,7 @@ static invar_status gather(invar_transfer_runner *m, const invar_layout_axis *ax
         count_parts(m, axis, move);
     before = sum(m->get, axis->rank);
     whole = (char *)move->whole.data + base;
-    own = move->own.data ? move->own.data : whole + before;
+    own = move->local.data ? move->local.data : whole + before;
     gather.in = own;
     gather.out = whole;
     if (is_straight(axis, &caller->dev))
@@ -208,24 +209,25 @@ static invar_status gather(invar_transfer_runner *m, const invar_layout_axis *ax
     return invar_device_upload(&caller->dev, whole, m->host, sum(m->get, axis->size));
 }
 
-static invar_status exchange(invar_transfer_runner *m, const invar_layout_axis *axis,
-                             invar_op_runner *caller, const invar_graph_transfer *move)
+static invar_status transfer_runner_exchange(invar_transfer_runner *m,
+                                             const invar_layout_axis *axis, invar_op_runner *caller,
+                                             const invar_graph_transfer *move)
 {
     bool sums = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE;
     invar_comm_transfer shares = {.op = INVAR_COMM_ALLTOALLV,
                                   .phase = sums ? "sums of a layer" : "columns of a layer",
-                                  .seconds = m->layout->seconds,
-                                  .in = move->own.data,
+                                  .timeout_s = m->layout->seconds,
+                                  .in = move->local.data,
                                   .out = move->whole.data,
                                   .in_bytes = m->give,
                                   .out_bytes = m->get};
-    size_t given = tensor_bytes(&move->own), got;
+    size_t given = tensor_bytes(&move->local), got;
 
     (sums ? count_shares : count_columns)(m, axis, move);
     got = sum(m->get, axis->size);
     if (is_straight(axis, &caller->dev))
         return run_straight(axis, &caller->dev, &shares);
-    INVAR_TRY(invar_op_runner_get(caller, m->host, move->own.data, given));
+    INVAR_TRY(invar_op_runner_get(caller, m->host, move->local.data, given));
     shares.in = m->host;
     shares.out = m->host + given;
     INVAR_TRY(invar_comm_run(axis->comm, &shares));
@@ -247,12 +249,12 @@ invar_status invar_transfer_runner_run(invar_transfer_runner *m, invar_op_runner
     bool exchanges = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE ||
                      move->kind == INVAR_GRAPH_TRANSFER_SPREAD ||
                      move->kind == INVAR_GRAPH_TRANSFER_RETURN;
-    size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->own) : 0);
+    size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->local) : 0);
 
-    if (invar_layout_skips_transfers(m->layout, caller->dev.backend->memory.dry) || bytes == 0)
+    if (invar_layout_skips_transfers(m->layout, caller->dev.backend->memory.dry_run) || bytes == 0)
         return INVAR_OK;
     if (caller->tape) // what is sent has to be on its way
         INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
     INVAR_TRY(make_room(m, &caller->dev, is_straight(axis, &caller->dev) ? 0 : bytes));
-    return (exchanges ? exchange : gather)(m, axis, caller, move);
+    return (exchanges ? transfer_runner_exchange : transfer_runner_gather)(m, axis, caller, move);
 }

@@ -106,12 +106,13 @@ invar_status invar_host_window_store(invar_host_window *window, void *piece, siz
 void invar_upload_buffer_release(invar_upload_buffer *staging, const invar_device *dev)
 {
     invar_free(staging->host);
-    if (staging->there)
-        invar_device_free(dev, staging->there);
+    if (staging->device)
+        invar_device_free(dev, staging->device);
     *staging = (invar_upload_buffer){0};
 }
 
-static invar_status ensure(invar_upload_buffer *staging, const invar_device *dev, size_t need)
+static invar_status upload_buffer_ensure(invar_upload_buffer *staging, const invar_device *dev,
+                                         size_t need)
 {
     size_t bytes = invar_device_growth_bytes(dev, need, 8); // so that growth soon ends
 
@@ -119,7 +120,7 @@ static invar_status ensure(invar_upload_buffer *staging, const invar_device *dev
         return INVAR_OK;
     invar_upload_buffer_release(staging, dev);
     INVAR_TRY(invar_alloc((void **)&staging->host, bytes, 1, "arrays on their way to the device"));
-    INVAR_TRY(invar_device_alloc(dev, &staging->there, bytes, "arrays from the host"));
+    INVAR_TRY(invar_device_alloc(dev, &staging->device, bytes, "arrays from the host"));
     staging->bytes = bytes;
     return INVAR_OK;
 }
@@ -133,17 +134,17 @@ invar_status invar_upload_buffer_send(invar_upload_buffer *staging, const invar_
         return INVAR_OK;
     for (int i = 0; i < count; i++)
         invar_carve(&here, arrays[i].bytes);
-    INVAR_TRY(ensure(staging, dev, here.used));
+    INVAR_TRY(upload_buffer_ensure(staging, dev, here.used));
     here = (invar_carver){staging->host, 0};
-    there = (invar_carver){staging->there, 0};
+    there = (invar_carver){staging->device, 0};
     for (int i = 0; i < count; i++) {
         void *copy = invar_carve(&here, arrays[i].bytes);
         void *address = invar_carve(&there, arrays[i].bytes);
         if (!*arrays[i].array)
             continue;
-        if (arrays[i].bytes > 0 && !dev->backend->memory.dry) // which only wants the places
+        if (arrays[i].bytes > 0 && !dev->backend->memory.dry_run) // which only wants the places
             memcpy(copy, *arrays[i].array, arrays[i].bytes);
         *arrays[i].array = address;
     }
-    return invar_device_upload(dev, staging->there, staging->host, there.used);
+    return invar_device_upload(dev, staging->device, staging->host, there.used);
 }

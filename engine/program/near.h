@@ -57,8 +57,8 @@ typedef struct invar_upload {
 
 /* Arrays that ops read, sent all at once. Zeroed at first; release. */
 typedef struct invar_upload_buffer {
-    char *host;  /* copies side by side */
-    void *there; /* what ops read */
+    char *host;   /* copies side by side */
+    void *device; /* what ops read */
     size_t bytes;
 } invar_upload_buffer;
 

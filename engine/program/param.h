@@ -46,7 +46,7 @@ typedef struct invar_param {
     int64_t rows;            /* of one expert; of a vector its length */
     int64_t cols;            /* 0: a vector */
     invar_logical_split cut; /* by logical tensor parallelism */
-    invar_param_shard own;   /* what of all this the tensors below have */
+    invar_param_shard local; /* what of all this the tensors below have */
     invar_tensor weight; /* (experts * rows, cols) or (rows) of `own`, in the type that ops read */
     invar_tensor grad;   /* the same extents in f32; at offsets in a block of gradients */
     invar_tensor master; /* f32 of the rows of `own` that this rank owns; absent: of none */
@@ -64,7 +64,8 @@ typedef struct invar_param {
 
 static inline int64_t invar_param_spare_rows(const invar_param *p)
 {
-    return p->kind == INVAR_PARAM_EMBEDDING && p->own.pieces < p->cut.pieces ? INVAR_SPARE_ROWS : 0;
+    return p->kind == INVAR_PARAM_EMBEDDING && p->local.pieces < p->cut.shards ? INVAR_SPARE_ROWS
+                                                                               : 0;
 }
 
 /*
@@ -74,28 +75,28 @@ static inline int64_t invar_param_spare_rows(const invar_param *p)
 static inline int32_t invar_heads_shards(int64_t heads, const invar_logical_split *cut,
                                          int32_t ranks)
 {
-    bool even = cut->pieces % ranks == 0 &&
-                invar_shards_divide_evenly(heads, cut->atom, cut->pieces, ranks);
+    bool even = cut->shards % ranks == 0 &&
+                invar_shards_divide_evenly(heads, cut->atom, cut->shards, ranks);
 
-    return even ? cut->pieces / ranks : 1;
+    return even ? cut->shards / ranks : 1;
 }
 
 /* Elements of a row that this rank has; 1 of a vector. */
 static inline int64_t invar_param_row_elements(const invar_param *p)
 {
-    return p->cols ? p->own.cols : 1;
+    return p->cols ? p->local.cols : 1;
 }
 
 /* Elements that this rank has. */
 static inline int64_t invar_param_elements(const invar_param *p)
 {
-    return p->own.experts * p->own.rows * invar_param_row_elements(p);
+    return p->local.experts * p->local.rows * invar_param_row_elements(p);
 }
 
 /* Rows that this rank has. */
 static inline int64_t invar_param_rows(const invar_param *p)
 {
-    return p->own.experts * p->own.rows;
+    return p->local.experts * p->local.rows;
 }
 
 /* What this rank has of it at `data`, in f32. */
@@ -103,7 +104,7 @@ static inline invar_tensor invar_param_here(const invar_param *p, void *data)
 {
     int64_t rows = invar_param_rows(p);
 
-    return p->cols ? invar_tensor_2d(data, INVAR_DTYPE_F32, rows, p->own.cols)
+    return p->cols ? invar_tensor_2d(data, INVAR_DTYPE_F32, rows, p->local.cols)
                    : invar_tensor_1d(data, INVAR_DTYPE_F32, rows);
 }
 

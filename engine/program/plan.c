@@ -33,7 +33,7 @@ static void remove_gap(gaps *g, int32_t i)
     g->count--;
 }
 
-static size_t take(gaps *g, size_t bytes)
+static size_t gaps_take(gaps *g, size_t bytes)
 {
     int32_t best = -1;
     size_t from;
@@ -58,7 +58,7 @@ static size_t take(gaps *g, size_t bytes)
     return from;
 }
 
-static void give(gaps *g, size_t from, size_t bytes)
+static void gaps_free(gaps *g, size_t from, size_t bytes)
 {
     int32_t i = 0;
 
@@ -78,7 +78,7 @@ static void give(gaps *g, size_t from, size_t bytes)
     }
 }
 
-static bool planned(const invar_graph_buffer *room)
+static bool graph_buffer_planned(const invar_graph_buffer *room)
 {
     return room->given < 0 && room->first >= 0 && room->bytes > 0;
 }
@@ -96,7 +96,7 @@ static void sort_rooms(lists *l, const invar_op_graph *p)
         l->first[i] = l->last[i] = -1;
     for (int32_t i = p->n_rooms - 1; i >= 0; i--) {
         const invar_graph_buffer *r = &p->rooms[i];
-        if (!planned(r))
+        if (!graph_buffer_planned(r))
             continue;
         l->after_first[i] = l->first[r->first + 1];
         l->first[r->first + 1] = i;
@@ -109,9 +109,9 @@ static void place_rooms(invar_op_graph *p, const lists *l, gaps *g)
 {
     for (int32_t call = 0; call < p->n_calls + 2; call++) {
         for (int32_t i = l->first[call]; i >= 0; i = l->after_first[i])
-            p->rooms[i].offset = take(g, invar_aligned(p->rooms[i].bytes));
+            p->rooms[i].offset = gaps_take(g, invar_aligned(p->rooms[i].bytes));
         for (int32_t i = l->last[call]; i >= 0; i = l->after_last[i])
-            give(g, p->rooms[i].offset, invar_aligned(p->rooms[i].bytes));
+            gaps_free(g, p->rooms[i].offset, invar_aligned(p->rooms[i].bytes));
     }
     p->block = g->end;
 }

@@ -71,8 +71,8 @@ void invar_op_graph_clear(invar_op_graph *program)
     program->n_bytes = 0;
     program->n_segments = 0;
     program->block = 0;
-    program->rows = program->most = 0;
-    memset(program->segment, 0, sizeof program->segment);
+    program->rows = program->max_rows = 0;
+    memset(program->section_start, 0, sizeof program->section_start);
     memset(program->n_leads, 0, sizeof program->n_leads);
     for (int i = 0; i < INVAR_OP_GRAPH_MAX_GIVEN; i++)
         program->given[i] = -1;
@@ -100,7 +100,7 @@ bool invar_op_graph_grow(invar_op_graph *program, void *list, size_t *room, size
 }
 
 /* Room for `more` bytes behind `used` in one of the program's own lists. */
-static bool grow(invar_op_graph *program, int which, void *list, size_t used, size_t more)
+static bool op_graph_grow(invar_op_graph *program, int which, void *list, size_t used, size_t more)
 {
     return invar_op_graph_grow(program, list, &program->room_for[which], used, used + more);
 }
@@ -112,7 +112,7 @@ static void *add_room(invar_op_graph *program, size_t bytes, int32_t given)
 {
     size_t used = (size_t)program->n_rooms * sizeof *program->rooms;
 
-    if (!grow(program, ROOMS, &program->rooms, used, sizeof *program->rooms))
+    if (!op_graph_grow(program, ROOMS, &program->rooms, used, sizeof *program->rooms))
         return name_of(0);
     program->rooms[program->n_rooms] =
         (invar_graph_buffer){.bytes = bytes, .given = given, .first = -1, .last = -1, .entry = -1};
@@ -122,12 +122,12 @@ static void *add_room(invar_op_graph *program, size_t bytes, int32_t given)
 void invar_op_graph_reserve_rows(invar_op_graph *program, int64_t rows, int64_t most)
 {
     program->rows = rows;
-    program->most = most > rows ? most : rows;
+    program->max_rows = most > rows ? most : rows;
 }
 
 int64_t invar_op_graph_rows(const invar_op_graph *program, int64_t rows)
 {
-    return program->rows > 0 && rows % program->rows == 0 ? rows / program->rows * program->most
+    return program->rows > 0 && rows % program->rows == 0 ? rows / program->rows * program->max_rows
                                                           : rows;
 }
 
@@ -165,7 +165,7 @@ void invar_op_graph_source(invar_op_graph *program, const void *name,
 }
 
 /* Call number `call` uses the memory. */
-static void use(invar_op_graph *program, const void *name, int32_t call)
+static void op_graph_use(invar_op_graph *program, const void *name, int32_t call)
 {
     invar_graph_buffer *room = &program->rooms[invar_op_graph_room_of(name)];
 
@@ -183,10 +183,10 @@ static void add_place(invar_op_graph *program, const char *args, size_t at)
     const void *name;
 
     memcpy(&name, args + at, sizeof name);
-    if (!name || !grow(program, PLACES, &program->places, used, sizeof *program->places))
+    if (!name || !op_graph_grow(program, PLACES, &program->places, used, sizeof *program->places))
         return;
     program->places[program->n_places++] = (uint16_t)at;
-    use(program, name, program->n_calls);
+    op_graph_use(program, name, program->n_calls);
 }
 
 static void add_places(invar_op_graph *program, invar_op op, const char *args)
@@ -203,7 +203,7 @@ static void add_places(invar_op_graph *program, invar_op op, const char *args)
             add_place(program, args, f->offset + offsetof(invar_tensor, data));
             add_place(program, args, f->offset + offsetof(invar_tensor, scale));
         } else if (f->kind == INVAR_FIELD_SEGMENTS) {
-            add_place(program, args, f->offset + offsetof(invar_row_offsets, start));
+            add_place(program, args, f->offset + offsetof(invar_row_offsets, offsets));
         } else {
             add_place(program, args, f->offset);
         }
@@ -215,8 +215,8 @@ void invar_op_graph_append(invar_op_graph *program, invar_op op, const void *arg
     size_t used = (size_t)program->n_calls * sizeof *program->calls, bytes;
     int32_t places = program->n_places;
 
-    if (!grow(program, CALLS, &program->calls, used, sizeof *program->calls) ||
-        !grow(program, BYTES, &program->bytes, program->n_bytes, INVAR_OP_ARGS_MAX))
+    if (!op_graph_grow(program, CALLS, &program->calls, used, sizeof *program->calls) ||
+        !op_graph_grow(program, BYTES, &program->bytes, program->n_bytes, INVAR_OP_ARGS_MAX))
         return;
     add_places(program, op, args);
     if (program->status != INVAR_OK)
@@ -243,7 +243,7 @@ static bool add_point(invar_op_graph *program, const invar_graph_point *point)
 {
     size_t used = (size_t)program->n_points * sizeof *program->points;
 
-    if (!grow(program, POINTS, &program->points, used, sizeof *program->points))
+    if (!op_graph_grow(program, POINTS, &program->points, used, sizeof *program->points))
         return false;
     program->points[program->n_points++] = *point;
     return true;
@@ -264,35 +264,35 @@ void invar_op_graph_point(invar_op_graph *program, const invar_graph_point *poin
 void invar_op_graph_move(invar_op_graph *program, const invar_graph_transfer *move)
 {
     size_t used = (size_t)program->n_moves * sizeof *program->moves;
-    bool leads = program->n_calls == program->segment[program->n_segments];
+    bool leads = program->n_calls == program->section_start[program->n_segments];
     int32_t call = leads ? program->n_calls : program->n_calls - 1;
 
-    if (!grow(program, MOVES, &program->moves, used, sizeof *program->moves))
+    if (!op_graph_grow(program, MOVES, &program->moves, used, sizeof *program->moves))
         return;
     if (leads && program->n_leads[program->n_segments]++ == 0)
         program->leads[program->n_segments] = program->n_moves;
     if (!leads)
         program->calls[call].n_moves++;
     program->moves[program->n_moves++] = *move;
-    use(program, move->whole.data, call);
-    if (move->own.data)
-        use(program, move->own.data, call);
-    if (move->experts.start)
-        use(program, move->experts.start, call);
+    op_graph_use(program, move->whole.data, call);
+    if (move->local.data)
+        op_graph_use(program, move->local.data, call);
+    if (move->experts.offsets)
+        op_graph_use(program, move->experts.offsets, call);
 }
 
 void invar_op_graph_host_access(invar_op_graph *program, const invar_tensor *tensor)
 {
     if (program->status != INVAR_OK)
         return;
-    use(program, tensor->data, program->n_calls);
-    program->rooms[invar_op_graph_room_of(tensor->data)].wanted = true;
+    op_graph_use(program, tensor->data, program->n_calls);
+    program->rooms[invar_op_graph_room_of(tensor->data)].live = true;
 }
 
 void invar_op_graph_end_section(invar_op_graph *program)
 {
     INVAR_CHECK(program->n_segments < INVAR_OP_GRAPH_MAX_SEGMENTS);
-    program->segment[++program->n_segments] = program->n_calls;
+    program->section_start[++program->n_segments] = program->n_calls;
 }
 
 /* ---- results that nobody reads --------------------------------------------------------------- */
@@ -319,16 +319,16 @@ static bool is_shown(const invar_op_graph *program, const invar_graph_node *call
 static void judge_move(invar_op_graph *program, invar_graph_transfer *move)
 {
     const invar_graph_buffer *to = &program->rooms[invar_op_graph_room_of(move->whole.data)];
-    const void *const from[] = {move->own.data, move->experts.start};
+    const void *const from[] = {move->local.data, move->experts.offsets};
 
-    move->dropped = !to->wanted && to->given < 0;
+    move->dropped = !to->live && to->given < 0;
     for (size_t i = 0; i < sizeof from / sizeof *from && !move->dropped; i++)
         if (from[i])
-            program->rooms[invar_op_graph_room_of(from[i])].wanted = true;
+            program->rooms[invar_op_graph_room_of(from[i])].live = true;
 }
 
 /* The call stays if somebody wants a result; then what it reads is wanted, too. */
-static void judge(invar_op_graph *program, invar_graph_node *call)
+static void op_graph_evaluate(invar_op_graph *program, invar_graph_node *call)
 {
     const void *args = program->bytes + call->args;
     bool wanted = is_shown(program, call);
@@ -339,13 +339,13 @@ static void judge(invar_op_graph *program, invar_graph_node *call)
         judge_move(program, &program->moves[i]);
     for (int i = 0; i < count; i++) {
         const invar_graph_buffer *room = room_of_field(program, &fields[i], args);
-        if (room && fields[i].role != INVAR_FIELD_IN && (room->wanted || room->given >= 0))
+        if (room && fields[i].role != INVAR_FIELD_IN && (room->live || room->given >= 0))
             wanted = true;
     }
     for (int i = 0; i < count && wanted; i++) {
         invar_graph_buffer *room = room_of_field(program, &fields[i], args);
         if (room && fields[i].role != INVAR_FIELD_OUT)
-            room->wanted = true;
+            room->live = true;
     }
     call->dropped = !wanted;
 }
@@ -353,5 +353,5 @@ static void judge(invar_op_graph *program, invar_graph_node *call)
 void invar_op_graph_eliminate_dead(invar_op_graph *program, int32_t first)
 {
     for (int32_t i = program->n_calls - 1; i >= first && program->status == INVAR_OK; i--)
-        judge(program, &program->calls[i]);
+        op_graph_evaluate(program, &program->calls[i]);
 }

@@ -76,8 +76,8 @@ typedef enum invar_graph_transfer_axis {
 typedef struct invar_graph_transfer {
     invar_graph_transfer_kind kind;
     invar_graph_transfer_axis axis;
-    invar_tensor whole, own; /* contiguous */
-    const int64_t *start;    /* (ranks + 1) of shares: where they begin, the host's, borrowed; NULL:
+    invar_tensor whole, local; /* contiguous */
+    const int64_t *start; /* (ranks + 1) of shares: where they begin, the host's, borrowed; NULL:
                                 as invar_layout_range_of has it */
     invar_row_offsets experts; /* rows of all experts; with INVAR_GRAPH_TRANSFER_EXPERTS only */
     int64_t first, count;      /* of these, the experts that the ranks divide; count 0: all */
@@ -101,7 +101,7 @@ typedef struct invar_graph_buffer {
     size_t bytes;
     int32_t given;       /* number of what is given; -1: planned */
     int32_t first, last; /* calls between which it is used; first -1: by none */
-    bool wanted;         /* the host touches it, or a call reads it that is not dropped */
+    bool live;           /* the host touches it, or a call reads it that is not dropped */
     size_t offset;       /* in the block, once planned */
     const invar_graph_point *source; /* borrowed: the value that comes from elsewhere; NULL: none */
     int32_t entry;                   /* the point that it holds before the first call; -1: none */
@@ -117,15 +117,15 @@ typedef struct invar_op_graph {
     invar_graph_transfer *moves;
     int32_t n_rooms, n_calls, n_places, n_points, n_moves;
     size_t n_bytes;
-    size_t room_for[6];                               /* what the lists have room for, in bytes */
-    int32_t given[INVAR_OP_GRAPH_MAX_GIVEN];          /* the room of each, or -1 */
-    int32_t segment[INVAR_OP_GRAPH_MAX_SEGMENTS + 1]; /* where each begins; the end */
-    int32_t leads[INVAR_OP_GRAPH_MAX_SEGMENTS];       /* moves before its first call: the first, */
-    int32_t n_leads[INVAR_OP_GRAPH_MAX_SEGMENTS];     /* and how many */
+    size_t room_for[6];                      /* what the lists have room for, in bytes */
+    int32_t given[INVAR_OP_GRAPH_MAX_GIVEN]; /* the room of each, or -1 */
+    int32_t section_start[INVAR_OP_GRAPH_MAX_SEGMENTS + 1]; /* where each begins; the end */
+    int32_t leads[INVAR_OP_GRAPH_MAX_SEGMENTS];   /* moves before its first call: the first, */
+    int32_t n_leads[INVAR_OP_GRAPH_MAX_SEGMENTS]; /* and how many */
     int32_t n_segments;
-    int64_t rows, most; /* invar_op_graph_reserve_rows; 0: none */
-    size_t block;       /* bytes of planned memory */
-    void *scratch;      /* of planning */
+    int64_t rows, max_rows; /* invar_op_graph_reserve_rows; 0: none */
+    size_t block;           /* bytes of planned memory */
+    void *scratch;          /* of planning */
     size_t scratch_bytes;
 } invar_op_graph;
 

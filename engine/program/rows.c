@@ -21,7 +21,7 @@ int64_t invar_row_partition_blocks(const invar_row_offsets *units)
     int64_t blocks = 0;
 
     for (int64_t u = 0; u < units->count; u++)
-        blocks += blocks_of(units->start[u + 1] - units->start[u]);
+        blocks += blocks_of(units->offsets[u + 1] - units->offsets[u]);
     return blocks;
 }
 
@@ -29,12 +29,12 @@ int64_t invar_row_partition_blocks(const invar_row_offsets *units)
 static int64_t row_of(const invar_row_offsets *units, int64_t block)
 {
     for (int64_t u = 0; u < units->count; u++) {
-        int64_t own = blocks_of(units->start[u + 1] - units->start[u]);
+        int64_t own = blocks_of(units->offsets[u + 1] - units->offsets[u]);
         if (block < own)
-            return units->start[u] + block * INVAR_TOKEN_BLOCK;
+            return units->offsets[u] + block * INVAR_TOKEN_BLOCK;
         block -= own;
     }
-    return units->start[units->count];
+    return units->offsets[units->count];
 }
 
 /* The block that a row is in. */
@@ -43,10 +43,10 @@ static int64_t block_of(const invar_row_offsets *units, int64_t row)
     int64_t before = 0;
 
     for (int64_t u = 0; u < units->count; u++) {
-        int64_t in_unit = row - units->start[u];
-        if (row < units->start[u + 1])
+        int64_t in_unit = row - units->offsets[u];
+        if (row < units->offsets[u + 1])
             return before + in_unit / INVAR_TOKEN_BLOCK;
-        before += blocks_of(units->start[u + 1] - units->start[u]);
+        before += blocks_of(units->offsets[u + 1] - units->offsets[u]);
     }
     return before;
 }
@@ -55,7 +55,7 @@ static int64_t block_of(const invar_row_offsets *units, int64_t row)
 static int64_t cut_at(const invar_row_offsets *units, int64_t blocks, int64_t before, int size,
                       int rank)
 {
-    int64_t rows = units->start[units->count];
+    int64_t rows = units->offsets[units->count];
     int64_t even = block_of(units, rows / size * rank + rows % size * rank / size);
     int64_t last = blocks - (size - rank); // that leaves one for each of the others
 
@@ -66,9 +66,9 @@ static void find_units(invar_row_partition *d, const invar_row_offsets *units)
 {
     int64_t first = d->row[d->rank], end = d->row[d->rank + 1];
 
-    while (d->unit < units->count && units->start[d->unit + 1] <= first)
+    while (d->unit < units->count && units->offsets[d->unit + 1] <= first)
         d->unit++;
-    while (d->unit + d->units < units->count && units->start[d->unit + d->units] < end)
+    while (d->unit + d->units < units->count && units->offsets[d->unit + d->units] < end)
         d->units++;
 }
 
@@ -128,5 +128,5 @@ void invar_row_partition_units(int64_t *start, const invar_row_partition *d,
     int64_t first = d->row[d->rank], end = d->row[d->rank + 1];
 
     for (int64_t i = 0; i <= d->units; i++)
-        start[i] = invar_min_i64(invar_max_i64(units->start[d->unit + i], first), end) - first;
+        start[i] = invar_min_i64(invar_max_i64(units->offsets[d->unit + i], first), end) - first;
 }

@@ -80,10 +80,10 @@ static invar_status run_move(const invar_op_graph *program, const invar_graph_tr
     invar_graph_transfer move = *named;
 
     move.whole = invar_op_graph_find(program, &move.whole, run);
-    move.own = invar_op_graph_find(program, &move.own, run);
-    if (move.experts.start)
-        move.experts.start =
-            (const int64_t *)(const void *)address_of(program, move.experts.start, run);
+    move.local = invar_op_graph_find(program, &move.local, run);
+    if (move.experts.offsets)
+        move.experts.offsets =
+            (const int64_t *)(const void *)address_of(program, move.experts.offsets, run);
     return invar_transfer_runner_run(run->mover, run->caller, &move);
 }
 
@@ -140,7 +140,7 @@ static invar_status run_watched(const invar_op_graph *program, int32_t first, in
 invar_status invar_op_graph_run(const invar_op_graph *program, int32_t segment,
                                 const invar_graph_exec_args *run)
 {
-    int32_t first = program->segment[segment], end = program->segment[segment + 1];
+    int32_t first = program->section_start[segment], end = program->section_start[segment + 1];
 
     INVAR_CHECK(segment < program->n_segments);
     INVAR_TRY(run_moves(program, program->leads[segment], program->n_leads[segment], run));

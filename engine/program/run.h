@@ -35,15 +35,16 @@ typedef struct invar_observed_value {
     invar_value_name name;
     const char *op; /* "rope.fwd" */
     bool backward;
-    bool stream; /* the residual stream at the beginning, in the middle or at the end of a layer */
+    /* The residual stream at the beginning, in the middle or at the end of a layer. */
+    bool is_residual;
     /* What it was computed from. None: from what the pass was given. */
     invar_value_name inputs[INVAR_DATAFLOW_INPUTS];
     int n_inputs;
     invar_op_runner *caller;  /* of the op */
     const invar_tensor *rows; /* in its device's memory */
-    const invar_row_offsets
-        *samples;                   /* rows of each sample; in the head of each unit; the host's */
-    const invar_row_offsets *there; /* the same, where ops read them */
+    /* rows of each sample; in the head of each unit; the host's */
+    const invar_row_offsets *samples;
+    const invar_row_offsets *device_samples; /* the same, where ops read them */
     /* The rows lie elsewhere, in another order: invar_dataflow_rows brings them. NULL: they do
      * not. */
     const struct invar_watch_elsewhere *elsewhere;

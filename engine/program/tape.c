@@ -76,7 +76,7 @@ static void drop_graph(invar_cuda_graph_cache *tape, part *p)
     p->refused = false;
 }
 
-static void forget(invar_cuda_graph_cache *tape, track *t)
+static void cuda_graph_cache_discard(invar_cuda_graph_cache *tape, track *t)
 {
     for (int64_t i = 0; i < t->count; i++) {
         drop_graph(tape, &t->parts[i]);
@@ -92,7 +92,7 @@ void invar_cuda_graph_cache_free(invar_cuda_graph_cache *tape)
     if (!tape)
         return;
     for (int i = 0; i < MOST_TRACKS; i++)
-        forget(tape, &tape->tracks[i]);
+        cuda_graph_cache_discard(tape, &tape->tracks[i]);
     invar_free(tape);
 }
 
@@ -108,7 +108,7 @@ static track *find_track(invar_cuda_graph_cache *tape, const invar_cuda_graph_ke
     do {
         t = &tape->tracks[tape->next];
         tape->next = (tape->next + 1) % MOST_TRACKS;
-        forget(tape, t);
+        cuda_graph_cache_discard(tape, t);
     } while (tape->parts > MOST_PARTS);
     t->key = *key;
     return t;
@@ -207,7 +207,7 @@ static invar_status run_calls(const part *p, size_t bytes)
 }
 
 /* From here on the part is another. */
-static invar_status stray(invar_cuda_graph_cache *tape)
+static invar_status cuda_graph_cache_stray(invar_cuda_graph_cache *tape)
 {
     part *p = tape->now;
 
@@ -236,7 +236,7 @@ invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_
             tape->at += bytes;
             return INVAR_OK;
         }
-        INVAR_TRY(stray(tape));
+        INVAR_TRY(cuda_graph_cache_stray(tape));
     }
     INVAR_TRY(invar_op_runner_run_now(caller, op, args));
     // once it has run: the run may have grown the scratch
@@ -253,7 +253,7 @@ static invar_status note_calls(const part *p)
          c = next_call(c)) {
         invar_device dev = c->caller->dev;
 
-        dev.meter = NULL;
+        dev.profiler = NULL;
         INVAR_TRY(invar_op_run(&dev, (invar_op)c->op, c + 1));
     }
     return INVAR_OK;
@@ -281,7 +281,7 @@ static invar_status run_part(invar_cuda_graph_cache *tape, part *p)
     }
     if (!p->graph)
         return run_calls(p, p->used);
-    return tape->dev.backend->graphs.run(&tape->dev, p->graph);
+    return tape->dev.backend->graphs.launch(&tape->dev, p->graph);
 }
 
 invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape)
@@ -291,7 +291,7 @@ invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape)
     if (!p)
         return INVAR_OK;
     if (tape->same)
-        INVAR_TRY(tape->at == p->used ? run_part(tape, p) : stray(tape));
+        INVAR_TRY(tape->at == p->used ? run_part(tape, p) : cuda_graph_cache_stray(tape));
     tape->flushes++;
     tape->now = NULL;
     return INVAR_OK;

@@ -104,7 +104,7 @@ static content *write_memory(invar_dataflow_tracker *w, const void *name, const 
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* The room of an entry holds it. */
-static void enter(invar_dataflow_tracker *w, int32_t entry)
+static void dataflow_tracker_enter(invar_dataflow_tracker *w, int32_t entry)
 {
     if (entry >= 0)
         (void)write_memory(w, w->program->points[entry].rows.data, &(sources){{entry}, 1});
@@ -131,7 +131,7 @@ invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_gra
     for (int32_t i = 0; i < program->n_rooms; i++)
         w->rooms[i] = -1;
     for (int32_t i = 0; i < program->n_rooms; i++)
-        enter(w, program->rooms[i].entry);
+        dataflow_tracker_enter(w, program->rooms[i].entry);
     *out = w;
     return INVAR_OK;
 }
@@ -158,21 +158,21 @@ static invar_tensor tensor_in(const invar_field *f, const void *args)
 /* What comes from other ranks was computed there as the own part was here. */
 static void follow_move(invar_dataflow_tracker *w, const invar_graph_transfer *move)
 {
-    int32_t room = invar_op_graph_room_of(move->own.data);
+    int32_t room = invar_op_graph_room_of(move->local.data);
     const content *exact;
     sources own = {.count = 0};
     int32_t elsewhere = 0;
 
     if (room < 0)
         return;
-    exact = find_content(w, move->own.data);
+    exact = find_content(w, move->local.data);
     if (exact) {
         own = exact->from;
         elsewhere = exact->elsewhere;
     } else if (w->program->rooms[room].source) {
         elsewhere = -1 - room;
     } else {
-        read_memory(&own, w, move->own.data);
+        read_memory(&own, w, move->local.data);
     }
     write_memory(w, move->whole.data, &own)->elsewhere = elsewhere;
 }
@@ -183,12 +183,12 @@ static void follow_leads(invar_dataflow_tracker *w)
     const invar_op_graph *p = w->program;
 
     for (int32_t s = 0; s < p->n_segments; s++)
-        for (int32_t i = 0; i < p->n_leads[s] && p->segment[s] == w->call; i++)
+        for (int32_t i = 0; i < p->n_leads[s] && p->section_start[s] == w->call; i++)
             follow_move(w, &p->moves[p->leads[s] + i]);
 }
 
 /* What the next call reads and writes; `read_out` gets the points that it has read. */
-static void follow(sources *read_out, invar_dataflow_tracker *w)
+static void sources_follow(sources *read_out, invar_dataflow_tracker *w)
 {
     const invar_op_graph *p = w->program;
     const invar_graph_node *c = &p->calls[w->call++];
@@ -218,7 +218,7 @@ void invar_dataflow_pass(invar_dataflow_tracker *watch)
     sources read;
 
     follow_leads(watch);
-    follow(&read, watch);
+    sources_follow(&read, watch);
 }
 
 /* ---- showing --------------------------------------------------------------------------------- */
@@ -324,12 +324,12 @@ static int name_sources(invar_value_name out[INVAR_DATAFLOW_INPUTS], const invar
 static invar_status fetch_rows(const invar_dataflow_tracker *w, const invar_graph_point *point,
                                const invar_tensor *rows)
 {
-    invar_tensor start = invar_tensor_1d((void *)(uintptr_t)point->experts.start, INVAR_DTYPE_I64,
+    invar_tensor start = invar_tensor_1d((void *)(uintptr_t)point->experts.offsets, INVAR_DTYPE_I64,
                                          point->experts.count + 1);
     invar_graph_transfer move = {
         .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .axis = INVAR_GRAPH_TRANSFER_EXPERT, .whole = *rows};
 
-    if (!point->experts.start)
+    if (!point->experts.offsets)
         return INVAR_OK;
     start = invar_op_graph_find(w->program, &start, w->run);
     move.experts = (invar_row_offsets){start.data, point->experts.count};
@@ -344,7 +344,7 @@ static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer
     const invar_layout *layout = w->run->mover ? w->run->mover->layout : NULL;
     invar_hook_buffers *m = w->run->memory;
     invar_graph_transfer move = {
-        .kind = INVAR_GRAPH_TRANSFER_SHARES, .axis = axis, .own = *rows, .start = shares};
+        .kind = INVAR_GRAPH_TRANSFER_SHARES, .axis = axis, .local = *rows, .start = shares};
 
     if (!shares)
         return INVAR_OK;
@@ -367,9 +367,9 @@ static invar_op op_of(const invar_op_graph *p, int32_t call)
 }
 
 /* `rows` is the point's own tensor, or what parts of its call made of it. */
-static invar_status show(invar_dataflow_tracker *w, const invar_graph_point *point,
-                         const sources *read, const invar_tensor *rows, invar_op op,
-                         const char *more)
+static invar_status dataflow_tracker_show(invar_dataflow_tracker *w, const invar_graph_point *point,
+                                          const sources *read, const invar_tensor *rows,
+                                          invar_op op, const char *more)
 {
     const invar_op_graph *p = w->program;
     const invar_graph_exec_args *run = w->run;
@@ -379,11 +379,11 @@ static invar_status show(invar_dataflow_tracker *w, const invar_graph_point *poi
     invar_observed_value value = {.name = name_of(point, more),
                                   .op = invar_op_name(op),
                                   .backward = point->backward,
-                                  .stream = point->stream && !*more,
+                                  .is_residual = point->stream && !*more,
                                   .caller = run->caller,
                                   .rows = &shown,
                                   .samples = &run->samples[point->samples],
-                                  .there = &run->there[point->samples]};
+                                  .device_samples = &run->there[point->samples]};
 
     value.n_inputs = name_sources(value.inputs, p, read);
     if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
@@ -407,10 +407,10 @@ static invar_status show_parts(invar_dataflow_tracker *w, const invar_graph_poin
         invar_tensor side = *rows;
         if (o->fused.data != rows->data)
             continue;
-        side.data = o->side.data;
-        side.scale = o->side.scale;
+        side.data = o->reference.data;
+        side.scale = o->reference.scale;
         side.row_stride = invar_tensor_row_elements(rows);
-        return show(w, point, read, &side, w->parts.call[o->call].op, ".parts");
+        return dataflow_tracker_show(w, point, read, &side, w->parts.call[o->call].op, ".parts");
     }
     return INVAR_OK;
 }
@@ -468,13 +468,13 @@ invar_status invar_dataflow_show(invar_dataflow_tracker *watch)
 
     follow_leads(watch);
     INVAR_TRY(show_sums(watch));
-    follow(&read, watch);
+    sources_follow(&read, watch);
     for (int32_t i = c->points; i < c->points + c->n_points; i++) {
         const invar_graph_point *point = &p->points[i];
         invar_tensor rows = invar_op_graph_find(p, &point->rows, watch->run);
         if (point->again)
             continue;
-        INVAR_TRY(show(watch, point, &read, &rows, op_of(p, watch->call - 1), ""));
+        INVAR_TRY(dataflow_tracker_show(watch, point, &read, &rows, op_of(p, watch->call - 1), ""));
         INVAR_TRY(show_parts(watch, point, &read, &rows));
     }
     return INVAR_OK;

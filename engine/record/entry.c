@@ -46,32 +46,32 @@ typedef struct entry {
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
-static void metric(entry *e, const char *name, double value)
+static void entry_metric(entry *e, const char *name, double value)
 {
     INVAR_CHECK(e->n_metrics < MAX_METRICS);
     e->metrics[e->n_metrics++] = (invar_ledger_metric){name, value};
 }
 
-static void gauge(entry *e, const char *name, double value)
+static void entry_gauge(entry *e, const char *name, double value)
 {
     INVAR_CHECK(e->n_gauges < MAX_GAUGES);
     e->gauges[e->n_gauges++] = (invar_ledger_metric){name, value};
 }
 
 /* How far training is from the rollout: a gauge where it need not be 0: another policy sampled. */
-static void difference(entry *e, const char *name, double value)
+static void entry_difference(entry *e, const char *name, double value)
 {
     if (e->step->own_weights && !e->step->other_format)
-        metric(e, name, value);
+        entry_metric(e, name, value);
     else
-        gauge(e, name, value);
+        entry_gauge(e, name, value);
 }
 
 static void named_metric(entry *e, double value, const char *fmt, int64_t number)
 {
     INVAR_CHECK(e->n_names < MAX_METRICS);
     (void)snprintf(e->names[e->n_names], sizeof e->names[0], fmt, number);
-    metric(e, e->names[e->n_names++], value);
+    entry_metric(e, e->names[e->n_names++], value);
 }
 
 /* The mean of every part that rewards of the rollout have. */
@@ -84,7 +84,7 @@ static invar_status part_metrics(entry *e)
         INVAR_CHECK(e->n_names < MAX_METRICS);
         (void)snprintf(e->names[e->n_names], sizeof e->names[0], "rollout/reward/%s",
                        means.items[i].name);
-        metric(e, e->names[e->n_names++], means.items[i].value);
+        entry_metric(e, e->names[e->n_names++], means.items[i].value);
     }
     invar_reward_parts_release(&means);
     return status;
@@ -114,9 +114,9 @@ static invar_status loss_metrics(entry *e, const invar_step_report_learner *l)
         const char *slash = strchr(items[i].name, '/');
         const char *name = learner_name(e, l->learner, slash ? slash + 1 : items[i].name);
         if (strncmp(name, "train/train_rollout_", strlen("train/train_rollout_")) == 0)
-            difference(e, name, items[i].value);
+            entry_difference(e, name, items[i].value);
         else
-            metric(e, name, items[i].value);
+            entry_metric(e, name, items[i].value);
     }
     return INVAR_OK;
 }
@@ -148,22 +148,22 @@ static invar_status train_metrics(entry *e)
     for (int i = 0; i < s->n_learners; i++) {
         const invar_learner *learner = s->learners[i].learner;
         INVAR_TRY(loss_metrics(e, &s->learners[i]));
-        metric(e, learner_name(e, learner, "grad_norm"), (double)learner->norm);
-        metric(e, learner_name(e, learner, "lr-pg_0"), (double)learner->lr);
+        entry_metric(e, learner_name(e, learner, "grad_norm"), (double)learner->norm);
+        entry_metric(e, learner_name(e, learner, "lr-pg_0"), (double)learner->lr);
     }
-    metric(e, "train/entropy", token_mean(s->flat, s->first, s->count, s->flat->entropy));
+    entry_metric(e, "train/entropy", token_mean(s->flat, s->first, s->count, s->flat->entropy));
     if (s->compared) {
-        difference(e, "train/logp_diff_max", (double)gap->max);
-        difference(e, "train/logp_diff_p50", (double)gap->p50);
-        difference(e, "train/logp_diff_p99", (double)gap->p99);
-        difference(e, "train/logp_diff_worst_sample", (double)gap->sample);
-        difference(e, "train/logp_diff_worst_position", (double)gap->position);
+        entry_difference(e, "train/logp_diff_max", (double)gap->max);
+        entry_difference(e, "train/logp_diff_p50", (double)gap->p50);
+        entry_difference(e, "train/logp_diff_p99", (double)gap->p99);
+        entry_difference(e, "train/logp_diff_worst_sample", (double)gap->sample);
+        entry_difference(e, "train/logp_diff_worst_position", (double)gap->position);
     }
-    if (s->weighted)
-        metric(e, "train/loss_factor", (double)s->factor);
+    if (s->has_loss_factor)
+        entry_metric(e, "train/loss_factor", (double)s->factor);
     if (s->routes) {
-        metric(e, "train/routing_choices", (double)s->routes);
-        metric(e, "train/routing_differ", (double)s->routes_differ);
+        entry_metric(e, "train/routing_choices", (double)s->routes);
+        entry_metric(e, "train/routing_differ", (double)s->routes_differ);
     }
     return INVAR_OK;
 }
@@ -187,12 +187,13 @@ static invar_status length_metrics(entry *e, int64_t *lengths, const void **orde
         truncated += samples[i].finish == INVAR_FINISH_LENGTH;
     }
     INVAR_TRY(invar_sort(order, (size_t)n, by_number));
-    metric(e, "rollout/response_len/mean", (double)total / (double)n);
-    metric(e, "rollout/response_len/min", (double)*(const int64_t *)order[0]);
-    metric(e, "rollout/response_len/median",
-           (double)(*(const int64_t *)order[(n - 1) / 2] + *(const int64_t *)order[n / 2]) / 2.0);
-    metric(e, "rollout/response_len/max", (double)*(const int64_t *)order[n - 1]);
-    metric(e, "rollout/truncated_ratio", (double)truncated / (double)n);
+    entry_metric(e, "rollout/response_len/mean", (double)total / (double)n);
+    entry_metric(e, "rollout/response_len/min", (double)*(const int64_t *)order[0]);
+    entry_metric(e, "rollout/response_len/median",
+                 (double)(*(const int64_t *)order[(n - 1) / 2] + *(const int64_t *)order[n / 2]) /
+                     2.0);
+    entry_metric(e, "rollout/response_len/max", (double)*(const int64_t *)order[n - 1]);
+    entry_metric(e, "rollout/truncated_ratio", (double)truncated / (double)n);
     return INVAR_OK;
 }
 
@@ -206,13 +207,13 @@ static void turn_metrics(entry *e)
         turns += samples[i].turns;
         most = samples[i].turns > most ? samples[i].turns : most;
         for (int64_t t = e->step->flat->start[i]; t < e->step->flat->start[i + 1]; t++)
-            inserted += !e->step->flat->drawn[t];
+            inserted += !e->step->flat->sampled_mask[t];
     }
     if (most == 0)
         return;
-    metric(e, "rollout/turns/mean", (double)turns / (double)n);
-    metric(e, "rollout/turns/max", (double)most);
-    metric(e, "rollout/inserted_len/mean", (double)inserted / (double)n);
+    entry_metric(e, "rollout/turns/mean", (double)turns / (double)n);
+    entry_metric(e, "rollout/turns/max", (double)most);
+    entry_metric(e, "rollout/inserted_len/mean", (double)inserted / (double)n);
 }
 
 /* Of samples that agents led: in how many sequences each is. */
@@ -227,8 +228,8 @@ static void branch_metrics(entry *e)
     }
     if (most == 0)
         return;
-    metric(e, "rollout/branches/mean", 1.0 + (double)cuts / (double)n);
-    metric(e, "rollout/branches/max", 1.0 + (double)most);
+    entry_metric(e, "rollout/branches/mean", 1.0 + (double)cuts / (double)n);
+    entry_metric(e, "rollout/branches/max", 1.0 + (double)most);
 }
 
 static double mean_reward(const invar_rl_sample *samples, int64_t count)
@@ -246,7 +247,7 @@ static void reward_metrics(entry *e)
     const invar_token_arrays *f = e->step->flat;
     int64_t groups = 0, flat_groups = 0, zero = 0, one = 0;
 
-    metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
+    entry_metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
     for (int64_t i = 0; i < f->samples;) {
         int64_t end = i + 1;
         while (end < f->samples && f->group[end] == f->group[i])
@@ -259,20 +260,20 @@ static void reward_metrics(entry *e)
         }
         i = end;
     }
-    metric(e, "rollout/zero_std/count", (double)flat_groups);
-    metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
-    metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
+    entry_metric(e, "rollout/zero_std/count", (double)flat_groups);
+    entry_metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
+    entry_metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
 }
 
 /* Groups that were sampled and not trained on. */
 static void group_metrics(entry *e)
 {
     if (e->step->filtered_groups >= 0)
-        metric(e, "rollout/dynamic_filter/dropped", (double)e->step->filtered_groups);
+        entry_metric(e, "rollout/dynamic_filter/dropped", (double)e->step->filtered_groups);
     if (!e->step->keeps_surplus)
         return;
-    metric(e, "rollout/over_sampling/reused", (double)e->step->reused_groups);
-    metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
+    entry_metric(e, "rollout/over_sampling/reused", (double)e->step->reused_groups);
+    entry_metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
 }
 
 /* Rollouts that were trained on since the first token of a sample, if the schedule is recorded. */
@@ -280,16 +281,16 @@ static void staleness_metrics(entry *e)
 {
     int64_t n = e->step->flat->samples, per = e->step->steps_per_rollout, total = 0, most = 0;
 
-    if (!e->step->clocked)
+    if (!e->step->recorded_schedule)
         return;
     for (int64_t i = 0; i < n; i++) {
-        int64_t rollouts = (e->step->weights - e->step->samples[i].weights_first) / per;
+        int64_t rollouts = (e->step->weights - e->step->samples[i].first_version) / per;
 
         total += rollouts;
         most = rollouts > most ? rollouts : most;
     }
-    metric(e, "rollout/staleness/mean", (double)total / (double)n);
-    metric(e, "rollout/staleness/max", (double)most);
+    entry_metric(e, "rollout/staleness/mean", (double)total / (double)n);
+    entry_metric(e, "rollout/staleness/max", (double)most);
 }
 
 /* Of the whole rollout; stands with its first step. */
@@ -319,7 +320,7 @@ static invar_status rollout_metrics(entry *e)
     INVAR_TRY(part_metrics(e));
     for (size_t i = 0; i < sizeof means / sizeof *means; i++)
         if (means[i].values)
-            metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
+            entry_metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
     turn_metrics(e);
     branch_metrics(e);
     staleness_metrics(e);
@@ -351,8 +352,8 @@ static void fill_sample(entry *e, int64_t i)
     *out = (invar_ledger_sample){.prompt = s->prompt,
                                  .prompt_hash = s->prompt_hash,
                                  .rng = e->rng[i],
-                                 .weights_first = s->weights_first,
-                                 .weights_last = s->weights,
+                                 .weights_first = s->first_version,
+                                 .weights_last = s->last_version,
                                  .weights_hash = s->weights_hash,
                                  .prompt_tokens = s->prompt_tokens,
                                  .tokens = s->n_tokens,
@@ -360,10 +361,10 @@ static void fill_sample(entry *e, int64_t i)
                                  .advantage = e->step->supervised ? (double)NAN
                                               : n                 ? (double)f->advantage[first]
                                                                   : 0.0,
-                                 .finish = invar_finish_name(s->finish),
-                                 .diff = compared ? (double)gap.max : (double)NAN,
-                                 .diff_at = compared ? gap.position : -1,
-                                 .arrival = s->arrival};
+                                 .finish_reason = invar_finish_name(s->finish),
+                                 .logp_diff_max = compared ? (double)gap.max : (double)NAN,
+                                 .logp_diff_position = compared ? gap.position : -1,
+                                 .completion_order = s->arrival};
     invar_hash_bytes(&out->token_hash, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
     invar_hash_bytes(&out->rollout_logp, f->rollout_logp + first, (size_t)n * sizeof(float));
     invar_hash_bytes(&out->train_logp, train + first, (size_t)n * sizeof(float));
@@ -399,7 +400,7 @@ static invar_status fill_led(entry *e)
         if (e->step->samples[at].turns == 0)
             continue;
         for (int64_t t = f->start[at]; t < f->start[at + 1]; t++)
-            inserted += !f->drawn[t];
+            inserted += !f->sampled_mask[t];
         e->led[e->n_led++] = (invar_ledger_multi_turn){i, e->step->samples[at].turns, inserted};
     }
     return INVAR_OK;
@@ -439,8 +440,8 @@ static invar_status audit_gauges(entry *e, const invar_layout *layout)
         differ += all[r][1];
     }
     invar_free(all);
-    gauge(e, "audit/elements", (double)checked);
-    gauge(e, "audit/differ", (double)differ);
+    entry_gauge(e, "audit/elements", (double)checked);
+    entry_gauge(e, "audit/differ", (double)differ);
     return status;
 }
 
@@ -452,11 +453,11 @@ static void speculation_gauges(entry *e)
 
     if (sum.drafted == 0)
         return;
-    gauge(e, "rollout/spec_draft_token_num", (double)sum.drafted);
-    gauge(e, "rollout/spec_accept_token_num", (double)sum.accepted);
-    gauge(e, "rollout/spec_verify_ct", (double)sum.passes);
-    gauge(e, "rollout/spec_accept_rate", (double)sum.accepted / (double)sum.drafted);
-    gauge(e, "rollout/spec_accept_length", 1.0 + (double)sum.accepted / (double)sum.passes);
+    entry_gauge(e, "rollout/spec_draft_token_num", (double)sum.drafted);
+    entry_gauge(e, "rollout/spec_accept_token_num", (double)sum.accepted);
+    entry_gauge(e, "rollout/spec_verify_ct", (double)sum.passes);
+    entry_gauge(e, "rollout/spec_accept_rate", (double)sum.accepted / (double)sum.drafted);
+    entry_gauge(e, "rollout/spec_accept_length", 1.0 + (double)sum.accepted / (double)sum.passes);
 }
 
 /* What hooks have measured: gauges, since nobody asks them in a replay. */
@@ -471,12 +472,12 @@ static void hook_gauges(entry *e)
             INVAR_CHECK(e->n_names < MAX_METRICS);
             (void)snprintf(name, sizeof e->names[0], "hook/%.20s/%s", m->hook,
                            m->named.items[k].name);
-            gauge(e, name, m->named.items[k].value);
+            entry_gauge(e, name, m->named.items[k].value);
         }
     }
 }
 
-static invar_status gather(entry *e, const invar_layout *layout)
+static invar_status entry_gather(entry *e, const invar_layout *layout)
 {
     if (e->step->n_learners)
         INVAR_TRY(train_metrics(e));
@@ -500,16 +501,17 @@ static void pace_gauges(entry *e, invar_recorder *recorder, const invar_ledger_t
     size_t count = invar_throughput_step(measured, &recorder->pace, e->step, timings, n_timings);
 
     for (size_t i = 0; i < count; i++)
-        gauge(e, measured[i].name, measured[i].value);
+        entry_gauge(e, measured[i].name, measured[i].value);
 }
 
-static invar_status append(entry *e, invar_recorder *recorder, const invar_probe_result *points)
+static invar_status entry_append(entry *e, invar_recorder *recorder,
+                                 const invar_probe_result *points)
 {
     const invar_step_report *s = e->step;
     size_t n_timings;
     const invar_ledger_timing *timings = invar_trace_timings(recorder->trace, &n_timings);
     invar_ledger_step step = {.step = s->number,
-                              .weights = s->weights,
+                              .weights_version = s->weights,
                               .digests = points->digests,
                               .stats = points->stats,
                               .n_stats = points->n_stats,
@@ -559,9 +561,9 @@ invar_status invar_entry_append(invar_recorder *recorder, const invar_step_repor
         status = invar_alloc((void **)&e->rng, (size_t)step->count, sizeof *e->rng,
                              "coordinates of samples");
     if (status == INVAR_OK)
-        status = gather(e, recorder->options.layout);
+        status = entry_gather(e, recorder->options.layout);
     if (status == INVAR_OK)
-        status = append(e, recorder, points);
+        status = entry_append(e, recorder, points);
     invar_free(e->rng);
     invar_free(e->parts);
     invar_free(e->led);

@@ -159,7 +159,7 @@ static invar_status put_sample(invar_json_text *out, const invar_recorder *r,
     put_numbers(out, "logp", f->rollout_logp + first, count);
     put_numbers(out, "advantage", f->advantage + first, count);
     invar_json_text_key(out, "drawn");
-    invar_json_text_bytes(out, f->drawn + first, count);
+    invar_json_text_bytes(out, f->sampled_mask + first, count);
     invar_json_text_close(out, '}');
     return out->status;
 }

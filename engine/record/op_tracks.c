@@ -55,7 +55,8 @@ static int own_process(const invar_op_trace *t)
     return INVAR_OP_TRACE_PROCESS + own_rank(t);
 }
 
-static invar_json_text *event(invar_op_trace *t, const char *name, const char *ph, int stream)
+static invar_json_text *op_trace_event(invar_op_trace *t, const char *name, const char *ph,
+                                       int stream)
 {
     invar_trace_event_begin(&t->text, name, ph, own_process(t), stream);
     return &t->text;
@@ -93,7 +94,7 @@ static void put_key_text(invar_json_text *line, const char *key, const char *tex
 
 static void put_memory(invar_op_trace *t, const invar_profile_event *is, int stream)
 {
-    invar_json_text *line = event(t, "memory", "C", stream);
+    invar_json_text *line = op_trace_event(t, "memory", "C", stream);
 
     invar_json_text_key(line, "ts");
     invar_json_text_thousandths(line, is->start_ns - t->origin_ns);
@@ -107,7 +108,7 @@ static void put_memory(invar_op_trace *t, const invar_profile_event *is, int str
 static void put_op(invar_op_trace *t, const invar_profile_event *is, int stream)
 {
     int64_t from = is->start_ns - t->origin_ns, to = from + is->duration_ns;
-    invar_json_text *line = event(t, is->name, "X", stream);
+    invar_json_text *line = op_trace_event(t, is->name, "X", stream);
 
     from = from > t->ended_ns[stream] ? from : t->ended_ns[stream];
     to = to > from ? to : from;
@@ -132,7 +133,7 @@ static void put_op(invar_op_trace *t, const invar_profile_event *is, int stream)
 
 static void put_left_out(invar_op_trace *t, int64_t count, int stream)
 {
-    invar_json_text *line = event(t, "ops left out: too many in one step", "i", stream);
+    invar_json_text *line = op_trace_event(t, "ops left out: too many in one step", "i", stream);
 
     invar_json_text_key(line, "ts");
     invar_json_text_thousandths(line, t->ended_ns[stream]);
@@ -231,8 +232,8 @@ invar_status invar_op_trace_collect(invar_op_trace_result *out, invar_op_trace *
         return INVAR_OK;
     invar_ranks_pile_release(&tracks->came_text);
     invar_ranks_pile_release(&tracks->came_rows);
-    out->own = take_own(tracks);
-    whole = out->own == INVAR_OK; // rank 0 waits for what there is, in any case
+    out->local_status = take_own(tracks);
+    whole = out->local_status == INVAR_OK; // rank 0 waits for what there is, in any case
     INVAR_TRY(invar_ranks_gather(&tracks->came_text, tracks->layout, MOVE, tracks->text.data,
                                  whole ? tracks->text.bytes : 0));
     INVAR_TRY(invar_ranks_gather(&tracks->came_rows, tracks->layout, MOVE, tracks->rows,
@@ -272,13 +273,13 @@ invar_status invar_op_trace_new(invar_op_trace **out, const invar_op_trace_optio
     INVAR_TRY(invar_ranks_broadcast(options->layout, MOVE, 0, &origin, sizeof origin));
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "tracks of ops"));
     *t = (invar_op_trace){.layout = options->layout,
-                          .profiles = {options->device, options->beside},
+                          .profiles = {options->device, options->sampler_profile},
                           .first = options->first,
                           .end = options->end,
                           .origin_ns = origin,
                           .step = -1};
-    if (options->beside)
-        invar_profile_phase(options->beside, BESIDE);
+    if (options->sampler_profile)
+        invar_profile_phase(options->sampler_profile, BESIDE);
     *out = t;
     return INVAR_OK;
 }

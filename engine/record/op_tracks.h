@@ -27,10 +27,11 @@ typedef struct invar_op_trace invar_op_trace;
 #define INVAR_OP_TRACE_PROCESS 10 /* of rank 0 in the trace; the others follow */
 
 typedef struct invar_op_trace_options {
-    const invar_layout *layout;     /* borrowed; NULL: one rank */
-    invar_profile *device, *beside; /* borrowed; beside NULL: nothing is sampled beside training */
-    int64_t first, end;             /* the steps of the window: first <= step < end */
-    int64_t origin_ns;              /* Unix time at which rank 0's trace begins */
+    const invar_layout *layout; /* borrowed; NULL: one rank */
+    invar_profile *device,
+        *sampler_profile; /* borrowed; beside NULL: nothing is sampled beside training */
+    int64_t first, end;   /* the steps of the window: first <= step < end */
+    int64_t origin_ns;    /* Unix time at which rank 0's trace begins */
 } invar_op_trace_options;
 
 /* Of all ranks; on ranks other than 0 there are no ops. Borrowed until the next call. */
@@ -39,7 +40,8 @@ typedef struct invar_op_trace_result {
     size_t bytes;
     const invar_ledger_op_time *rows;
     size_t n_rows;
-    invar_status own; /* of any rank: why its own ops are not complete; no reason to end a run */
+    /* of any rank: why its own ops are not complete; no reason to end a run */
+    invar_status local_status;
 } invar_op_trace_result;
 
 invar_status invar_op_trace_new(invar_op_trace **out,

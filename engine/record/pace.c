@@ -94,7 +94,7 @@ static double drawn_of(const invar_step_report *step)
     int64_t drawn = 0;
 
     for (int64_t t = 0; t < f->start[f->samples]; t++)
-        drawn += f->drawn[t] != 0;
+        drawn += f->sampled_mask[t] != 0;
     return (double)drawn;
 }
 
@@ -135,7 +135,7 @@ typedef struct gauges {
     size_t count;
 } gauges;
 
-static void put(gauges *g, const char *name, double value)
+static void gauges_put(gauges *g, const char *name, double value)
 {
     if (isfinite(value))
         g->out[g->count++] = (invar_ledger_metric){name, value};
@@ -168,18 +168,18 @@ size_t invar_throughput_step(invar_ledger_metric out[INVAR_THROUGHPUT_GAUGES],
     if (pace->count == 0) // nobody has said that the run began: a replay
         return 0;
     count_step(pace, step, train);
-    put(&g, "perf/step_time", seconds_since(pace, 1));
-    put(&g, "perf/tokens_per_s", pace->tokens_per_s);
-    put(&g, "perf/eta", pace->eta);
+    gauges_put(&g, "perf/step_time", seconds_since(pace, 1));
+    gauges_put(&g, "perf/tokens_per_s", pace->tokens_per_s);
+    gauges_put(&g, "perf/eta", pace->eta);
     if (train > 0.0) {
-        put(&g, "perf/train_time", train);
-        put(&g, "perf/train_tok_per_s", tokens_of(step) / train);
-        put(&g, "perf/train_tflops", flop_of(step) / train / 1e12);
-        put(&g, "perf/train_mfu", pace->mfu);
+        gauges_put(&g, "perf/train_time", train);
+        gauges_put(&g, "perf/train_tok_per_s", tokens_of(step) / train);
+        gauges_put(&g, "perf/train_tflops", flop_of(step) / train / 1e12);
+        gauges_put(&g, "perf/train_mfu", pace->mfu);
     }
     if (rollout > 0.0 && step->first == 0 && !step->supervised && drawn_of(step) > 0.0) {
-        put(&g, "perf/rollout_time", rollout);
-        put(&g, "perf/rollout_tok_per_s", drawn_of(step) / rollout);
+        gauges_put(&g, "perf/rollout_time", rollout);
+        gauges_put(&g, "perf/rollout_tok_per_s", drawn_of(step) / rollout);
     }
     return g.count;
 }

@@ -37,9 +37,9 @@ typedef struct invar_throughput_options {
 
 typedef struct invar_throughput {
     invar_throughput_options options;
-    int64_t
-        ends[INVAR_THROUGHPUT_STEPS]; /* when the last steps ended, a ring; first: the beginning */
-    int64_t count;                    /* of all that were put there */
+    /* when the last steps ended, a ring; first: the beginning */
+    int64_t ends[INVAR_THROUGHPUT_STEPS];
+    int64_t count; /* of all that were put there */
     /* Of the last step; NaN: unknown */
     double tokens_per_s, mfu, eta;
     double seconds, tokens, train_seconds, flop; /* of all steps since the beginning */

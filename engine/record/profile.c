@@ -60,7 +60,7 @@ struct invar_profile {
 };
 
 /* The first failure is kept. */
-static void fail(invar_profile *p, invar_status status)
+static void profile_fail(invar_profile *p, invar_status status)
 {
     if (status == INVAR_OK)
         return;
@@ -85,7 +85,7 @@ static size_t put_tensor(char *out, size_t size, const char *name, const invar_t
 }
 
 /* The tensors of a call, as far as there is room. */
-static void describe(char out[TEXT_SIZE], const invar_op_profiler_call *call)
+static void op_profiler_call_describe(char out[TEXT_SIZE], const invar_op_profiler_call *call)
 {
     size_t used = 0;
     int count;
@@ -118,7 +118,7 @@ static const char *keep_text(invar_profile *p, const char *text)
     status = invar_alloc((void **)&p->texts[at], bytes, 1, "operands of a profile");
     if (status != INVAR_OK) {
         p->texts[at] = NULL;
-        fail(p, status);
+        profile_fail(p, status);
         return "";
     }
     memcpy(p->texts[at], text, bytes);
@@ -129,7 +129,7 @@ static const char *keep_text(invar_profile *p, const char *text)
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /* Under the lock. */
-static invar_status grow(list *l)
+static invar_status list_grow(list *l)
 {
     size_t room = l->room ? 2 * l->room : 1024;
     invar_profile_event *larger = NULL;
@@ -150,7 +150,7 @@ static invar_status add_event(invar_profile *p, const invar_profile_event *event
         return INVAR_OK;
     }
     if (p->ready.count == p->ready.room)
-        INVAR_TRY(grow(&p->ready));
+        INVAR_TRY(list_grow(&p->ready));
     p->ready.events[p->ready.count++] = *event;
     return INVAR_OK;
 }
@@ -180,7 +180,7 @@ static invar_status find_sum(invar_profile_sum **out, invar_profile *p,
     return INVAR_OK;
 }
 
-static invar_status add(invar_profile *p, const invar_profile_event *event)
+static invar_status profile_add(invar_profile *p, const invar_profile_event *event)
 {
     invar_profile_sum *sum;
 
@@ -199,9 +199,9 @@ static void add_locked(invar_profile *p, const invar_profile_event *event)
     invar_status status;
 
     pthread_mutex_lock(&p->lock);
-    status = add(p, event);
+    status = profile_add(p, event);
     pthread_mutex_unlock(&p->lock);
-    fail(p, status);
+    profile_fail(p, status);
 }
 
 /* Bytes of this process in memory; 0: nobody knows. */
@@ -226,7 +226,8 @@ static void look_at_memory(invar_profile *p, const invar_device *dev)
     if (now - p->looked_ns < INVAR_PROFILE_SAMPLE_NS)
         return;
     p->looked_ns = now;
-    memory.bytes = dev->backend->memory.used ? dev->backend->memory.used(dev) : resident_bytes();
+    memory.bytes = dev->backend->memory.allocated_bytes ? dev->backend->memory.allocated_bytes(dev)
+                                                        : resident_bytes();
     if (memory.bytes > 0)
         add_locked(p, &memory);
 }
@@ -237,8 +238,8 @@ static invar_status set_first(invar_profile *p, const invar_device *dev)
 {
     const invar_device_timers *marks = &dev->backend->marks;
 
-    INVAR_TRY(marks->set(dev, 0));
-    INVAR_TRY(marks->read(dev, p->read_ns, 1));
+    INVAR_TRY(marks->record(dev, 0));
+    INVAR_TRY(marks->elapsed_ns(dev, p->read_ns, 1));
     p->first_ns = invar_process_clock_ns(CLOCK_MONOTONIC);
     p->marks = 1;
     return INVAR_OK;
@@ -250,7 +251,7 @@ static invar_status read_marks(invar_profile *p, const invar_device *dev)
     invar_status status = INVAR_OK;
 
     if (p->n_waiting > 0)
-        status = dev->backend->marks.read(dev, p->read_ns, p->marks);
+        status = dev->backend->marks.elapsed_ns(dev, p->read_ns, p->marks);
     for (int64_t i = 0; i < p->n_waiting && status == INVAR_OK; i++) {
         invar_profile_event *event = &p->waiting[i];
         const int64_t *ns = &p->read_ns[2 * i + 1];
@@ -269,12 +270,12 @@ static invar_status begin_mark(invar_profile *p, const invar_device *dev)
         INVAR_TRY(read_marks(p, dev));
     if (p->marks == 0)
         INVAR_TRY(set_first(p, dev));
-    return dev->backend->marks.set(dev, p->marks);
+    return dev->backend->marks.record(dev, p->marks);
 }
 
 static invar_status end_mark(invar_profile *p, const invar_device *dev)
 {
-    INVAR_TRY(dev->backend->marks.set(dev, p->marks + 1));
+    INVAR_TRY(dev->backend->marks.record(dev, p->marks + 1));
     p->waiting[p->n_waiting++] = p->now;
     p->marks += 2;
     // a copy to the host has waited for all: reading costs no more than asking
@@ -283,8 +284,8 @@ static invar_status end_mark(invar_profile *p, const invar_device *dev)
 
 /* ---- the meter ------------------------------------------------------------------------------- */
 
-static void begin(invar_op_profiler *meter, const invar_device *dev,
-                  const invar_op_profiler_call *call)
+static void op_profiler_begin(invar_op_profiler *meter, const invar_device *dev,
+                              const invar_op_profiler_call *call)
 {
     invar_profile *p = (invar_profile *)(void *)meter;
     char text[TEXT_SIZE];
@@ -298,21 +299,21 @@ static void begin(invar_op_profiler *meter, const invar_device *dev,
                                    .bytes = call->bytes};
     p->waits = strcmp(call->name, "get") == 0 || strcmp(call->name, "wait") == 0;
     if (call->op >= 0) {
-        describe(text, call);
+        op_profiler_call_describe(text, call);
         p->now.operands = keep_text(p, text);
     }
     if (dev->backend->marks.range)
         dev->backend->marks.range(call->name);
-    if (dev->backend->marks.set)
-        fail(p, begin_mark(p, dev));
+    if (dev->backend->marks.record)
+        profile_fail(p, begin_mark(p, dev));
     else
         p->now.start_ns = p->unix_ns + invar_process_clock_ns(CLOCK_MONOTONIC);
 }
 
 static void end_call(invar_profile *p, const invar_device *dev)
 {
-    if (dev->backend->marks.set) {
-        fail(p, end_mark(p, dev));
+    if (dev->backend->marks.record) {
+        profile_fail(p, end_mark(p, dev));
     } else {
         p->now.duration_ns = p->unix_ns + invar_process_clock_ns(CLOCK_MONOTONIC) - p->now.start_ns;
         add_locked(p, &p->now);
@@ -322,7 +323,7 @@ static void end_call(invar_profile *p, const invar_device *dev)
     look_at_memory(p, dev);
 }
 
-static void end(invar_op_profiler *meter, const invar_device *dev)
+static void op_profiler_end(invar_op_profiler *meter, const invar_device *dev)
 {
     invar_profile *p = (invar_profile *)(void *)meter;
     invar_error of_op = {0};
@@ -343,7 +344,7 @@ invar_op_profiler *invar_profile_meter(invar_profile *profile)
 
 void invar_profile_switch(invar_profile *profile, bool on)
 {
-    __atomic_store_n(&profile->meter.on, on, __ATOMIC_RELEASE);
+    __atomic_store_n(&profile->meter.enabled, on, __ATOMIC_RELEASE);
 }
 
 void invar_profile_phase(invar_profile *profile, const char *phase)
@@ -354,7 +355,7 @@ void invar_profile_phase(invar_profile *profile, const char *phase)
 void invar_profile_flush(invar_profile *profile)
 {
     if (profile->n_waiting > 0)
-        fail(profile, read_marks(profile, &profile->dev));
+        profile_fail(profile, read_marks(profile, &profile->dev));
 }
 
 /* ---- taking ---------------------------------------------------------------------------------- */
@@ -403,7 +404,8 @@ invar_status invar_profile_new(invar_profile **out)
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a profile"));
-    *p = (invar_profile){.meter = {.begin = begin, .end = end}, .phase = OUTSIDE};
+    *p = (invar_profile){.meter = {.begin = op_profiler_begin, .end = op_profiler_end},
+                         .phase = OUTSIDE};
     p->unix_ns = invar_process_clock_ns(CLOCK_REALTIME) - invar_process_clock_ns(CLOCK_MONOTONIC);
     INVAR_CHECK(pthread_mutex_init(&p->lock, NULL) == 0);
     status = make_room(p);

@@ -30,11 +30,11 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
                                    .stats = options->stats,
                                    .pool = options->pool,
                                    .dev = options->dev,
-                                   .part = !invar_ranks_is_leader(options->layout)};
+                                   .is_partial = !invar_ranks_is_leader(options->layout)};
     invar_probe_options own = o;
 
     *out = (invar_recorder){.options = *options, .recorded = -1};
-    own.part = true;
+    own.is_partial = true;
     INVAR_TRY(invar_probe_new(&out->probe, &o));
     if (pipes)
         INVAR_TRY(invar_probe_new(&out->stage.probe, &own));
@@ -121,7 +121,8 @@ typedef struct token_point {
     const char *inputs[3];
 } token_point;
 
-static invar_status define(int64_t *out, invar_recorder *r, const token_point *p, const char *dtype)
+static invar_status recorder_define(int64_t *out, invar_recorder *r, const token_point *p,
+                                    const char *dtype)
 {
     const int64_t any = -1;
     const invar_ledger_point full = {.name = p->name,
@@ -144,7 +145,7 @@ static invar_status tokens_point(invar_recorder *r, bool values)
     const invar_step_report *s = r->step;
     int64_t id;
 
-    INVAR_TRY(define(&id, r, &p, "i32"));
+    INVAR_TRY(recorder_define(&id, r, &p, "i32"));
     for (int64_t i = 0; values && i < s->count; i++) {
         const invar_rl_sample *sample = &s->samples[s->first + i];
         int64_t ends[2] = {0, sample->n_tokens};
@@ -163,7 +164,7 @@ static invar_status number_point(invar_recorder *r, const token_point *p, bool v
     invar_tensor tensor = invar_tensor_1d((void *)(uintptr_t)(p->values + first), INVAR_DTYPE_F32,
                                           rewards ? s->count : s->start[s->count]);
 
-    INVAR_TRY(define(&id, r, p, "f32"));
+    INVAR_TRY(recorder_define(&id, r, p, "f32"));
     if (!values)
         return INVAR_OK;
     return rewards
@@ -286,7 +287,7 @@ invar_status invar_recorder_define(invar_recorder *r)
     return INVAR_OK;
 }
 
-static bool fine(const invar_recorder *r)
+static bool recorder_fine(const invar_recorder *r)
 {
     return r->options.level > INVAR_PROBE_STEP || r->dump;
 }
@@ -313,7 +314,7 @@ static invar_status rollout_points(invar_recorder *r)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&draws, (size_t)s->count, sizeof *draws, "draws of a step"));
     for (int64_t i = 0; i < s->count; i++)
-        draws[i] = s->samples[s->first + i].draw;
+        draws[i] = s->samples[s->first + i].draw_index;
     status = invar_rollout_points_emit(r->sampled, &view, draws, s->count);
     invar_free(draws);
     return status;
@@ -373,7 +374,7 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step_report *st
         r->view.probe = r->stage.probe;
         r->view.listing = &r->stage.listing;
     }
-    if (!fine(r))
+    if (!recorder_fine(r))
         return INVAR_OK;
     INVAR_TRY(tokens_point(r, false));
     return rollout_points(r);
@@ -395,7 +396,7 @@ void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char 
     invar_point_list_reset(&r->stage.listing);
     r->stage.tasks.bytes = 0;
     r->stage.n_tasks = 0;
-    invar_trainer_probe(trainer, prefix && fine(r) ? &show : NULL);
+    invar_trainer_probe(trainer, prefix && recorder_fine(r) ? &show : NULL);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

@@ -62,7 +62,7 @@ typedef struct invar_step_report {
     int64_t routes, routes_differ;  /* choices of experts made again */
     int64_t filtered_groups;        /* of the rollout, rejected by a filter; -1 if unknown */
     int64_t steps_per_rollout;      /* optimizer steps, each of which makes a version of weights */
-    bool clocked;                   /* a recorded schedule: the clock has chosen the groups */
+    bool recorded_schedule;         /* a recorded schedule: the clock has chosen the groups */
     bool supervised;                /* answers are learned: nothing was sampled or rewarded */
     bool unrewarded;                /* nobody gives rewards: those of the samples are no facts */
     bool keeps_surplus;             /* groups beyond the batch wait for the next one: */
@@ -75,7 +75,7 @@ typedef struct invar_step_report {
     invar_audit *audit;
     const invar_ledger_plugin_reply *replies; /* of plug-ins */
     size_t n_replies;
-    bool weighted; /* a hook has given a factor of the policy's loss */
+    bool has_loss_factor; /* a hook has given a factor of the policy's loss */
     float factor;
     const invar_hook_metrics *measures; /* (n_measures) of hooks */
     size_t n_measures;
@@ -136,7 +136,7 @@ typedef struct invar_recorder {
     const invar_step_report *step;                   /* the current one; NULL between steps */
     int64_t points;                                  /* of the last entry */
     uint64_t kept_bytes;                             /* of samples, in all steps of the run */
-    bool desync; /* ranks made different entries, and all of them know */
+    bool ranks_diverged; /* ranks made different entries, and all of them know */
 } invar_recorder;
 
 invar_status invar_recorder_open(invar_recorder *out,

@@ -23,7 +23,7 @@
 #define PHASE "compare"
 #define TEXT_SIZE (INVAR_LEDGER_NAME_BYTES + 512)
 
-static bool compared(const invar_ledger_point *point)
+static bool ledger_point_compared(const invar_ledger_point *point)
 {
     return point->level == INVAR_PROBE_STEP;
 }
@@ -35,7 +35,8 @@ static void hash_held(invar_digest *out, const invar_step_report *step)
 
     invar_hasher_init(&hasher);
     for (int i = 0; i < step->n_learners; i++)
-        invar_hasher_update(&hasher, &step->learners[i].learner->held, sizeof(invar_digest));
+        invar_hasher_update(&hasher, &step->learners[i].learner->weights_digest,
+                            sizeof(invar_digest));
     invar_hasher_final(out, &hasher);
 }
 
@@ -61,7 +62,7 @@ static invar_status find_other_weights(bool *out, const invar_recorder *r)
     status = invar_layout_gather(layout, &layout->data, PHASE " weights", all, bytes);
     if (status == INVAR_OK) {
         who = invar_ranks_find_odd(all, layout->data.size);
-        *out = who.odd >= 0 && !invar_digest_equal(own, &all[who.usual]);
+        *out = who.differing_rank >= 0 && !invar_digest_equal(own, &all[who.majority_rank]);
     }
     invar_free(all);
     return status;
@@ -79,7 +80,7 @@ static void hash_step(invar_digest *out, const invar_ledger_step *step,
     invar_hasher_update(&hasher, step->batch.bytes, sizeof step->batch.bytes);
     invar_hasher_update(&hasher, step->rng.bytes, sizeof step->rng.bytes);
     for (int64_t i = 0; i < points->count; i++)
-        if (compared(&points->points[i]))
+        if (ledger_point_compared(&points->points[i]))
             invar_hasher_update(&hasher, &step->digests[i], sizeof *step->digests);
     for (size_t i = 0; i < step->n_metrics; i++) {
         const invar_ledger_metric *m = &step->metrics[i];
@@ -95,15 +96,16 @@ typedef struct digests {
     int64_t count;
 } digests;
 
-static void describe(char out[TEXT_SIZE], const invar_layout *layout, const invar_rank_outlier *who,
-                     const digests *all, const invar_probe_result *points)
+static void layout_describe(char out[TEXT_SIZE], const invar_layout *layout,
+                            const invar_rank_outlier *who, const digests *all,
+                            const invar_probe_result *points)
 {
-    const invar_digest *odd = all->of + who->odd * all->count;
-    const invar_digest *usual = all->of + who->usual * all->count;
+    const invar_digest *odd = all->of + who->differing_rank * all->count;
+    const invar_digest *usual = all->of + who->majority_rank * all->count;
     const char *what = "its metrics or its weights as ops read them";
 
     for (int64_t i = 0; i < points->count; i++) {
-        if (!compared(&points->points[i]))
+        if (!ledger_point_compared(&points->points[i]))
             continue;
         if (!invar_digest_equal(odd++, usual++)) {
             what = points->points[i].name;
@@ -113,8 +115,8 @@ static void describe(char out[TEXT_SIZE], const invar_layout *layout, const inva
     (void)snprintf(out, TEXT_SIZE,
                    "rank %d on %s is out of step: %s differs from that of rank %d on %s; check the "
                    "host with invar doctor, then start the run again, on other ranks if you like",
-                   who->odd, invar_comm_host(layout->world, who->odd), what, who->usual,
-                   invar_comm_host(layout->world, who->usual));
+                   who->differing_rank, invar_comm_host(layout->world, who->differing_rank), what,
+                   who->majority_rank, invar_comm_host(layout->world, who->majority_rank));
 }
 
 /* What rank 0 writes of the others; release. */
@@ -145,7 +147,7 @@ static invar_status writing_make(writing *out, int others, const digests *all,
                           "digests of replicas"));
     memcpy(out->points, points->points, count * sizeof *out->points);
     for (size_t i = 0; i < count; i++)
-        out->points[i].replicated = compared(&out->points[i]);
+        out->points[i].replicated = ledger_point_compared(&out->points[i]);
     for (int r = 0; r < others; r++) {
         invar_digest *of = out->digests + (size_t)r * count;
         out->replicas[r] = (invar_ledger_replica_digests){r + 1, of};
@@ -187,7 +189,7 @@ static invar_status gather_digests(digests *out, const invar_layout *layout,
 
     INVAR_TRY(invar_alloc((void **)&own, (size_t)points->count, sizeof *own, "digests"));
     for (int64_t i = 0; i < points->count; i++)
-        if (compared(&points->points[i]))
+        if (ledger_point_compared(&points->points[i]))
             own[out->count++] = points->digests[i];
     status = invar_alloc((void **)&out->of, ranks * (size_t)out->count, sizeof *own,
                          "digests of all ranks");
@@ -198,21 +200,21 @@ static invar_status gather_digests(digests *out, const invar_layout *layout,
     return status;
 }
 
-static invar_status tell(invar_recorder *r, const invar_ledger_step *step,
-                         const invar_rank_outlier *who, const invar_probe_result *points)
+static invar_status report_desync(invar_recorder *r, const invar_ledger_step *step,
+                                  const invar_rank_outlier *who, const invar_probe_result *points)
 {
     digests all = {NULL, 0};
     char text[TEXT_SIZE];
     invar_status status = gather_digests(&all, r->options.layout, points);
 
     if (status == INVAR_OK) {
-        describe(text, r->options.layout, who, &all, points);
+        layout_describe(text, r->options.layout, who, &all, points);
         if (r->ledger)
             status = write_all(r, *step, text, &all, points);
     }
     invar_free(all.of);
     INVAR_TRY(status);
-    r->desync = true;
+    r->ranks_diverged = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %s", step->step, text);
 }
 
@@ -228,5 +230,5 @@ invar_status invar_replicas_compare(invar_recorder *r, const invar_ledger_step *
     INVAR_TRY(find_other_weights(&odd, r));
     hash_step(&own, step, points, odd);
     INVAR_TRY(invar_ranks_compare_digests(&who, r->options.layout, PHASE, &own));
-    return who.odd < 0 ? INVAR_OK : tell(r, step, &who, points);
+    return who.differing_rank < 0 ? INVAR_OK : report_desync(r, step, &who, points);
 }

@@ -35,17 +35,17 @@ static invar_status unpack_all(invar_recorder *r, const invar_layout *layout, co
     return INVAR_OK;
 }
 
-static bool packs(const invar_layout *layout, bool sampled)
+static bool layout_packs(const invar_layout *layout, bool sampled)
 {
-    bool gives = sampled ? invar_layout_engine_gives(layout, layout->samplers.rank)
+    bool gives = sampled ? invar_layout_engine_gives(layout, layout->rollout_group.rank)
                          : layout->context.rank == 0;
 
     return gives && layout->tensor.rank == 0 && layout->expert.rank == 0;
 }
 
-static invar_status unite(invar_recorder *r, const invar_layout *layout, const kind *k)
+static invar_status recorder_unite(invar_recorder *r, const invar_layout *layout, const kind *k)
 {
-    bool leads = invar_ranks_is_leader(layout), gives = !leads && packs(layout, k->sampled);
+    bool leads = invar_ranks_is_leader(layout), gives = !leads && layout_packs(layout, k->sampled);
     invar_rank_buffer own = {0};
     invar_rank_gathered pile = {0};
     invar_status status = gives ? k->pack(&own, r) : INVAR_OK;
@@ -73,7 +73,7 @@ invar_status invar_gather_points_rollout(invar_recorder *r, const invar_layout *
 {
     static const kind sampled = {"points of the rollout", true, pack_sampled, unpack_sampled};
 
-    return world && r->sampled ? unite(r, world, &sampled) : INVAR_OK;
+    return world && r->sampled ? recorder_unite(r, world, &sampled) : INVAR_OK;
 }
 
 static invar_status pack_learned(invar_rank_buffer *to, invar_recorder *r)
@@ -92,7 +92,7 @@ invar_status invar_gather_points_learned(invar_recorder *r)
 {
     static const kind learned = {"points of units", false, pack_learned, unpack_learned};
 
-    return unite(r, r->options.layout, &learned);
+    return recorder_unite(r, r->options.layout, &learned);
 }
 
 /* ---- stages of a pipeline -------------------------------------------------------------------- */
@@ -115,7 +115,7 @@ invar_status invar_gather_points_task(invar_recorder *r, int64_t round)
     invar_rank_buffer shown = {0};
     invar_status status;
 
-    if (!packs(r->options.layout, false))
+    if (!layout_packs(r->options.layout, false))
         return INVAR_OK;
     status = pack_task(&shown, s);
     is.bytes = (int64_t)shown.bytes;
@@ -132,7 +132,7 @@ static invar_status pack_stage(invar_rank_buffer *to, const invar_recorder *r)
 {
     const invar_recorder_stage *s = &r->stage;
 
-    if (!packs(r->options.layout, false))
+    if (!layout_packs(r->options.layout, false))
         return INVAR_OK;
     INVAR_TRY(invar_point_list_pack(to, &s->listing));
     INVAR_TRY(invar_rank_buffer_put(to, &s->n_tasks, 1, sizeof s->n_tasks));
@@ -154,7 +154,7 @@ static invar_status take_tasks(invar_recorder *r, invar_rank_buffer_reader from,
         *last = is->round > *last ? is->round : *last;
         if (is->round == round)
             INVAR_TRY(unpack_learned(
-                r, &(invar_rank_buffer_reader){.at = shown, .bytes = (size_t)is->bytes}));
+                r, &(invar_rank_buffer_reader){.cursor = shown, .bytes = (size_t)is->bytes}));
     }
     return INVAR_OK;
 }

@@ -97,8 +97,8 @@ static invar_status write_bytes(const invar_trace *trace, const char *data, size
 /* A process of the picture: the phases of the run, or its ranks. */
 enum { RUN = 1, RANKS = 2 };
 
-static invar_json_text *event(invar_trace *trace, const char *name, const char *ph, int process,
-                              int track)
+static invar_json_text *trace_event(invar_trace *trace, const char *name, const char *ph,
+                                    int process, int track)
 {
     invar_json_text_reset(&trace->line);
     invar_trace_event_begin(&trace->line, name, ph, process, track);
@@ -149,7 +149,7 @@ static int track_of(invar_trace *trace, const char *phase)
 static void put_phase(invar_trace *trace, const open_phase *phase, int64_t end_ns)
 {
     int track = track_of(trace, phase->name);
-    invar_json_text *line = event(trace, phase->name, "X", RUN, track);
+    invar_json_text *line = trace_event(trace, phase->name, "X", RUN, track);
 
     put_time(line, "ts", phase->begin_ns - trace->origin_ns);
     put_time(line, "dur", end_ns - phase->begin_ns);
@@ -300,7 +300,7 @@ void invar_trace_begin(invar_trace *trace, const char *phase)
 }
 
 /* The ledger has one row for a phase of a step: further ones add to the first. */
-static invar_status keep(invar_trace *trace, const open_phase *phase, int64_t end_ns)
+static invar_status trace_store(invar_trace *trace, const open_phase *phase, int64_t end_ns)
 {
     if (trace->asked)
         trace->n_timings = 0;
@@ -341,7 +341,7 @@ void invar_trace_end(invar_trace *trace)
         trace->range(NULL);
     if (trace->fd >= 0)
         put_phase(trace, phase, end_ns);
-    give_up(trace, keep(trace, phase, end_ns));
+    give_up(trace, trace_store(trace, phase, end_ns));
 }
 
 void invar_trace_beside(invar_trace *trace, const char *phase, int64_t begin_ns, int64_t end_ns)
@@ -361,7 +361,7 @@ void invar_trace_count(invar_trace *trace, const char *name, double value)
 
     if (!trace || trace->fd < 0 || !isfinite(value))
         return;
-    line = event(trace, name, "C", RUN, 0);
+    line = trace_event(trace, name, "C", RUN, 0);
     put_time(line, "ts", invar_process_clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
     invar_json_text_key(line, "args");
     invar_json_text_open(line, '{');
@@ -415,7 +415,7 @@ static void put_slice(invar_trace *trace, const invar_rank_interval *slice)
     (void)snprintf(name, sizeof name, slice->move[0] ? "wait: %s" : "%s",
                    slice->move[0] ? slice->move : slice->phase);
     name_rank(trace, slice);
-    line = event(trace, name, "X", RANKS, slice->rank);
+    line = trace_event(trace, name, "X", RANKS, slice->rank);
     put_time(line, "ts", from + cut);
     put_time(line, "dur", slice->duration_ns - cut);
     invar_json_text_key(line, "args");
@@ -456,7 +456,7 @@ invar_status invar_trace_ops(const invar_ledger_op_time **out, size_t *count_out
     if (!trace)
         return INVAR_OK;
     INVAR_TRY(invar_op_trace_collect(&all, trace->ops));
-    give_up(trace, all.own);
+    give_up(trace, all.local_status);
     if (trace->fd >= 0 && all.bytes)
         give_up(trace, write_bytes(trace, all.text, all.bytes));
     *out = all.rows;

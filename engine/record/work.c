@@ -66,7 +66,7 @@ static row row_of(const char *phase, const char *move)
 }
 
 /* The sum that a phase and a move belong to. */
-static row *find(invar_rank_timer *work, const char *phase, const char *move)
+static row *rank_timer_find(invar_rank_timer *work, const char *phase, const char *move)
 {
     row wanted = row_of(phase, move);
 
@@ -80,16 +80,16 @@ static row *find(invar_rank_timer *work, const char *phase, const char *move)
     return &work->rows[work->n_rows++];
 }
 
-static void slice(invar_rank_timer *work, const row *is)
+static void rank_timer_slice(invar_rank_timer *work, const row *is)
 {
     if (work->n_slices < work->most_slices)
         work->rows[INVAR_RANK_TIMER_ROWS + work->n_slices++] = *is;
 }
 
 /* The time since the mark was computing, but for `waited`. */
-static row *compute(invar_rank_timer *work, int64_t now_ns, int64_t waited)
+static row *rank_timer_compute(invar_rank_timer *work, int64_t now_ns, int64_t waited)
 {
-    row *computed = find(work, phase_of(work), "");
+    row *computed = rank_timer_find(work, phase_of(work), "");
 
     computed->duration_ns += now_ns - work->mark_ns - waited;
     work->mark_ns = now_ns;
@@ -101,7 +101,7 @@ void invar_rank_timer_begin(invar_rank_timer *work, const char *phase)
     if (!work)
         return;
     INVAR_CHECK(work->depth < INVAR_RANK_TIMER_DEPTH);
-    compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
+    rank_timer_compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
     work->stack[work->depth++] = (open_phase){phase, work->mark_ns};
 }
 
@@ -113,12 +113,12 @@ void invar_rank_timer_end(invar_rank_timer *work)
     if (!work)
         return;
     INVAR_CHECK(work->depth > 0);
-    compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0)->calls++;
+    rank_timer_compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0)->calls++;
     phase = &work->stack[--work->depth];
     is = row_of(phase->name, "");
     is.start_ns = work->unix_ns + phase->begin_ns;
     is.duration_ns = work->mark_ns - phase->begin_ns;
-    slice(work, &is);
+    rank_timer_slice(work, &is);
 }
 
 /* A move has ended. */
@@ -130,8 +130,8 @@ static void take_move(void *payload, const invar_comm_event *done)
 
     if (waited > now - work->mark_ns) // two clocks, or it was not watched from its beginning
         waited = now - work->mark_ns;
-    compute(work, now, waited);
-    moved = find(work, phase_of(work), done->phase);
+    rank_timer_compute(work, now, waited);
+    moved = rank_timer_find(work, phase_of(work), done->phase);
     moved->calls++;
     moved->duration_ns += waited;
     moved->sent += (int64_t)done->sent;
@@ -143,7 +143,7 @@ static void take_move(void *payload, const invar_comm_event *done)
         is.duration_ns = waited;
         is.sent = (int64_t)done->sent;
         is.received = (int64_t)done->received;
-        slice(work, &is);
+        rank_timer_slice(work, &is);
     }
 }
 
@@ -191,7 +191,7 @@ static int64_t take_out(invar_rank_timer *work)
 {
     int64_t rows, slices = work->n_slices;
 
-    compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
+    rank_timer_compute(work, invar_process_clock_ns(CLOCK_MONOTONIC), 0);
     rows = work->n_rows;
     memcpy(work->leaving, work->rows, (size_t)rows * sizeof *work->rows);
     memcpy(work->leaving + rows, work->rows + INVAR_RANK_TIMER_ROWS,
@@ -216,7 +216,7 @@ static invar_status make_room(invar_rank_timer *work, size_t rows)
 }
 
 /* A sum or a slice of a rank, for the ledger or the trace. */
-static void tell(invar_rank_timer *work, invar_rank_times *out, int rank, row *is)
+static void rank_timer_report(invar_rank_timer *work, invar_rank_times *out, int rank, row *is)
 {
     const char *host = invar_comm_host(work->layout->world, rank);
 
@@ -243,7 +243,7 @@ static invar_status tell_all(invar_rank_times *out, invar_rank_timer *work)
     INVAR_TRY(make_room(work, all));
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < bytes[r] / sizeof *next; i++)
-            tell(work, out, r, next++);
+            rank_timer_report(work, out, r, next++);
     out->rows = work->told;
     out->slices = work->slices;
     return INVAR_OK;

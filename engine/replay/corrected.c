@@ -135,7 +135,7 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
     INVAR_TRY(invar_recorded_keys_to_recipe(&recipe, keys));
     const bool judged = invar_estimator_traits_of(INVAR_RECIPE_ENUM(invar_estimator, recipe,
                                                                     INVAR_KEY_ADVANTAGE_ESTIMATOR))
-                            ->judged;
+                            ->needs_reward;
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
         flag("sft", sft),

@@ -234,7 +234,7 @@ static invar_status make_checkpoint(packer *p)
     INVAR_TRY(invar_path_join(p->steps, sizeof p->steps, p->replay->folder, "save"));
     before.folder = folder;
     before.save = p->steps;
-    before.from = before.step = p->first - 1;
+    before.first_step = before.step = p->first - 1;
     INVAR_TRY(invar_replay_run(&done, &before));
     p->result->made = true;
     if (done.differs < 0 && done.last == p->first - 1)
@@ -249,7 +249,7 @@ static invar_status find_checkpoint(packer *p)
 {
     int64_t found;
 
-    p->result->after = p->first - 1;
+    p->result->checkpoint_step = p->first - 1;
     if (p->first == 0)
         return INVAR_OK;
     memcpy(p->steps, p->replay->keys->checkpoints, sizeof p->steps);
@@ -263,7 +263,7 @@ static invar_status find_checkpoint(packer *p)
 static invar_status add_ledger(packer *p)
 {
     const invar_ledger_summary *run = p->replay->run;
-    invar_ledger_retention keep = {.last = run->last_step - p->first + 1};
+    invar_ledger_retention keep = {.last_steps = run->last_step - p->first + 1};
     char whole[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
     invar_ledger *ledger = NULL;
     invar_status status;
@@ -349,7 +349,7 @@ invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay
     packer *p = NULL;
     invar_status status;
 
-    *out = (invar_pack_result){.after = -1};
+    *out = (invar_pack_result){.checkpoint_step = -1};
     INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "a pack"));
     memset(p, 0, sizeof *p);
     p->replay = replay;

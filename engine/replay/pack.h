@@ -24,8 +24,8 @@ extern "C" {
 #endif
 
 typedef struct invar_pack_result {
-    int64_t after; /* step of the checkpoint in it; -1: none is needed */
-    bool made;     /* the run had no such checkpoint: it was made by executing steps again */
+    int64_t checkpoint_step; /* step of the checkpoint in it; -1: none is needed */
+    bool made; /* the run had no such checkpoint: it was made by executing steps again */
     int64_t members;
     int64_t bytes; /* of all members */
 } invar_pack_result;

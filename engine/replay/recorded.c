@@ -96,7 +96,7 @@ void invar_recorded_keys_release(invar_recorded_keys *recorded)
 invar_status invar_recorded_keys_put(invar_recorded_keys *recorded, invar_key key,
                                      const char *value)
 {
-    const char *fallback = invar_config_schema()->keys[key].fallback;
+    const char *fallback = invar_config_schema()->keys[key].default_text;
     char *copy = NULL;
 
     if (value && !(fallback && strcmp(fallback, value) == 0)) {
@@ -110,7 +110,7 @@ invar_status invar_recorded_keys_put(invar_recorded_keys *recorded, invar_key ke
 
 const char *invar_recorded_keys_get(const invar_recorded_keys *recorded, invar_key key)
 {
-    const char *fallback = invar_config_schema()->keys[key].fallback;
+    const char *fallback = invar_config_schema()->keys[key].default_text;
 
     return recorded->value[key] ? recorded->value[key] : fallback ? fallback : "";
 }
@@ -327,8 +327,8 @@ static invar_status check_checkpoints(const char *folder)
                       shown, hint);
 }
 
-static invar_status override(invar_recorded_keys *recorded, const invar_recipe_entry *e,
-                             invar_key key)
+static invar_status recorded_keys_override(invar_recorded_keys *recorded,
+                                           const invar_recipe_entry *e, invar_key key)
 {
     if (e->key->effect != INVAR_RECIPE_EFFECT_FREE)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -352,7 +352,7 @@ invar_status invar_recorded_keys_override(invar_recorded_keys *recorded, const i
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry_get(&e, flags, i);
         if (e.source == INVAR_RECIPE_SOURCE_FLAG)
-            INVAR_TRY(override(recorded, &e, (invar_key)i));
+            INVAR_TRY(recorded_keys_override(recorded, &e, (invar_key)i));
     }
     return INVAR_OK;
 }

@@ -104,7 +104,7 @@ static invar_status find_prompt(const invar_prompt **out, const invar_run_contex
                       line);
 }
 
-static invar_status check(const invar_run_context *s, const invar_rng_coords *c)
+static invar_status run_context_check(const invar_run_context *s, const invar_rng_coords *c)
 {
     int64_t seed = invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_SEED);
 
@@ -143,12 +143,12 @@ invar_status invar_regenerate(invar_rl_samples *out, invar_run_context *session,
     invar_rl_sample *s;
     invar_status status;
 
-    INVAR_TRY(check(session, coords));
+    INVAR_TRY(run_context_check(session, coords));
     INVAR_TRY(find_prompt(&prompt, session, coords->prompt));
     INVAR_TRY(find_weights(session, &coords->weights));
     INVAR_TRY(invar_rl_samples_append(&s, out));
     s->rollout = coords->rollout;
-    s->draw = coords->draw;
+    s->draw_index = coords->draw;
     s->weights_hash = coords->weights;
     INVAR_TRY(invar_sample_source_init_sample(s, prompt));
     INVAR_TRY(invar_rollout_new(&rollout, invar_run_context_sampler(session), session->tokenizer,

@@ -17,7 +17,7 @@
 
 #include "base/invar_banned.h"
 
-static void say(const invar_replay *replay, const char *line)
+static void replay_print(const invar_replay *replay, const char *line)
 {
     if (replay->say)
         replay->say(replay->payload, line);
@@ -26,7 +26,8 @@ static void say(const invar_replay *replay, const char *line)
 /* ---- where to start -------------------------------------------------------------------------- */
 
 /* Why a checkpoint is none of this run's timeline; NULL: it is. */
-static invar_status judge(const char **why_out, const invar_replay *replay, invar_checkpoint *c)
+static invar_status checkpoint_mismatch_reason(const char **why_out, const invar_replay *replay,
+                                               invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
     invar_digest chain;
@@ -58,7 +59,7 @@ static invar_status try_checkpoint(bool *fits_out, const invar_replay *replay, c
     *fits_out = false;
     status = invar_checkpoint_open(&c, folder, &(invar_checkpoint_open_options){.step = step});
     if (status == INVAR_OK)
-        status = judge(&why, replay, c);
+        status = checkpoint_mismatch_reason(&why, replay, c);
     invar_checkpoint_close(c);
     if (status == INVAR_E_NOMEM)
         return status;
@@ -68,7 +69,7 @@ static invar_status try_checkpoint(bool *fits_out, const invar_replay *replay, c
     if (why) {
         (void)snprintf(line, sizeof line, "stepped over the checkpoint of step %" PRId64 ": %s",
                        step, why);
-        say(replay, line);
+        replay_print(replay, line);
     }
     if (status != INVAR_OK)
         invar_error_clear();
@@ -85,7 +86,7 @@ static void say_no_folder(const invar_replay *replay, const char *folder)
     (void)snprintf(line, sizeof line,
                    "%s, the folder of the run's checkpoints, is not there (--load names another)",
                    shown);
-    say(replay, line);
+    replay_print(replay, line);
 }
 
 invar_status invar_replay_checkpoint(int64_t *step_out, const invar_replay *replay,
@@ -162,13 +163,14 @@ static invar_status check_revisions(const invar_replay *replay, int64_t first)
 
     INVAR_TRY(invar_revisions_check(&known, replay->ledger, replay->run, first, replay->step, ""));
     if (!known)
-        say(replay, INVAR_REVISIONS_UNKNOWN);
+        replay_print(replay, INVAR_REVISIONS_UNKNOWN);
     return INVAR_OK;
 }
 
 /* ---- executing ------------------------------------------------------------------------------- */
 
-static invar_status place(invar_recorded_keys *keys, const invar_replay *replay, int64_t after)
+static invar_status recorded_keys_place(invar_recorded_keys *keys, const invar_replay *replay,
+                                        int64_t after)
 {
     char number[24];
 
@@ -196,14 +198,14 @@ static invar_status make_recipe(invar_recipe **out, const invar_replay *replay, 
     invar_status status = copy_keys(&keys, replay->keys);
 
     if (status == INVAR_OK)
-        status = place(&keys, replay, after);
+        status = recorded_keys_place(&keys, replay, after);
     if (status == INVAR_OK)
         status = invar_recorded_keys_to_recipe(out, &keys);
     invar_recorded_keys_release(&keys);
     return status;
 }
 
-static invar_status execute(const invar_replay *replay, int64_t after)
+static invar_status replay_execute(const invar_replay *replay, int64_t after)
 {
     invar_train_options options = {.kind = "replay",
                                    .until = replay->step,
@@ -309,18 +311,18 @@ invar_status invar_replay_run(invar_replay_result *out, const invar_replay *repl
 {
     int64_t first, rollout;
 
-    *out = (invar_replay_result){.after = -1, .first = -1, .last = -1, .differs = -1};
-    if (replay->from < 0 || replay->from > replay->step)
+    *out = (invar_replay_result){.checkpoint_step = -1, .first = -1, .last = -1, .differs = -1};
+    if (replay->first_step < 0 || replay->first_step > replay->step)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "steps %" PRId64 " to %" PRId64 ": the first is not before the last",
-                          replay->from, replay->step);
-    INVAR_TRY(
-        invar_replay_checkpoint(&out->after, replay, replay->keys->checkpoints, replay->from - 1));
-    INVAR_TRY(invar_replay_rollout(&first, &rollout, replay->keys, out->after + 1));
-    INVAR_TRY(check_revisions(replay, out->after + 1));
+                          replay->first_step, replay->step);
+    INVAR_TRY(invar_replay_checkpoint(&out->checkpoint_step, replay, replay->keys->checkpoints,
+                                      replay->first_step - 1));
+    INVAR_TRY(invar_replay_rollout(&first, &rollout, replay->keys, out->checkpoint_step + 1));
+    INVAR_TRY(check_revisions(replay, out->checkpoint_step + 1));
     INVAR_TRY(invar_recorded_keys_check_files(replay->keys, rollout));
     INVAR_TRY(invar_path_join(out->ledger, sizeof out->ledger, replay->folder, "ledger.db"));
     INVAR_TRY(invar_replay_copy(replay, out->ledger));
-    INVAR_TRY(execute(replay, out->after));
+    INVAR_TRY(replay_execute(replay, out->checkpoint_step));
     return compare(out, replay->keys);
 }

@@ -23,7 +23,7 @@ typedef struct invar_replay {
     const invar_ledger_summary *run;
     const invar_recorded_keys *keys;
     const char *folder;                /* is there, and empty: for the copy of the ledger */
-    int64_t from, step;                /* the first and the last to execute again */
+    int64_t first_step, step;          /* the first and the last to execute again */
     const char *save;                  /* folder for a checkpoint after `step`; NULL: none */
     const volatile sig_atomic_t *stop; /* nonzero: end in order; may be NULL */
     void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */
@@ -32,12 +32,12 @@ typedef struct invar_replay {
 } invar_replay;
 
 typedef struct invar_replay_result {
-    int64_t after;     /* step of the checkpoint that it went on from; -1: from the start */
-    int64_t first;     /* steps executed again, whole rollouts */
-    int64_t last;      /* -1: none */
-    int64_t compared;  /* of them */
-    int64_t differs;   /* the first that differs; -1: none */
-    int64_t corrected; /* steps of version 0.1.0 with the same bits and another content */
+    int64_t checkpoint_step; /* step of the checkpoint that it went on from; -1: from the start */
+    int64_t first;           /* steps executed again, whole rollouts */
+    int64_t last;            /* -1: none */
+    int64_t compared;        /* of them */
+    int64_t differs;         /* the first that differs; -1: none */
+    int64_t corrected;       /* steps of version 0.1.0 with the same bits and another content */
     char what[INVAR_CORRECTED_SIZE]; /* row of `differs` that no correction explains; or "" */
     invar_digest chain;              /* at `last`, as executed now */
     char ledger[INVAR_PATH_SIZE];    /* the copy, with both executions of the steps */

@@ -91,7 +91,7 @@ static bool power(invar_rational *out, invar_rational base, invar_rational expon
 
 /* ---- grammar --------------------------------------------------------------------------------- */
 
-static bool accept(reader *r, char c)
+static bool reader_accept(reader *r, char c)
 {
     if (r->at == r->end || *r->at != c)
         return false;
@@ -123,11 +123,11 @@ static bool parse_factor(invar_rational *out, reader *r)
 {
     bool fine;
 
-    if (!accept(r, '('))
+    if (!reader_accept(r, '('))
         return parse_number(out, r);
     if (++r->depth > MAX_DEPTH)
         return false;
-    fine = parse_sum(out, r) && accept(r, ')');
+    fine = parse_sum(out, r) && reader_accept(r, ')');
     r->depth--;
     return fine;
 }
@@ -140,9 +140,9 @@ static bool parse_signed(invar_rational *out, reader *r)
         minus = minus != (*r->at == '-');
     if (!parse_factor(out, r))
         return false;
-    if (accept(r, '^')) {
+    if (reader_accept(r, '^')) {
         invar_rational exponent;
-        bool down = accept(r, '-');
+        bool down = reader_accept(r, '-');
         if (!parse_factor(&exponent, r))
             return false;
         exponent.top = down ? -exponent.top : exponent.top;

@@ -18,7 +18,7 @@
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-static invar_status none(double *out, const invar_reward_input *c)
+static invar_status compute_none(double *out, const invar_reward_input *c)
 {
     (void)c;
     *out = 0.0;
@@ -26,7 +26,7 @@ static invar_status none(double *out, const invar_reward_input *c)
 }
 
 /* A rule whose samples a plug-in judges: none of them comes here but by its metadata. */
-static invar_status elsewhere(double *out, const invar_reward_input *c)
+static invar_status compute_elsewhere(double *out, const invar_reward_input *c)
 {
     *out = 0.0;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -57,7 +57,7 @@ static invar_status deterministic_random(double *out, const invar_reward_input *
 }
 
 /* 1 when the response, trimmed, is the label. */
-static invar_status exact(double *out, const invar_reward_input *c)
+static invar_status compute_exact(double *out, const invar_reward_input *c)
 {
     invar_str_view a = invar_str_view_trim(c->response), b = invar_str_view_trim(c->label);
 
@@ -76,7 +76,7 @@ static size_t char_bytes(invar_str_view p, size_t at)
 }
 
 /* The share of the label's characters that the response has in their place. */
-static invar_status overlap(double *out, const invar_reward_input *c)
+static invar_status compute_overlap(double *out, const invar_reward_input *c)
 {
     invar_str_view a = invar_str_view_trim(c->response), b = invar_str_view_trim(c->label);
     size_t i = 0, same = 0, all = 0;
@@ -135,7 +135,7 @@ bool invar_reward_needs_label(invar_reward reward)
 
 bool invar_reward_is_external(invar_reward reward)
 {
-    return facts[reward].asked;
+    return facts[reward].is_external;
 }
 
 bool invar_reward_has_parts(invar_reward reward)
@@ -158,7 +158,7 @@ static invar_str_view final_answer(invar_str_view label)
 }
 
 /* metadata.rm_type goes before the recipe's; most samples have none. */
-static invar_status override(invar_reward *reward, bool *boxed, const char *metadata)
+static invar_status reward_override(invar_reward *reward, bool *boxed, const char *metadata)
 {
     json_t *object;
     invar_status status;
@@ -180,13 +180,14 @@ invar_status invar_reward_rules(bool *out, invar_reward reward, const invar_rl_s
 {
     bool boxed = false;
 
-    INVAR_TRY(override(&reward, &boxed, sample->metadata));
+    INVAR_TRY(reward_override(&reward, &boxed, sample->metadata));
     *out = reward != INVAR_REWARD_NONE;
     return INVAR_OK;
 }
 
-static invar_status judge(double *out, invar_reward_parts *parts_out, const invar_rl_sample *sample,
-                          invar_reward reward, bool boxed, const char *key)
+static invar_status reward_parts_evaluate(double *out, invar_reward_parts *parts_out,
+                                          const invar_rl_sample *sample, invar_reward reward,
+                                          bool boxed, const char *key)
 {
     invar_reward_input c = {
         .response = {sample->response ? sample->response : "", sample->response_bytes},
@@ -195,12 +196,12 @@ static invar_status judge(double *out, invar_reward_parts *parts_out, const inva
         .parts = parts_out};
     invar_status status;
 
-    INVAR_TRY(override(&reward, &boxed, sample->metadata));
+    INVAR_TRY(reward_override(&reward, &boxed, sample->metadata));
     if (boxed && !facts[reward].finds_box && !invar_str_view_boxed(&c.response, c.response))
         c.response = (invar_str_view){"", 0};
     if (facts[reward].final_answer)
         c.label = final_answer(c.label);
-    status = facts[reward].judge(out, &c);
+    status = facts[reward].compute(out, &c);
     if (facts[reward].parts_by_key && !key)
         invar_reward_parts_release(parts_out);
     return status;
@@ -210,7 +211,7 @@ invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
                              const invar_rl_sample *sample)
 {
     invar_reward_parts parts = {NULL, 0};
-    invar_status status = judge(out, &parts, sample, reward, boxed, NULL);
+    invar_status status = reward_parts_evaluate(out, &parts, sample, reward, boxed, NULL);
 
     invar_reward_parts_release(&parts);
     return status;
@@ -220,7 +221,7 @@ invar_status invar_reward_compute(invar_rl_sample *sample, invar_reward reward, 
                                   const char *key)
 {
     invar_reward_parts_release(&sample->parts);
-    INVAR_TRY(judge(&sample->reward, &sample->parts, sample, reward, boxed, key));
+    INVAR_TRY(reward_parts_evaluate(&sample->reward, &sample->parts, sample, reward, boxed, key));
     return invar_reward_select_part(sample, key);
 }
 

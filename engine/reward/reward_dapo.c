@@ -82,7 +82,7 @@ static bool last_answer(invar_str_view *out, invar_str_view p)
 
 /* ---- rewriting ------------------------------------------------------------------------------- */
 
-static void erase(invar_answer_text *a, size_t at, size_t length)
+static void answer_text_erase(invar_answer_text *a, size_t at, size_t length)
 {
     invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
 }
@@ -102,8 +102,8 @@ static void open_command(invar_answer_text *a, const char *head, bool last)
         }
         if (end >= a->length)
             return;
-        erase(a, end, 1);
-        erase(a, at, strlen(head));
+        answer_text_erase(a, end, 1);
+        answer_text_erase(a, at, strlen(head));
         at = end - strlen(head);
     }
 }
@@ -116,8 +116,8 @@ static void keep_formula(invar_answer_text *a)
 
     if (first >= a->length || second >= a->length)
         return;
-    erase(a, second + 1, a->length - second - 1);
-    erase(a, 0, first);
+    answer_text_erase(a, second + 1, a->length - second - 1);
+    answer_text_erase(a, 0, first);
 }
 
 static size_t char_end(const invar_answer_text *a, size_t at)
@@ -127,7 +127,7 @@ static size_t char_end(const invar_answer_text *a, size_t at)
     return at;
 }
 
-static void insert(invar_answer_text *a, size_t at, const char *text)
+static void answer_text_insert(invar_answer_text *a, size_t at, const char *text)
 {
     invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
 }
@@ -148,11 +148,11 @@ static void brace_arguments(invar_answer_text *a, const char *word, bool two)
             continue;
         end = two ? char_end(a, middle) : middle;
         if (two && a->text[middle] != '{') {
-            insert(a, end, "}");
-            insert(a, middle, "{");
+            answer_text_insert(a, end, "}");
+            answer_text_insert(a, middle, "{");
         }
-        insert(a, middle, "}");
-        insert(a, at, "{");
+        answer_text_insert(a, middle, "}");
+        answer_text_insert(a, at, "{");
         at = end;
     }
 }
@@ -171,7 +171,7 @@ static void join_digits(invar_answer_text *a)
         invar_answer_text_replace(a, ",", "");
 }
 
-static void normalise(invar_answer_text *a, invar_str_view piece)
+static void answer_text_normalise(invar_answer_text *a, invar_str_view piece)
 {
     static const char *const replaced[][2] = {{"an ", ""},          {"a ", ""},
                                               {".$", "$"},          {"\\$", ""},
@@ -236,8 +236,8 @@ static bool is_right(const invar_reward_input *c)
 
     if (!last_answer(&answer, tail(c->response)))
         return false;
-    normalise(&given, answer);
-    normalise(&expected, c->label);
+    answer_text_normalise(&given, answer);
+    answer_text_normalise(&expected, c->label);
     as_integer(&expected);
     return invar_answer_text_equal(&given, &expected);
 }

@@ -75,7 +75,7 @@ static void words_release(words *w)
 }
 
 /* Words of both, each as often as it is in both. */
-static size_t common(const words *a, const words *b)
+static size_t words_common(const words *a, const words *b)
 {
     size_t i = 0, j = 0, n = 0;
 
@@ -96,9 +96,9 @@ static bool is_verdict(const words *w)
     return strcmp(word, "yes") == 0 || strcmp(word, "no") == 0 || strcmp(word, "noanswer") == 0;
 }
 
-static double score(const words *given, const words *label)
+static double words_score(const words *given, const words *label)
 {
-    size_t same = common(given, label);
+    size_t same = words_common(given, label);
     double precision, recall;
 
     if (same == 0 || ((is_verdict(given) || is_verdict(label)) &&
@@ -117,7 +117,7 @@ invar_status invar_reward_fn_f1(double *out, const invar_reward_input *c)
     if (status == INVAR_OK)
         status = words_init(&expected, c->label);
     if (status == INVAR_OK)
-        *out = score(&given, &expected);
+        *out = words_score(&given, &expected);
     words_release(&given);
     words_release(&expected);
     return status;

@@ -195,7 +195,7 @@ static size_t choice_count(const question *q)
     return json_is_array(q->choices) ? json_array_size(q->choices) : json_object_size(q->choices);
 }
 
-static invar_str_view choice(const question *q, size_t index)
+static invar_str_view question_choice(const question *q, size_t index)
 {
     void *at;
 
@@ -255,7 +255,7 @@ static invar_status take_correct(question *q, const json_t *metadata)
     else if (names_option(q, q->label))
         q->correct = upper(q->label.text[0]);
     for (size_t i = 0; !q->correct && i < choice_count(q) && i < q->n_letters; i++) {
-        INVAR_TRY(matches(&same, choice(q, i), q->label, true));
+        INVAR_TRY(matches(&same, question_choice(q, i), q->label, true));
         if (same)
             q->correct = q->letters[i];
     }
@@ -271,7 +271,7 @@ static invar_status judge_text(double *out, const question *q, invar_str_view re
 
     for (size_t i = 0; q->correct && i < q->n_letters; i++) {
         if (q->letters[i] == q->correct)
-            targets[0] = choice(q, i);
+            targets[0] = question_choice(q, i);
     }
     targets[1] = text_of(json_object_get(metadata, "correct_answer"));
     targets[2] = text_of(json_object_get(metadata, "answer_text"));

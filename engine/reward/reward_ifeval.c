@@ -53,8 +53,8 @@ static invar_status text_argument(invar_str_view *out, const rule *r, const char
 }
 
 /* `count` against the number that the rule names; "less than" or "at least". */
-static invar_status compare(bool *out, const rule *r, size_t count, const char *number,
-                            const char *relation)
+static invar_status rule_compare(bool *out, const rule *r, size_t count, const char *number,
+                                 const char *relation)
 {
     const char *word = json_string_value(json_object_get(r->arguments, relation));
     int64_t wanted;
@@ -131,7 +131,7 @@ static invar_status each_keyword(bool *out, const rule *r, const char *key, bool
     return INVAR_OK;
 }
 
-static invar_status existence(bool *out, const rule *r)
+static invar_status rule_existence(bool *out, const rule *r)
 {
     return each_keyword(out, r, "keywords", true);
 }
@@ -141,12 +141,12 @@ static invar_status forbidden_words(bool *out, const rule *r)
     return each_keyword(out, r, "forbidden_words", false);
 }
 
-static invar_status frequency(bool *out, const rule *r)
+static invar_status rule_frequency(bool *out, const rule *r)
 {
     invar_str_view word;
 
     INVAR_TRY(text_argument(&word, r, "keyword"));
-    return compare(out, r, occurrences(r->text, word, false), "frequency", "relation");
+    return rule_compare(out, r, occurrences(r->text, word, false), "frequency", "relation");
 }
 
 static invar_status letter_frequency(bool *out, const rule *r)
@@ -154,7 +154,8 @@ static invar_status letter_frequency(bool *out, const rule *r)
     invar_str_view letter;
 
     INVAR_TRY(text_argument(&letter, r, "letter"));
-    return compare(out, r, occurrences(r->text, letter, false), "let_frequency", "let_relation");
+    return rule_compare(out, r, occurrences(r->text, letter, false), "let_frequency",
+                        "let_relation");
 }
 
 /* ---- length ---------------------------------------------------------------------------------- */
@@ -165,7 +166,7 @@ static invar_status number_words(bool *out, const rule *r)
 
     for (size_t i = 0; i < r->text.length; i++)
         count += in_word(r->text.text[i]) && (i == 0 || !in_word(r->text.text[i - 1]));
-    return compare(out, r, count, "num_words", "relation");
+    return rule_compare(out, r, count, "num_words", "relation");
 }
 
 /* A sentence has a word, and ends with the marks behind it or with the text. */
@@ -179,7 +180,7 @@ static invar_status number_sentences(bool *out, const rule *r)
         count += begun && ends;
         begun = !ends && (begun || in_word(r->text.text[i]));
     }
-    return compare(out, r, count + begun, "num_sentences", "relation");
+    return rule_compare(out, r, count + begun, "num_sentences", "relation");
 }
 
 /* Between lines "***"; none of them empty, but before the first and after the last. */
@@ -243,23 +244,23 @@ static invar_status at_least(bool *out, const rule *r, size_t count, const char 
     return INVAR_OK;
 }
 
-static invar_status highlights(bool *out, const rule *r)
+static invar_status rule_highlights(bool *out, const rule *r)
 {
     return at_least(out, r, between(r->text, "*", "*"), "num_highlights");
 }
 
-static invar_status placeholders(bool *out, const rule *r)
+static invar_status rule_placeholders(bool *out, const rule *r)
 {
     return at_least(out, r, between(r->text, "[", "]"), "num_placeholders");
 }
 
-static invar_status title(bool *out, const rule *r)
+static invar_status rule_title(bool *out, const rule *r)
 {
     *out = between(r->text, "<<", ">>") > 0;
     return INVAR_OK;
 }
 
-static invar_status postscript(bool *out, const rule *r)
+static invar_status rule_postscript(bool *out, const rule *r)
 {
     invar_str_view marker;
 
@@ -327,7 +328,7 @@ static invar_status no_comma(bool *out, const rule *r)
     return INVAR_OK;
 }
 
-static invar_status quotation(bool *out, const rule *r)
+static invar_status rule_quotation(bool *out, const rule *r)
 {
     invar_str_view text = invar_str_view_trim(r->text);
 
@@ -353,27 +354,27 @@ static const struct {
     const char *name;
     invar_status (*holds)(bool *out, const rule *r);
 } rules[] = {
-    {"keywords:existence", existence},
+    {"keywords:existence", rule_existence},
     {"keywords:forbidden_words", forbidden_words},
-    {"keywords:frequency", frequency},
+    {"keywords:frequency", rule_frequency},
     {"keywords:letter_frequency", letter_frequency},
     {"length_constraints:number_words", number_words},
     {"length_constraints:number_sentences", number_sentences},
     {"length_constraints:number_paragraphs", number_paragraphs},
     {"detectable_format:number_bullet_lists", number_bullets},
-    {"detectable_format:number_highlighted_sections", highlights},
-    {"detectable_format:title", title},
+    {"detectable_format:number_highlighted_sections", rule_highlights},
+    {"detectable_format:title", rule_title},
     {"detectable_format:json_format", json_format},
-    {"detectable_content:number_placeholders", placeholders},
-    {"detectable_content:postscript", postscript},
+    {"detectable_content:number_placeholders", rule_placeholders},
+    {"detectable_content:postscript", rule_postscript},
     {"change_case:english_capital", english_capital},
     {"change_case:english_lowercase", english_lowercase},
     {"punctuation:no_comma", no_comma},
-    {"startend:quotation", quotation},
+    {"startend:quotation", rule_quotation},
     {"startend:end_checker", end_checker},
 };
 
-static invar_status holds(bool *out, const rule *r)
+static invar_status rule_holds(bool *out, const rule *r)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
@@ -410,7 +411,7 @@ static invar_status count_rules(size_t *held_out, size_t *all_out, const invar_r
                         .arguments = json_array_get(arguments, i),
                         .sample = c->sample};
         bool held = false;
-        INVAR_TRY(holds(&held, &r));
+        INVAR_TRY(rule_holds(&held, &r));
         *held_out += held;
     }
     return INVAR_OK;

@@ -14,7 +14,7 @@
 
 #include "base/invar_banned.h"
 
-static bool starts(const invar_answer_text *a, size_t at, const char *what)
+static bool answer_text_starts(const invar_answer_text *a, size_t at, const char *what)
 {
     size_t length = strlen(what);
 
@@ -32,12 +32,12 @@ static size_t char_bytes(const invar_answer_text *a, size_t at)
     return end - at;
 }
 
-static void insert(invar_answer_text *a, size_t at, const char *text)
+static void answer_text_insert(invar_answer_text *a, size_t at, const char *text)
 {
     invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
 }
 
-static void erase(invar_answer_text *a, size_t at, size_t length)
+static void answer_text_erase(invar_answer_text *a, size_t at, size_t length)
 {
     invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
 }
@@ -48,10 +48,10 @@ static void open_text(invar_answer_text *a)
     static const char head[] = "\\text{";
     size_t length = sizeof head - 1;
 
-    if (!starts(a, 0, head) || a->length < length + 2 || a->text[a->length - 1] != '}')
+    if (!answer_text_starts(a, 0, head) || a->length < length + 2 || a->text[a->length - 1] != '}')
         return;
-    erase(a, a->length - 1, 1);
-    erase(a, 0, length);
+    answer_text_erase(a, a->length - 1, 1);
+    answer_text_erase(a, 0, length);
     invar_answer_text_trim(a);
 }
 
@@ -67,12 +67,12 @@ static bool brace_roots(invar_answer_text *a)
         if (at >= a->length)
             return true;
         at += sizeof root - 1;
-        if (at >= a->length || starts(a, at, root))
+        if (at >= a->length || answer_text_starts(a, at, root))
             return false;
         if (a->text[at] == '{')
             continue;
-        insert(a, at + char_bytes(a, at), "}");
-        insert(a, at, "{");
+        answer_text_insert(a, at + char_bytes(a, at), "}");
+        answer_text_insert(a, at, "{");
     }
 }
 
@@ -88,21 +88,21 @@ static bool brace_fractions(invar_answer_text *a)
         if (at >= a->length)
             return true;
         at += sizeof head - 1;
-        if (at >= a->length || starts(a, at, head))
+        if (at >= a->length || answer_text_starts(a, at, head))
             return false;
         if (a->text[at] == '{')
             continue;
         second = at + char_bytes(a, at);
-        if (second >= a->length || starts(a, second, head)) {
+        if (second >= a->length || answer_text_starts(a, second, head)) {
             *a = before; // one argument only: the text stays as it was
             return true;
         }
         if (a->text[second] != '{') {
-            insert(a, second + char_bytes(a, second), "}");
-            insert(a, second, "{");
+            answer_text_insert(a, second + char_bytes(a, second), "}");
+            answer_text_insert(a, second, "{");
         }
-        insert(a, second, "}");
-        insert(a, at, "{");
+        answer_text_insert(a, second, "}");
+        answer_text_insert(a, at, "{");
     }
 }
 
@@ -131,8 +131,8 @@ static void write_quotient(invar_answer_text *a)
         !plain_integer((invar_str_view){a->text + slash + 1, a->length - slash - 1}))
         return;
     invar_answer_text_splice(a, slash, 1, (invar_str_view){"}{", 2});
-    insert(a, 0, "\\frac{");
-    insert(a, a->length, "}");
+    answer_text_insert(a, 0, "\\frac{");
+    answer_text_insert(a, a->length, "}");
 }
 
 /* "x=5" becomes "5": one sign of equality, at most two characters before it. */
@@ -142,7 +142,7 @@ static void drop_name(invar_answer_text *a)
     size_t sign = invar_str_view_find(all, 0, "=");
 
     if (sign < a->length && sign <= 2 && invar_str_view_find(all, sign + 1, "=") == a->length)
-        erase(a, 0, sign + 1);
+        answer_text_erase(a, 0, sign + 1);
 }
 
 /* What stands before a unit, "\text{ m}". False: there is more than one. */
@@ -155,11 +155,11 @@ static bool drop_unit(invar_answer_text *a)
         return true;
     if (invar_str_view_find(invar_answer_text_piece(a), at + 1, unit) < a->length)
         return false;
-    erase(a, at, a->length - at);
+    answer_text_erase(a, at, a->length - at);
     return true;
 }
 
-static bool rewrite(invar_answer_text *a)
+static bool answer_text_rewrite(invar_answer_text *a)
 {
     static const char *const first[][2] = {
         {"\n", ""},     {"\\!", ""},     {"\\\\", "\\"},    {"tfrac", "frac"}, {"dfrac", "frac"},
@@ -174,7 +174,7 @@ static bool rewrite(invar_answer_text *a)
     invar_answer_text_replace(a, " .", " 0.");
     invar_answer_text_replace(a, "{.", "{0.");
     if (a->length > 0 && a->text[0] == '.')
-        insert(a, 0, "0");
+        answer_text_insert(a, 0, "0");
     drop_name(a);
     if (!brace_roots(a))
         return false;
@@ -194,7 +194,7 @@ static void as_text(invar_answer_text *out, invar_str_view piece)
     invar_answer_text_set(out, invar_str_view_trim(piece));
     open_text(out);
     before = *out;
-    if (!rewrite(out))
+    if (!answer_text_rewrite(out))
         *out = before;
 }
 
@@ -215,17 +215,17 @@ static void drop_units(invar_answer_text *a)
             if (at >= a->length)
                 break;
             end = at + strlen(units[i]);
-            end += starts(a, end, "es") ? 2 : 0;
-            end += starts(a, end, "s") ? 1 : 0;
+            end += answer_text_starts(a, end, "es") ? 2 : 0;
+            end += answer_text_starts(a, end, "s") ? 1 : 0;
             while (end < a->length && a->text[end] == ' ')
                 end++;
             mark = end;
-            if (starts(a, mark, "^")) {
+            if (answer_text_starts(a, mark, "^")) {
                 for (mark++; mark < a->length && invar_is_digit(a->text[mark]);)
                     mark++;
                 end = mark > end + 1 ? mark : end;
             }
-            erase(a, at, end - at);
+            answer_text_erase(a, at, end - at);
         }
     }
 }
@@ -271,7 +271,7 @@ static void open_fractions(invar_answer_text *a)
 
     for (size_t at = a->length; at-- > 0;) {
         size_t top = at + sizeof head - 1, middle, end;
-        if (!starts(a, at, head))
+        if (!answer_text_starts(a, at, head))
             continue;
         while (top < a->length && a->text[top] == ' ')
             top++;
@@ -280,7 +280,7 @@ static void open_fractions(invar_answer_text *a)
         if (!end)
             continue;
         open_braces(a, middle, end, false);
-        insert(a, middle, "/");
+        answer_text_insert(a, middle, "/");
         open_braces(a, top, middle, false);
         invar_answer_text_splice(a, at, top - at, (invar_str_view){" ", 1});
     }
@@ -290,7 +290,7 @@ static void open_fractions(invar_answer_text *a)
 static void open_arguments(invar_answer_text *a)
 {
     for (size_t at = a->length; at-- > 0;) {
-        bool root = starts(a, at, "\\sqrt");
+        bool root = answer_text_starts(a, at, "\\sqrt");
         size_t open = at + (root ? 5 : 1), end;
         if (!root && a->text[at] != '^' && a->text[at] != '_')
             continue;
@@ -346,7 +346,7 @@ static void join_signs(invar_answer_text *a)
 {
     for (size_t at = 0; at < a->length; at++) {
         while (a->text[at] == '-' && at + 1 < a->length && a->text[at + 1] == ' ')
-            erase(a, at + 1, 1);
+            answer_text_erase(a, at + 1, 1);
     }
 }
 
@@ -357,7 +357,7 @@ static void join_thousands(invar_answer_text *a)
         const char *c = a->text + at;
         if (*c == ',' && invar_is_digit(c[-1]) && invar_is_digit(c[1]) && invar_is_digit(c[2]) &&
             invar_is_digit(c[3]) && !invar_is_digit(c[4]))
-            erase(a, at, 1);
+            answer_text_erase(a, at, 1);
     }
 }
 
@@ -381,8 +381,8 @@ static void as_value(invar_answer_text *a, invar_str_view piece)
     invar_answer_text_replace(a, "^{\\circ}", "");
     invar_answer_text_replace(a, "^\\circ", "");
     if (a->length > 1 && a->text[0] == '{' && argument_end(a, 0) == a->length) {
-        erase(a, a->length - 1, 1);
-        erase(a, 0, 1);
+        answer_text_erase(a, a->length - 1, 1);
+        answer_text_erase(a, 0, 1);
     }
     invar_answer_text_replace(a, ",\\! ", "");
     invar_answer_text_replace(a, ",\\!", "");
@@ -393,7 +393,7 @@ static void as_value(invar_answer_text *a, invar_str_view piece)
     invar_answer_text_replace(a, "{", "");
     invar_answer_text_replace(a, "}", "");
     if (a->length > 1 && a->text[a->length - 1] == '.')
-        erase(a, a->length - 1, 1);
+        answer_text_erase(a, a->length - 1, 1);
     invar_answer_text_to_lower(a);
     join_thousands(a);
 }
@@ -465,7 +465,7 @@ static bool is_tuple(const invar_answer_text *a)
 }
 
 /* The element at `at`; empty at and behind the end. */
-static invar_str_view element(const invar_answer_text *a, size_t at)
+static invar_str_view answer_text_element(const invar_answer_text *a, size_t at)
 {
     size_t last = a->length - 1;
     size_t end = invar_str_view_find((invar_str_view){a->text, last}, at, ",");
@@ -473,7 +473,7 @@ static invar_str_view element(const invar_answer_text *a, size_t at)
     return at < last ? (invar_str_view){a->text + at, end - at} : (invar_str_view){"", 0};
 }
 
-static size_t commas(const invar_answer_text *a)
+static size_t answer_text_commas(const invar_answer_text *a)
 {
     size_t n = 0;
 
@@ -485,14 +485,14 @@ static size_t commas(const invar_answer_text *a)
 /* Element by element; an interval's brackets count too, those of a single value do not. */
 static bool equal_tuples(const invar_answer_text *given, const invar_answer_text *label)
 {
-    size_t left = commas(label), i = 1, j = 1;
+    size_t left = answer_text_commas(label), i = 1, j = 1;
     bool same_ends = given->text[0] == label->text[0] &&
                      given->text[given->length - 1] == label->text[label->length - 1];
 
-    if (left != commas(given) || (left > 0 && !same_ends))
+    if (left != answer_text_commas(given) || (left > 0 && !same_ends))
         return false;
     for (;; left--) {
-        invar_str_view a = element(given, i), b = element(label, j);
+        invar_str_view a = answer_text_element(given, i), b = answer_text_element(label, j);
         if (!equal_elements(a, b))
             return false;
         if (left == 0)

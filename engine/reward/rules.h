@@ -25,11 +25,11 @@ typedef invar_status invar_reward_fn(double *out, const invar_reward_input *c);
 
 /* What sets the rewards of rewards.def apart. */
 typedef struct invar_reward_traits {
-    invar_reward_fn *judge;
+    invar_reward_fn *compute;
     bool needs_label;  /* nothing is right without one */
     bool final_answer; /* of a label "... #### 72", as GSM8K has them, 72 alone is compared */
     bool finds_box;    /* looks for \boxed{} itself: boxed_ changes nothing */
-    bool asked;        /* a plug-in judges all samples, a server or a script of this program */
+    bool is_external;  /* a plug-in judges all samples, a server or a script of this program */
     bool has_parts;    /* reward-key can pick one */
     bool parts_by_key; /* but without reward-key it has none, as always */
 } invar_reward_traits;

@@ -77,7 +77,7 @@ static void normalise_rewards(invar_advantage_state *w)
 /* ---- after the estimator --------------------------------------------------------------------- */
 
 /* Minus the sampled reverse KL to the teacher. */
-static void distil(invar_advantage_state *w)
+static void advantage_state_distil(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
 
@@ -107,7 +107,7 @@ static float sum_tokens(invar_advantage_state *w, float centre, bool squares)
 }
 
 /* Smallest and largest are the same: there is nothing to whiten but rounding errors. */
-static bool constant(const invar_advantage_state *w)
+static bool advantage_state_constant(const invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const float *first = NULL;
@@ -122,10 +122,10 @@ static bool constant(const invar_advantage_state *w)
     return true;
 }
 
-static void whiten(invar_advantage_state *w)
+static void advantage_state_whiten(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
-    bool equal = constant(w);
+    bool equal = advantage_state_constant(w);
     float n = w->tally.tokens, mean, variance, scale;
 
     if (n < 1.0f)
@@ -155,7 +155,7 @@ static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_opt
     bool teacher = facts->teacher || options->opd_kl_coef > 0.0f;
     bool penalty = facts->penalised && options->kl_coef != 0.0f;
 
-    INVAR_TRY(need(batch->reward, facts->judged, "rewards", "the estimator"));
+    INVAR_TRY(need(batch->reward, facts->needs_reward, "rewards", "the estimator"));
     INVAR_TRY(need(batch->group, uses_groups(options), "groups", "rewards-normalization"));
     INVAR_TRY(need(batch->values, facts->critic, "a critic's values", name));
     INVAR_TRY(need(batch->old_logp, penalty || teacher, "old log-probabilities",
@@ -183,7 +183,7 @@ static invar_status take_rewards(invar_advantage_state *w)
     return INVAR_OK;
 }
 
-static invar_status compute(invar_advantage_state *w)
+static invar_status advantage_state_compute(invar_advantage_state *w)
 {
     const invar_rl_batch *batch = w->batch;
     const invar_rl_options *options = w->options;
@@ -194,12 +194,12 @@ static invar_status compute(invar_advantage_state *w)
     INVAR_TRY(take_rewards(w));
     for (int64_t i = 0; i < batch->samples; i++)
         w->facts->estimate(w, i);
-    distil(w);
+    advantage_state_distil(w);
     // Every input that took part is behind one of these two. Whitening would spread a fault.
     INVAR_TRY(invar_masked_stats_finite_all(&w->tally, w->advantage, "the advantage"));
     INVAR_TRY(invar_masked_stats_finite_all(&w->tally, w->returns, "the return"));
     if (options->normalize_advantages || w->facts->whitened)
-        whiten(w);
+        advantage_state_whiten(w);
     return invar_masked_stats_finite_all(&w->tally, w->advantage, "the whitened advantage");
 }
 
@@ -224,7 +224,7 @@ invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
             goto done;
         w.owned = w.returns = block;
     }
-    status = compute(&w);
+    status = advantage_state_compute(&w);
 done:
     invar_free(w.owned);
     invar_masked_stats_release(&w.tally);

@@ -32,7 +32,7 @@ const invar_estimator_traits *invar_estimator_traits_of(invar_estimator estimato
 }
 
 /* kl_coef times the divergence at token t; +0 where the coefficient is 0. */
-static float penalty(const invar_advantage_state *e, int64_t t)
+static float advantage_state_penalty(const invar_advantage_state *e, int64_t t)
 {
     const invar_rl_batch *batch = e->batch;
     invar_kl_term term;
@@ -46,10 +46,10 @@ static float penalty(const invar_advantage_state *e, int64_t t)
 void invar_estimate_reward(invar_advantage_state *e, int64_t sample)
 {
     for (int64_t t = e->batch->start[sample]; t < e->batch->start[sample + 1]; t++) {
-        float a = e->facts->judged ? e->reward[sample] : 0.0f;
+        float a = e->facts->needs_reward ? e->reward[sample] : 0.0f;
         if (!e->batch->mask[t])
             continue;
-        e->advantage[t] = e->facts->penalised ? a - penalty(e, t) : a;
+        e->advantage[t] = e->facts->penalised ? a - advantage_state_penalty(e, t) : a;
         e->returns[t] = e->advantage[t];
     }
 }
@@ -57,7 +57,7 @@ void invar_estimate_reward(invar_advantage_state *e, int64_t sample)
 /* The reward of token t alone: minus the penalty, and the sample's at the last one that counts. */
 static float token_reward(const invar_advantage_state *e, int64_t sample, int64_t t, bool last)
 {
-    float g = -penalty(e, t);
+    float g = -advantage_state_penalty(e, t);
 
     return last ? g + e->reward[sample] : g;
 }

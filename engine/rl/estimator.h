@@ -29,10 +29,10 @@ typedef struct invar_advantage_state {
 struct invar_estimator_traits {
     /* Writes advantage and return of the sample's tokens that the mask counts; others are +0. */
     void (*estimate)(invar_advantage_state *e, int64_t sample);
-    bool judged;    /* needs rewards; else they are not read */
-    bool grouped;   /* from a reward its group's mean is subtracted */
-    bool scaled;    /* and it is divided by the group's deviation */
-    bool discounts; /* later rewards, by gamma */
+    bool needs_reward; /* needs rewards; else they are not read */
+    bool grouped;      /* from a reward its group's mean is subtracted */
+    bool scaled;       /* and it is divided by the group's deviation */
+    bool discounts;    /* later rewards, by gamma */
     bool penalised; /* kl-coef: the divergence from the reference is subtracted from the reward */
     bool whitened;  /* always, over the batch */
     bool critic;    /* needs its values */

@@ -14,32 +14,32 @@
 
 #include "base/invar_banned.h"
 
-static void *carve(invar_carver *c, int64_t count, size_t size)
+static void *carver_carve(invar_carver *c, int64_t count, size_t size)
 {
     return invar_carve(c, (size_t)count * size);
 }
 
 static void lay_out(invar_token_arrays *f, invar_carver *c, const invar_token_array_flags *wants)
 {
-    f->start = carve(c, f->samples + 1, sizeof *f->start);
-    f->group = carve(c, f->samples, sizeof *f->group);
-    f->reward = carve(c, f->samples, sizeof *f->reward);
-    f->mask = carve(c, f->tokens, sizeof *f->mask);
-    f->drawn = carve(c, f->tokens, sizeof *f->drawn);
-    f->rollout_logp = carve(c, f->tokens, sizeof(float));
-    f->score_logp = carve(c, f->tokens, sizeof(float));
-    f->train_logp = carve(c, f->tokens, sizeof(float));
-    f->entropy = carve(c, f->tokens, sizeof(float));
-    f->advantage = carve(c, f->tokens, sizeof(float));
+    f->start = carver_carve(c, f->samples + 1, sizeof *f->start);
+    f->group = carver_carve(c, f->samples, sizeof *f->group);
+    f->reward = carver_carve(c, f->samples, sizeof *f->reward);
+    f->mask = carver_carve(c, f->tokens, sizeof *f->mask);
+    f->sampled_mask = carver_carve(c, f->tokens, sizeof *f->sampled_mask);
+    f->rollout_logp = carver_carve(c, f->tokens, sizeof(float));
+    f->score_logp = carver_carve(c, f->tokens, sizeof(float));
+    f->train_logp = carver_carve(c, f->tokens, sizeof(float));
+    f->entropy = carver_carve(c, f->tokens, sizeof(float));
+    f->advantage = carver_carve(c, f->tokens, sizeof(float));
     if (wants->reference)
-        f->ref_logp = carve(c, f->tokens, sizeof(float));
+        f->ref_logp = carver_carve(c, f->tokens, sizeof(float));
     if (wants->teacher)
-        f->teacher_logp = carve(c, f->tokens, sizeof(float));
+        f->teacher_logp = carver_carve(c, f->tokens, sizeof(float));
     if (wants->critic) {
-        f->values = carve(c, f->tokens, sizeof(float));
-        f->returns = carve(c, f->tokens, sizeof(float));
-        f->train_values = carve(c, f->tokens, sizeof(float));
-        f->begins = carve(c, f->tokens, sizeof *f->begins);
+        f->values = carver_carve(c, f->tokens, sizeof(float));
+        f->returns = carver_carve(c, f->tokens, sizeof(float));
+        f->train_values = carver_carve(c, f->tokens, sizeof(float));
+        f->branch_start = carver_carve(c, f->tokens, sizeof *f->branch_start);
     }
 }
 
@@ -48,10 +48,10 @@ static void mark_branches(uint8_t *begins, const invar_rl_sample *s)
 {
     memset(begins, 0, (size_t)invar_rl_sample_response(s));
     for (int64_t i = 0; i < s->n_cuts; i++)
-        begins[s->cuts[i] - s->prompt_tokens] = 1;
+        begins[s->branch_starts[i] - s->prompt_tokens] = 1;
 }
 
-static void fill(invar_token_arrays *f, const invar_rl_samples *samples)
+static void token_arrays_fill(invar_token_arrays *f, const invar_rl_samples *samples)
 {
     int64_t at = 0;
 
@@ -61,12 +61,12 @@ static void fill(invar_token_arrays *f, const invar_rl_samples *samples)
         f->start[i] = at;
         f->group[i] = s->group;
         f->reward[i] = (float)s->reward;
-        if (f->begins)
-            mark_branches(f->begins + at, s);
+        if (f->branch_start)
+            mark_branches(f->branch_start + at, s);
         for (int64_t j = 0; j < n; j++) {
             bool left_out = s->mask && !s->mask[j];
-            f->mask[at + j] = s->removed || left_out ? 0 : 1;
-            f->drawn[at + j] = s->logp && left_out ? 0 : 1;
+            f->mask[at + j] = s->is_masked_out || left_out ? 0 : 1;
+            f->sampled_mask[at + j] = s->logp && left_out ? 0 : 1;
             // what was not sampled has no such number: the scoring forward's takes its place
             f->rollout_logp[at + j] = s->logp ? s->logp[j] : 0.0f;
         }
@@ -87,7 +87,7 @@ invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_sam
     INVAR_TRY(invar_alloc(&out->memory, c.used, 1, "numbers of a rollout"));
     c = (invar_carver){out->memory, 0};
     lay_out(out, &c, wants);
-    fill(out, samples);
+    token_arrays_fill(out, samples);
     return INVAR_OK;
 }
 
@@ -125,7 +125,7 @@ invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *f, int64_t fir
                             .ref_logp = from(f->ref_logp, token),
                             .teacher_logp = from(f->teacher_logp, token),
                             .values = from(f->values, token),
-                            .begins = f->begins ? f->begins + token : NULL};
+                            .begins = f->branch_start ? f->branch_start + token : NULL};
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -192,8 +192,8 @@ invar_logp_diff invar_token_arrays_worst(const invar_token_arrays *flat, int64_t
 
     for (int64_t i = 0; i < count; i++)
         for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
-            float size = flat->drawn[t] ? size_of(a[t], b[t]) : 0.0f;
-            gap.differ += flat->drawn[t] && invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
+            float size = flat->sampled_mask[t] ? size_of(a[t], b[t]) : 0.0f;
+            gap.differ += flat->sampled_mask[t] && invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
             if (size > gap.max) {
                 gap.max = size;
                 gap.sample = i;
@@ -215,7 +215,7 @@ invar_status invar_token_arrays_gap(invar_logp_diff *out, const invar_token_arra
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));
     for (int64_t t = begin; t < begin + tokens; t++)
-        if (flat->drawn[t])
+        if (flat->sampled_mask[t])
             sizes[drawn++] = size_of(a[t], b[t]);
     status = percentiles(out, sizes, drawn);
     invar_free(sizes);

@@ -17,20 +17,20 @@ extern "C" {
 typedef struct invar_token_arrays {
     int64_t samples;
     int64_t tokens;
-    int64_t *start;      /* (samples + 1) */
-    int64_t *group;      /* (samples) */
-    float *reward;       /* (samples) */
-    uint8_t *mask;       /* (tokens); zero for samples that a filter removed */
-    uint8_t *drawn;      /* (tokens); zero for those that were put between what was sampled */
-    float *rollout_logp; /* (tokens) as sampled */
-    float *score_logp;   /* old: by the scoring forward, or those of the rollout */
-    bool sampled;        /* a rollout gave rollout_logp; if false they are a copy of score_logp */
-    bool copied;         /* one of the two is a copy of the other: there is nothing to compare */
+    int64_t *start;        /* (samples + 1) */
+    int64_t *group;        /* (samples) */
+    float *reward;         /* (samples) */
+    uint8_t *mask;         /* (tokens); zero for samples that a filter removed */
+    uint8_t *sampled_mask; /* (tokens); zero for those that were put between what was sampled */
+    float *rollout_logp;   /* (tokens) as sampled */
+    float *score_logp;     /* old: by the scoring forward, or those of the rollout */
+    bool sampled;          /* a rollout gave rollout_logp; if false they are a copy of score_logp */
+    bool copied;           /* one of the two is a copy of the other: there is nothing to compare */
     float *ref_logp;
     float *teacher_logp;
     float *values;
-    uint8_t *begins;   /* (tokens) beside the values; 1: a branch begins there */
-    float *train_logp; /* by the training forward */
+    uint8_t *branch_start; /* (tokens) beside the values; 1: a branch begins there */
+    float *train_logp;     /* by the training forward */
     float *entropy;
     float *train_values;
     float *advantage;

@@ -54,7 +54,7 @@ static void add_column(const work *w, const char *name, value_fn value, float bo
     }
 }
 
-static float difference(const work *w, int64_t t)
+static float work_difference(const work *w, int64_t t)
 {
     return w->batch->old_logp[t] - w->batch->rollout_logp[t];
 }
@@ -62,7 +62,7 @@ static float difference(const work *w, int64_t t)
 static float abs_diff_at(const work *w, int64_t t, float bound)
 {
     (void)bound;
-    return invar_abs_f32(difference(w, t));
+    return invar_abs_f32(work_difference(w, t));
 }
 
 /* Of the trainer's from the sampler's: its own log-probability comes first. */
@@ -81,7 +81,7 @@ static float reverse_kl_at(const work *w, int64_t t, float bound)
 static float ratio_at(const work *w, int64_t t, float bound)
 {
     (void)bound;
-    return invar_ratio_of(difference(w, t)).value;
+    return invar_ratio_of(work_difference(w, t)).value;
 }
 
 static float ratio_off_at(const work *w, int64_t t, float bound)
@@ -139,7 +139,7 @@ static float rollout_at(const work *w, int64_t t, float bound)
 static float difference_at(const work *w, int64_t t, float bound)
 {
     (void)bound;
-    return difference(w, t);
+    return work_difference(w, t);
 }
 
 static float ratio_square_at(const work *w, int64_t t, float bound)
@@ -151,7 +151,7 @@ static float ratio_square_at(const work *w, int64_t t, float bound)
 
 /* ---- TIS ------------------------------------------------------------------------------------- */
 
-static void tis(const work *w)
+static void work_tis(const work *w)
 {
     float low = w->options->tis_clip_low, high = w->options->tis_clip;
 
@@ -185,7 +185,7 @@ static void raw_weights(const work *w, invar_mis_level level)
             sum = sum / count_of(w, i);
         for (int64_t t = start[i]; t < start[i + 1]; t++) {
             bool token = level == INVAR_MIS_LEVEL_TOKEN;
-            float x = token && w->batch->mask[t] ? difference(w, t) : sum;
+            float x = token && w->batch->mask[t] ? work_difference(w, t) : sum;
             w->importance->weight[t] = w->batch->mask[t] ? invar_ratio_of(x).value : 0.0f;
         }
     }
@@ -201,7 +201,7 @@ static void reject_outside(const work *w, float low, float high)
 }
 
 /* A token that the trainer finds all but impossible condemns its sample. */
-static void veto(const work *w)
+static void work_veto(const work *w)
 {
     const int64_t *start = w->batch->start;
     float least = invar_log(w->options->mis_veto);
@@ -211,7 +211,7 @@ static void veto(const work *w)
     for (int64_t i = 0; i < w->batch->samples; i++) {
         bool any = false;
         for (int64_t t = start[i]; t < start[i + 1]; t++) {
-            bool bad = w->batch->mask[t] && difference(w, t) < least;
+            bool bad = w->batch->mask[t] && work_difference(w, t) < least;
             w->tally->row[t - start[i]] = bad ? 1.0f : 0.0f;
             any = any || bad;
         }
@@ -222,14 +222,14 @@ static void veto(const work *w)
     }
 }
 
-static void reject(const work *w)
+static void work_reject(const work *w)
 {
     raw_weights(w, w->options->mis_rs_level);
     add_column(w, "mis_rs_mask_fraction_low", below_at, w->rs_low);
     add_column(w, "mis_rs_mask_fraction_high", above_at, w->rs_high);
     reject_outside(w, w->rs_low, w->rs_high);
     if (w->options->mis_veto > 0.0f)
-        veto(w);
+        work_veto(w);
 }
 
 static void bound_weights(const work *w)
@@ -263,7 +263,7 @@ static void bound_weights(const work *w)
 }
 
 /* To a mean of 1: over tokens, or over samples where a sample has one weight. */
-static void normalise(const work *w)
+static void work_normalise(const work *w)
 {
     bool token = w->options->mis_level == INVAR_MIS_LEVEL_TOKEN;
     int column = invar_masked_stats_add(w->tally, "mis_batch_norm_factor");
@@ -282,7 +282,7 @@ static void normalise(const work *w)
         invar_masked_stats_put_all(w->tally, column, i, mean);
 }
 
-static void extremes(const work *w)
+static void work_extremes(const work *w)
 {
     const int64_t *start = w->batch->start;
     int least = invar_masked_stats_add(w->tally, "mis_is_ratio_min_final");
@@ -305,7 +305,7 @@ static void extremes(const work *w)
 }
 
 /* How differently trainer and sampler see the step; one value per sample. */
-static void perplexities(const work *w)
+static void work_perplexities(const work *w)
 {
     static const char *const names[] = {
         "mis_training_log_ppl", "mis_training_ppl", "mis_rollout_log_ppl",
@@ -337,7 +337,7 @@ static void perplexities(const work *w)
     }
 }
 
-static void mis(work *w)
+static void work_mis(work *w)
 {
     const invar_rl_options *o = w->options;
 
@@ -345,24 +345,24 @@ static void mis(work *w)
     w->low = o->mis_low > 0.0f ? o->mis_low : 1.0f / o->mis_high;
     w->rs_low = o->mis_rs_low > 0.0f ? o->mis_rs_low : w->low;
     w->rs_high = o->mis_rs_high > 0.0f ? o->mis_rs_high : w->high;
-    perplexities(w);
+    work_perplexities(w);
     add_column(w, "mis_kl", kl_at, 0.0f);
     add_column(w, "mis_k3_kl", k3_at, 0.0f);
     if (o->mis_rs)
-        reject(w);
+        work_reject(w);
     raw_weights(w, o->mis_level);
     bound_weights(w);
     add_column(w, "mis_is_ratio_mean_after_tis_rs", weight_at, 0.0f);
     if (o->mis_batch_normalize)
-        normalise(w);
+        work_normalise(w);
     add_column(w, "mis_is_ratio_mean_final", weight_at, 0.0f);
-    extremes(w);
+    work_extremes(w);
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
 /* The same array twice, or a copy, would compare nothing. */
-static bool comparable(const invar_rl_batch *batch)
+static bool rl_batch_comparable(const invar_rl_batch *batch)
 {
     return batch->old_logp && batch->rollout_logp && batch->old_logp != batch->rollout_logp &&
            !batch->copied;
@@ -382,7 +382,7 @@ invar_status invar_importance_init(invar_importance *out, invar_masked_stats *ta
     out->memory = block;
     out->keep = (uint8_t *)block + tokens * sizeof(float);
     memcpy(out->keep, batch->mask, tokens);
-    if (policy && comparable(batch)) {
+    if (policy && rl_batch_comparable(batch)) {
         add_column(&w, "train_rollout_logprob_abs_diff", abs_diff_at, 0.0f);
         add_column(&w, "train_rollout_kl", rollout_kl_at, 0.0f);
     }
@@ -392,9 +392,9 @@ invar_status invar_importance_init(invar_importance *out, invar_masked_stats *ta
         return INVAR_OK;
     out->weight = block;
     if (options->use_mis)
-        mis(&w);
+        work_mis(&w);
     else
-        tis(&w);
+        work_tis(&w);
     return INVAR_OK;
 }
 

@@ -91,7 +91,7 @@ const invar_kl_traits *invar_kl_traits_of(invar_kl type)
     return &facts[type];
 }
 
-static invar_kl_term bound(const invar_kl_traits *kl, invar_kl_term term)
+static invar_kl_term kl_traits_bound(const invar_kl_traits *kl, invar_kl_term term)
 {
     if (kl->limit > 0.0f && invar_abs_f32(term.value) > kl->limit) {
         term.value = term.value > 0.0f ? kl->limit : -kl->limit;
@@ -104,7 +104,7 @@ invar_kl_term invar_kl_at(invar_kl type, float logp, float base)
 {
     const invar_kl_traits *kl = invar_kl_traits_of(type);
 
-    return bound(kl, kl->at(logp, base));
+    return kl_traits_bound(kl, kl->at(logp, base));
 }
 
 invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old)
@@ -116,5 +116,5 @@ invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old
 
     term.slope = ratio.value * (term.slope + moving);
     term.value = ratio.value * term.value;
-    return bound(kl, term);
+    return kl_traits_bound(kl, term);
 }

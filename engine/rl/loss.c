@@ -216,8 +216,8 @@ static invar_status main_rows(invar_loss *loss, const invar_loss_sample_view *v)
 /* ---- one sample ------------------------------------------------------------------------------ */
 
 /* Zeroes what the mask leaves out, then sums. */
-static void put(invar_loss *loss, const invar_loss_sample_view *v, int column, int row,
-                const uint8_t *mask)
+static void loss_put(invar_loss *loss, const invar_loss_sample_view *v, int column, int row,
+                     const uint8_t *mask)
 {
     float *x = row_of(loss, row);
 
@@ -270,13 +270,13 @@ static void policy_metrics(invar_loss *loss, const invar_loss_sample_view *v)
         return;
     for (int64_t t = 0; t < v->tokens; t++)
         distance[t] = 0.0f - distance[t];
-    put(loss, v, loss->at.ppo_kl, ROW_LOG_RATIO, v->keep);
+    loss_put(loss, v, loss->at.ppo_kl, ROW_LOG_RATIO, v->keep);
     if (loss->at.opsm >= 0 && loss->tally.per_token) // the sample's share, as Miles has it
         for (int64_t t = 0; t < v->tokens; t++)
             row_of(loss, ROW_OPSM)[t] /= loss->tally.count[v->sample];
-    put(loss, v, loss->at.opsm, ROW_OPSM, v->mask);
+    loss_put(loss, v, loss->at.opsm, ROW_OPSM, v->mask);
     invar_masked_stats_put_all(&loss->tally, loss->at.ess_ratio, v->sample, ess_ratio(loss, v));
-    put(loss, v, loss->at.ois, ROW_RATIO, v->mask);
+    loss_put(loss, v, loss->at.ois, ROW_RATIO, v->mask);
 }
 
 static invar_status kl_loss(invar_loss *loss, const invar_loss_sample_view *v)
@@ -299,7 +299,7 @@ static invar_status kl_loss(invar_loss *loss, const invar_loss_sample_view *v)
     }
     INVAR_TRY(
         invar_masked_stats_finite(&loss->tally, v->sample, row_of(loss, ROW_OTHER), "the KL loss"));
-    put(loss, v, loss->at.kl, ROW_OTHER, v->keep);
+    loss_put(loss, v, loss->at.kl, ROW_OTHER, v->keep);
     return INVAR_OK;
 }
 
@@ -314,7 +314,7 @@ static invar_status entropy_bonus(invar_loss *loss, const invar_loss_sample_view
         return INVAR_OK;
     INVAR_TRY(invar_masked_stats_finite(&loss->tally, v->sample, v->entropy, "the entropy"));
     memcpy(row_of(loss, ROW_OTHER), v->entropy, (size_t)v->tokens * sizeof(float));
-    put(loss, v, loss->at.entropy, ROW_OTHER, v->keep);
+    loss_put(loss, v, loss->at.entropy, ROW_OTHER, v->keep);
     return INVAR_OK;
 }
 
@@ -325,8 +325,8 @@ static invar_status run_sample(invar_loss *loss, const invar_loss_sample_view *v
 
     INVAR_TRY(invar_masked_stats_finite(&loss->tally, v->sample, v->now, what));
     INVAR_TRY(main_rows(loss, v));
-    put(loss, v, loss->at.main, ROW_LOSS, v->keep);
-    put(loss, v, loss->at.clipfrac, ROW_CLIPPED, v->keep);
+    loss_put(loss, v, loss->at.main, ROW_LOSS, v->keep);
+    loss_put(loss, v, loss->at.clipfrac, ROW_CLIPPED, v->keep);
     main_gradient(loss, v);
     policy_metrics(loss, v);
     INVAR_TRY(kl_loss(loss, v));
@@ -447,7 +447,7 @@ static void add_columns(invar_loss *loss)
     loss->at = at;
 }
 
-static invar_status prepare(invar_loss *loss)
+static invar_status loss_prepare(invar_loss *loss)
 {
     const invar_rl_options *o = &loss->options;
     size_t samples = (size_t)loss->batch->samples;
@@ -487,7 +487,7 @@ invar_status invar_loss_new(invar_loss **out, const invar_rl_batch *batch,
         loss->facts->policy && invar_estimator_traits_of(options->estimator)->one_ratio;
     loss->advantage = advantage;
     loss->returns = returns;
-    status = prepare(loss);
+    status = loss_prepare(loss);
     if (status == INVAR_OK)
         *out = loss;
     else

@@ -52,13 +52,13 @@ static int64_t place_of(const invar_reward_parts *parts, const char *name)
     return at;
 }
 
-static bool has(const invar_reward_parts *parts, int64_t at, const char *name)
+static bool reward_parts_has(const invar_reward_parts *parts, int64_t at, const char *name)
 {
     return at < parts->count && strcmp(parts->items[at].name, name) == 0;
 }
 
-static invar_status insert(invar_reward_parts *parts, int64_t at, const invar_reward_part *part,
-                           const char *where)
+static invar_status reward_parts_insert(invar_reward_parts *parts, int64_t at,
+                                        const invar_reward_part *part, const char *where)
 {
     invar_reward_part *grown = NULL;
 
@@ -87,10 +87,10 @@ invar_status invar_reward_parts_add(invar_reward_parts *parts, const char *name,
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the part \"%s\" of a reward is not finite",
                           where, part.name);
     at = place_of(parts, part.name);
-    if (has(parts, at, part.name))
+    if (reward_parts_has(parts, at, part.name))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a reward has two parts \"%s\"", where,
                           part.name);
-    return insert(parts, at, &part, where);
+    return reward_parts_insert(parts, at, &part, where);
 }
 
 double invar_reward_parts_sum(const invar_reward_parts *parts)
@@ -106,7 +106,7 @@ const invar_reward_part *invar_reward_parts_find(const invar_reward_parts *parts
 {
     int64_t at = place_of(parts, name);
 
-    return has(parts, at, name) ? &parts->items[at] : NULL;
+    return reward_parts_has(parts, at, name) ? &parts->items[at] : NULL;
 }
 
 bool invar_reward_parts_equal(const invar_reward_parts *a, const invar_reward_parts *b)
@@ -125,8 +125,8 @@ invar_status invar_reward_parts_mean(invar_reward_parts *out, const invar_rl_sam
             invar_reward_part part = samples[i].parts.items[j];
             int64_t at = place_of(out, part.name);
             part.value = 0.0;
-            if (!has(out, at, part.name))
-                INVAR_TRY(insert(out, at, &part, "rewards of a batch"));
+            if (!reward_parts_has(out, at, part.name))
+                INVAR_TRY(reward_parts_insert(out, at, &part, "rewards of a batch"));
         }
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < samples[i].parts.count; j++) {

@@ -26,7 +26,7 @@ const char *invar_finish_name(invar_finish finish)
 void invar_rl_sample_release(invar_rl_sample *sample)
 {
     invar_free(sample->tokens);
-    invar_free(sample->cuts);
+    invar_free(sample->branch_starts);
     invar_free(sample->logp);
     invar_free(sample->mask);
     invar_free(sample->routing);
@@ -107,7 +107,7 @@ static invar_status own_arrays(invar_rl_sample *s)
         void **array;
         size_t count, size;
     } arrays[] = {{(void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens},
-                  {(void **)&s->cuts, (size_t)s->n_cuts, sizeof *s->cuts},
+                  {(void **)&s->branch_starts, (size_t)s->n_cuts, sizeof *s->branch_starts},
                   {(void **)&s->logp, response, sizeof *s->logp},
                   {(void **)&s->mask, response, sizeof *s->mask},
                   {(void **)&s->routing, routes, sizeof *s->routing},

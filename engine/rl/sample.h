@@ -46,15 +46,17 @@ typedef struct invar_rl_sample {
     int64_t group;    /* of all groups of the run */
     int64_t prompt;   /* line of the data set, from 0 */
     uint32_t rollout; /* coordinates: (rollout, draw) and the position of a token */
-    uint32_t draw;    /* prompt's place in its rollout * n-samples-per-prompt + number in group */
+    /* prompt's place in its rollout * n-samples-per-prompt + number in group */
+    uint32_t draw_index;
 
     int32_t *tokens;       /* (n_tokens) prompt, then response */
     int64_t prompt_tokens; /* at least 1 */
     int64_t n_tokens;
-    int64_t *cuts; /* (n_cuts) ascending places behind the prompt where a branch begins: a sequence
-                      of its own, whose tokens see none before it; its prompt is not drawn */
+    /* (n_cuts) ascending positions after the prompt where a branch begins. A branch is a
+       sequence of its own, whose tokens see none before it; its prompt is not sampled. */
+    int64_t *branch_starts;
     int64_t n_cuts;
-    int64_t pause;      /* tokens in all at which a rollout leaves it to be gone on with; 0: none */
+    int64_t suspend_at; /* tokens in all at which a rollout leaves it to be gone on with; 0: none */
     float *logp;        /* (response) as sampled */
     uint8_t *mask;      /* (response) 1: takes part in the loss */
     int32_t *routing;   /* (n_tokens - 1, sparse layers, slots); experts only */
@@ -68,18 +70,18 @@ typedef struct invar_rl_sample {
 
     invar_finish finish;
     int64_t turns;                      /* of the model, where a plug-in led it; 0: none did */
-    int64_t weights_first;              /* version that drew its first token, */
-    int64_t weights;                    /* and its last, */
+    int64_t first_version;              /* version that drew its first token, */
+    int64_t last_version;               /* and its last, */
     invar_digest weights_hash;          /* with the hash of these, */
-    int64_t fresh;                      /* which drew the tokens from here on */
+    int64_t current_version_from;       /* which drew the tokens from here on */
     invar_digest prompt_hash;           /* of the prompt's tokens */
     int64_t arrival;                    /* order of completion on its rank; outside every result, */
     invar_spec_decode_stats speculated; /* as is this */
 
     double reward;            /* raw */
-    bool rewarded;            /* by the plug-in that led it: a judge does not change it */
+    bool has_plugin_reward;   /* by the plug-in that led it: a judge does not change it */
     invar_reward_parts parts; /* that it consists of; most rewards have none */
-    bool removed;             /* a filter took it out: its mask counts as zero */
+    bool is_masked_out;       /* a filter took it out: its mask counts as zero */
 } invar_rl_sample;
 
 static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)

@@ -60,7 +60,7 @@ static int64_t limit_now(const invar_running_batch *run, const invar_sampling_pa
 {
     int64_t limit = invar_running_batch_limit(run->rollout, p, s);
 
-    return s->pause > 0 && s->pause < limit ? s->pause : limit;
+    return s->suspend_at > 0 && s->suspend_at < limit ? s->suspend_at : limit;
 }
 
 /* Numbers that routers choose for a row. */
@@ -175,7 +175,7 @@ static int64_t group_size(const invar_running_batch *run, int64_t first)
 }
 
 /* Whether a prompt pays as a job of its own: several samples, and pages for it beside each. */
-static bool shares(const invar_running_batch *run, int64_t first, int64_t n)
+static bool running_batch_shares(const invar_running_batch *run, int64_t first, int64_t n)
 {
     const invar_decode_state *w = &run->writers[first];
     int64_t size = run->limits.page_size, prompt = w->sample->prompt_tokens;
@@ -190,7 +190,7 @@ static void add_job(invar_running_batch *run, int64_t first, int64_t rows, int64
 
     run->jobs[run->n_jobs++] = (invar_seq){.prefill = s->n_tokens,
                                            .rows = rows,
-                                           .children = children,
+                                           .n_sharing = children,
                                            .sample = first,
                                            .tokens = s->tokens};
 }
@@ -201,7 +201,7 @@ static invar_status add_group(invar_running_batch *run, int64_t first, int64_t n
 
     for (int64_t i = first + 1; i < first + n; i++)
         INVAR_TRY(check_same_prompt(run->writers[first].sample, run->writers[i].sample));
-    if (shares(run, first, n)) {
+    if (running_batch_shares(run, first, n)) {
         run->rollout->counters.shared += (n - 1) * prompt;
         add_job(run, first, prompt, n);
     }
@@ -266,7 +266,7 @@ static invar_status begin_showing(invar_running_batch *run)
     INVAR_TRY(invar_alloc((void **)&run->numbers, (size_t)run->count, sizeof *run->numbers,
                           "the draws of samples"));
     for (int64_t i = 0; i < run->count; i++)
-        run->numbers[i] = run->writers[i].sample->draw;
+        run->numbers[i] = run->writers[i].sample->draw_index;
     run->show = &run->rollout->show;
     run->show->draws = run->numbers;
     invar_rollout_stages_probe(run->rollout, &probe);
@@ -285,7 +285,7 @@ invar_status invar_running_batch_begin_guessing(invar_running_batch *run)
 {
     const invar_rollout *r = run->rollout;
 
-    r->cache->twin = NULL;
+    r->cache->draft_cache = NULL;
     if (ahead_of(run) == 0)
         return INVAR_OK;
     run->guesser = r->guesser;
@@ -309,15 +309,15 @@ invar_status invar_running_batch_add_look_up(invar_running_batch *run, int64_t f
     INVAR_TRY(invar_ngram_proposer_new(&seen, run->writers[first].sample, run->count - first,
                                        &run->rollout->limits.speculation.window));
     for (int64_t i = first; i < run->count; i++)
-        run->writers[i].seen = seen;
+        run->writers[i].ngrams = seen;
     return INVAR_OK;
 }
 
 void invar_running_batch_leave(invar_decode_state *w)
 {
     invar_text_stream_release(&w->text);
-    invar_ngram_proposer_leave(w->seen);
-    w->seen = NULL;
+    invar_ngram_proposer_leave(w->ngrams);
+    w->ngrams = NULL;
 }
 
 invar_status invar_running_batch_reserve(invar_running_batch *run, int64_t count)

@@ -25,22 +25,23 @@ typedef struct invar_decode_state {
     invar_rl_sample *sample;
     const invar_sampling_params *sampling;
     int64_t job;
-    int64_t limit;   /* tokens in all, in this run */
-    int64_t room;    /* response tokens that the arrays can take */
-    int64_t guessed; /* tokens behind its own, in this pass */
-    bool doubted;    /* its next row has no guesses behind it */
-    bool left;       /* it needs no more tokens in this run */
+    int64_t limit;          /* tokens in all, in this run */
+    int64_t room;           /* response tokens that the arrays can take */
+    int64_t n_draft_tokens; /* tokens behind its own, in this pass */
+    bool skip_draft_once;   /* its next row has no guesses behind it */
+    bool finished;          /* it needs no more tokens in this run */
     invar_text_stream text;
-    invar_ngram_proposer
-        *seen; /* that those are learned by which joined with it; NULL: nobody looks up */
+    /* that those are learned by which joined with it; NULL: nobody looks up */
+    invar_ngram_proposer *ngrams;
 } invar_decode_state;
 
 /* Zeroed at first, but for its first three members. */
 struct invar_running_batch {
     invar_rollout *rollout;
     const invar_sampling_params *sampling; /* of all samples; NULL: each has its own */
-    const invar_rl_sample *given; /* (count) their tokens are taken instead of those drawn; NULL */
-    invar_decode_state *writers;  /* (count) */
+    const invar_rl_sample
+        *forced_samples;         /* (count) their tokens are taken instead of those drawn; NULL */
+    invar_decode_state *writers; /* (count) */
     int64_t count;
     int64_t room;    /* samples that the arrays can take */
     invar_seq *jobs; /* (n_jobs) */

@@ -59,14 +59,14 @@ static void place_layers(invar_kv_cache *cache)
     }
 }
 
-static invar_status allocate(invar_kv_cache *cache)
+static invar_status kv_cache_allocate(invar_kv_cache *cache)
 {
     const invar_kv_cache_shape *s = &cache->shape;
     size_t pages = (size_t)s->pages, bytes;
 
     INVAR_TRY(invar_alloc((void **)&cache->layers, (size_t)s->layers, sizeof *cache->layers,
                           "the layers of the KV cache"));
-    INVAR_TRY(invar_alloc((void **)&cache->holders, pages, sizeof *cache->holders,
+    INVAR_TRY(invar_alloc((void **)&cache->ref_count, pages, sizeof *cache->ref_count,
                           "the holders of pages"));
     INVAR_TRY(invar_alloc((void **)&cache->free_pages, pages, sizeof *cache->free_pages,
                           "the free pages"));
@@ -87,7 +87,7 @@ invar_status invar_kv_cache_new(invar_kv_cache **out, const invar_kv_cache_shape
     cache->shape = *shape;
     cache->dev = *dev;
     cache->dev.scratch = NULL; // the caller replaces its own as it grows
-    status = allocate(cache);
+    status = kv_cache_allocate(cache);
     if (status != INVAR_OK) {
         invar_kv_cache_free(cache);
         return status;
@@ -103,7 +103,7 @@ void invar_kv_cache_free(invar_kv_cache *cache)
     if (!cache)
         return;
     invar_free(cache->layers);
-    invar_free(cache->holders);
+    invar_free(cache->ref_count);
     invar_free(cache->free_pages);
     invar_device_free(&cache->dev, cache->memory);
     invar_free(cache);
@@ -114,7 +114,7 @@ void invar_kv_cache_reset(invar_kv_cache *cache)
     cache->n_free = cache->shape.pages;
     cache->most_used = 0;
     for (int64_t i = 0; i < cache->n_free; i++) {
-        cache->holders[i] = 0;
+        cache->ref_count[i] = 0;
         cache->free_pages[i] = (int32_t)(cache->n_free - 1 - i);
     }
 }
@@ -132,7 +132,7 @@ bool invar_kv_cache_alloc_pages(int32_t *out, invar_kv_cache *cache, int64_t cou
         return false;
     for (int64_t i = 0; i < count; i++) {
         out[i] = cache->free_pages[--cache->n_free];
-        cache->holders[out[i]] = 1;
+        cache->ref_count[out[i]] = 1;
     }
     used = cache->shape.pages - cache->n_free;
     cache->most_used = used > cache->most_used ? used : cache->most_used;
@@ -142,16 +142,16 @@ bool invar_kv_cache_alloc_pages(int32_t *out, invar_kv_cache *cache, int64_t cou
 void invar_kv_cache_ref_pages(invar_kv_cache *cache, const int32_t *pages, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        INVAR_CHECK(cache->holders[pages[i]] > 0);
-        cache->holders[pages[i]]++;
+        INVAR_CHECK(cache->ref_count[pages[i]] > 0);
+        cache->ref_count[pages[i]]++;
     }
 }
 
 void invar_kv_cache_free_pages(invar_kv_cache *cache, const int32_t *pages, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        INVAR_CHECK(cache->holders[pages[i]] > 0);
-        if (--cache->holders[pages[i]] == 0)
+        INVAR_CHECK(cache->ref_count[pages[i]] > 0);
+        if (--cache->ref_count[pages[i]] == 0)
             cache->free_pages[cache->n_free++] = pages[i];
     }
 }
@@ -162,8 +162,8 @@ invar_status invar_kv_cache_copy(invar_kv_cache *cache, int32_t to, int32_t from
     size_t bytes = slab / (size_t)cache->shape.page_size * (size_t)rows;
     char *pages = cache->memory;
 
-    if (cache->twin)
-        INVAR_TRY(invar_kv_cache_copy(cache->twin, to, from, rows));
+    if (cache->draft_cache)
+        INVAR_TRY(invar_kv_cache_copy(cache->draft_cache, to, from, rows));
     // keys and values of all layers lie equally far apart
     return invar_device_copy_strided(
         &cache->dev, pages + slab * (size_t)to, pages + slab * (size_t)from, bytes,

@@ -31,12 +31,12 @@ typedef struct invar_kv_cache_shape {
 typedef struct invar_kv_cache {
     invar_kv_cache_shape shape;
     invar_kv_pages *layers; /* (layers) k and v; who runs a pass sets the table */
-    int32_t *holders;       /* (pages) 0: free */
+    int32_t *ref_count;     /* (pages) 0: free */
     int32_t *free_pages;    /* (n_free) the last one is taken next */
     int64_t n_free;
     int64_t most_used; /* since the last reset */
     struct invar_kv_cache
-        *twin;        /* another model's, in whose pages the same positions are; borrowed; */
+        *draft_cache; /* another model's, in whose pages the same positions are; borrowed; */
                       /* NULL: none */
     invar_device dev; /* whose memory keys and values are in; without scratch */
     void *memory;     /* of keys and values */

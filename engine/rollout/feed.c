@@ -74,11 +74,11 @@ static invar_status check_speculation(const invar_speculation *s, const invar_mo
                           s->tokens, INVAR_SPECULATION_MAX);
     if (s->algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
         return check_draft(s, model);
-    if (s->window.least < 1 || s->window.most < s->window.least)
+    if (s->window.min_n < 1 || s->window.max_n < s->window.min_n)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout: windows of %" PRId64 " to %" PRId64
                           " tokens; expected 1 or more, and no fewer at most than at least",
-                          s->window.least, s->window.most);
+                          s->window.min_n, s->window.max_n);
     return INVAR_OK;
 }
 
@@ -91,7 +91,7 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     invar_status status;
 
     INVAR_TRY(check_limit("concurrency", limits->concurrency, MOST_ROWS));
-    INVAR_TRY(check_limit("chunk", limits->chunk, MOST_ROWS));
+    INVAR_TRY(check_limit("chunk", limits->prefill_chunk, MOST_ROWS));
     INVAR_TRY(check_limit("page size", limits->page_size, MOST_ROWS));
     INVAR_TRY(check_limit("number of pages", limits->pages, INT32_MAX));
     INVAR_TRY(check_speculation(&limits->speculation, model));
@@ -168,10 +168,10 @@ static int64_t cache_bytes(const invar_rollout *r)
     int64_t own =
         r->cache ? invar_kv_cache_page_bytes(&r->cache->shape) * r->cache->shape.pages : 0;
 
-    if (!dev->backend->memory.room)
+    if (!dev->backend->memory.free_bytes)
         return near.cache_bytes;
     own += r->draft ? invar_draft_model_cache_bytes(r->draft) : 0;
-    return ((int64_t)dev->backend->memory.room(dev) + own) / CACHE_SHARE;
+    return ((int64_t)dev->backend->memory.free_bytes(dev) + own) / CACHE_SHARE;
 }
 
 static invar_kv_cache_shape shape_of(const invar_rollout_exec_options *settled,
@@ -210,7 +210,7 @@ invar_rollout_exec_options invar_rollout_resolve_options(const invar_rollout_exe
     int64_t each, affordable;
 
     out.concurrency = out.concurrency ? out.concurrency : open->concurrency;
-    out.chunk = out.chunk ? out.chunk : open->chunk;
+    out.prefill_chunk = out.prefill_chunk ? out.prefill_chunk : open->chunk;
     out.page_size = out.page_size ? out.page_size : INVAR_ROLLOUT_PAGE_SIZE;
     // with one page more a shared prompt and its sample fit side by side
     each = (rows + out.page_size - 1) / out.page_size + 1;
@@ -239,7 +239,7 @@ invar_status invar_model_runner_settle(invar_rollout_exec_options *out, invar_ro
 static void lay_out(invar_model_runner *feed, invar_carver *c)
 {
     size_t sequences = (size_t)feed->schedule.concurrency;
-    size_t rows = sequences * (size_t)(1 + feed->schedule.ahead) + (size_t)feed->schedule.chunk;
+    size_t rows = sequences * (size_t)(1 + feed->schedule.lookahead) + (size_t)feed->schedule.chunk;
 
     feed->ids = invar_carve(c, rows * sizeof *feed->ids);
     feed->positions = invar_carve(c, rows * sizeof *feed->positions);
@@ -271,12 +271,13 @@ invar_status invar_model_runner_init(invar_model_runner *feed, invar_rollout *r,
     memset(feed, 0, sizeof *feed);
     feed->rollout = r;
     feed->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
-    INVAR_TRY(invar_scheduler_init(
-        &feed->schedule, r->cache, jobs, n_jobs,
-        invar_max_i64(invar_min_i64(limits->concurrency, room->sequences), 1), limits->chunk));
+    INVAR_TRY(
+        invar_scheduler_init(&feed->schedule, r->cache, jobs, n_jobs,
+                             invar_max_i64(invar_min_i64(limits->concurrency, room->sequences), 1),
+                             limits->prefill_chunk));
     // a GPU's kernels are for many rows of a sequence or for few
-    feed->schedule.apart = invar_device_is_local(&r->caller.dev);
-    feed->schedule.ahead = room->ahead;
+    feed->schedule.separate_prefill = invar_device_is_local(&r->caller.dev);
+    feed->schedule.lookahead = room->ahead;
     feed->width = invar_max_i64(invar_kv_cache_pages_for(r->cache, room->rows), 1);
     return make_arrays(feed);
 }
@@ -292,7 +293,7 @@ invar_status invar_model_runner_init_beside(invar_model_runner *feed, invar_roll
                                               .n_jobs = s->n_jobs,
                                               .concurrency = s->concurrency,
                                               .chunk = s->chunk,
-                                              .ahead = 1},
+                                              .lookahead = 1},
                                  .steady = true,
                                  .beside = true,
                                  .width = first->width};
@@ -334,10 +335,11 @@ static void add_turn(invar_model_runner *feed, int64_t i, int64_t width)
 
 static void count_turn(invar_rollout_counters *c, const invar_seq_slice *turn, const invar_seq *job)
 {
-    int64_t again =
-        job->again > turn->first ? invar_min_i64(job->again - turn->first, turn->count) : 0;
+    int64_t again = job->n_recompute > turn->first
+                        ? invar_min_i64(job->n_recompute - turn->first, turn->count)
+                        : 0;
 
-    c->again += again;
+    c->recomputed += again;
     if (turn->first < job->prefill)
         c->prefilled += turn->count - again;
     else
@@ -382,20 +384,21 @@ static int64_t steady_size(const invar_model_runner *feed)
 }
 
 /* Whether all turns have as many rows as decoding gives them. */
-static bool alike(const invar_model_runner *feed)
+static bool ledger_bytes_fn_alike(const invar_model_runner *feed)
 {
     for (int64_t i = 0; i < feed->n_turns; i++)
         if (feed->turns[i].count != feed->each)
             return false;
-    return feed->each == 1 || feed->each == 1 + feed->schedule.ahead;
+    return feed->each == 1 || feed->each == 1 + feed->schedule.lookahead;
 }
 
 /* Where the pass is to be steady, the tape listens, and there are fillers. */
-static void listen(invar_model_runner *feed, int64_t width)
+static void ledger_bytes_fn_listen(invar_model_runner *feed, int64_t width)
 {
     invar_rollout *r = feed->rollout;
 
-    if (!r->tape || !feed->steady || !alike(feed) || !invar_pass_tape(r->pass, r->tape))
+    if (!r->tape || !feed->steady || !ledger_bytes_fn_alike(feed) ||
+        !invar_pass_tape(r->pass, r->tape))
         return;
     r->caller.tape = r->tape;
     feed->sequences = steady_size(feed);
@@ -422,7 +425,7 @@ static void own_rows(const invar_model_runner *feed)
     for (int64_t i = 0; i < feed->n_turns; i++) {
         const invar_seq_slice *turn = &feed->turns[i];
         const invar_seq *job = &feed->schedule.jobs[turn->job];
-        for (int64_t n = invar_max_i64(job->again - turn->first, 0); n < turn->count; n++)
+        for (int64_t n = invar_max_i64(job->n_recompute - turn->first, 0); n < turn->count; n++)
             owners[feed->start[i] + n] =
                 (invar_row_samples){feed->show->draws + job->sample, invar_seq_samples(job)};
     }
@@ -453,7 +456,7 @@ invar_status invar_model_runner_pass(invar_model_runner *feed)
 
     feed->sequences = feed->n_turns;
     feed->each = feed->turns[0].count;
-    listen(feed, width);
+    ledger_bytes_fn_listen(feed, width);
     feed->start[0] = 0;
     for (int64_t i = 0; i < feed->n_turns; i++) {
         add_turn(feed, i, width);
@@ -470,7 +473,7 @@ invar_status invar_model_runner_pass(invar_model_runner *feed)
                                      .samples = {feed->start, feed->sequences},
                                      .cache = cache->layers,
                                      .lengths = feed->lengths,
-                                     .slots = feed->slots,
+                                     .kv_slots = feed->slots,
                                      .routing = feed->route > 0 ? feed->routing : NULL};
     r->counters.passes++;
     if (feed->show)

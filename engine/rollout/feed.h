@@ -29,10 +29,10 @@ struct invar_rollout {
     invar_rollout_exec_options limits;
     invar_pass *passes[INVAR_LAYOUT_MAX_CHUNKS]; /* (n_passes) one for each chunk of layers */
     int n_passes;
-    invar_pass *pass;             /* the last one, which draws are from */
-    invar_pipeline_channel way;   /* between stages */
-    invar_cuda_graph_cache *tape; /* NULL: ops run one by one */
-    invar_kv_cache *cache;        /* of the last run, used again where it fits */
+    invar_pass *pass;                        /* the last one, which draws are from */
+    invar_pipeline_channel pipeline_channel; /* between stages */
+    invar_cuda_graph_cache *tape;            /* NULL: ops run one by one */
+    invar_kv_cache *cache;                   /* of the last run, used again where it fits */
     invar_row_ownership show;
     bool audited;
     invar_draft_model *draft;     /* that guesses; NULL: none */

@@ -12,7 +12,7 @@
 invar_status invar_group_selection_init(invar_group_selection *c, int64_t wanted, int64_t round,
                                         int64_t max_rounds)
 {
-    *c = (invar_group_selection){.wanted = wanted, .round = round, .max_rounds = max_rounds};
+    *c = (invar_group_selection){.batch_groups = wanted, .round = round, .max_rounds = max_rounds};
     if (wanted < 1 || round < 1 || max_rounds < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "dynamic sampling: %" PRId64 " groups from rounds of %" PRId64
@@ -23,13 +23,13 @@ invar_status invar_group_selection_init(invar_group_selection *c, int64_t wanted
 
 invar_status invar_group_selection_next(int64_t *out, const invar_group_selection *c)
 {
-    *out = c->chosen < c->wanted ? c->round : 0;
+    *out = c->chosen < c->batch_groups ? c->round : 0;
     if (*out > 0 && c->max_rounds > 0 && c->rounds == c->max_rounds)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "dynamic sampling: the filter kept %" PRId64 " of the %" PRId64
                           " groups wanted, in %" PRId64 " rounds of %" PRId64
                           " prompts: loosen it, or the task is too easy or too hard",
-                          c->chosen, c->wanted, c->rounds, c->round);
+                          c->chosen, c->batch_groups, c->rounds, c->round);
     return INVAR_OK;
 }
 
@@ -40,7 +40,7 @@ void invar_group_selection_take(invar_group_outcome *fates_out, invar_group_sele
         if (!keep[i]) {
             fates_out[i] = INVAR_GROUP_FILTERED;
             c->filtered++;
-        } else if (c->chosen < c->wanted) {
+        } else if (c->chosen < c->batch_groups) {
             fates_out[i] = INVAR_GROUP_BATCH;
             c->chosen++;
         } else {

@@ -27,9 +27,9 @@ typedef enum invar_group_outcome {
 } invar_group_outcome;
 
 typedef struct invar_group_selection {
-    int64_t wanted;     /* groups of a batch: rollout-batch-size */
-    int64_t round;      /* prompts of a round: over-sampling-batch-size */
-    int64_t max_rounds; /* 0: as many as it takes */
+    int64_t batch_groups; /* groups of a batch: rollout-batch-size */
+    int64_t round;        /* prompts of a round: over-sampling-batch-size */
+    int64_t max_rounds;   /* 0: as many as it takes */
     /* So far: */
     int64_t rounds;
     int64_t consumed; /* prompts: how far the data cursor moves */

@@ -50,7 +50,7 @@ void invar_rollout_close(invar_rollout *r)
 }
 
 /* Samples that have left, and their jobs, leave the arrays. */
-static invar_status tidy(invar_running_batch *run)
+static invar_status running_batch_tidy(invar_running_batch *run)
 {
     int64_t *places = NULL, *numbers, kept = 0;
 
@@ -62,8 +62,8 @@ static invar_status tidy(invar_running_batch *run)
     for (int64_t i = 0; i < run->count; i++) {
         invar_decode_state *w = &run->writers[i];
 
-        numbers[i] = w->left ? 0 : kept; // a prompt that is through belongs to nobody
-        if (w->left)
+        numbers[i] = w->finished ? 0 : kept; // a prompt that is through belongs to nobody
+        if (w->finished)
             continue;
         w->job = places[w->job];
         run->writers[kept++] = *w;
@@ -82,7 +82,7 @@ static invar_status make_room_for(invar_running_batch *run, int64_t more)
 
     if (run->count + more <= room)
         return INVAR_OK;
-    INVAR_TRY(tidy(run));
+    INVAR_TRY(running_batch_tidy(run));
     while (2 * (run->count + more) > room)
         room *= 2;
     if (room == run->room)
@@ -92,7 +92,7 @@ static invar_status make_room_for(invar_running_batch *run, int64_t more)
 }
 
 /* The samples from `first` on never were. */
-static void forget(invar_running_batch *run, int64_t first)
+static void discard_samples(invar_running_batch *run, int64_t first)
 {
     for (int64_t i = first; i < run->count; i++)
         invar_running_batch_leave(&run->writers[i]);
@@ -119,7 +119,7 @@ invar_status invar_rollout_add(invar_rollout *r, invar_rl_sample *samples, int64
         status = invar_scheduler_add(&run->feed.schedule, run->jobs,
                                      run->n_jobs - run->feed.schedule.n_jobs);
     if (status != INVAR_OK)
-        forget(run, first);
+        discard_samples(run, first);
     return status;
 }
 
@@ -131,9 +131,9 @@ void invar_rollout_cancel(invar_rollout *r, const invar_rl_sample *samples, int6
     for (int64_t i = 0; i < run->count; i++) {
         invar_decode_state *w = &run->writers[i];
 
-        if (w->left || w->sample < samples || w->sample >= samples + count)
+        if (w->finished || w->sample < samples || w->sample >= samples + count)
             continue;
-        w->left = true;
+        w->finished = true;
         invar_running_batch_leave(w);
         invar_scheduler_cancel(&run->feed.schedule, w->job);
     }

@@ -39,7 +39,7 @@ static void lay_out(scene *s, invar_carver *c)
     s->lengths = invar_carve(c, sequences * sizeof *s->lengths);
 }
 
-static invar_status run(scene *s)
+static invar_status scene_run(scene *s)
 {
     invar_rollout *r = s->rollout;
     invar_packed_rows rows = {.count = s->rows,
@@ -48,7 +48,7 @@ static invar_status run(scene *s)
                               .samples = {s->start, s->sequences},
                               .cache = r->cache->layers,
                               .lengths = s->lengths,
-                              .slots = s->slots,
+                              .kv_slots = s->slots,
                               .routing = s->route > 0 ? s->routing : NULL};
 
     for (int64_t i = 0; i <= s->sequences; i++)
@@ -60,8 +60,8 @@ static invar_status run(scene *s)
 }
 
 /* `rows` of them at most, with `shared` two draws of the first. */
-static invar_status draw(invar_sampler *sampler, invar_pass *pass, int64_t count, int64_t rows,
-                         bool shared)
+static invar_status sampler_draw(invar_sampler *sampler, invar_pass *pass, int64_t count,
+                                 int64_t rows, bool shared)
 {
     invar_draw draws[INVAR_SAMPLER_ROWS];
 
@@ -83,12 +83,12 @@ static invar_status run_scene(scene *s, invar_sampler *sampler, const invar_roll
     memset(memory, 0, c.used);
     c = (invar_carver){memory, 0};
     lay_out(s, &c);
-    status = run(s);
+    status = scene_run(s);
     if (status == INVAR_OK && invar_rollout_stages_draw(s->rollout))
-        status = draw(sampler, s->rollout->pass, s->draws, s->rows, false);
+        status = sampler_draw(sampler, s->rollout->pass, s->draws, s->rows, false);
     if (status == INVAR_OK && invar_rollout_stages_draw(s->rollout) &&
         most->prompts < most->samples)
-        status = draw(sampler, s->rollout->pass, most->samples, s->rows, true);
+        status = sampler_draw(sampler, s->rollout->pass, most->samples, s->rows, true);
     invar_free(memory);
     return status;
 }
@@ -104,7 +104,7 @@ invar_status invar_rollout_dry_run(invar_rollout *r, const invar_sampling_params
     int64_t known, apart, ahead = invar_speculation_tokens(&r->limits.speculation);
     invar_status status;
 
-    INVAR_CHECK(r->caller.dev.backend->memory.dry);
+    INVAR_CHECK(r->caller.dev.backend->memory.dry_run);
     INVAR_TRY(invar_host_staging_advise_oom(
         invar_model_runner_settle(&limits, r, most->samples, most->rows), far,
         INVAR_MODEL_RUNNER_ADVICE));
@@ -113,11 +113,12 @@ invar_status invar_rollout_dry_run(invar_rollout *r, const invar_sampling_params
     s.draws = s.sequences * (1 + ahead);
     s.width = invar_kv_cache_pages_for(r->cache, most->rows);
     apart = limits.no_prefix_sharing ? most->samples : most->prompts;
-    known = most->prompt_rows < limits.chunk / apart + 1 ? most->prompt_rows * apart : limits.chunk;
+    known = most->prompt_rows < limits.prefill_chunk / apart + 1 ? most->prompt_rows * apart
+                                                                 : limits.prefill_chunk;
     // samples that give way come back with many rows
     if (most->resumed || limits.pages < s.sequences * s.width)
-        known = limits.chunk;
-    known = invar_min_i64(known, limits.chunk);
+        known = limits.prefill_chunk;
+    known = invar_min_i64(known, limits.prefill_chunk);
     if (r->show.watcher.probe.take)
         invar_rollout_stages_probe(r, &r->show.watcher.probe);
     status = invar_sampler_init(&sampler, &r->caller, sampling);

@@ -30,7 +30,8 @@ bool invar_sampling_is_stop_id(const invar_sampling_params *p, int32_t token)
 }
 
 /* What the newest token means for its sample; a given one ends where it ended. */
-static invar_status judge(invar_finish *out, const invar_running_batch *run, invar_decode_state *w)
+static invar_status check_finish(invar_finish *out, const invar_running_batch *run,
+                                 invar_decode_state *w)
 {
     const invar_sampling_params *p = w->sampling;
     const invar_rl_sample *s = w->sample;
@@ -38,8 +39,8 @@ static invar_status judge(invar_finish *out, const invar_running_batch *run, inv
     bool may_end = invar_rl_sample_response(s) > p->min_response;
     bool stop = may_end && invar_sampling_is_stop_id(p, token);
 
-    if (run->given) {
-        const invar_rl_sample *given = &run->given[w - run->writers];
+    if (run->forced_samples) {
+        const invar_rl_sample *given = &run->forced_samples[w - run->writers];
         *out = s->n_tokens == given->n_tokens ? given->finish : INVAR_FINISH_NONE;
         return INVAR_OK;
     }
@@ -75,7 +76,8 @@ invar_status invar_rollout_decode(invar_rl_sample *s, const invar_tokenizer *tok
 }
 
 /* The sample is done, or left as it is (INVAR_FINISH_NONE). */
-static invar_status finish(invar_running_batch *run, invar_decode_state *w, invar_finish how)
+static invar_status running_batch_finish(invar_running_batch *run, invar_decode_state *w,
+                                         invar_finish how)
 {
     invar_rl_sample *s = w->sample;
 
@@ -93,44 +95,45 @@ static invar_status finish(invar_running_batch *run, invar_decode_state *w, inva
     return INVAR_OK;
 }
 
-static invar_status take_draw(invar_running_batch *run, const invar_draw *draw)
+static invar_status append_token(invar_running_batch *run, const invar_draw *draw)
 {
     invar_decode_state *w = &run->writers[draw->owner];
     invar_rl_sample *s = w->sample;
     int64_t n = invar_rl_sample_response(s);
     invar_finish how;
 
-    w->left = !isfinite(draw->logp) && run->rollout->open == run;
-    if (w->left)
-        return finish(run, w, INVAR_FINISH_ABORT); // the others go on
+    w->finished = !isfinite(draw->logp) && run->rollout->open == run;
+    if (w->finished)
+        return running_batch_finish(run, w, INVAR_FINISH_ABORT); // the others go on
     if (!isfinite(draw->logp))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "rollout: draw %" PRIu32 " has logits that are not finite at "
                           "position %" PRIu32 ": the weights are damaged or have diverged",
-                          draw->at.sample, draw->at.position);
+                          draw->coords.sample, draw->coords.position);
     if (n == w->room)
         INVAR_TRY(invar_running_batch_make_room(w));
     run->jobs[w->job].tokens = s->tokens;
-    s->tokens[s->n_tokens] = run->given ? run->given[draw->owner].tokens[s->n_tokens] : draw->token;
+    s->tokens[s->n_tokens] =
+        run->forced_samples ? run->forced_samples[draw->owner].tokens[s->n_tokens] : draw->token;
     s->n_tokens++;
     s->logp[n] = draw->logp;
     s->mask[n] = 1;
     run->tokens_done++;
-    INVAR_TRY(judge(&how, run, w));
-    w->left = how != INVAR_FINISH_NONE || s->n_tokens == w->limit;
-    return w->left ? finish(run, w, how) : INVAR_OK;
+    INVAR_TRY(check_finish(&how, run, w));
+    w->finished = how != INVAR_FINISH_NONE || s->n_tokens == w->limit;
+    return w->finished ? running_batch_finish(run, w, how) : INVAR_OK;
 }
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
 /* Whether the turn's sequence draws one token after the other, from each of its rows. */
-static bool decodes(const invar_running_batch *run, const invar_seq_slice *turn)
+static bool running_batch_decodes(const invar_running_batch *run, const invar_seq_slice *turn)
 {
     return turn->first >= run->jobs[turn->job].prefill;
 }
 
 /* Asks for the tokens of the rows ahead of turn i, and makes room for them. */
-static invar_status ask(invar_draft_request *out, invar_running_batch *run, int64_t i)
+static invar_status request_draft(invar_draft_request *out, invar_running_batch *run, int64_t i)
 {
     const invar_seq_slice *turn = &run->feed.turns[i];
     invar_seq *job = &run->jobs[turn->job];
@@ -141,11 +144,11 @@ static invar_status ask(invar_draft_request *out, invar_running_batch *run, int6
     job->tokens = w->sample->tokens;
     *out = (invar_draft_request){.sample = w->sample,
                                  .sampling = w->sampling,
-                                 .seen = w->seen,
+                                 .seen = w->ngrams,
                                  .job = turn->job,
-                                 .most = w->doubted ? 0 : turn->count - 1,
+                                 .max_tokens = w->skip_draft_once ? 0 : turn->count - 1,
                                  .tokens = w->sample->tokens + w->sample->n_tokens};
-    w->doubted = false;
+    w->skip_draft_once = false;
     return INVAR_OK;
 }
 
@@ -154,12 +157,12 @@ static void fit_turn(invar_running_batch *run, int64_t i, const invar_draft_requ
 {
     invar_decode_state *w = &run->writers[run->jobs[g->job].sample];
 
-    w->guessed = g->count;
+    w->n_draft_tokens = g->count;
     w->sample->speculated.passes++;
     w->sample->speculated.drafted += g->count;
     run->rollout->counters.drafted += g->count;
-    if (fill && g->most > 0) {
-        for (int64_t n = g->count; n < g->most; n++)
+    if (fill && g->max_tokens > 0) {
+        for (int64_t n = g->count; n < g->max_tokens; n++)
             g->tokens[n] = g->tokens[n - 1]; // the newest token where nothing was guessed
     } else {
         invar_scheduler_truncate(&run->feed.schedule, i, 1 + g->count);
@@ -167,22 +170,22 @@ static void fit_turn(invar_running_batch *run, int64_t i, const invar_draft_requ
 }
 
 /* Tokens for the rows ahead of this pass. */
-static invar_status guess(invar_running_batch *run)
+static invar_status propose_drafts(invar_running_batch *run)
 {
     const invar_model_runner *feed = &run->feed;
     int64_t asked = 0, next = 0;
     bool made = false, alike = run->rollout->tape != NULL;
 
     for (int64_t i = 0; i < feed->n_turns; i++)
-        if (decodes(run, &feed->turns[i]))
-            INVAR_TRY(ask(&run->guesses[asked++], run, i));
+        if (running_batch_decodes(run, &feed->turns[i]))
+            INVAR_TRY(request_draft(&run->guesses[asked++], run, i));
     INVAR_TRY(run->guesser.make(run->guesser.self, run->guesses, asked));
     for (int64_t i = 0; i < asked; i++) {
         made = made || run->guesses[i].count > 0;
-        alike = alike && run->guesses[i].most == feed->schedule.ahead;
+        alike = alike && run->guesses[i].max_tokens == feed->schedule.lookahead;
     }
     for (int64_t i = 0; i < feed->n_turns; i++)
-        if (decodes(run, &feed->turns[i]))
+        if (running_batch_decodes(run, &feed->turns[i]))
             fit_turn(run, i, &run->guesses[next++], made && alike && asked == feed->n_turns);
     return INVAR_OK;
 }
@@ -195,12 +198,12 @@ static void plan_draw(invar_running_batch *run, int64_t sample, int64_t row, int
     const invar_decode_state *w = &run->writers[sample];
     const invar_rl_sample *s = w->sample;
 
-    run->draws[run->n_draws++] =
-        (invar_draw){.row = row,
-                     .at = {(uint32_t)(s->n_tokens + ahead), s->draw, s->rollout},
-                     .sampling = run->sampling ? NULL : w->sampling,
-                     .no_end = invar_rl_sample_response(s) + ahead < w->sampling->min_response,
-                     .owner = sample};
+    run->draws[run->n_draws++] = (invar_draw){
+        .row = row,
+        .coords = {(uint32_t)(s->n_tokens + ahead), s->draw_index, s->rollout},
+        .sampling = run->sampling ? NULL : w->sampling,
+        .ban_stop_ids = invar_rl_sample_response(s) + ahead < w->sampling->min_response,
+        .owner = sample};
 }
 
 static int64_t samples_end(const invar_seq *job)
@@ -214,7 +217,7 @@ static int64_t draws_of(const invar_running_batch *run, int64_t i)
     const invar_seq_slice *turn = &run->feed.turns[i];
     const invar_seq *job = &run->jobs[turn->job];
 
-    if (decodes(run, turn))
+    if (running_batch_decodes(run, turn))
         return turn->count;
     return turn->first + turn->count < job->prefill ? 0 : invar_seq_samples(job);
 }
@@ -225,7 +228,7 @@ static void plan_turn(invar_running_batch *run, int64_t i)
     int64_t sample = run->jobs[turn->job].sample, row = run->feed.start[i];
 
     for (int64_t n = 0; n < draws_of(run, i); n++)
-        if (decodes(run, turn))
+        if (running_batch_decodes(run, turn))
             plan_draw(run, sample, row + n, n);
         else
             plan_draw(run, sample + n, row + turn->count - 1, 0);
@@ -257,7 +260,7 @@ static invar_status pass_and_draw(invar_running_batch *run)
     if (feed->n_turns == 0)
         return INVAR_OK;
     if (run->guesser.make)
-        INVAR_TRY(guess(run));
+        INVAR_TRY(propose_drafts(run));
     INVAR_TRY(invar_model_runner_pass(&run->feed));
     run->n_draws = 0;
     for (int64_t i = 0; i < feed->n_turns; i++)
@@ -292,13 +295,13 @@ static invar_status take_each(int64_t *out, invar_running_batch *run, const inva
     bool holds = true;
     int64_t n = 0;
 
-    while (n < count && holds && !w->left) {
+    while (n < count && holds && !w->finished) {
         int32_t guessed = n + 1 < count ? w->sample->tokens[w->sample->n_tokens] : -1;
 
-        w->doubted = count > 1 && !isfinite(draws[n].logp);
-        if (w->doubted)
+        w->skip_draft_once = count > 1 && !isfinite(draws[n].logp);
+        if (w->skip_draft_once)
             break;
-        INVAR_TRY(take_draw(run, &draws[n]));
+        INVAR_TRY(append_token(run, &draws[n]));
         holds = n + 1 < count &&
                 invar_draft_accepted(guessed, w->sample->tokens[w->sample->n_tokens - 1]);
         n++;
@@ -323,15 +326,15 @@ static invar_status take_turn(invar_running_batch *run, int64_t i, const invar_d
     invar_decode_state *w = &run->writers[run->jobs[turn->job].sample];
     int64_t rows = turn->count, count = draws_of(run, i);
 
-    if (decodes(run, turn)) {
+    if (running_batch_decodes(run, turn)) {
         INVAR_TRY(take_each(&rows, run, draws, count));
-        count_accepted(run, w, rows - 1 < w->guessed ? rows - 1 : w->guessed);
+        count_accepted(run, w, rows - 1 < w->n_draft_tokens ? rows - 1 : w->n_draft_tokens);
     } else {
         for (int64_t n = 0; n < count; n++)
-            INVAR_TRY(take_draw(run, &draws[n]));
+            INVAR_TRY(append_token(run, &draws[n]));
     }
     keep_routing(run, i, rows);
-    if (rows < turn->count && !w->left)
+    if (rows < turn->count && !w->finished)
         invar_scheduler_truncate(&run->feed.schedule, i, rows);
     return INVAR_OK;
 }
@@ -358,7 +361,7 @@ void invar_rollout_suspend(invar_rollout *rollout)
 }
 
 /* A sample without any token is a prompt again: rows of it may be computed, or some of them. */
-static void leave(invar_rl_sample *s)
+static void reset_to_prompt(invar_rl_sample *s)
 {
     if (s->n_tokens > s->prompt_tokens)
         return;
@@ -371,10 +374,9 @@ static void leave(invar_rl_sample *s)
     s->route_size = 0;
 }
 
-static invar_status generate(invar_running_batch *run, invar_rl_sample *samples, int64_t count,
-                             invar_status (*tick)(void *payload, int64_t samples_done,
-                                                  int64_t tokens_done),
-                             void *payload)
+static invar_status running_batch_generate(
+    invar_running_batch *run, invar_rl_sample *samples, int64_t count,
+    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done), void *payload)
 {
     bool *leaves = &run->rollout->leaves;
     invar_status status = invar_running_batch_begin(run, samples, count);
@@ -386,7 +388,7 @@ static invar_status generate(invar_running_batch *run, invar_rl_sample *samples,
             status = tick(payload, run->samples_done, run->tokens_done);
     }
     for (int64_t i = 0; status == INVAR_OK && i < count; i++)
-        leave(&samples[i]);
+        reset_to_prompt(&samples[i]);
     invar_running_batch_end(run);
     return invar_host_staging_advise_oom(status, invar_device_is_local(&run->rollout->caller.dev),
                                          INVAR_MODEL_RUNNER_ADVICE);
@@ -400,7 +402,7 @@ invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
 {
     invar_running_batch run = {.rollout = rollout, .sampling = sampling};
 
-    return generate(&run, samples, count, tick, payload);
+    return running_batch_generate(&run, samples, count, tick, payload);
 }
 
 /* ---- given samples --------------------------------------------------------------------------- */
@@ -427,7 +429,7 @@ static invar_status prompt_of(invar_rl_sample *out, const invar_rollout *r,
                              .group = given->group,
                              .prompt = given->prompt,
                              .rollout = given->rollout,
-                             .draw = given->draw,
+                             .draw_index = given->draw_index,
                              .prompt_tokens = given->prompt_tokens,
                              .n_tokens = given->prompt_tokens};
     INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)out->n_tokens, sizeof *out->tokens,
@@ -442,7 +444,7 @@ invar_status invar_rollout_teacher_force(invar_rollout *rollout, const invar_rl_
                                                               int64_t tokens_done),
                                          void *payload)
 {
-    invar_running_batch run = {.rollout = rollout, .sampling = sampling, .given = given};
+    invar_running_batch run = {.rollout = rollout, .sampling = sampling, .forced_samples = given};
     invar_rl_samples samples = {0};
     invar_status status = INVAR_OK;
 
@@ -453,7 +455,7 @@ invar_status invar_rollout_teacher_force(invar_rollout *rollout, const invar_rl_
             status = prompt_of(s, rollout, sampling, &given[i]);
     }
     if (status == INVAR_OK)
-        status = generate(&run, samples.items, count, tick, payload);
+        status = running_batch_generate(&run, samples.items, count, tick, payload);
     invar_rl_samples_reset(&samples);
     return status;
 }

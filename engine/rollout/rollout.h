@@ -70,7 +70,7 @@ static inline int64_t invar_speculation_tokens(const invar_speculation *s)
 /* Free: no value of these changes a bit. In brackets: where the device's memory is far. */
 typedef struct invar_rollout_exec_options {
     int64_t concurrency;    /* sequences at a time; 0: as the cache has room, at most 64 (512) */
-    int64_t chunk;          /* rows of prefill in one pass; 0: 512 (4096) */
+    int64_t prefill_chunk;  /* rows of prefill in one pass; 0: 512 (4096) */
     int64_t page_size;      /* positions per page; 0: 16 */
     int64_t pages;          /* 0: for `concurrency` longest sequences, at most 1 GiB (a third of */
                             /* what is free) */
@@ -211,12 +211,12 @@ invar_status invar_rollout_decode(invar_rl_sample *sample, const invar_tokenizer
                                   bool skip_special) INVAR_MUST_USE;
 
 typedef struct invar_rollout_counters {
-    int64_t prefilled; /* rows computed for prompts */
-    int64_t shared;    /* rows of prompts that were not, because a group shares them */
-    int64_t decoded;   /* rows computed one by one, guesses behind them included */
-    int64_t again;     /* rows computed again, because their pages were needed by other samples */
-    int64_t drafted;   /* tokens guessed, */
-    int64_t accepted;  /* and those that were drawn then */
+    int64_t prefilled;  /* rows computed for prompts */
+    int64_t shared;     /* rows of prompts that were not, because a group shares them */
+    int64_t decoded;    /* rows computed one by one, guesses behind them included */
+    int64_t recomputed; /* rows computed again, because their pages were needed by other samples */
+    int64_t drafted;    /* tokens guessed, */
+    int64_t accepted;   /* and those that were drawn then */
     int64_t passes;
     int64_t most_pages;
 } invar_rollout_counters;

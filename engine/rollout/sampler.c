@@ -21,16 +21,17 @@ invar_status invar_sampler_init(invar_sampler *s, invar_op_runner *caller,
     s->caller = caller;
     s->sampling = sampling;
     INVAR_TRY(invar_device_alloc(&caller->dev, (void **)&s->room, sizeof *s->room, "draws"));
-    INVAR_TRY(invar_device_alloc(&caller->dev, (void **)&s->ends, bytes, "stop ids"));
-    return bytes ? invar_device_upload(&caller->dev, s->ends, sampling->stop_ids, bytes) : INVAR_OK;
+    INVAR_TRY(invar_device_alloc(&caller->dev, (void **)&s->stop_ids, bytes, "stop ids"));
+    return bytes ? invar_device_upload(&caller->dev, s->stop_ids, sampling->stop_ids, bytes)
+                 : INVAR_OK;
 }
 
 void invar_sampler_release(invar_sampler *s)
 {
     if (s->caller) {
         invar_device_free(&s->caller->dev, s->room);
-        invar_device_free(&s->caller->dev, s->ends);
-        invar_device_free(&s->caller->dev, s->other);
+        invar_device_free(&s->caller->dev, s->stop_ids);
+        invar_device_free(&s->caller->dev, s->remote_tokens);
         invar_device_free(&s->caller->dev, s->copies);
     }
     memset(s, 0, sizeof *s);
@@ -80,18 +81,18 @@ static const invar_sampling_params *sampling_of(const invar_sampler *s, const in
 static invar_status put_other(invar_sampler *s, const invar_sampling_params *p)
 {
     const invar_device *dev = &s->caller->dev;
-    size_t bytes = (size_t)p->n_stop_ids * sizeof *s->other;
+    size_t bytes = (size_t)p->n_stop_ids * sizeof *s->remote_tokens;
 
     if (s->caller->tape) // a call that is held back may read those that were there
         INVAR_TRY(invar_cuda_graph_cache_flush(s->caller->tape));
     if (p->n_stop_ids > s->n_other) {
-        invar_device_free(dev, s->other);
-        s->other = NULL;
+        invar_device_free(dev, s->remote_tokens);
+        s->remote_tokens = NULL;
         s->n_other = 0;
-        INVAR_TRY(invar_device_alloc(dev, (void **)&s->other, bytes, "stop ids"));
+        INVAR_TRY(invar_device_alloc(dev, (void **)&s->remote_tokens, bytes, "stop ids"));
         s->n_other = p->n_stop_ids;
     }
-    return bytes ? invar_device_upload(dev, s->other, p->stop_ids, bytes) : INVAR_OK;
+    return bytes ? invar_device_upload(dev, s->remote_tokens, p->stop_ids, bytes) : INVAR_OK;
 }
 
 /* The stop ids that some of these draws may not be; for others than the sampler's: if any is so. */
@@ -101,13 +102,13 @@ static invar_status find_ends(invar_tensor *out, invar_sampler *s, const invar_d
     const invar_sampling_params *p = sampling_of(s, draws);
     bool hides = false;
 
-    *out = invar_tensor_1d(s->ends, INVAR_DTYPE_I32, p == s->sampling ? p->n_stop_ids : 0);
+    *out = invar_tensor_1d(s->stop_ids, INVAR_DTYPE_I32, p == s->sampling ? p->n_stop_ids : 0);
     for (int64_t i = 0; i < count; i++)
-        hides = hides || draws[i].no_end;
+        hides = hides || draws[i].ban_stop_ids;
     if (p == s->sampling || !hides)
         return INVAR_OK;
     INVAR_TRY(put_other(s, p));
-    *out = invar_tensor_1d(s->other, INVAR_DTYPE_I32, p->n_stop_ids);
+    *out = invar_tensor_1d(s->remote_tokens, INVAR_DTYPE_I32, p->n_stop_ids);
     return INVAR_OK;
 }
 
@@ -161,8 +162,8 @@ static int64_t list_rows(invar_sampler *s, const invar_draw *draws, int64_t coun
         if (i == 0 || draws[i].row != draws[i - 1].row)
             s->row[rows++] = draws[i].row;
         s->asked.copy[i] = (int32_t)(rows - 1);
-        s->asked.coords[i] = draws[i].at;
-        s->asked.no_end[i] = draws[i].no_end;
+        s->asked.coords[i] = draws[i].coords;
+        s->asked.no_end[i] = draws[i].ban_stop_ids;
     }
     return rows;
 }

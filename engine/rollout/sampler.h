@@ -21,10 +21,10 @@ extern "C" {
 
 /* One token. */
 typedef struct invar_draw {
-    int64_t row;            /* of the last run of the pass; several may have the same */
-    invar_sample_coords at; /* position: that of the new token */
+    int64_t row;                /* of the last run of the pass; several may have the same */
+    invar_sample_coords coords; /* position: that of the new token */
     const invar_sampling_params *sampling; /* how; NULL: as the sampler's */
-    bool no_end;                           /* stop ids may not be drawn */
+    bool ban_stop_ids;                     /* stop ids may not be drawn */
     bool filler;                           /* its row is nobody's */
     int64_t owner;                         /* the caller's */
     int32_t token;                         /* drawn */
@@ -61,8 +61,8 @@ typedef struct invar_sampler {
     invar_sampler_outputs drawn;
     /* in the device's memory */
     invar_sampler_buffers *room;
-    int32_t *ends;  /* (n_stop_ids) of the sampler's sampling */
-    int32_t *other; /* (n_other) those of another one */
+    int32_t *stop_ids;      /* (n_stop_ids) of the sampler's sampling */
+    int32_t *remote_tokens; /* (n_other) those of another one */
     int64_t n_other;
     float *copies; /* (n_copies, vocabulary) where draws share a row */
     int64_t n_copies;

@@ -53,10 +53,10 @@ static invar_status prepare_jobs(const invar_scheduler *s, int64_t first, int64_
         INVAR_CHECK(children == 0 || job->prefill == s->jobs[parent].prefill);
         job->parent = children > 0 ? parent : -1;
         children -= children > 0;
-        if (job->children > 0) {
+        if (job->n_sharing > 0) {
             INVAR_CHECK(job->parent < 0 && job->rows == job->prefill);
             parent = i;
-            children = job->expected = job->children;
+            children = job->n_pending_shares = job->n_sharing;
         }
         INVAR_TRY(check_fit(s, job));
     }
@@ -113,7 +113,7 @@ static void leave_parent(invar_scheduler *s, const invar_seq *job)
 {
     invar_seq *parent = job->parent < 0 ? NULL : &s->jobs[job->parent];
 
-    if (parent && --parent->expected == 0 && parent->state == INVAR_SEQ_KEPT)
+    if (parent && --parent->n_pending_shares == 0 && parent->state == INVAR_SEQ_KEPT)
         end_job(s, parent);
 }
 
@@ -145,7 +145,7 @@ void invar_scheduler_cancel(invar_scheduler *s, int64_t index)
 }
 
 /* Prompts that are through leave the pass, but keep their pages while somebody waits for them. */
-static void retire(invar_scheduler *s)
+static void release_finished_prompts(invar_scheduler *s)
 {
     int64_t kept = 0;
 
@@ -154,9 +154,9 @@ static void retire(invar_scheduler *s)
 
         if (job->state == INVAR_SEQ_OVER)
             continue;
-        if (job->children > 0 && job->done == job->rows) {
+        if (job->n_sharing > 0 && job->done == job->rows) {
             job->state = INVAR_SEQ_KEPT;
-            if (job->expected == 0)
+            if (job->n_pending_shares == 0)
                 end_job(s, job);
         } else {
             s->active[kept++] = s->active[i];
@@ -169,7 +169,7 @@ void invar_scheduler_compact(int64_t *places_out, invar_scheduler *s)
 {
     int64_t kept = 0, next = 0;
 
-    retire(s);
+    release_finished_prompts(s);
     for (int64_t i = 0; i < s->n_jobs; i++) {
         places_out[i] = s->jobs[i].state == INVAR_SEQ_OVER ? -1 : kept;
         next += i < s->next && places_out[i] >= 0;
@@ -195,7 +195,7 @@ static void give_way(invar_scheduler *s, int64_t index, int64_t known)
 
     end_job(s, job);
     job->state = INVAR_SEQ_WAITING;
-    job->again = job->done > job->again ? job->done : job->again;
+    job->n_recompute = job->done > job->n_recompute ? job->done : job->n_recompute;
     job->prefill = known;
     job->done = 0;
     s->next = index < s->next ? index : s->next;
@@ -210,7 +210,7 @@ static void last_gives_way(invar_scheduler *s)
     int64_t index = s->active[--s->n_active];
     invar_seq *job = &s->jobs[index];
 
-    if (job->state == INVAR_SEQ_READY && job->children == 0)
+    if (job->state == INVAR_SEQ_READY && job->n_sharing == 0)
         job->parent = -1;
     give_way(s, index, job->done < job->prefill ? job->prefill : job->done + 1);
 }
@@ -232,14 +232,14 @@ static bool prompt_gives_way(invar_scheduler *s)
     for (; i < s->n_jobs && s->jobs[i].parent == kept; i++)
         if (s->jobs[i].state == INVAR_SEQ_WAITING) {
             s->jobs[i].parent = -1;
-            s->jobs[i].again = s->jobs[i].prefill++;
+            s->jobs[i].n_recompute = s->jobs[i].prefill++;
         }
     end_job(s, &s->jobs[kept]);
     return true;
 }
 
 /* Pages for one row more of active job i; false: it was the last one, and gave way itself. */
-static bool grow(invar_scheduler *s, int64_t i)
+static bool scheduler_grow(invar_scheduler *s, int64_t i)
 {
     invar_seq *job = &s->jobs[s->active[i]];
 
@@ -261,7 +261,7 @@ static bool grow(invar_scheduler *s, int64_t i)
 /* ---- admission ------------------------------------------------------------------------------- */
 
 /* Pages that the admitted jobs shall find free, however many are admitted. */
-static int64_t growth(const invar_scheduler *s)
+static int64_t scheduler_growth(const invar_scheduler *s)
 {
     int64_t pages = 0;
 
@@ -280,7 +280,7 @@ static invar_status admit_job(bool *admitted_out, invar_scheduler *s, int64_t in
     int64_t total = invar_kv_cache_pages_for(s->cache, job->rows), shared = shared_pages(s, job);
     int64_t known = invar_kv_cache_pages_for(s->cache, job->prefill);
 
-    *admitted_out = known - shared + growth(s) <= s->cache->n_free;
+    *admitted_out = known - shared + scheduler_growth(s) <= s->cache->n_free;
     if (!*admitted_out)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&job->pages, (size_t)total, sizeof *job->pages,
@@ -298,7 +298,7 @@ static invar_status admit_job(bool *admitted_out, invar_scheduler *s, int64_t in
     return INVAR_OK;
 }
 
-static invar_status admit(invar_scheduler *s)
+static invar_status scheduler_admit(invar_scheduler *s)
 {
     bool admitted = true;
 
@@ -402,7 +402,7 @@ static void look_ahead(invar_scheduler *s, int64_t count)
         invar_seq *job = &s->jobs[turn->job];
         bool through = turn->first >= job->prefill;
 
-        while (through && turn->count <= s->ahead && step_ahead(s, job))
+        while (through && turn->count <= s->lookahead && step_ahead(s, job))
             turn->count++;
     }
 }
@@ -428,15 +428,15 @@ invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_ou
     int64_t left = s->chunk, count = 0;
     bool known_alone;
 
-    retire(s);
-    INVAR_TRY(admit(s));
+    release_finished_prompts(s);
+    INVAR_TRY(scheduler_admit(s));
     INVAR_TRY(join_prompts(s));
-    known_alone = s->apart && many_known(s);
+    known_alone = s->separate_prefill && many_known(s);
     for (int64_t i = 0; i < s->n_active; i++) {
         invar_seq *job = &s->jobs[s->active[i]];
         int64_t rows = rows_now(job, left, known_alone);
 
-        if (rows == 0 || !grow(s, i))
+        if (rows == 0 || !scheduler_grow(s, i))
             continue;
         s->turns[count++] = (invar_seq_slice){s->active[i], job->done, rows};
         if (job->done < job->prefill)

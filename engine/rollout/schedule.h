@@ -42,16 +42,16 @@ typedef struct invar_seq {
     int64_t prefill;       /* rows known beforehand; of a sharing job those of its prompt; more */
                            /* where the job has given way */
     int64_t rows;          /* most rows that it may have; of a prompt: prefill */
-    int64_t children;      /* jobs right behind it that share all its rows; 0: a sequence */
+    int64_t n_sharing;     /* jobs right behind it that share all its rows; 0: a sequence */
     int64_t sample;        /* what it belongs to, for messages and the caller */
     const int32_t *tokens; /* (rows) what the caller puts into the rows; not looked at here */
     /* The schedule's; zeroed at first. */
     invar_seq_state state;
-    int64_t parent;   /* job of the shared prompt; -1: none */
-    int64_t done;     /* rows that are in the cache or in the pass that was handed out last */
-    int64_t again;    /* rows from the first on that were in a pass before it gave way */
-    int64_t expected; /* children that have not come for the rows yet */
-    int32_t *pages;   /* page of each page_size rows; room for those of all rows */
+    int64_t parent;      /* job of the shared prompt; -1: none */
+    int64_t done;        /* rows that are in the cache or in the pass that was handed out last */
+    int64_t n_recompute; /* rows from the first on that were in a pass before it gave way */
+    int64_t n_pending_shares; /* children that have not come for the rows yet */
+    int32_t *pages;           /* page of each page_size rows; room for those of all rows */
     int64_t n_pages;
     int64_t n_shared; /* of them, the first ones, shared */
 } invar_seq;
@@ -59,7 +59,7 @@ typedef struct invar_seq {
 /* The samples, from job->sample on, that its rows are for: one, or all that share the prompt. */
 static inline int64_t invar_seq_samples(const invar_seq *job)
 {
-    return job->children > 0 ? job->children : 1;
+    return job->n_sharing > 0 ? job->n_sharing : 1;
 }
 
 /* Rows [first, first + count) of a job. */
@@ -73,12 +73,12 @@ typedef struct invar_scheduler {
     invar_kv_cache *cache; /* borrowed */
     invar_seq *jobs;       /* borrowed, (n_jobs) */
     int64_t n_jobs;
-    int64_t concurrency; /* jobs admitted at a time */
-    int64_t chunk;       /* known rows in one pass */
-    bool apart;          /* passes of known rows alone, if they are many; false at first */
-    int64_t ahead;       /* rows behind the one row of a job, at most; 0 at first */
-    int64_t next;        /* first job that waits */
-    int64_t *active;     /* (n_active) ascending */
+    int64_t concurrency;   /* jobs admitted at a time */
+    int64_t chunk;         /* known rows in one pass */
+    bool separate_prefill; /* passes of known rows alone, if they are many; false at first */
+    int64_t lookahead;     /* rows behind the one row of a job, at most; 0 at first */
+    int64_t next;          /* first job that waits */
+    int64_t *active;       /* (n_active) ascending */
     int64_t n_active;
     invar_seq_slice *turns; /* of the last pass */
 } invar_scheduler;

@@ -45,7 +45,7 @@ static invar_status check_sequence(const score *s, int64_t i)
     return INVAR_OK;
 }
 
-static invar_status begin(score *s)
+static invar_status score_begin(score *s)
 {
     invar_rollout_exec_options limits;
     size_t rows;
@@ -59,10 +59,11 @@ static invar_status begin(score *s)
         s->most = n > s->most ? n : s->most;
         // one by one is decoding, of all sequences together
         if (n > 0)
-            s->jobs[s->n_jobs++] = (invar_seq){.prefill = s->rollout->limits.chunk == 1 ? 1 : n,
-                                               .rows = n,
-                                               .sample = i,
-                                               .tokens = s->tokens[i]};
+            s->jobs[s->n_jobs++] =
+                (invar_seq){.prefill = s->rollout->limits.prefill_chunk == 1 ? 1 : n,
+                            .rows = n,
+                            .sample = i,
+                            .tokens = s->tokens[i]};
     }
     INVAR_TRY(invar_model_runner_settle(&limits, s->rollout, s->count, s->most));
     INVAR_TRY(invar_model_runner_init(
@@ -76,7 +77,7 @@ static invar_status begin(score *s)
     return invar_alloc((void **)&s->logp, rows, sizeof *s->logp, "scores");
 }
 
-static void end(score *s)
+static void score_end(score *s)
 {
     invar_model_runner_release(&s->feed);
     invar_free(s->jobs);
@@ -124,7 +125,7 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
     invar_status status;
 
     INVAR_CHECK(!rollout->open); // whose pages these would be
-    status = begin(&s);
+    status = score_begin(&s);
 
     while (status == INVAR_OK) {
         status = invar_model_runner_next(&s.feed);
@@ -134,7 +135,7 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
         if (status == INVAR_OK)
             status = take_pass(&s, temperature, logp_out);
     }
-    end(&s);
+    score_end(&s);
     return invar_host_staging_advise_oom(status, invar_device_is_local(&rollout->caller.dev),
                                          INVAR_MODEL_RUNNER_ADVICE);
 }

@@ -37,16 +37,16 @@ invar_row_samples *invar_row_ownership_owners(invar_row_ownership *show, int64_t
 
     INVAR_CHECK(rows <= show->room - show->used);
     show->used += rows;
-    show->now = owners;
+    show->current = owners;
     return owners;
 }
 
-static invar_status take(void *payload, const invar_observed_value *value)
+static invar_status observed_value_take(void *payload, const invar_observed_value *value)
 {
     const invar_row_ownership *show = payload;
     invar_observed_value owned = *value;
 
-    owned.owners = show->now;
+    owned.owners = show->current;
     return show->watcher.probe.take(show->watcher.probe.payload, &owned);
 }
 
@@ -55,7 +55,7 @@ invar_forward_hooks invar_row_ownership_probe(invar_row_ownership *show)
     invar_forward_hooks probe = show->watcher.probe;
 
     if (probe.take) {
-        probe.take = take;
+        probe.take = observed_value_take;
         probe.payload = show;
     }
     return probe;
@@ -74,5 +74,5 @@ invar_status invar_row_ownership_value(invar_row_ownership *show, invar_op_runne
         input->layer = -1;
         (void)snprintf(input->text, sizeof input->text, "%s", *inputs);
     }
-    return take(show, &value);
+    return observed_value_take(show, &value);
 }

@@ -20,7 +20,7 @@ typedef struct invar_row_ownership {
     const uint32_t *draws;       /* of the samples of the run; borrowed */
     invar_row_samples *owners;   /* (used) of this pass, list after list */
     int64_t used, room;
-    const invar_row_samples *now; /* of the values that come next */
+    const invar_row_samples *current; /* of the values that come next */
 } invar_row_ownership;
 
 void invar_row_ownership_release(invar_row_ownership *show);

@@ -23,7 +23,7 @@ invar_status invar_rollout_stages_open(invar_rollout *r, const invar_device *dev
     invar_pass_options own = *options;
 
     if (part->stages > 1)
-        invar_pipeline_channel_init(&r->way, r->model->layout, false);
+        invar_pipeline_channel_init(&r->pipeline_channel, r->model->layout, false);
     for (int i = 0; i < part->chunks; i++) {
         own.chunk = i * part->stages + part->stage;
         INVAR_TRY(invar_pass_new(&r->passes[r->n_passes], dev, &own));
@@ -37,10 +37,10 @@ void invar_rollout_stages_close(invar_rollout *r)
     invar_error error; // that the rollout may have ended with, and all ranks know of by now
 
     invar_error_take(&error);
-    if (invar_pipeline_channel_flush(&r->way) != INVAR_OK)
+    if (invar_pipeline_channel_flush(&r->pipeline_channel) != INVAR_OK)
         invar_error_clear();
     invar_error_put(&error);
-    invar_pipeline_channel_release(&r->way);
+    invar_pipeline_channel_release(&r->pipeline_channel);
     for (int i = 0; i < r->n_passes; i++)
         invar_pass_free(r->passes[i]);
 }
@@ -76,24 +76,25 @@ int64_t invar_rollout_stages_layers(const invar_model *model)
 /* ---- a pass ---------------------------------------------------------------------------------- */
 
 /* Who rehearses is alone: what others would send is missing. */
-static bool alone(const invar_rollout *r)
+static bool rollout_alone(const invar_rollout *r)
 {
-    return r->caller.dev.backend->memory.dry;
+    return r->caller.dev.backend->memory.dry_run;
 }
 
-static invar_status receive(void **out, invar_rollout *r, size_t bytes)
+static invar_status rollout_receive(void **out, invar_rollout *r, size_t bytes)
 {
-    return alone(r) ? invar_pipeline_room(out, &r->way, bytes)
-                    : invar_pipeline_receive(out, &r->way, bytes);
+    return rollout_alone(r) ? invar_pipeline_room(out, &r->pipeline_channel, bytes)
+                            : invar_pipeline_receive(out, &r->pipeline_channel, bytes);
 }
 
 static invar_status send_on(invar_rollout *r, invar_pass *pass, size_t bytes)
 {
     void *stream;
 
-    INVAR_TRY(invar_pipeline_room(&stream, &r->way, bytes));
+    INVAR_TRY(invar_pipeline_room(&stream, &r->pipeline_channel, bytes));
     INVAR_TRY(invar_pass_get_residual(pass, stream));
-    return alone(r) ? INVAR_OK : invar_pipeline_pending_send_on(&r->way, bytes);
+    return rollout_alone(r) ? INVAR_OK
+                            : invar_pipeline_pending_send_on(&r->pipeline_channel, bytes);
 }
 
 invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows *rows)
@@ -107,8 +108,8 @@ invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows 
         void *stream = NULL;
 
         if (!first)
-            INVAR_TRY(receive(&stream, r, bytes));
-        own.stream = stream;
+            INVAR_TRY(rollout_receive(&stream, r, bytes));
+        own.residual_in = stream;
         INVAR_TRY(invar_pass_run(r->passes[i], r->model, &own));
         if (!last)
             INVAR_TRY(send_on(r, r->passes[i], bytes));
@@ -153,7 +154,7 @@ static int64_t copy_columns(int32_t *all, int32_t *own, int64_t rows, int64_t ro
 }
 
 /* All stages' choices, by chunks: those of this stage's are there already. */
-static invar_status trade(const invar_rollout *r, int32_t *packed, const size_t *bytes)
+static invar_status rollout_trade(const invar_rollout *r, int32_t *packed, const size_t *bytes)
 {
     const invar_layout *layout = r->model->layout;
 
@@ -161,7 +162,7 @@ static invar_status trade(const invar_rollout *r, int32_t *packed, const size_t 
 }
 
 /* Stage by stage: of each its chunks, one after the other. */
-static invar_status merge(invar_rollout *r, const invar_packed_rows *rows, int64_t route)
+static invar_status rollout_merge(invar_rollout *r, const invar_packed_rows *rows, int64_t route)
 {
     const invar_model_partition *part = &r->model->part;
     int32_t *packed = NULL, *at;
@@ -184,7 +185,7 @@ static invar_status merge(invar_rollout *r, const invar_packed_rows *rows, int64
         bytes[s] = (size_t)(at - begin) * sizeof *at;
     }
     if (status == INVAR_OK)
-        status = trade(r, packed, bytes);
+        status = rollout_trade(r, packed, bytes);
     at = packed;
     for (int s = 0; s < part->stages && status == INVAR_OK; s++)
         for (int i = 0; i < part->chunks; i++) {
@@ -202,5 +203,5 @@ invar_status invar_rollout_stages_routing(invar_rollout *r, const invar_packed_r
 
     if (r->model->part.stages == 1 || route == 0 || !rows->routing)
         return invar_pass_routing(r->pass);
-    return merge(r, rows, route);
+    return rollout_merge(r, rows, route);
 }

@@ -133,7 +133,7 @@ static invar_status check_parts(const invar_admission *a, const invar_rank_roles
 {
     const invar_format format = INVAR_RECIPE_ENUM(invar_format, a->recipe, INVAR_KEY_DTYPE);
     const invar_format sampled = invar_train_settings_rollout_format(a->recipe);
-    const bool apart = sides->first < a->ranks;
+    const bool apart = sides->first_rollout_rank < a->ranks;
 
     INVAR_TRY(invar_model_check(a->actor, format, &sides->train));
     INVAR_TRY(check_beside(a, format, &sides->train));
@@ -212,7 +212,7 @@ static int64_t layers_of(const invar_admission *a)
 void invar_admission_take_models(invar_admission *facts, const invar_run_context *s)
 {
     facts->actor = &s->spec;
-    facts->reference = s->ref_apart ? &s->ref_spec : NULL;
+    facts->reference = s->ref_has_own_spec ? &s->ref_spec : NULL;
     facts->teacher = s->teacher_apart ? &s->teacher_spec : NULL;
     facts->critic = s->critic_apart ? &s->critic_spec : NULL;
 }

@@ -25,7 +25,7 @@
  */
 static int64_t odd_token(const invar_rl_sample *s, const float *scored)
 {
-    int64_t first = s->fresh - s->prompt_tokens, n = invar_rl_sample_response(s);
+    int64_t first = s->current_version_from - s->prompt_tokens, n = invar_rl_sample_response(s);
 
     for (int64_t t = first; t < n; t++)
         if (s->mask[t] && memcmp(&s->logp[t], &scored[t], sizeof *scored) != 0)
@@ -40,7 +40,7 @@ static void describe_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_
     out[0] = '\0';
     for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
         const invar_rl_sample *s = &samples[i];
-        int64_t odd = s->weights == loop->source.order.weights ? odd_token(s, scored) : -1;
+        int64_t odd = s->last_version == loop->source.order.weights ? odd_token(s, scored) : -1;
 
         if (odd < 0)
             continue;
@@ -48,7 +48,7 @@ static void describe_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_
                        "log-probabilities of rollout and scoring differ at token %" PRId64
                        " of sample %" PRId64 " of rollout %" PRIu32 ", which version %" PRId64
                        " of the weights drew (its first token: %" PRId64 "): %g and %g",
-                       odd, s->index, s->rollout, s->weights, s->weights_first,
+                       odd, s->index, s->rollout, s->last_version, s->first_version,
                        (double)s->logp[odd], (double)scored[odd]);
         return;
     }
@@ -96,7 +96,7 @@ static invar_status list_fresh(invar_rl_samples *out, const invar_train_loop *lo
         const invar_rl_sample *s = &samples[i];
         invar_rl_sample *to;
 
-        if (s->weights != loop->source.order.weights || s->fresh == s->n_tokens)
+        if (s->last_version != loop->source.order.weights || s->current_version_from == s->n_tokens)
             continue;
         INVAR_TRY(invar_rl_samples_append(&to, out));
         *to = *s;
@@ -112,12 +112,12 @@ invar_status invar_train_loop_check_flight(invar_train_loop *loop)
     char odd[INVAR_TRAIN_LOOP_ODD_SIZE];
     invar_status status = INVAR_OK;
 
-    if (!loop->set.checks_flight)
+    if (!loop->settings.checks_flight)
         return INVAR_OK;
-    if (loop->flat.copied)
+    if (loop->arrays.copied)
         status = list_fresh(&fresh, loop, batch->items, batch->count);
     for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
-        status = list_fresh(&fresh, loop, flight->begun[r].items, flight->begun[r].count);
+        status = list_fresh(&fresh, loop, flight->started[r].items, flight->started[r].count);
     if (status == INVAR_OK)
         status = list_fresh(&fresh, loop, flight->surplus.items, flight->surplus.count);
     if (status == INVAR_OK)
@@ -143,10 +143,10 @@ invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample 
     invar_status status = INVAR_OK;
 
     loop->ahead.tick = *tick;
-    if (loop->checker) {
+    if (loop->async_verifier) {
         status = list_fresh(&fresh, loop, samples, count);
         if (status == INVAR_OK)
-            status = find_odd(loop->ahead.odd, loop, loop->checker,
+            status = find_odd(loop->ahead.mismatch_text, loop, loop->async_verifier,
                               invar_run_context_sampler(&loop->session), &fresh);
         invar_free(fresh.items);
     }
@@ -157,7 +157,7 @@ invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample 
 /* What any rank has found. */
 static invar_status share_odd(invar_train_loop *loop)
 {
-    char *odd = loop->ahead.odd;
+    char *odd = loop->ahead.mismatch_text;
     int64_t own = 0, first;
 
     if (odd[0])
@@ -172,16 +172,16 @@ invar_status invar_train_loop_join_ahead(invar_train_loop *loop)
 {
     invar_status status;
 
-    if (!loop->set.checks_ahead && !loop->source.options.thread)
+    if (!loop->settings.sampler_verifies && !loop->source.options.use_thread)
         return invar_sample_source_join(&loop->source);
     invar_trace_begin(loop->recorder.trace, "rollout"); // as far as it is waited for
     status = invar_sample_source_join(&loop->source);
     invar_trace_end(loop->recorder.trace);
     INVAR_TRY(status);
-    if (loop->source.options.thread && loop->ahead.end_ns > 0)
+    if (loop->source.options.use_thread && loop->ahead.end_ns > 0)
         invar_trace_beside(loop->recorder.trace, "ahead", loop->ahead.begin_ns, loop->ahead.end_ns);
     INVAR_TRY(share_odd(loop));
-    status = tell_odd(loop, loop->ahead.odd);
+    status = tell_odd(loop, loop->ahead.mismatch_text);
     loop->ahead = (invar_async_status){.end_ns = 0};
     return status;
 }

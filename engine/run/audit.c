@@ -17,7 +17,7 @@
 #define KIND "audit-mismatch"
 
 /* As far as there is room: the number of all is a gauge. */
-static void note(invar_audit_findings *findings, const char *text)
+static void audit_findings_record(invar_audit_findings *findings, const char *text)
 {
     size_t bytes = strlen(text) + 1;
 
@@ -27,7 +27,7 @@ static void note(invar_audit_findings *findings, const char *text)
     findings->bytes += bytes;
 }
 
-static invar_status found(void *payload, const invar_audit_finding *f)
+static invar_status audit_finding_found(void *payload, const invar_audit_finding *f)
 {
     invar_train_loop *loop = payload;
     char layer[40] = "", rank[100] = "", text[INVAR_ERROR_MESSAGE_SIZE];
@@ -44,7 +44,7 @@ static invar_status found(void *payload, const invar_audit_finding *f)
         rank, invar_op_name(f->op), layer, f->element, f->digits, f->device, f->digits, f->cpu);
     if (!loop->ranks)
         return invar_train_loop_mismatch(loop, KIND, text);
-    note(&loop->findings, text);
+    audit_findings_record(&loop->findings, text);
     return INVAR_OK;
 }
 
@@ -58,7 +58,7 @@ static invar_status write_events(invar_train_loop *loop, const char *lines, size
     return INVAR_OK;
 }
 
-static invar_status collect(invar_train_loop *loop)
+static invar_status train_loop_collect(invar_train_loop *loop)
 {
     invar_rank_gathered pile;
     invar_status status =
@@ -85,7 +85,7 @@ invar_status invar_train_loop_gather_findings(bool *any_out, invar_train_loop *l
     INVAR_TRY(invar_ranks_first_nonzero(&first, loop->ranks, KIND, first));
     if (first == 0)
         return INVAR_OK;
-    INVAR_TRY(collect(loop));
+    INVAR_TRY(train_loop_collect(loop));
     INVAR_TRY(invar_ranks_broadcast(loop->ranks, KIND, (int)first - 1, loop->findings.text,
                                     sizeof loop->findings.text));
     loop->findings.bytes = 0;
@@ -98,9 +98,9 @@ invar_status invar_train_loop_report_findings(invar_train_loop *loop)
     bool any;
 
     INVAR_TRY(invar_train_loop_gather_findings(&any, loop));
-    if (!any || !loop->set.stop_on_mismatch)
+    if (!any || !loop->settings.stop_on_mismatch)
         return INVAR_OK;
-    loop->agreed = true;
+    loop->all_ranks_failed = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step,
                       loop->findings.text);
 }
@@ -113,7 +113,7 @@ invar_status invar_train_loop_attach_audit(invar_train_loop *loop)
     const invar_audit_options o = {.elements = invar_layout_range_of(elements, ranks, rank).count,
                                    .rank = rank,
                                    .ranks = ranks,
-                                   .found = found,
+                                   .found = audit_finding_found,
                                    .payload = loop};
 
     if (elements == 0)

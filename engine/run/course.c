@@ -9,7 +9,7 @@
 
 bool invar_run_schedule_ended(const invar_run_schedule *c, const invar_run_progress *at)
 {
-    return at->rollout >= c->rollouts || (c->most > 0 && at->done >= c->most) ||
+    return at->rollout >= c->rollouts || (c->max_rollouts > 0 && at->done >= c->max_rollouts) ||
            (c->until >= 0 && at->step > c->until);
 }
 
@@ -23,8 +23,8 @@ int64_t invar_run_schedule_steps(const invar_run_schedule *c, const invar_run_pr
 {
     int64_t rollouts = c->rollouts - at->rollout;
 
-    if (c->most > 0)
-        rollouts = less(rollouts, c->most - at->done);
+    if (c->max_rollouts > 0)
+        rollouts = less(rollouts, c->max_rollouts - at->done);
     if (c->until >= 0) // the whole rollout that has the step
         rollouts = less(rollouts, (c->until - at->step) / per_rollout + 1);
     return at->step + rollouts * per_rollout;

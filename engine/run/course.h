@@ -16,9 +16,9 @@ extern "C" {
 #endif
 
 typedef struct invar_run_schedule {
-    int64_t rollouts; /* of the whole run */
-    int64_t until;    /* it ends after the rollout of this step; -1: when it is done */
-    int64_t most;     /* rollouts of one process; 0: no limit */
+    int64_t rollouts;     /* of the whole run */
+    int64_t until;        /* it ends after the rollout of this step; -1: when it is done */
+    int64_t max_rollouts; /* rollouts of one process; 0: no limit */
     /* Rollouts between two of these; 0: never */
     int64_t ref_interval, eval_interval, save_interval;
 } invar_run_schedule;

@@ -105,7 +105,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static invar_status measure(void *payload, const invar_run_context *session)
+static invar_status run_context_measure(void *payload, const invar_run_context *session)
 {
     invar_data_lengths *seen = payload;
     invar_sampling_params *most = &seen->sampling, own = sampling_of(session);
@@ -125,7 +125,7 @@ static invar_status measure(void *payload, const invar_run_context *session)
 
 invar_status invar_evaluate_measure(invar_data_lengths *seen, const invar_run_context *session)
 {
-    return each_recipe(measure, seen, session);
+    return each_recipe(run_context_measure, seen, session);
 }
 
 /* ---- one set --------------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static invar_status add_prompts(invar_rl_samples *out, const invar_evaluation *e
         s->group = i / per_prompt;
         s->rollout = (uint32_t)e->number;
         s->weights_hash = e->weights;
-        s->draw = (uint32_t)i;
+        s->draw_index = (uint32_t)i;
         INVAR_TRY(invar_sample_source_init_sample(s, p));
     }
     return INVAR_OK;
@@ -159,7 +159,8 @@ typedef struct results {
     size_t count;
 } results;
 
-static void result(results *r, const char *set, const char *what, int64_t number, double value)
+static void results_result(results *r, const char *set, const char *what, int64_t number,
+                           double value)
 {
     char *name = r->names[r->count];
 
@@ -179,7 +180,7 @@ static invar_status part_results(results *out, const invar_rl_samples *samples, 
 
     for (int64_t i = 0; i < means.count && status == INVAR_OK; i++) {
         (void)snprintf(what, sizeof what, "/reward/%s", means.items[i].name);
-        result(out, set, what, 0, means.items[i].value);
+        results_result(out, set, what, 0, means.items[i].value);
     }
     invar_reward_parts_release(&means);
     return status;
@@ -192,7 +193,7 @@ static invar_status passes(results *out, const invar_rl_samples *samples, const 
 
     INVAR_TRY(invar_token_arrays_make(&flat, samples, &(invar_token_array_flags){0}));
     for (int64_t k = 1; k <= per_prompt; k *= 2)
-        result(out, set->name, "pass@", k, invar_token_arrays_pass_at(&flat, k));
+        results_result(out, set->name, "pass@", k, invar_token_arrays_pass_at(&flat, k));
     invar_token_arrays_release(&flat);
     return INVAR_OK;
 }
@@ -212,11 +213,11 @@ static invar_status sum_up(results *out, const invar_rl_samples *samples, const 
         truncated += s->finish == INVAR_FINISH_LENGTH;
     }
     if (judged) {
-        result(out, set->name, "", 0, reward / n);
+        results_result(out, set->name, "", 0, reward / n);
         INVAR_TRY(part_results(out, samples, set->name));
     }
-    result(out, set->name, "-truncated_ratio", 0, truncated / n);
-    result(out, set->name, "/response_len/mean", 0, length / n);
+    results_result(out, set->name, "-truncated_ratio", 0, truncated / n);
+    results_result(out, set->name, "/response_len/mean", 0, length / n);
     return judged ? passes(out, samples, set, per_prompt) : INVAR_OK;
 }
 
@@ -248,7 +249,8 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
         .rollout = e->rollout,
         .sampling = &sampling,
         .judge = &r->judge,
-        .turns = turns.on && invar_recipe_bool(s->recipe, INVAR_KEY_EVAL_TURNS) ? &turns : NULL,
+        .turns =
+            turns.enabled && invar_recipe_bool(s->recipe, INVAR_KEY_EVAL_TURNS) ? &turns : NULL,
         .agents_lead = has_agents(s->recipe),
         .agents = e->agents,
         .judged = turns.judged,

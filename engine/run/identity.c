@@ -54,7 +54,7 @@ static void add_digest(identity *id, const char *key, const invar_digest *digest
     id->pairs[id->count++] = (invar_ledger_pair){key, id->hex[id->n_hex++]};
 }
 
-static invar_status gather(identity *id, const invar_train_loop *loop)
+static invar_status identity_gather(identity *id, const invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
     const invar_digest none = {{0}};
@@ -70,7 +70,7 @@ static invar_status gather(identity *id, const invar_train_loop *loop)
     }
     INVAR_TRY(invar_model_spec_hash(&digest, &s->spec));
     add_digest(id, "model hash", &digest);
-    if (s->ref_apart) {
+    if (s->ref_has_own_spec) {
         INVAR_TRY(invar_model_spec_hash(&digest, &s->ref_spec));
         add_digest(id, "reference model hash", &digest);
         add_digest(id, INVAR_TRAIN_REFERENCE, &s->ref_weights);
@@ -118,7 +118,8 @@ static invar_status take_file(void *payload, const char *const *columns,
     if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
     loop->identity.evaluates = loop->identity.evaluates || strcmp(values[0].data, EVAL_DATA) == 0;
-    loop->identity.saved.own = loop->identity.saved.own && strcmp(values[0].data, ROLLOUTS) != 0;
+    loop->identity.saved.on_policy =
+        loop->identity.saved.on_policy && strcmp(values[0].data, ROLLOUTS) != 0;
     return invar_digest_parse(strcmp(values[0].data, EVAL_DATA) == 0
                                   ? &loop->identity.eval_data
                                   : &loop->identity.saved.foreign,
@@ -134,7 +135,7 @@ static invar_status recall_files(invar_train_loop *loop)
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}));
     status = invar_ledger_select(ledger, &request);
     invar_ledger_close(ledger);
     return status;
@@ -163,10 +164,10 @@ static invar_status look_at_files(invar_train_loop *loop)
     invar_digest own;
     identity id;
 
-    loop->identity.saved = (invar_saved_rollouts){.own = true};
+    loop->identity.saved = (invar_saved_rollouts){.on_policy = true};
     if (loop->options->replay)
         return recall_files(loop);
-    INVAR_TRY(gather(&id, loop));
+    INVAR_TRY(identity_gather(&id, loop));
     INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
     return invar_saved_rollouts_find(&loop->identity.saved, r, &own);
 }
@@ -241,8 +242,8 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);
-        if (i == INVAR_KEY_SAVE && loop->home.at.save[0] && !loop->home.at.usual)
-            e.text = loop->home.at.save; // the environment may have named it
+        if (i == INVAR_KEY_SAVE && loop->dirs.paths.save[0] && !loop->dirs.paths.default_save_dir)
+            e.text = loop->dirs.paths.save; // the environment may have named it
         if (e.key->effect == INVAR_RECIPE_EFFECT_FREE && e.text && e.text[0])
             f->items[f->count++] = (invar_ledger_fact){"free", e.key->name, e.text};
     }
@@ -267,17 +268,18 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
         f->items[f->count++] = loop->identity.facts.items[i];
 }
 
-static invar_status begin(invar_train_loop *loop, const invar_ledger_provenance *circumstances)
+static invar_status train_loop_begin(invar_train_loop *loop,
+                                     const invar_ledger_provenance *circumstances)
 {
     identity id;
-    invar_ledger_run run = {.name = loop->home.at.name,
+    invar_ledger_run run = {.name = loop->dirs.paths.name,
                             .kind = loop->options->kind ? loop->options->kind : "train",
                             .circumstances = *circumstances};
 
-    INVAR_TRY(gather(&id, loop));
+    INVAR_TRY(identity_gather(&id, loop));
     run.identity = id.pairs;
     run.n_identity = id.count;
-    if (loop->fork.now) {
+    if (loop->fork.starting) {
         run.parent = loop->fork.uuid;
         run.fork_step = loop->fork.step;
         run.fork_chain = &loop->fork.chain;
@@ -342,7 +344,7 @@ static void find_only_here(first_other *other)
 /* Checkpoints of debug-rollout-only have no weights: a fork has the first ones, and learns not. */
 static bool can_fork(const invar_train_loop *loop, const first_other *other, int index)
 {
-    return loop->set.rollout_only ? !other->weights : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
+    return loop->settings.rollout_only ? !other->weights : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
 }
 
 /* Writes the refusal's advice to fork the run, if another value of the key can be given to one. */
@@ -395,7 +397,7 @@ static invar_status check_same(const invar_train_loop *loop, invar_ledger *ledge
 
     if (invar_digest_equal(&found->identity, &loop->identity.digest))
         return INVAR_OK;
-    INVAR_TRY(gather(&id, loop));
+    INVAR_TRY(identity_gather(&id, loop));
     other.id = &id;
     INVAR_TRY(invar_ledger_select(ledger, &request));
     find_only_here(&other);
@@ -409,7 +411,7 @@ static invar_status check_same(const invar_train_loop *loop, invar_ledger *ledge
         INVAR_E_STATE, 0,
         "%.1000s holds another run: its %s%s was %s and is %s; %schoose another folder "
         "with --run, or start over with --fresh",
-        loop->home.at.ledger, other.key, key_behind(other.key), other.there, other.here, advice);
+        loop->dirs.paths.ledger, other.key, key_behind(other.key), other.there, other.here, advice);
 }
 
 /* A replay is told before anything is loaded what of its files is not the recorded one. */
@@ -419,7 +421,7 @@ static invar_status check_recorded(const invar_train_loop *loop)
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}));
     status = invar_ledger_find(&summary, ledger, NULL);
     if (status == INVAR_OK)
         status = check_same(loop, ledger, &summary);
@@ -435,9 +437,10 @@ invar_status invar_train_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZ
     invar_status status = INVAR_OK;
 
     uuid_out[0] = '\0';
-    if (!invar_path_exists(loop->home.at.ledger))
+    if (!invar_path_exists(loop->dirs.paths.ledger))
         return INVAR_OK;
-    if (invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}) == INVAR_OK &&
+    if (invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}) ==
+            INVAR_OK &&
         invar_ledger_find(&summary, ledger, NULL) == INVAR_OK)
         status = check_same(loop, ledger, &summary);
     else
@@ -452,7 +455,7 @@ invar_status invar_train_loop_identify(invar_train_loop *loop)
     identity id;
 
     INVAR_TRY(look_at_files(loop));
-    INVAR_TRY(gather(&id, loop));
+    INVAR_TRY(identity_gather(&id, loop));
     INVAR_TRY(invar_ledger_identity(&loop->identity.digest, id.pairs, id.count));
     return loop->options->replay ? check_recorded(loop) : INVAR_OK;
 }
@@ -508,7 +511,7 @@ static void add_words(given *to, const files *own, const invar_train_loop *loop)
     add_text(to, "fork-step");
     add_text(to, step);
     add_text(to, "folder of checkpoints"); // the environment may have named it
-    add_text(to, loop->home.at.save);
+    add_text(to, loop->dirs.paths.save);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);
@@ -595,8 +598,9 @@ static invar_status refuse_rank(const invar_train_loop *loop, const invar_rank_o
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "rank %d on %s is another run than rank %d on %s: its %s is \"%s\", the "
                       "other's \"%s\"; give all ranks the same program, recipe, data and weights",
-                      who->odd, invar_comm_host(loop->world->world, who->odd), who->usual,
-                      invar_comm_host(loop->world->world, who->usual), key, its, theirs);
+                      who->differing_rank, invar_comm_host(loop->world->world, who->differing_rank),
+                      who->majority_rank, invar_comm_host(loop->world->world, who->majority_rank),
+                      key, its, theirs);
 }
 
 static invar_status compare_given(invar_train_loop *loop, const given *own)
@@ -608,11 +612,11 @@ static invar_status compare_given(invar_train_loop *loop, const given *own)
 
     invar_hash_bytes(&digest, own->text, own->bytes);
     status = invar_ranks_compare_digests(&who, loop->world, "identity", &digest);
-    if (status == INVAR_OK && who.odd >= 0) {
-        status = share_text(&odd, loop, who.odd, own);
+    if (status == INVAR_OK && who.differing_rank >= 0) {
+        status = share_text(&odd, loop, who.differing_rank, own);
         if (status == INVAR_OK)
-            status = share_text(&usual, loop, who.usual, own);
-        loop->agreed = status == INVAR_OK;
+            status = share_text(&usual, loop, who.majority_rank, own);
+        loop->all_ranks_failed = status == INVAR_OK;
         if (status == INVAR_OK)
             status = refuse_rank(loop, &who, odd, usual);
     }
@@ -651,7 +655,7 @@ invar_status invar_train_loop_compare_files(invar_train_loop *loop)
 
     if (!loop->world)
         return INVAR_OK;
-    INVAR_TRY(gather(&id, loop));
+    INVAR_TRY(identity_gather(&id, loop));
     add_files(&own, &loop->session, &id);
     INVAR_TRY(make_text(&own));
     add_files(&own, &loop->session, &id);
@@ -680,7 +684,7 @@ invar_status invar_train_loop_open_ledger(invar_train_loop *loop)
     invar_ledger_summary summary;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&loop->recorder.ledger, loop->home.at.ledger, &options));
+    INVAR_TRY(invar_ledger_open(&loop->recorder.ledger, loop->dirs.paths.ledger, &options));
     status = invar_ledger_find(&summary, loop->recorder.ledger, NULL);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
@@ -702,7 +706,7 @@ invar_status invar_train_loop_fail_missing_run(const invar_train_loop *loop, int
                       "the checkpoint continues after step %" PRId64
                       ", but %.1000s has no run: give the run's folder with --run, or start a new "
                       "run from its weights with ref-load",
-                      step, loop->home.at.ledger);
+                      step, loop->dirs.paths.ledger);
 }
 
 invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step, const invar_digest *chain)
@@ -718,10 +722,10 @@ invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step, const 
         INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, loop->recorder.uuid));
         INVAR_TRY(invar_ledger_resume(loop->recorder.ledger, loop->recorder.uuid, step, chain,
                                       &circumstances));
-    } else if (step >= 0 && !loop->fork.now) {
+    } else if (step >= 0 && !loop->fork.starting) {
         return invar_train_loop_fail_missing_run(loop, step);
     } else {
-        INVAR_TRY(begin(loop, &circumstances));
+        INVAR_TRY(train_loop_begin(loop, &circumstances));
         INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, NULL));
     }
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);

@@ -29,21 +29,22 @@ invar_status invar_train_loop_mismatch(invar_train_loop *loop, const char *kind,
     bool found;
 
     INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", kind, text));
-    if (!loop->set.stop_on_mismatch)
+    if (!loop->settings.stop_on_mismatch)
         return INVAR_OK;
     INVAR_TRY(invar_train_loop_gather_findings(&found, loop)); // that may be why
     // every rank has the same numbers: none ends before rank 0 has come here to tell it
     INVAR_TRY(invar_ranks_min(&unused, loop->ranks, kind, 0));
-    loop->agreed = true;
+    loop->all_ranks_failed = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step, text);
 }
 
-static invar_status compare(invar_train_loop *loop, const char *what, int64_t first, int64_t count,
-                            const float *a, const float *b, invar_logp_diff *gap)
+static invar_status train_loop_compare(invar_train_loop *loop, const char *what, int64_t first,
+                                       int64_t count, const float *a, const float *b,
+                                       invar_logp_diff *gap)
 {
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
-    INVAR_TRY(invar_token_arrays_gap(gap, &loop->flat, first, count, a, b));
+    INVAR_TRY(invar_token_arrays_gap(gap, &loop->arrays, first, count, a, b));
     if (gap->differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
@@ -58,8 +59,8 @@ static invar_status compare(invar_train_loop *loop, const char *what, int64_t fi
 /* Where log-probabilities of the rollout may differ, they do so by no more than the recipe says. */
 static invar_status check_bound(invar_train_loop *loop)
 {
-    const invar_token_arrays *f = &loop->flat;
-    const float bound = loop->set.max_logp_diff;
+    const invar_token_arrays *f = &loop->arrays;
+    const float bound = loop->settings.max_logp_diff;
     invar_logp_diff gap =
         invar_token_arrays_worst(f, 0, f->samples, f->rollout_logp, f->score_logp);
     char text[INVAR_ERROR_MESSAGE_SIZE];
@@ -80,7 +81,7 @@ static invar_status check_bound(invar_train_loop *loop)
 /* The policy that learns has sampled: its weights, in its format. */
 static bool sampled_itself(const invar_train_loop *loop)
 {
-    return loop->batch.own_weights && !invar_run_context_two_formats(&loop->session);
+    return loop->batch.on_policy && !invar_run_context_two_formats(&loop->session);
 }
 
 static bool has_logp(const invar_rl_samples *batch)
@@ -95,17 +96,17 @@ static bool has_logp(const invar_rl_samples *batch)
  * The old log-probabilities: the scoring forward's, or those of the rollout. The latter where they
  * must be the same and the recipe does not ask, and where they differ and it wants them.
  */
-static invar_status score(invar_train_loop *loop)
+static invar_status train_loop_score(invar_train_loop *loop)
 {
-    invar_token_arrays *f = &loop->flat;
+    invar_token_arrays *f = &loop->arrays;
     size_t bytes = (size_t)f->tokens * sizeof *f->score_logp;
     invar_logp_diff gap;
 
     f->sampled = has_logp(&loop->batch.samples);
-    f->copied = loop->identity.saved.own && !invar_run_context_two_formats(&loop->session) &&
-                        !loop->set.stale
-                    ? !loop->set.check_logprobs
-                    : loop->set.rollout_logprobs;
+    f->copied = loop->identity.saved.on_policy && !invar_run_context_two_formats(&loop->session) &&
+                        !loop->settings.off_policy
+                    ? !loop->settings.check_logprobs
+                    : loop->settings.rollout_logprobs;
     if (f->sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
@@ -118,19 +119,19 @@ static invar_status score(invar_train_loop *loop)
         return INVAR_OK;
     }
     if (!sampled_itself(loop)) {
-        if (loop->set.stale && !invar_run_context_two_formats(&loop->session))
+        if (loop->settings.off_policy && !invar_run_context_two_formats(&loop->session))
             INVAR_TRY(invar_train_loop_compare_fresh(loop, loop->batch.samples.items, f->samples,
                                                      f->score_logp));
         return check_bound(loop);
     }
-    return compare(loop, "log-probabilities of rollout and scoring", 0, f->samples, f->rollout_logp,
-                   f->score_logp, &gap);
+    return train_loop_compare(loop, "log-probabilities of rollout and scoring", 0, f->samples,
+                              f->rollout_logp, f->score_logp, &gap);
 }
 
 /* Rank 0 asks the server, and tells the others. */
 static invar_status ask_teacher(invar_train_loop *loop)
 {
-    invar_token_arrays *f = &loop->flat;
+    invar_token_arrays *f = &loop->arrays;
 
     if (invar_ranks_is_leader(loop->ranks))
         INVAR_TRY(invar_plugin_score(f->teacher_logp, loop->plugins.of[INVAR_RUN_PLUGINS_TEACHER],
@@ -142,18 +143,18 @@ static invar_status ask_teacher(invar_train_loop *loop)
 static invar_status score_others(invar_train_loop *loop)
 {
     invar_run_context *s = &loop->session;
-    invar_token_arrays *f = &loop->flat;
+    invar_token_arrays *f = &loop->arrays;
     const invar_rl_sample *samples = loop->batch.samples.items;
     invar_logp_diff gap;
 
     if (s->reference) {
         INVAR_TRY(invar_trainer_score(loop->trainer, s->reference, samples, f->samples, f->ref_logp,
                                       NULL));
-        if (loop->place.step == 0 && !s->ref_apart && loop->batch.own_weights &&
+        if (loop->place.step == 0 && !s->ref_has_own_spec && loop->batch.on_policy &&
             (sampled_itself(loop) || !f->copied))
-            INVAR_TRY(compare(loop,
-                              "log-probabilities of actor and reference before the first step", 0,
-                              f->samples, f->score_logp, f->ref_logp, &gap));
+            INVAR_TRY(train_loop_compare(
+                loop, "log-probabilities of actor and reference before the first step", 0,
+                f->samples, f->score_logp, f->ref_logp, &gap));
     }
     if (s->teacher)
         INVAR_TRY(invar_trainer_score(loop->trainer, s->teacher, samples, f->samples,
@@ -172,8 +173,8 @@ invar_status invar_train_loop_hook(invar_train_loop *loop, int hook,
                                   &(invar_plugin_event){.hook = hook,
                                                         .step = loop->place.step,
                                                         .rollout = loop->place.rollout,
-                                                        .run = loop->home.at.name,
-                                                        .folder = loop->home.at.run},
+                                                        .run = loop->dirs.paths.name,
+                                                        .folder = loop->dirs.paths.run},
                                   samples);
 }
 
@@ -184,18 +185,19 @@ invar_status invar_train_loop_prepare(invar_train_loop *loop)
         s->reference != NULL, invar_train_settings_distills(loop->recipe), s->critic != NULL};
     invar_rl_batch all;
 
-    invar_token_arrays_release(&loop->flat);
-    INVAR_TRY(invar_token_arrays_make(&loop->flat, &loop->batch.samples, &wants));
+    invar_token_arrays_release(&loop->arrays);
+    INVAR_TRY(invar_token_arrays_make(&loop->arrays, &loop->batch.samples, &wants));
     INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB, NULL));
-    INVAR_TRY(score(loop));
+    INVAR_TRY(train_loop_score(loop));
     INVAR_TRY(invar_train_loop_check_flight(loop));
     INVAR_TRY(score_others(loop));
-    if (loop->set.sft) {
-        memset(loop->flat.advantage, 0, (size_t)loop->flat.tokens * sizeof(float));
+    if (loop->settings.sft) {
+        memset(loop->arrays.advantage, 0, (size_t)loop->arrays.tokens * sizeof(float));
         return INVAR_OK;
     }
-    all = invar_token_arrays_batch(&loop->flat, 0, loop->flat.samples, loop->flat.start);
-    return invar_rl_advantages(loop->flat.advantage, loop->flat.returns, &all, &loop->set.rl);
+    all = invar_token_arrays_batch(&loop->arrays, 0, loop->arrays.samples, loop->arrays.start);
+    return invar_rl_advantages(loop->arrays.advantage, loop->arrays.returns, &all,
+                               &loop->settings.rl);
 }
 
 /* ---- one optimizer step ---------------------------------------------------------------------- */
@@ -203,7 +205,7 @@ invar_status invar_train_loop_prepare(invar_train_loop *loop)
 /* Of a file, what it says of the step's first sample. */
 static int64_t weights_of(const invar_train_loop *loop, int64_t first)
 {
-    return loop->source.options.load[0] ? loop->batch.samples.items[first].weights
+    return loop->source.options.load[0] ? loop->batch.samples.items[first].last_version
                                         : loop->source.order.weights;
 }
 
@@ -212,36 +214,36 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
 {
     bool passes = invar_recipe_bool(loop->recipe, INVAR_KEY_LOG_PASSRATE), rewarded;
 
-    if (first + count > loop->flat.samples)
+    if (first + count > loop->arrays.samples)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "rollout %" PRId64 " has %" PRId64
                           " samples; its optimizer steps need %" PRId64,
-                          loop->place.rollout, loop->flat.samples,
-                          loop->set.global_batch * loop->set.steps_per_rollout);
+                          loop->place.rollout, loop->arrays.samples,
+                          loop->settings.global_batch * loop->settings.steps_per_rollout);
     INVAR_TRY(invar_alloc((void **)&out->start, (size_t)count + 1, sizeof *out->start,
                           "the starts of a step's samples"));
-    invar_token_arrays_starts(out->start, &loop->flat, first, count);
-    out->batch = invar_token_arrays_batch(&loop->flat, first, count, out->start);
-    rewarded = invar_train_loop_rewarded(loop, loop->batch.samples.items, loop->flat.samples);
-    out->is = (invar_step_report){
+    invar_token_arrays_starts(out->start, &loop->arrays, first, count);
+    out->batch = invar_token_arrays_batch(&loop->arrays, first, count, out->start);
+    rewarded = invar_train_loop_rewarded(loop, loop->batch.samples.items, loop->arrays.samples);
+    out->report = (invar_step_report){
         .number = loop->place.step,
         .samples = loop->batch.samples.items,
-        .flat = &loop->flat,
+        .flat = &loop->arrays,
         .first = first,
         .count = count,
         .start = out->start,
         .weights = weights_of(loop, first),
-        .own_weights = loop->batch.own_weights,
+        .own_weights = loop->batch.on_policy,
         .other_format = invar_run_context_two_formats(&loop->session),
         .filtered_groups = loop->batch.filtered_groups,
-        .steps_per_rollout = loop->set.steps_per_rollout,
-        .clocked = loop->set.recorded,
-        .supervised = loop->set.sft,
+        .steps_per_rollout = loop->settings.steps_per_rollout,
+        .recorded_schedule = loop->settings.recorded,
+        .supervised = loop->settings.sft,
         .unrewarded = !rewarded,
-        .keeps_surplus = loop->set.surplus,
+        .keeps_surplus = loop->settings.surplus,
         .reused_groups = loop->batch.reused_groups,
         .surplus_groups = loop->batch.surplus_groups,
-        .passes = passes ? loop->set.per_prompt : 0,
+        .passes = passes ? loop->settings.per_prompt : 0,
         .seed = (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
         .audit = loop->audit};
     return INVAR_OK;
@@ -291,13 +293,13 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
 }
 
 /* The gradients of learner `which`: of the policy or, where `values` are learned, of those. */
-static invar_status differentiate(invar_train_step *step, invar_train_loop *loop, int which,
-                                  invar_trainer_result *result, bool values)
+static invar_status train_step_differentiate(invar_train_step *step, invar_train_loop *loop,
+                                             int which, invar_trainer_result *result, bool values)
 {
-    const invar_token_arrays *f = &loop->flat;
-    const invar_step_report *is = &step->is;
+    const invar_token_arrays *f = &loop->arrays;
+    const invar_step_report *is = &step->report;
     int64_t token = f->start[is->first];
-    invar_rl_options rl = loop->set.rl;
+    invar_rl_options rl = loop->settings.rl;
     weighted_loss weighted;
     invar_trainer_loss loss = {.run = run_loss,
                                .entropy = !values && rl.entropy_coef != 0.0f,
@@ -310,29 +312,29 @@ static invar_status differentiate(invar_train_step *step, invar_train_loop *loop
                              values ? f->returns + token : NULL));
     weighted = (weighted_loss){step->losses[which], step->start, values ? 1.0f : is->factor};
     loss.payload = &weighted;
-    step->is.learners[which].loss = step->losses[which];
+    step->report.learners[which].loss = step->losses[which];
     return invar_learner_forward_backward(is->learners[which].learner, loop->trainer,
                                           is->samples + is->first, is->count, &loss, result);
 }
 
 static invar_status check_training(invar_step_report *is, invar_train_loop *loop)
 {
-    const invar_token_arrays *f = &loop->flat;
+    const invar_token_arrays *f = &loop->arrays;
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
     // without log-probs of a rollout, only two forward passes of training can be compared
     is->compared = f->sampled && (is->on_policy || !f->copied);
-    if ((loop->set.stale ? !is->on_policy : is->other_format && is->own_weights) &&
+    if ((loop->settings.off_policy ? !is->on_policy : is->other_format && is->own_weights) &&
         is->first == 0 && !f->copied)
-        INVAR_TRY(compare(loop, "log-probabilities of scoring and training", is->first, is->count,
-                          f->score_logp, f->train_logp, &is->gap));
+        INVAR_TRY(train_loop_compare(loop, "log-probabilities of scoring and training", is->first,
+                                     is->count, f->score_logp, f->train_logp, &is->gap));
     if (!is->on_policy) // the weights have moved since: what can be compared was, in `score`
         return invar_token_arrays_gap(&is->gap, f, is->first, is->count, f->rollout_logp,
                                       f->score_logp);
-    INVAR_TRY(compare(loop,
-                      f->sampled ? "log-probabilities of rollout and training"
-                                 : "log-probabilities of scoring and training",
-                      is->first, is->count, f->rollout_logp, f->train_logp, &is->gap));
+    INVAR_TRY(train_loop_compare(loop,
+                                 f->sampled ? "log-probabilities of rollout and training"
+                                            : "log-probabilities of scoring and training",
+                                 is->first, is->count, f->rollout_logp, f->train_logp, &is->gap));
     if (is->routes_differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
@@ -344,31 +346,31 @@ static invar_status check_training(invar_step_report *is, invar_train_loop *loop
 
 static invar_status learn_policy(invar_train_step *step, invar_train_loop *loop)
 {
-    int64_t token = loop->flat.start[step->is.first];
-    invar_trainer_result result = {.now = loop->flat.train_logp + token,
-                                   .entropy = loop->flat.entropy + token};
+    int64_t token = loop->arrays.start[step->report.first];
+    invar_trainer_result result = {.train_logp = loop->arrays.train_logp + token,
+                                   .entropy = loop->arrays.entropy + token};
 
-    INVAR_TRY(differentiate(step, loop, 0, &result, false));
-    step->is.routes = result.routes;
-    step->is.routes_differ = result.routes_differ;
-    return check_training(&step->is, loop);
+    INVAR_TRY(train_step_differentiate(step, loop, 0, &result, false));
+    step->report.routes = result.routes;
+    step->report.routes_differ = result.routes_differ;
+    return check_training(&step->report, loop);
 }
 
 static invar_status learn_values(invar_train_step *step, invar_train_loop *loop)
 {
-    int64_t token = loop->flat.start[step->is.first];
-    invar_trainer_result result = {.now = loop->flat.train_values + token};
+    int64_t token = loop->arrays.start[step->report.first];
+    invar_trainer_result result = {.train_logp = loop->arrays.train_values + token};
 
     invar_recorder_watch(&loop->recorder, loop->trainer, loop->critic.options.prefix);
-    INVAR_TRY(differentiate(step, loop, 1, &result, true));
-    if (!loop->set.rest)
+    INVAR_TRY(train_step_differentiate(step, loop, 1, &result, true));
+    if (!loop->settings.skip_updates)
         invar_train_loop_before_change(loop);
-    return invar_learner_step(&loop->critic, loop->place.step, loop->set.rest);
+    return invar_learner_step(&loop->critic, loop->place.step, loop->settings.skip_updates);
 }
 
 bool invar_train_loop_skips_actor(const invar_train_loop *loop)
 {
-    return loop->set.rest || loop->place.rollout < loop->set.critic_only;
+    return loop->settings.skip_updates || loop->place.rollout < loop->settings.critic_only;
 }
 
 static invar_status move_actor(invar_train_loop *loop)
@@ -401,8 +403,8 @@ invar_status invar_train_loop_learn(invar_train_step *step, invar_train_loop *lo
                                       INVAR_RUN_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP,
                                       &loop->recorder, loop->place.step));
     INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
-    INVAR_TRY(agree_factor(&step->is.factor, loop));
-    step->is.weighted = step->is.factor != 1.0f;
+    INVAR_TRY(agree_factor(&step->report.factor, loop));
+    step->report.has_loss_factor = step->report.factor != 1.0f;
     INVAR_TRY(learn_policy(step, loop));
     INVAR_TRY(
         invar_sample_source_poll_error(&loop->source)); // what a checkpoint needs is still there

@@ -39,7 +39,7 @@ extern "C" {
 
 /* Where its files are. */
 typedef struct invar_run_dirs {
-    invar_run_paths at;
+    invar_run_paths paths;
     invar_held_folder folder;    /* at.run, held */
     invar_checkpoint_lock claim; /* of at.save */
 } invar_run_dirs;
@@ -59,7 +59,7 @@ typedef struct invar_identity {
 /* Its checkpoints. */
 typedef struct invar_run_checkpoints {
     invar_hf_files hf_files;         /* of hf-checkpoint, which exports and checkpoints hand on */
-    invar_checkpoint *from;          /* what it goes on from, until it has; NULL: none */
+    invar_checkpoint *resume_from;   /* what it goes on from, until it has; NULL: none */
     invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
     invar_full_masters masters[INVAR_TRAIN_LOOP_PARTS]; /* of what is written, until it changes */
     int64_t next;        /* the step that follows the newest one; 0: there is none */
@@ -81,7 +81,7 @@ typedef struct invar_train_position {
 typedef struct invar_fork {
     int64_t step;       /* -1: it has begun by itself */
     invar_digest chain; /* there */
-    bool now;           /* it begins, from a checkpoint of the other run; else it has its own */
+    bool starting;      /* it begins, from a checkpoint of the other run; else it has its own */
     char uuid[INVAR_LEDGER_UUID_SIZE];
     char name[INVAR_LEDGER_NAME_BYTES + 1];
 } invar_fork;
@@ -96,15 +96,16 @@ typedef struct invar_audit_findings {
 
 /* What a thread that draws ahead has to tell; its own until it is joined. */
 typedef struct invar_async_status {
-    int64_t begin_ns, end_ns;            /* of invar_trace_clock */
-    char odd[INVAR_TRAIN_LOOP_ODD_SIZE]; /* a token that scoring finds another log-probability of */
-    invar_progress_callback tick;        /* who is told that scoring gets on */
+    int64_t begin_ns, end_ns; /* of invar_trace_clock */
+    char mismatch_text
+        [INVAR_TRAIN_LOOP_ODD_SIZE]; /* a token that scoring finds another log-probability of */
+    invar_progress_callback tick;    /* who is told that scoring gets on */
 } invar_async_status;
 
 /* What the run has found in its own ledger. */
 typedef struct invar_triage_state {
-    uint32_t told;   /* a bit for each rule */
-    int64_t next_ms; /* no look before this time */
+    uint32_t reported_rules; /* a bit for each rule */
+    int64_t next_ms;         /* no look before this time */
 } invar_triage_state;
 
 /* train.log of the rank that writes. */
@@ -120,14 +121,14 @@ typedef struct invar_train_loop {
     const invar_train_options *options;
     const invar_recipe *recipe;
     invar_train_summary *summary;
-    invar_train_settings set;
+    invar_train_settings settings;
     invar_layout layout;       /* of its ranks, or of those that train, or that only sample, */
     const invar_layout *ranks; /* where there are several; NULL: one */
-    invar_rank_roles sides;    /* where some only sample, */
+    invar_rank_roles roles;    /* where some only sample, */
     const invar_layout *world; /* and all ranks then; else as `ranks` */
     invar_layout_transport transport;
     invar_run_context session; /* device, models, data */
-    invar_run_dirs home;
+    invar_run_dirs dirs;
     invar_fork fork;
     invar_identity identity;
     invar_run_checkpoints store;
@@ -135,7 +136,8 @@ typedef struct invar_train_loop {
     invar_loss_custom custom; /* the loss among them */
     invar_rollout *rollout;   /* NULL: nothing is sampled */
     invar_trainer *trainer;
-    invar_trainer *checker; /* of what is drawn beside training; NULL: nothing is, or unchecked */
+    /* of what is drawn beside training; NULL: nothing is, or unchecked */
+    invar_trainer *async_verifier;
     invar_memory_workload ask;         /* what it will ask of the device's memory, */
     invar_phase_memory block;          /* and where rollout and trainer have theirs */
     invar_audit *audit;                /* NULL: none */
@@ -150,16 +152,16 @@ typedef struct invar_train_loop {
     invar_recorder recorder;
     invar_track *track; /* who is told about it, by the rank that writes; NULL: nobody */
     invar_train_position place;
-    bool untouched;               /* by the current rollout: all is as a checkpoint keeps it, but */
-    invar_source_position before; /* where the source was then, */
-    invar_inflight flight;        /* and what was in flight, where a checkpoint may want it, */
-    bool flew;                    /* which is no longer what the source has */
-    invar_sample_batch batch;     /* the current rollout, */
-    invar_token_arrays flat;      /* its numbers */
-    bool told_equal;              /* rewards */
+    bool can_save_previous; /* by the current rollout: all is as a checkpoint keeps it, but */
+    invar_source_position position_before; /* where the source was then, */
+    invar_inflight flight;     /* and what was in flight, where a checkpoint may want it, */
+    bool inflight_copy_stale;  /* which is no longer what the source has */
+    invar_sample_batch batch;  /* the current rollout, */
+    invar_token_arrays arrays; /* its numbers */
+    bool warned_equal_rewards; /* rewards */
     invar_triage_state triage;
     invar_train_log log;
-    bool agreed; /* all ranks fail alike: none has to be told */
+    bool all_ranks_failed; /* all ranks fail alike: none has to be told */
 } invar_train_loop;
 
 /* ---- setup/setup.c --------------------------------------------------------------------------- */
@@ -332,7 +334,7 @@ invar_status invar_train_loop_join_ahead(invar_train_loop *loop) INVAR_MUST_USE;
 
 /* An optimizer step: what the recorder is told, and what of it is owned. Zeroed at first. */
 typedef struct invar_train_step {
-    invar_step_report is;
+    invar_step_report report;
     int64_t *start;
     invar_rl_batch batch; /* what the losses look at */
     invar_loss *losses[INVAR_STEP_REPORT_LEARNERS];

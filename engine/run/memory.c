@@ -120,7 +120,7 @@ static int64_t most_scored(const invar_train_settings *set)
 {
     int64_t ahead = set->round * (1 + set->lag.rollouts);
 
-    if (!set->stale || !set->check_logprobs)
+    if (!set->off_policy || !set->check_logprobs)
         ahead = 0;
     else if (set->rollout_logprobs)
         ahead += set->prompts;
@@ -141,12 +141,12 @@ invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
         .format = s->format,
         .two_formats = s->rollout_format != s->format,
         .rollout_format = s->rollout_format,
-        .beside = set->overlap,
-        .checks = set->checks_ahead,
-        .in_flight = set->round * set->per_prompt * set->lag.rollouts,
+        .overlap = set->overlap,
+        .verify_inflight = set->sampler_verifies,
+        .max_inflight = set->round * set->per_prompt * set->lag.rollouts,
         .reference = invar_train_settings_reference(r),
         .reference_moves = invar_train_settings_reference_moves(r),
-        .reference_spec = s->ref_apart ? &s->ref_spec : NULL,
+        .reference_spec = s->ref_has_own_spec ? &s->ref_spec : NULL,
         .teacher = invar_train_settings_teacher(r),
         .teacher_spec = s->teacher_apart ? &s->teacher_spec : NULL,
         .critic_spec = s->critic_apart ? &s->critic_spec : NULL,
@@ -155,13 +155,13 @@ invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
         .draft_format = invar_run_context_draft_format(s),
         .learns = !set->rollout_only,
         .entropy = set->rl.entropy_coef != 0.0f,
-        .led = invar_loss_traits_of(set->rl.loss)->plugin,
+        .loss_on_rank0 = invar_loss_traits_of(set->rl.loss)->plugin,
         .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
         .replay = set->replay_routing,
         .adamw = set->adamw,
-        .piece = far && invar_recipe_bool(r, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD)
-                     ? INVAR_OPTIMIZER_PIECE
-                     : 0,
+        .offload_chunk_bytes = far && invar_recipe_bool(r, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD)
+                                   ? INVAR_OPTIMIZER_PIECE
+                                   : 0,
         .bucket = (size_t)invar_recipe_int(r, INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE),
         .plan = {.unit_rows = invar_recipe_int(r, INVAR_KEY_UNIT_ROWS),
                  .unit_count = invar_recipe_int(r, INVAR_KEY_UNIT_COUNT),
@@ -170,7 +170,7 @@ invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
                                : micro_batch == 0 ? OPEN_TOKENS
                                                   : 0},
         .dynamic = dynamic || micro_batch == 0,
-        .open = !dynamic && micro_batch == 0,
+        .micro_batch_unset = !dynamic && micro_batch == 0,
         .recompute = INVAR_RECIPE_ENUM(invar_recompute, r, INVAR_KEY_RECOMPUTE_GRANULARITY) ==
                      INVAR_RECOMPUTE_FULL,
         .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),
@@ -191,7 +191,7 @@ void invar_memory_planning_sample_alone(invar_memory_workload *ask)
         ask->format = ask->rollout_format;
     ask->two_formats = false;
     ask->reference = ask->teacher = ask->critic = ask->learns = false;
-    ask->beside = false;
+    ask->overlap = false;
 }
 
 /* ---- the machine ----------------------------------------------------------------------------- */
@@ -227,8 +227,8 @@ size_t invar_memory_planning_host(void)
 
 size_t invar_memory_planning_available(const invar_device *dev)
 {
-    return dev->backend->memory.room ? dev->backend->memory.room(dev)
-                                     : invar_memory_planning_host();
+    return dev->backend->memory.free_bytes ? dev->backend->memory.free_bytes(dev)
+                                           : invar_memory_planning_host();
 }
 
 /* ---- a plan alone ---------------------------------------------------------------------------- */
@@ -341,7 +341,7 @@ invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_r
 void invar_memory_planning_take_sides(invar_memory_planning *v, const invar_rank_role_sizes *sizes,
                                       int world)
 {
-    v->apart = sizes;
+    v->split_roles = sizes;
     v->world = world;
 }
 
@@ -349,15 +349,15 @@ static invar_status imagine_sides(invar_memory_planning *v, int rank)
 {
     invar_rank_roles_close(&v->sides);
     v->ask.sides = NULL;
-    if (!v->apart)
+    if (!v->split_roles)
         return INVAR_OK;
-    INVAR_TRY(invar_rank_roles_imagine(&v->sides, v->apart, v->world, rank));
+    INVAR_TRY(invar_rank_roles_imagine(&v->sides, v->split_roles, v->world, rank));
     v->ask.sides = &v->sides;
     return INVAR_OK;
 }
 
-static invar_status imagine(invar_memory_planning *v, const invar_layout_sizes *sizes, int ranks,
-                            int rank)
+static invar_status memory_planning_imagine(invar_memory_planning *v,
+                                            const invar_layout_sizes *sizes, int ranks, int rank)
 {
     invar_layout_release(&v->layout);
     INVAR_TRY(imagine_sides(v, rank));
@@ -369,7 +369,7 @@ static invar_status imagine(invar_memory_planning *v, const invar_layout_sizes *
 invar_status invar_memory_planning_plan_rank(invar_memory_planning *v,
                                              const invar_layout_sizes *sizes, int ranks, int rank)
 {
-    INVAR_TRY(imagine(v, sizes, ranks, rank));
+    INVAR_TRY(memory_planning_imagine(v, sizes, ranks, rank));
     return invar_memory_plan_make(&v->budget, &v->ask, v->available);
 }
 
@@ -382,17 +382,17 @@ invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
     for (int i = 0; i < 3; i++, rank = next) { // who divides tensors, who owns rows
         INVAR_TRY(invar_memory_planning_plan_rank(v, sizes, ranks, rank));
         most = v->budget.need > most.need ? v->budget : most;
-        next = v->budget.heaviest;
+        next = v->budget.peak_rank;
         if (next == rank || (v->ask.must_fit && !most.fits))
             break;
     }
     v->budget = most;
-    return imagine(v, sizes, ranks, first);
+    return memory_planning_imagine(v, sizes, ranks, first);
 }
 
 invar_status invar_memory_planning_plan_sampler(invar_memory_planning *v)
 {
-    const invar_rank_role_sizes *sizes = v->apart;
+    const invar_rank_role_sizes *sizes = v->split_roles;
     invar_memory_workload ask;
 
     invar_layout_release(&v->layout);

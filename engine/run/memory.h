@@ -52,7 +52,7 @@ typedef struct invar_memory_planning {
     size_t available;        /* bytes of the device */
     invar_layout layout;     /* whose other ranks are imagined; zeroed: one rank */
     const invar_rank_role_sizes
-        *apart;             /* ranks that train and ranks that sample; NULL: all do both */
+        *split_roles;       /* ranks that train and ranks that sample; NULL: all do both */
     int world;              /* so many ranks on both sides */
     invar_rank_roles sides; /* as the rank that is planned sees them */
     invar_memory_workload ask;

@@ -24,8 +24,8 @@
 
 #define TEACHER_KEY_VARIABLE "INVAR_TEACHER_API_KEY"
 
-static invar_status attach(invar_plugin **out, const invar_recipe *recipe, invar_key key,
-                           uint32_t kinds, bool replay)
+static invar_status recipe_attach(invar_plugin **out, const invar_recipe *recipe, invar_key key,
+                                  uint32_t kinds, bool replay)
 {
     invar_recipe_entry e;
     invar_plugin_options o = {.kinds = kinds,
@@ -176,7 +176,7 @@ invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *
     INVAR_TRY(attach_teacher(&out->of[INVAR_RUN_PLUGINS_TEACHER], recipe, tokenizer, replay));
     INVAR_TRY(attach_agents(out, recipe, replay));
     for (int i = INVAR_RUN_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
-        INVAR_TRY(attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
+        INVAR_TRY(recipe_attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
     return INVAR_OK;
 }
 

@@ -13,7 +13,7 @@
 
 #include "base/invar_banned.h"
 
-static float real(const invar_recipe *r, invar_key key)
+static float recipe_real(const invar_recipe *r, invar_key key)
 {
     return (float)invar_recipe_float(r, (int)key);
 }
@@ -21,27 +21,27 @@ static float real(const invar_recipe *r, invar_key key)
 static void read_importance(invar_rl_options *o, const invar_recipe *r)
 {
     o->use_tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
-    o->tis_clip = real(r, INVAR_KEY_TIS_CLIP);
-    o->tis_clip_low = real(r, INVAR_KEY_TIS_CLIP_LOW);
+    o->tis_clip = recipe_real(r, INVAR_KEY_TIS_CLIP);
+    o->tis_clip_low = recipe_real(r, INVAR_KEY_TIS_CLIP_LOW);
     o->tis_mode = INVAR_RECIPE_ENUM(invar_tis_mode, r, INVAR_KEY_TIS_MODE);
     o->use_mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
     o->mis_level = INVAR_RECIPE_ENUM(invar_mis_level, r, INVAR_KEY_MIS_LEVEL);
     o->mis_mode = INVAR_RECIPE_ENUM(invar_mis_mode, r, INVAR_KEY_MIS_MODE);
-    o->mis_low = real(r, INVAR_KEY_MIS_LOWER_BOUND);
-    o->mis_high = real(r, INVAR_KEY_MIS_UPPER_BOUND);
+    o->mis_low = recipe_real(r, INVAR_KEY_MIS_LOWER_BOUND);
+    o->mis_high = recipe_real(r, INVAR_KEY_MIS_UPPER_BOUND);
     o->mis_batch_normalize = invar_recipe_bool(r, INVAR_KEY_MIS_BATCH_NORMALIZE);
     o->mis_rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
     o->mis_rs_level = INVAR_RECIPE_ENUM(invar_mis_level, r, INVAR_KEY_RS_LEVEL);
-    o->mis_rs_low = real(r, INVAR_KEY_RS_LOWER_BOUND);
-    o->mis_rs_high = real(r, INVAR_KEY_RS_UPPER_BOUND);
-    o->mis_veto = real(r, INVAR_KEY_RS_VETO_THRESHOLD);
+    o->mis_rs_low = recipe_real(r, INVAR_KEY_RS_LOWER_BOUND);
+    o->mis_rs_high = recipe_real(r, INVAR_KEY_RS_UPPER_BOUND);
+    o->mis_veto = recipe_real(r, INVAR_KEY_RS_VETO_THRESHOLD);
     o->use_opsm = invar_recipe_bool(r, INVAR_KEY_USE_OPSM);
-    o->opsm_delta = real(r, INVAR_KEY_OPSM_DELTA);
+    o->opsm_delta = recipe_real(r, INVAR_KEY_OPSM_DELTA);
 }
 
 static void read_rl(invar_rl_options *o, const invar_recipe *r)
 {
-    float high = real(r, INVAR_KEY_EPS_CLIP_HIGH);
+    float high = recipe_real(r, INVAR_KEY_EPS_CLIP_HIGH);
 
     *o = (invar_rl_options){
         .loss = INVAR_RECIPE_ENUM(invar_loss_type, r, INVAR_KEY_LOSS_TYPE),
@@ -49,21 +49,22 @@ static void read_rl(invar_rl_options *o, const invar_recipe *r)
         .rewards_normalization = !invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION),
         .std_normalization = !invar_recipe_bool(r, INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION),
         .normalize_advantages = invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES),
-        .gamma = real(r, INVAR_KEY_GAMMA),
-        .lambd = real(r, INVAR_KEY_LAMBD),
-        .kl_coef = real(r, INVAR_KEY_KL_COEF),
+        .gamma = recipe_real(r, INVAR_KEY_GAMMA),
+        .lambd = recipe_real(r, INVAR_KEY_LAMBD),
+        .kl_coef = recipe_real(r, INVAR_KEY_KL_COEF),
         .kl_type = INVAR_RECIPE_ENUM(invar_kl, r, INVAR_KEY_KL_LOSS_TYPE),
         .use_kl_loss = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS),
-        .kl_loss_coef = real(r, INVAR_KEY_KL_LOSS_COEF),
+        .kl_loss_coef = recipe_real(r, INVAR_KEY_KL_LOSS_COEF),
         .unbiased_kl = invar_recipe_bool(r, INVAR_KEY_USE_UNBIASED_KL),
-        .eps_clip = real(r, INVAR_KEY_EPS_CLIP),
-        .eps_clip_high = high < 0.0f ? real(r, INVAR_KEY_EPS_CLIP) : high,
-        .eps_clip_c = real(r, INVAR_KEY_EPS_CLIP_C),
-        .value_clip = real(r, INVAR_KEY_VALUE_CLIP),
-        .entropy_coef = real(r, INVAR_KEY_ENTROPY_COEF),
+        .eps_clip = recipe_real(r, INVAR_KEY_EPS_CLIP),
+        .eps_clip_high = high < 0.0f ? recipe_real(r, INVAR_KEY_EPS_CLIP) : high,
+        .eps_clip_c = recipe_real(r, INVAR_KEY_EPS_CLIP_C),
+        .value_clip = recipe_real(r, INVAR_KEY_VALUE_CLIP),
+        .entropy_coef = recipe_real(r, INVAR_KEY_ENTROPY_COEF),
         .per_token_loss = invar_recipe_bool(r, INVAR_KEY_CALCULATE_PER_TOKEN_LOSS),
-        .constant_divisor = real(r, INVAR_KEY_LOSS_DIVISOR),
-        .opd_kl_coef = invar_train_settings_distills(r) ? real(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
+        .constant_divisor = recipe_real(r, INVAR_KEY_LOSS_DIVISOR),
+        .opd_kl_coef =
+            invar_train_settings_distills(r) ? recipe_real(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
     read_importance(o, r);
 }
 
@@ -82,11 +83,11 @@ static void read_schedules(invar_train_settings *set, const invar_recipe *r)
     set->critic_schedule.warmup_steps = invar_recipe_int(r, INVAR_KEY_CRITIC_LR_WARMUP_ITERS);
     if (critic_lr > 0.0)
         set->critic_schedule.lr = critic_lr;
-    set->adamw = (invar_adamw_options){.beta1 = real(r, INVAR_KEY_ADAM_BETA1),
-                                       .beta2 = real(r, INVAR_KEY_ADAM_BETA2),
-                                       .eps = real(r, INVAR_KEY_ADAM_EPS),
-                                       .weight_decay = real(r, INVAR_KEY_WEIGHT_DECAY),
-                                       .clip_grad = real(r, INVAR_KEY_CLIP_GRAD)};
+    set->adamw = (invar_adamw_options){.beta1 = recipe_real(r, INVAR_KEY_ADAM_BETA1),
+                                       .beta2 = recipe_real(r, INVAR_KEY_ADAM_BETA2),
+                                       .eps = recipe_real(r, INVAR_KEY_ADAM_EPS),
+                                       .weight_decay = recipe_real(r, INVAR_KEY_WEIGHT_DECAY),
+                                       .clip_grad = recipe_real(r, INVAR_KEY_CLIP_GRAD)};
 }
 
 /* num-rollout, or what num-epoch comes to; the last rest of the data is left out. */
@@ -104,7 +105,8 @@ static invar_run_schedule read_course(const invar_recipe *r, int64_t data, int64
 {
     return (invar_run_schedule){.rollouts = rollouts_of(r, data),
                                 .until = until,
-                                .most = invar_recipe_int(r, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT),
+                                .max_rollouts =
+                                    invar_recipe_int(r, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT),
                                 .ref_interval = invar_recipe_int(r, INVAR_KEY_REF_UPDATE_INTERVAL),
                                 .eval_interval = invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL),
                                 .save_interval = invar_recipe_int(r, INVAR_KEY_SAVE_INTERVAL)};
@@ -116,10 +118,10 @@ static void read_checks(invar_train_settings *out, const invar_recipe *r)
     bool alone = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0 &&
                  invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE) == 1;
 
-    out->checks_flight = out->stale && out->check_logprobs &&
+    out->checks_flight = out->off_policy && out->check_logprobs &&
                          invar_train_settings_rollout_format(r) ==
                              INVAR_RECIPE_ENUM(invar_format, r, INVAR_KEY_DTYPE);
-    out->checks_ahead = out->checks_flight && out->lag.rollouts > 0 && (out->overlap || alone);
+    out->sampler_verifies = out->checks_flight && out->lag.rollouts > 0 && (out->overlap || alone);
 }
 
 void invar_train_settings_read(invar_train_settings *out, const invar_recipe *r, int64_t data,
@@ -134,7 +136,7 @@ void invar_train_settings_read(invar_train_settings *out, const invar_recipe *r,
         .lag = {invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG),
                 invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEGMENT_TOKENS)},
         .recorded = invar_config_recorded(r),
-        .delay = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_DELAY),
+        .max_delay = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_DELAY),
         .surplus = invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS),
         .overlap = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_OVERLAP),
         .global_batch = invar_config_global_batch_size(r),
@@ -144,13 +146,13 @@ void invar_train_settings_read(invar_train_settings *out, const invar_recipe *r,
         .replay_routing = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY),
         .check_logprobs = invar_recipe_bool(r, INVAR_KEY_CHECK_LOGPROBS),
         .rollout_logprobs = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS),
-        .max_logp_diff = real(r, INVAR_KEY_MAX_LOGP_DIFF),
+        .max_logp_diff = recipe_real(r, INVAR_KEY_MAX_LOGP_DIFF),
         .stop_on_mismatch = INVAR_RECIPE_ENUM(invar_on_mismatch, r, INVAR_KEY_ON_MISMATCH) ==
                             INVAR_ON_MISMATCH_STOP,
-        .rest = invar_recipe_bool(r, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER),
+        .skip_updates = invar_recipe_bool(r, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER),
         .reset_optimizer = invar_recipe_bool(r, INVAR_KEY_RESET_OPTIMIZER_STATES)};
     out->round = over ? over : out->prompts;
-    out->stale = out->lag.rollouts > 0 || out->surplus;
+    out->off_policy = out->lag.rollouts > 0 || out->surplus;
     read_checks(out, r);
     read_rl(&out->rl, r);
     out->sft = invar_train_settings_supervised(r);

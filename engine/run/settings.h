@@ -30,18 +30,18 @@ typedef struct invar_train_settings {
     int64_t round;             /* prompts of a round of sampling */
     invar_lag lag;             /* of sampling behind training */
     bool recorded;             /* a clock decides when groups are trained on, */
-    int64_t delay;             /* at most so many rollouts after their turn */
+    int64_t max_delay;         /* at most so many rollouts after their turn */
     bool surplus;              /* groups beyond the batch are kept for the next one */
-    bool stale;                /* so samples of older weights are trained on */
+    bool off_policy;           /* so samples of older weights are trained on */
     int64_t global_batch;      /* samples of an optimizer step */
     int64_t steps_per_rollout; /* optimizer steps */
     int64_t critic_only;       /* rollouts in which the actor rests */
     bool overlap;              /* what is ahead is sampled while others are learned from */
     bool checks_flight;        /* what is in flight is scored before its weights change, */
-    bool checks_ahead;         /* by whoever draws it; else by those who train */
+    bool sampler_verifies;     /* by whoever draws it; else by those who train */
     bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
     float max_logp_diff;  /* of rollout and scoring, where they may differ; 0: no bound */
-    bool rest;            /* no weights move */
+    bool skip_updates;    /* no weights move */
     bool reset_optimizer; /* before each rollout */
 } invar_train_settings;
 

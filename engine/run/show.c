@@ -22,11 +22,11 @@ static double peak_of(const invar_train_loop *loop)
 void invar_train_loop_start_pace(invar_train_loop *loop)
 {
     const invar_run_progress now = {loop->place.rollout, loop->place.step, 0};
-    const int64_t per = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    const int64_t per = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     const invar_throughput_options options = {
         .peak = peak_of(loop),
         .devices = invar_ranks_size(loop->ranks),
-        .steps = invar_run_schedule_steps(&loop->set.course, &now, per),
+        .steps = invar_run_schedule_steps(&loop->settings.course, &now, per),
         .per_rollout = per,
     };
 
@@ -38,11 +38,11 @@ invar_status invar_train_loop_open_track(invar_train_loop *loop)
     const invar_track_run run = {.recipe = loop->recipe,
                                  .ledger = loop->recorder.ledger,
                                  .run = loop->recorder.run,
-                                 .name = loop->home.at.name,
+                                 .name = loop->dirs.paths.name,
                                  .uuid = loop->recorder.uuid,
-                                 .folder = loop->home.at.run,
+                                 .folder = loop->dirs.paths.run,
                                  // from the start, evaluations before the first step are made again
-                                 .after =
+                                 .last_step =
                                      loop->place.step ? loop->place.step - 1 : INVAR_TRACK_NOTHING,
                                  .stop = loop->options->stop,
                                  .say = invar_train_loop_print,
@@ -92,7 +92,7 @@ static void tell_other_content(invar_train_loop *loop)
     sum->other_content = invar_ledger_other_content(&note, loop->recorder.ledger);
     if (before > 0 || sum->other_content == 0)
         return;
-    invar_path_show(ledger, loop->home.at.ledger);
+    invar_path_show(ledger, loop->dirs.paths.ledger);
     invar_recorder_print(&loop->recorder,
                          "warning: step %" PRId64 " was %s; the bits are the same, but another "
                          "program, plug-in or file has given other metrics, samples or replies: "
@@ -114,7 +114,7 @@ bool invar_train_loop_rewarded(const invar_train_loop *loop, const invar_rl_samp
 {
     bool rewarded = false;
 
-    if (loop->set.sft)
+    if (loop->settings.sft)
         return false;
     if (loop->source.options.judged)
         return true;
@@ -128,14 +128,14 @@ void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report 
 {
     invar_train_summary *sum = loop->summary;
     // each token was compared when the weights that drew it were there
-    const bool lagged = loop->set.stale && !step->own_weights && !step->other_format;
-    const bool before = lagged && loop->set.check_logprobs;
+    const bool lagged = loop->settings.off_policy && !step->own_weights && !step->other_format;
+    const bool before = lagged && loop->settings.check_logprobs;
     invar_train_progress p = {.rollout = loop->place.rollout,
-                              .rollouts = loop->set.course.rollouts,
+                              .rollouts = loop->settings.course.rollouts,
                               .step = loop->place.step,
                               .phase = "train",
                               .measured = true,
-                              .supervised = loop->set.sft,
+                              .supervised = loop->settings.sft,
                               .loss = loss_of(step),
                               .grad_norm = (double)loop->actor.norm,
                               .compared = before || (step->compared && step->own_weights),
@@ -159,7 +159,7 @@ void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report 
         sum->first_loss = sum->last_loss;
     }
     sum->compared += p.compared;
-    sum->foreign = sum->foreign || (!step->own_weights && !lagged);
+    sum->off_policy = sum->off_policy || (!step->own_weights && !lagged);
     if (p.compared && p.logp_diff_max > sum->worst_diff)
         sum->worst_diff = p.logp_diff_max;
     tell_other_content(loop);
@@ -186,12 +186,12 @@ void invar_train_loop_show_sample(const invar_train_loop *loop)
 
 void invar_train_loop_tell_equal_rewards(invar_train_loop *loop)
 {
-    const invar_token_arrays *f = &loop->flat;
+    const invar_token_arrays *f = &loop->arrays;
 
-    if (loop->told_equal ||
+    if (loop->warned_equal_rewards ||
         !invar_train_loop_rewarded(loop, loop->batch.samples.items, f->samples) || f->samples < 2 ||
-        f->reward[0] > 0.0f || loop->options->replay || loop->set.rl.entropy_coef != 0.0f ||
-        loop->set.rl.use_kl_loss)
+        f->reward[0] > 0.0f || loop->options->replay || loop->settings.rl.entropy_coef != 0.0f ||
+        loop->settings.rl.use_kl_loss)
         return;
     for (int64_t i = 1; i < f->samples; i++)
         if (f->reward[i] != f->reward[0])
@@ -205,5 +205,5 @@ void invar_train_loop_tell_equal_rewards(invar_train_loop *loop)
         " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
         "(debug-rollout-print-every = 1), at rm-type and at label-key",
         loop->place.rollout, (double)f->reward[0]);
-    loop->told_equal = true;
+    loop->warned_equal_rewards = true;
 }

@@ -39,7 +39,7 @@ static invar_status agree_signal(int *out, const invar_train_loop *loop)
 }
 
 /* A checkpoint whose files are written by now should not wait for the next one to exist. */
-static invar_status look_after_save(invar_train_loop *loop)
+static invar_status poll_async_save(invar_train_loop *loop)
 {
     if (!loop->store.writer || !invar_checkpoint_ready(loop->store.writer))
         return INVAR_OK;
@@ -80,7 +80,7 @@ static invar_status end_step(invar_train_loop *loop, invar_step_report *step)
 {
     invar_status status;
 
-    loop->untouched = false; // the ledger may have the step from here on
+    loop->can_save_previous = false; // the ledger may have the step from here on
     status = record_step(loop, step);
     invar_run_plugins_clear_metrics(&loop->plugins);
     INVAR_TRY(status);
@@ -90,7 +90,7 @@ static invar_status end_step(invar_train_loop *loop, invar_step_report *step)
     invar_track_report_steps(loop->track,
                              loop->place.step - 2); // an evaluation may follow the last one
     invar_train_loop_show_step(loop, step);
-    return look_after_save(loop);
+    return poll_async_save(loop);
 }
 
 /* A phase of the loop, with its time and what is audited in it. */
@@ -111,7 +111,7 @@ static invar_status in_phase(invar_train_loop *loop, const char *name, invar_aud
     return status;
 }
 
-static invar_status learn(invar_train_loop *loop, void *step)
+static invar_status run_train_step(invar_train_loop *loop, void *step)
 {
     invar_status status;
 
@@ -123,16 +123,16 @@ static invar_status learn(invar_train_loop *loop, void *step)
 
 static invar_status run_step(invar_train_step *step, invar_train_loop *loop, int64_t number)
 {
-    invar_step_report *is = &step->is;
+    invar_step_report *is = &step->report;
 
-    INVAR_TRY(invar_train_loop_step_make(step, loop, number * loop->set.global_batch,
-                                         loop->set.global_batch));
+    INVAR_TRY(invar_train_loop_step_make(step, loop, number * loop->settings.global_batch,
+                                         loop->settings.global_batch));
     is->on_policy = number == 0 && is->own_weights && !is->other_format;
     is->learners[is->n_learners++].learner = &loop->actor;
     if (loop->critic.model)
         is->learners[is->n_learners++].learner = &loop->critic;
-    INVAR_TRY(invar_recorder_begin(&loop->recorder, is, loop->home.at.run));
-    INVAR_TRY(in_phase(loop, "train", INVAR_AUDIT_TRAIN, learn, step));
+    INVAR_TRY(invar_recorder_begin(&loop->recorder, is, loop->dirs.paths.run));
+    INVAR_TRY(in_phase(loop, "train", INVAR_AUDIT_TRAIN, run_train_step, step));
     return end_step(loop, is);
 }
 
@@ -150,9 +150,9 @@ static invar_status one_step(invar_train_loop *loop, int64_t number)
 /* Without training a rollout is one step of the ledger, with what was sampled. */
 static invar_status rollout_step(invar_train_loop *loop)
 {
-    const invar_token_arrays *f = &loop->flat;
+    const invar_token_arrays *f = &loop->arrays;
     invar_train_step step = {0};
-    invar_step_report *is = &step.is;
+    invar_step_report *is = &step.report;
     invar_status status = invar_train_loop_step_make(&step, loop, 0, f->samples);
 
     is->on_policy = true;
@@ -160,21 +160,22 @@ static invar_status rollout_step(invar_train_loop *loop)
     if (status == INVAR_OK)
         status = invar_token_arrays_gap(&is->gap, f, 0, f->samples, f->rollout_logp, f->score_logp);
     if (status == INVAR_OK)
-        status = invar_recorder_begin(&loop->recorder, is, loop->home.at.run);
+        status = invar_recorder_begin(&loop->recorder, is, loop->dirs.paths.run);
     if (status == INVAR_OK)
         status = end_step(loop, is);
     invar_train_loop_step_release(&step);
     return status;
 }
 
-static invar_status collect(invar_train_loop *loop, void *payload)
+static invar_status collect_batch(invar_train_loop *loop, void *payload)
 {
     const char *to = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
     invar_rollout_request order = {.rollout = loop->place.rollout, .weights = loop->place.weights};
     bool ready = false;
 
     (void)payload;
-    if (!loop->sides.samples) // its samples are told what they are by those who train on them
+    if (!loop->roles
+             .is_rollout_rank) // its samples are told what they are by those who train on them
         INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
     for (int i = INVAR_RUN_PLUGINS_REWARD; i < INVAR_RUN_PLUGINS_LOSS; i++)
         INVAR_TRY(invar_run_plugins_begin(&loop->plugins, i, &loop->recorder, loop->place.step));
@@ -200,7 +201,7 @@ static invar_status sync_now(invar_train_loop *loop)
 
     INVAR_TRY(invar_weight_sync_transfer(loop->sync));
     status = invar_weight_sync_compare(&result, loop->sync);
-    loop->agreed = result.differ;
+    loop->all_ranks_failed = result.differ;
     INVAR_TRY(status);
     done.bytes = result.bytes;
     done.seconds = (double)(invar_process_clock_ms() - begin) / 1e3;
@@ -213,7 +214,7 @@ static invar_status sync_weights(invar_train_loop *loop)
 {
     invar_status status;
 
-    if ((!loop->sync && !loop->session.rollout_actor) || loop->synced == loop->place.rollout)
+    if ((!loop->sync && !loop->session.sampler_model) || loop->synced == loop->place.rollout)
         return INVAR_OK;
     invar_trace_begin(loop->recorder.trace, "sync");
     status = invar_run_context_refresh_sampler(&loop->session);
@@ -224,20 +225,20 @@ static invar_status sync_weights(invar_train_loop *loop)
     return status;
 }
 
-static invar_status sample(invar_train_loop *loop)
+static invar_status train_loop_sample(invar_train_loop *loop)
 {
     invar_status status;
 
     INVAR_TRY(sync_weights(loop));
     invar_recorder_watch_rollout(&loop->recorder, loop->rollout, true);
-    status = in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect, NULL);
+    status = in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect_batch, NULL);
     if (status != INVAR_OK)
         status = invar_recorder_fail(&loop->recorder, loop->place.step, status);
     invar_recorder_watch_rollout(&loop->recorder, loop->rollout, false);
     return status;
 }
 
-static invar_status go_ahead(invar_train_loop *loop, void *payload)
+static invar_status run_async_sampling(invar_train_loop *loop, void *payload)
 {
     (void)payload;
     return invar_sample_source_prefetch(&loop->source);
@@ -246,13 +247,13 @@ static invar_status go_ahead(invar_train_loop *loop, void *payload)
 /* Rollouts whose turn is later, where they have not had their tokens beside the one in turn. */
 static invar_status sample_ahead(invar_train_loop *loop)
 {
-    if (!loop->source.options.apart || loop->source.flight.count == 0)
+    if (!loop->source.options.separate_async_phase || loop->source.flight.count == 0)
         return INVAR_OK;
     loop->ahead.begin_ns = invar_trace_clock();
-    return in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, go_ahead, NULL);
+    return in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, run_async_sampling, NULL);
 }
 
-static invar_status prepare(invar_train_loop *loop, void *payload)
+static invar_status train_loop_prepare(invar_train_loop *loop, void *payload)
 {
     (void)payload;
     return invar_train_loop_prepare(loop);
@@ -260,7 +261,7 @@ static invar_status prepare(invar_train_loop *loop, void *payload)
 
 static invar_status reset_optimizers(invar_train_loop *loop)
 {
-    if (!loop->set.reset_optimizer)
+    if (!loop->settings.reset_optimizer)
         return INVAR_OK;
     invar_train_loop_before_change(loop);
     INVAR_TRY(invar_learner_reset(&loop->actor));
@@ -276,7 +277,7 @@ static invar_status move_reference(invar_train_loop *loop)
 /* A rank that only samples tells what it did in each step that others make of its samples. */
 static invar_status wait_for_steps(invar_train_loop *loop)
 {
-    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     const invar_ledger_rank_time *work;
     const invar_ledger_op_time *ops;
     size_t count;
@@ -296,23 +297,23 @@ static invar_status one_rollout(invar_train_loop *loop)
     INVAR_TRY(invar_train_loop_refresh_paths(loop));
     INVAR_TRY(reset_optimizers(loop)); // as a resumed run does here again
     INVAR_TRY(invar_train_loop_save_rescue_point(loop));
-    INVAR_TRY(sample(loop));
+    INVAR_TRY(train_loop_sample(loop));
     INVAR_TRY(sample_ahead(loop));
-    if (loop->sides.samples)
+    if (loop->roles.is_rollout_rank)
         return wait_for_steps(loop);
     invar_train_loop_show_sample(loop);
-    INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, prepare, NULL));
-    if (loop->set.rollout_only)
+    INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, train_loop_prepare, NULL));
+    if (loop->settings.rollout_only)
         return rollout_step(loop);
     invar_train_loop_tell_equal_rewards(loop);
-    for (int64_t i = 0; i < loop->set.steps_per_rollout; i++)
+    for (int64_t i = 0; i < loop->settings.steps_per_rollout; i++)
         INVAR_TRY(one_step(loop, i));
     return INVAR_OK;
 }
 
 /* ---- between rollouts ------------------------------------------------------------------------ */
 
-static invar_status save(invar_train_loop *loop, invar_train_loop_saving kind)
+static invar_status train_loop_save(invar_train_loop *loop, invar_train_loop_saving kind)
 {
     invar_status status;
 
@@ -327,13 +328,15 @@ static invar_status save(invar_train_loop *loop, invar_train_loop_saving kind)
 static invar_status save_in_turn(invar_train_loop *loop, const invar_run_actions *turn,
                                  bool by_time)
 {
-    bool saves = loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
+    bool saves =
+        loop->dirs.paths.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
 
-    if (!saves || loop->sides.samples)
+    if (!saves || loop->roles.is_rollout_rank)
         return INVAR_OK;
     if (turn->save)
-        return save(loop, turn->last ? INVAR_TRAIN_LOOP_SAVE_LAST : INVAR_TRAIN_LOOP_SAVE_DUE);
-    return by_time ? save(loop, INVAR_TRAIN_LOOP_SAVE_BY_TIME) : INVAR_OK;
+        return train_loop_save(loop,
+                               turn->last ? INVAR_TRAIN_LOOP_SAVE_LAST : INVAR_TRAIN_LOOP_SAVE_DUE);
+    return by_time ? train_loop_save(loop, INVAR_TRAIN_LOOP_SAVE_BY_TIME) : INVAR_OK;
 }
 
 static invar_status take_results(void *payload, const char *set, const invar_ledger_metric *results,
@@ -354,13 +357,13 @@ static invar_status show_set(void *payload, const char *set, const invar_rl_samp
                                   &(invar_plugin_event){.hook = INVAR_PLUGIN_AFTER_EVAL,
                                                         .step = loop->place.step,
                                                         .rollout = loop->place.rollout,
-                                                        .run = loop->home.at.name,
-                                                        .folder = loop->home.at.run,
+                                                        .run = loop->dirs.paths.name,
+                                                        .folder = loop->dirs.paths.run,
                                                         .set = set},
                                   samples);
 }
 
-static invar_status evaluate(invar_train_loop *loop)
+static invar_status train_loop_evaluate(invar_train_loop *loop)
 {
     invar_evaluation e = {.layout = loop->world,
                           .session = &loop->session,
@@ -397,10 +400,10 @@ static invar_run_progress place_of(const invar_train_loop *loop, int64_t done)
 }
 
 /* A signal that comes during the save waits for the next rollout, whose end is saved again. */
-static invar_status between(bool *last_out, invar_train_loop *loop, int64_t done)
+static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_t done)
 {
     const invar_run_progress at = place_of(loop, done);
-    invar_run_actions turn = invar_run_schedule_after(&loop->set.course, &at, 0);
+    invar_run_actions turn = invar_run_schedule_after(&loop->settings.course, &at, 0);
     bool by_time = false;
     int signal;
 
@@ -408,33 +411,33 @@ static invar_status between(bool *last_out, invar_train_loop *loop, int64_t done
     if (loop->session.reference && turn.move_reference)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
-        INVAR_TRY(evaluate(loop));
+        INVAR_TRY(train_loop_evaluate(loop));
     invar_track_report_steps(loop->track, loop->place.step - 1);
     invar_train_loop_clear_rescue_point(loop);
-    loop->untouched = true; // another rank may be on and fail
+    loop->can_save_previous = true; // another rank may be on and fail
     INVAR_TRY(agree_signal(&signal, loop));
-    turn = invar_run_schedule_after(&loop->set.course, &at, signal);
+    turn = invar_run_schedule_after(&loop->settings.course, &at, signal);
     if (!turn.save)
         INVAR_TRY(invar_train_loop_agree_by_time(&by_time, loop));
-    loop->untouched = false;
+    loop->can_save_previous = false;
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;
     invar_train_loop_triage(loop, turn.last);
     return save_in_turn(loop, &turn, by_time);
 }
 
-static invar_status run(invar_train_loop *loop)
+static invar_status train_loop_run(invar_train_loop *loop)
 {
     invar_run_progress start = place_of(loop, 0);
-    bool last = invar_run_schedule_ended(&loop->set.course, &start);
+    bool last = invar_run_schedule_ended(&loop->settings.course, &start);
     int signal;
 
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     INVAR_TRY(invar_train_loop_keep_fork(loop));
-    if (loop->place.step == 0 && loop->set.course.eval_interval > 0 &&
+    if (loop->place.step == 0 && loop->settings.course.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
-        INVAR_TRY(evaluate(loop));
+        INVAR_TRY(train_loop_evaluate(loop));
     invar_track_report_steps(loop->track, loop->place.step - 1);
     invar_train_loop_start_pace(loop);
     invar_train_loop_restart_clock(loop);
@@ -444,7 +447,7 @@ static invar_status run(invar_train_loop *loop)
     for (int64_t done = 1; !last; done++) {
         INVAR_TRY(one_rollout(loop));
         loop->place.rollout++;
-        INVAR_TRY(between(&last, loop, done));
+        INVAR_TRY(after_rollout(&last, loop, done));
     }
     return INVAR_OK;
 }
@@ -465,15 +468,15 @@ static invar_status finish_save(invar_error *first, invar_train_loop *loop, inva
 }
 
 /* A failure of a run whose folder is gone is just that, whatever could not be written first. */
-static invar_status explain(invar_train_loop *loop, invar_status status)
+static invar_status train_loop_explain(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
     invar_status now;
 
-    if (status == INVAR_OK || !loop->home.folder.held)
+    if (status == INVAR_OK || !loop->dirs.folder.held)
         return status;
     invar_error_take(&first);
-    now = invar_held_folder_refresh(&loop->home.folder);
+    now = invar_held_folder_refresh(&loop->dirs.folder);
     if (now == INVAR_E_STATE)
         return now;
     invar_error_put(&first);
@@ -489,7 +492,7 @@ static bool is_sound(invar_status status)
     return status != INVAR_E_MISMATCH && status != INVAR_E_CUDA;
 }
 
-static void rescue(invar_error *first, invar_train_loop *loop)
+static void error_rescue(invar_error *first, invar_train_loop *loop)
 {
     char advice[128];
     bool saved;
@@ -517,13 +520,13 @@ static invar_status finish_beside(invar_train_loop *loop, invar_status status)
     if (status == INVAR_OK)
         return status;
     invar_error_take(&first);
-    rescue(&first, loop);
+    error_rescue(&first, loop);
     invar_error_put(&first);
     return status;
 }
 
 /* The end is written whatever it is; the first failure is the one that is reported. */
-static invar_status finish(invar_train_loop *loop, invar_status status)
+static invar_status train_loop_finish(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
     int64_t code;
@@ -540,7 +543,7 @@ static invar_status finish(invar_train_loop *loop, invar_status status)
                                    invar_process_stop_code(loop->summary->stopped), "stopped");
     if (status == INVAR_OK)
         return invar_ledger_finish(loop->recorder.ledger, 0, "done");
-    rescue(&first, loop);
+    error_rescue(&first, loop);
     code = signal_of(loop) == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
                                       : invar_process_exit_code(status);
     if (tell_restarts(loop) != INVAR_OK ||
@@ -589,13 +592,13 @@ static void check_window(const invar_train_loop *loop)
                              first, loop->place.step);
 }
 
-static void summarise(invar_train_summary *out, const invar_train_loop *loop)
+static void train_loop_summarise(invar_train_summary *out, const invar_train_loop *loop)
 {
-    memcpy(out->name, loop->home.at.name, sizeof out->name);
-    memcpy(out->folder, loop->home.at.run, sizeof out->folder);
-    memcpy(out->ledger, loop->home.at.ledger, sizeof out->ledger);
+    memcpy(out->name, loop->dirs.paths.name, sizeof out->name);
+    memcpy(out->folder, loop->dirs.paths.run, sizeof out->folder);
+    memcpy(out->ledger, loop->dirs.paths.ledger, sizeof out->ledger);
     memcpy(out->uuid, loop->recorder.uuid, sizeof out->uuid);
-    out->saves = loop->home.at.save[0];
+    out->saves = loop->dirs.paths.save[0];
     out->forked_after = loop->fork.step;
     out->tokens_per_s = invar_throughput_mean_tokens_per_s(&loop->recorder.pace);
     out->mfu = invar_throughput_mean_mfu(&loop->recorder.pace);
@@ -621,9 +624,9 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     }
     status = invar_train_loop_open(loop, recipe, options, out);
     if (status == INVAR_OK && !out->finished)
-        status = run(loop);
+        status = train_loop_run(loop);
     if (status != INVAR_OK) {
-        tell_ranks(options, loop->agreed || loop->recorder.desync,
+        tell_ranks(options, loop->all_ranks_failed || loop->recorder.ranks_diverged,
                    is_sound(status) && invar_train_loop_has_rescue_point(loop));
         invar_sample_source_stop(&loop->source);
     }
@@ -633,8 +636,8 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
         check_window(loop);
     if (status == INVAR_OK)
         status = invar_train_loop_refresh_paths(loop);
-    summarise(out, loop);
-    status = finish(loop, explain(loop, status));
+    train_loop_summarise(out, loop);
+    status = train_loop_finish(loop, train_loop_explain(loop, status));
     invar_train_loop_close_track(loop, status);
     invar_train_loop_log_end(loop, status);
     invar_train_loop_close(loop);
@@ -661,11 +664,11 @@ invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *reci
     status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
     if (status == INVAR_OK)
         status = invar_train_loop_read(loop, recipe, options);
-    out->differ = loop && loop->agreed && status == INVAR_E_STATE;
+    out->differ = loop && loop->all_ranks_failed && status == INVAR_E_STATE;
     if (status == INVAR_OK || out->differ)
         describe_given(out, loop);
     else
-        tell_ranks(options, loop && loop->agreed, false);
+        tell_ranks(options, loop && loop->all_ranks_failed, false);
     if (loop)
         invar_train_loop_close(loop);
     invar_free(loop);

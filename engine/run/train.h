@@ -79,7 +79,7 @@ typedef struct invar_train_summary {
     double worst_diff;                /* largest log-prob difference of all steps compared */
     int64_t compared; /* steps: what they were trained on had the weights' log-probs, bit by bit */
     int64_t other_content; /* steps executed again with the recorded bits and another content */
-    bool foreign;          /* another policy had sampled what a step was trained on */
+    bool off_policy;       /* another policy had sampled what a step was trained on */
     bool saves;            /* it has a folder of checkpoints */
     bool finished;         /* all was done before this call, which wrote nothing */
     int stopped;           /* the signal that ended it before its time; 0: none did */

@@ -18,20 +18,20 @@
 
 enum { SHARE = 500 }; // of the time that goes by, one part goes into looks
 
-static invar_status tell(invar_train_loop *loop, const invar_triage_finding *finding)
+static invar_status train_loop_report(invar_train_loop *loop, const invar_triage_finding *finding)
 {
     const char *rule = finding->rule.name + sizeof INVAR_TRIAGE_PREFIX - 1;
     char message[sizeof finding->evidence + 2 * INVAR_LEDGER_QUERY_LINE];
 
     (void)snprintf(message, sizeof message, "%s: %s; this may mean: %s", rule, finding->evidence,
-                   finding->means);
+                   finding->explanation);
     invar_recorder_print(&loop->recorder,
                          "warning: step %" PRId64 ": %s; 'invar triage' says how to find out",
                          finding->step, message);
     return invar_recorder_event(&loop->recorder, finding->step, "warning", "triage", message);
 }
 
-static invar_status look(invar_train_loop *loop)
+static invar_status train_loop_inspect(invar_train_loop *loop)
 {
     invar_ledger_summary run;
     invar_triage found;
@@ -41,9 +41,9 @@ static invar_status look(invar_train_loop *loop)
     for (int i = 0; i < found.count; i++) {
         uint32_t mark = UINT32_C(1) << found.found[i].number;
 
-        if (!(loop->triage.told & mark))
-            INVAR_TRY(tell(loop, &found.found[i]));
-        loop->triage.told |= mark;
+        if (!(loop->triage.reported_rules & mark))
+            INVAR_TRY(train_loop_report(loop, &found.found[i]));
+        loop->triage.reported_rules |= mark;
     }
     return INVAR_OK;
 }
@@ -54,7 +54,7 @@ void invar_train_loop_triage(invar_train_loop *loop, bool last)
 
     if (!loop->recorder.ledger || loop->options->replay || (!last && begin < loop->triage.next_ms))
         return;
-    if (look(loop) != INVAR_OK) { // a question that fails is no reason to stop
+    if (train_loop_inspect(loop) != INVAR_OK) { // a question that fails is no reason to stop
         invar_recorder_print(&loop->recorder, "triage: %s", invar_error_last()->message);
         invar_error_clear();
     }

@@ -111,7 +111,7 @@ static invar_status check_fields(invar_completion_request *ask)
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* The field, where it is given; else NULL. A failure is about it. */
-static const json_t *given(invar_completion_request *ask, const char *name)
+static const json_t *completion_request_given(invar_completion_request *ask, const char *name)
 {
     const field *f = find_field(name, route_of(ask->kind));
     const json_t *value = f ? json_object_get(ask->body, name) : NULL;
@@ -123,12 +123,15 @@ static const json_t *given(invar_completion_request *ask, const char *name)
 static invar_status take_int(int64_t *out, invar_completion_request *ask, const char *name,
                              int64_t low, int64_t high)
 {
-    return given(ask, name) ? invar_json_int(out, ask->body, name, WHERE, low, high) : INVAR_OK;
+    return completion_request_given(ask, name)
+               ? invar_json_int(out, ask->body, name, WHERE, low, high)
+               : INVAR_OK;
 }
 
 static invar_status take_bool(bool *out, invar_completion_request *ask, const char *name)
 {
-    return given(ask, name) ? invar_json_bool(out, ask->body, name, WHERE) : INVAR_OK;
+    return completion_request_given(ask, name) ? invar_json_bool(out, ask->body, name, WHERE)
+                                               : INVAR_OK;
 }
 
 static invar_status take_real(float *out, invar_completion_request *ask, const char *name,
@@ -136,7 +139,7 @@ static invar_status take_real(float *out, invar_completion_request *ask, const c
 {
     double value;
 
-    if (!given(ask, name))
+    if (!completion_request_given(ask, name))
         return INVAR_OK;
     INVAR_TRY(invar_json_real(&value, ask->body, name, WHERE));
     if (!(value >= low && value <= high))
@@ -160,14 +163,15 @@ static invar_status take_lengths(invar_completion_request *ask)
     INVAR_TRY(take_int(&p->max_response, ask, "max_tokens", least, MOST_TOKENS));
     most = p->max_response;
     INVAR_TRY(take_int(&p->max_response, ask, "max_completion_tokens", 1, MOST_TOKENS));
-    if (given(ask, "max_tokens") && given(ask, "max_completion_tokens") && p->max_response != most)
+    if (completion_request_given(ask, "max_tokens") &&
+        completion_request_given(ask, "max_completion_tokens") && p->max_response != most)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "max_completion_tokens is %" PRId64 ", max_tokens %" PRId64
                           ": give one of them",
                           p->max_response, most);
-    ask->length = given(ask, "max_completion_tokens") ? "max_completion_tokens"
-                  : given(ask, "max_tokens")          ? "max_tokens"
-                                                      : NULL;
+    ask->length = completion_request_given(ask, "max_completion_tokens") ? "max_completion_tokens"
+                  : completion_request_given(ask, "max_tokens")          ? "max_tokens"
+                                                                         : NULL;
     INVAR_TRY(take_int(&p->min_response, ask, "min_tokens", 0, MOST_TOKENS));
     if (p->max_response >= 0 && p->min_response > p->max_response)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "min_tokens is %" PRId64 ", more than max_tokens",
@@ -177,7 +181,7 @@ static invar_status take_lengths(invar_completion_request *ask)
 
 static invar_status take_temperature(invar_completion_request *ask)
 {
-    double value = json_number_value(given(ask, "temperature"));
+    double value = json_number_value(completion_request_given(ask, "temperature"));
 
     INVAR_TRY(take_real(&ask->sampling.temperature, ask, "temperature", 0, 100));
     if (value > 0 && value < INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE)
@@ -208,7 +212,7 @@ static invar_status take_sampling(invar_completion_request *ask)
 /* Strings that end a choice: the server's, then those of the request, one or a list. */
 static invar_status take_stops(invar_completion_request *ask)
 {
-    const json_t *value = given(ask, "stop");
+    const json_t *value = completion_request_given(ask, "stop");
     size_t count = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
     int64_t before = ask->sampling.n_stop;
 
@@ -249,7 +253,7 @@ static invar_status read_ids(int32_t *out, const json_t *list, const char *name)
 
 static invar_status take_stop_ids(invar_completion_request *ask)
 {
-    const json_t *value = given(ask, "stop_token_ids");
+    const json_t *value = completion_request_given(ask, "stop_token_ids");
     size_t count = value ? json_array_size(value) : 0, before = (size_t)ask->sampling.n_stop_ids;
 
     if (value && (!json_is_array(value) || count > INVAR_COMPLETION_REQUEST_MAX_STOPS))
@@ -276,7 +280,7 @@ static invar_status take_logprobs(invar_completion_request *ask)
         INVAR_TRY(take_int(&others, ask, "top_logprobs", 0, INT32_MAX));
     } else {
         INVAR_TRY(take_int(&others, ask, "logprobs", 0, INT32_MAX));
-        ask->logprobs = given(ask, "logprobs") != NULL;
+        ask->logprobs = completion_request_given(ask, "logprobs") != NULL;
     }
     if (others > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -294,7 +298,7 @@ static invar_status take_stream(invar_completion_request *ask)
     json_t *value;
 
     INVAR_TRY(take_bool(&ask->stream, ask, "stream"));
-    options = given(ask, "stream_options");
+    options = completion_request_given(ask, "stream_options");
     if (!options)
         return INVAR_OK;
     if (!json_is_object(options) || !ask->stream)
@@ -352,7 +356,7 @@ static invar_status add_prompt(invar_completion_request *ask, const json_t *valu
 /* A string, a list of them, tokens, or a list of these. */
 static invar_status take_prompts(invar_completion_request *ask)
 {
-    const json_t *value = given(ask, "prompt"), *item;
+    const json_t *value = completion_request_given(ask, "prompt"), *item;
     bool several = json_is_array(value) && !json_is_integer(json_array_get(value, 0));
     size_t count = several ? json_array_size(value) : 1, i;
 
@@ -371,12 +375,12 @@ static invar_status take_prompts(invar_completion_request *ask)
 
 static invar_status take_chat(invar_completion_request *ask)
 {
-    const json_t *messages = given(ask, "messages"), *choice;
+    const json_t *messages = completion_request_given(ask, "messages"), *choice;
 
     INVAR_TRY(invar_chat_messages_read(&ask->messages, messages, ask->memory));
-    ask->tools = given(ask, "tools");
+    ask->tools = completion_request_given(ask, "tools");
     INVAR_TRY(invar_chat_messages_check_tools(ask->tools));
-    choice = given(ask, "tool_choice");
+    choice = completion_request_given(ask, "tool_choice");
     if (!choice || (json_is_string(choice) && strcmp(json_string_value(choice), "auto") == 0))
         return INVAR_OK;
     if (!json_is_string(choice) || strcmp(json_string_value(choice), "none") != 0)
@@ -430,7 +434,7 @@ invar_status invar_completion_request_read(invar_completion_request *ask,
         return INVAR_FAIL(INVAR_E_INVALID, 0, WHERE " is no JSON object");
     INVAR_TRY(check_fields(ask));
     INVAR_TRY(check_names(ask));
-    if (given(ask, "model"))
+    if (completion_request_given(ask, "model"))
         INVAR_TRY(invar_json_string(&ask->model, ask->body, "model", WHERE));
     INVAR_TRY(take_sampling(ask));
     INVAR_TRY(take_stops(ask));

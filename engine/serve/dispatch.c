@@ -63,7 +63,7 @@ invar_status invar_generation_request_init(invar_generation_request *t, int64_t 
     int64_t choices = n_prompts * n;
 
     memset(t, 0, sizeof *t);
-    init_condition(&t->news);
+    init_condition(&t->progress_cond);
     INVAR_TRY(make_zeroed((void **)&t->prompts, n_prompts, sizeof *t->prompts, "prompts"));
     t->n_prompts = n_prompts;
     INVAR_TRY(make_zeroed((void **)&t->choices, choices, sizeof *t->choices, "choices"));
@@ -84,7 +84,7 @@ void invar_generation_request_release(invar_generation_request *t)
     invar_free(t->prompts);
     invar_free(t->choices);
     invar_free(t->samples);
-    (void)pthread_cond_destroy(&t->news);
+    (void)pthread_cond_destroy(&t->progress_cond);
     memset(t, 0, sizeof *t);
 }
 
@@ -148,7 +148,7 @@ static invar_rollout *rollout_of(const invar_inference_engine *d)
 
 /* ---- any thread ------------------------------------------------------------------------------ */
 
-static void lock(invar_inference_engine *d)
+static void inference_engine_lock(invar_inference_engine *d)
 {
     (void)pthread_mutex_lock(&d->lock);
 }
@@ -177,10 +177,10 @@ invar_status invar_inference_engine_submit(invar_inference_engine *d,
 {
     invar_status status = INVAR_OK;
 
-    lock(d);
+    inference_engine_lock(d);
     if (d->closed)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "the server is about to end");
-    else if (d->load >= d->options.most)
+    else if (d->load >= d->options.max_requests)
         status =
             INVAR_FAIL(INVAR_E_BUSY, 0,
                        "the server works on %" PRId64 " requests, as many as it takes", d->load);
@@ -206,24 +206,24 @@ static int64_t tokens_of(const invar_generation_request *t)
 void invar_inference_engine_wait(invar_inference_engine *d, invar_generation_request *ticket,
                                  int64_t known, int64_t ms)
 {
-    lock(d);
+    inference_engine_lock(d);
     if (!ticket->done && tokens_of(ticket) <= known)
-        wait_for(&ticket->news, d, ms);
+        wait_for(&ticket->progress_cond, d, ms);
 }
 
 void invar_inference_engine_cancel(invar_inference_engine *d, invar_generation_request *ticket)
 {
-    lock(d);
-    ticket->withdrawn = true;
+    inference_engine_lock(d);
+    ticket->canceled = true;
     (void)pthread_cond_signal(&d->work);
     while (!ticket->done)
-        wait_for(&ticket->news, d, IDLE_MS);
+        wait_for(&ticket->progress_cond, d, IDLE_MS);
     invar_inference_engine_unlock(d);
 }
 
 void invar_inference_engine_stop(invar_inference_engine *d)
 {
-    lock(d);
+    inference_engine_lock(d);
     d->stopped = true;
     (void)pthread_cond_signal(&d->work);
     invar_inference_engine_unlock(d);
@@ -233,7 +233,7 @@ int64_t invar_inference_engine_load(invar_inference_engine *d)
 {
     int64_t load;
 
-    lock(d);
+    inference_engine_lock(d);
     load = d->load;
     invar_inference_engine_unlock(d);
     return load;
@@ -242,57 +242,57 @@ int64_t invar_inference_engine_load(invar_inference_engine *d)
 /* ---- the worker: the end of tickets ---------------------------------------------------------- */
 
 /* With the lock. The ticket is its owner's again, and may be gone at once. */
-static void settle(invar_inference_engine *d, invar_generation_request *t)
+static void complete_request(invar_inference_engine *d, invar_generation_request *t)
 {
     t->done = true;
     d->load--;
-    (void)pthread_cond_broadcast(&t->news);
+    (void)pthread_cond_broadcast(&t->progress_cond);
 }
 
 /* With the lock: its samples leave the rollout, where they are. */
-static void drop(invar_inference_engine *d, invar_generation_request *t)
+static void inference_engine_drop(invar_inference_engine *d, invar_generation_request *t)
 {
     if (t->left > 0)
         invar_rollout_cancel(rollout_of(d), t->samples, t->n_prompts * t->n);
     d->live -= t->left;
     t->left = 0;
-    settle(d, t);
+    complete_request(d, t);
 }
 
-static void fail(invar_inference_engine *d, invar_generation_request *t)
+static void inference_engine_fail(invar_inference_engine *d, invar_generation_request *t)
 {
     invar_error_take(&t->error);
-    drop(d, t);
+    inference_engine_drop(d, t);
 }
 
 /* The worker's: a ticket of the list fails by itself, with the error that there is. */
-static void dismiss(invar_inference_engine *d, invar_generation_request *t)
+static void fail_request(invar_inference_engine *d, invar_generation_request *t)
 {
     invar_generation_request **at = &d->tickets;
 
     while (*at != t)
         at = &(*at)->next;
     *at = t->next;
-    lock(d);
-    fail(d, t);
+    inference_engine_lock(d);
+    inference_engine_fail(d, t);
     invar_inference_engine_unlock(d);
 }
 
 /* With the lock: what is done or withdrawn leaves the list. */
-static void clear(invar_inference_engine *d)
+static void inference_engine_clear(invar_inference_engine *d)
 {
     for (invar_generation_request **at = &d->tickets; *at;) {
         invar_generation_request *t = *at;
 
-        if (!t->withdrawn && t->left > 0) {
+        if (!t->canceled && t->left > 0) {
             at = &t->next;
             continue;
         }
         *at = t->next;
-        if (t->withdrawn)
-            drop(d, t);
+        if (t->canceled)
+            inference_engine_drop(d, t);
         else
-            settle(d, t);
+            complete_request(d, t);
     }
 }
 
@@ -302,7 +302,7 @@ static void fail_all(invar_inference_engine *d)
     invar_error error;
 
     invar_error_take(&error);
-    lock(d);
+    inference_engine_lock(d);
     d->closed = true;
     *d->handed_end = d->tickets;
     while (d->handed) {
@@ -310,7 +310,7 @@ static void fail_all(invar_inference_engine *d)
 
         d->handed = t->next;
         invar_error_put(&error);
-        fail(d, t);
+        inference_engine_fail(d, t);
     }
     d->handed_end = &d->handed;
     d->tickets = NULL;
@@ -327,7 +327,7 @@ static invar_status make_sample(invar_rl_sample *s, const invar_generation_reque
     *s = (invar_rl_sample){.index = choice,
                            .group = group,
                            .rollout = t->rollout,
-                           .draw = t->draw + choice,
+                           .draw_index = t->draw + choice,
                            .prompt_tokens = prompt->count,
                            .n_tokens = prompt->count};
     INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens,
@@ -363,7 +363,7 @@ static invar_status check_fit(const invar_inference_engine *d, const invar_gener
     return INVAR_OK;
 }
 
-static invar_status begin(invar_inference_engine *d, invar_generation_request *t)
+static invar_status inference_engine_begin(invar_inference_engine *d, invar_generation_request *t)
 {
     INVAR_TRY(check_fit(d, t));
     for (int64_t i = 0; t->sampling->max_response > 0 && i < t->n_prompts; i++)
@@ -391,13 +391,13 @@ static void take_up(invar_inference_engine *d, invar_generation_request *first)
     for (invar_generation_request *t = first; t; t = next) {
         next = t->next;
         t->next = NULL;
-        if (begin(d, t) == INVAR_OK) {
+        if (inference_engine_begin(d, t) == INVAR_OK) {
             *end = t;
             end = &t->next;
             continue;
         }
-        lock(d);
-        fail(d, t);
+        inference_engine_lock(d);
+        inference_engine_fail(d, t);
         invar_inference_engine_unlock(d);
     }
 }
@@ -450,7 +450,7 @@ static invar_status write_down(sheet *out, invar_generation_request *t)
 /* Whether t may be on the sheet that `first` begins. */
 static bool goes_with(const invar_generation_request *t, const invar_generation_request *first)
 {
-    return t == first || (t->score && !t->alone && !first->alone &&
+    return t == first || (t->score && !t->score_alone && !first->score_alone &&
                           t->sampling->temperature == first->sampling->temperature);
 }
 
@@ -494,18 +494,19 @@ static void take_scores(invar_inference_engine *d, const sheet *all)
 
         t->score = false;
         if (check_scores(t) != INVAR_OK)
-            dismiss(d, t);
+            fail_request(d, t);
     }
 }
 
 /* Tickets of a sheet that failed are scored one by one; one that fails alone is the guilty one. */
-static void blame(invar_inference_engine *d, const sheet *all, invar_generation_request *first)
+static void retry_individually(invar_inference_engine *d, const sheet *all,
+                               invar_generation_request *first)
 {
     if (all->n_tickets <= 1)
-        dismiss(d, first);
+        fail_request(d, first);
     else
         for (int64_t i = 0; i < all->n_tickets; i++)
-            all->tickets[i]->alone = true;
+            all->tickets[i]->score_alone = true;
 }
 
 /* A sheet that begins with this ticket. */
@@ -520,7 +521,7 @@ static invar_status score_sheet(invar_inference_engine *d, invar_generation_requ
     if (status == INVAR_OK)
         take_scores(d, &all);
     else if (!is_devices(status))
-        blame(d, &all, first);
+        retry_individually(d, &all, first);
     release_sheet(&all);
     return is_devices(status) ? status : INVAR_OK;
 }
@@ -560,7 +561,7 @@ static invar_status tell_choice(invar_generation_choice *c, const invar_rl_sampl
     return INVAR_OK;
 }
 
-static invar_status tell(invar_inference_engine *d, invar_generation_request *t)
+static invar_status inference_engine_report(invar_inference_engine *d, invar_generation_request *t)
 {
     bool news = false;
 
@@ -580,7 +581,7 @@ static invar_status tell(invar_inference_engine *d, invar_generation_request *t)
         d->live--;
     }
     if (news)
-        (void)pthread_cond_broadcast(&t->news);
+        (void)pthread_cond_broadcast(&t->progress_cond);
     return INVAR_OK;
 }
 
@@ -590,12 +591,12 @@ static void tell_all(invar_inference_engine *d)
     for (invar_generation_request **at = &d->tickets; *at;) {
         invar_generation_request *t = *at;
 
-        if (tell(d, t) == INVAR_OK) {
+        if (inference_engine_report(d, t) == INVAR_OK) {
             at = &t->next;
             continue;
         }
         *at = t->next;
-        fail(d, t);
+        inference_engine_fail(d, t);
     }
 }
 
@@ -607,15 +608,15 @@ static bool is_stopped(const invar_inference_engine *d, const volatile sig_atomi
 /* Waits a while for something to do; false: there never will be. With the lock afterwards. */
 static bool wait_for_work(invar_inference_engine *d, const volatile sig_atomic_t *stop)
 {
-    lock(d);
-    clear(d);
+    inference_engine_lock(d);
+    inference_engine_clear(d);
     if (!d->tickets && !d->handed && !is_stopped(d, stop))
         wait_for(&d->work, d, IDLE_MS);
     d->closed = d->closed || is_stopped(d, stop);
     return d->tickets || d->handed || !d->closed;
 }
 
-static invar_status tick(const invar_inference_engine *d)
+static invar_status inference_engine_tick(const invar_inference_engine *d)
 {
     return d->options.tick ? d->options.tick(d->options.payload) : INVAR_OK;
 }
@@ -637,7 +638,7 @@ static invar_status work_round(invar_inference_engine *d)
 }
 
 /* All that comes until the end; with the lock, unless it fails. */
-static invar_status work(invar_inference_engine *d, const volatile sig_atomic_t *stop)
+static invar_status run_loop(invar_inference_engine *d, const volatile sig_atomic_t *stop)
 {
     invar_status status = INVAR_OK;
 
@@ -649,10 +650,10 @@ static invar_status work(invar_inference_engine *d, const volatile sig_atomic_t 
         status = work_round(d);
         if (status != INVAR_OK)
             break;
-        lock(d);
+        inference_engine_lock(d);
         tell_all(d);
         invar_inference_engine_unlock(d);
-        status = tick(d);
+        status = inference_engine_tick(d);
     }
     return status;
 }
@@ -660,7 +661,7 @@ static invar_status work(invar_inference_engine *d, const volatile sig_atomic_t 
 invar_status invar_inference_engine_begin(invar_inference_engine *d)
 {
     INVAR_TRY(invar_rollout_open_stream(d->options.rollout, d->options.context));
-    lock(d);
+    inference_engine_lock(d);
     d->closed = d->stopped = false;
     invar_inference_engine_unlock(d);
     return INVAR_OK;
@@ -669,7 +670,7 @@ invar_status invar_inference_engine_begin(invar_inference_engine *d)
 invar_status invar_inference_engine_run(invar_inference_engine *d,
                                         const volatile sig_atomic_t *stop)
 {
-    invar_status status = work(d, stop);
+    invar_status status = run_loop(d, stop);
 
     if (status != INVAR_OK)
         fail_all(d);

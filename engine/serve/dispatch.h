@@ -42,19 +42,19 @@ typedef struct invar_generation_request {
     bool score; /* log-probs of the prompts are wanted */
     uint32_t rollout,
         draw; /* coordinates: choice i of a prompt is (rollout, draw + i); 0 at first */
-    pthread_cond_t news;
+    pthread_cond_t progress_cond;
 
     /* Under the lock of the dispatch: */
     invar_generation_choice *choices; /* (n_prompts * n) */
     bool done;                        /* no more news: all is there, or it has failed */
-    bool withdrawn;
+    bool canceled;
     invar_error error; /* status INVAR_OK: none */
 
     /* The worker's: */
     struct invar_generation_request *next;
     invar_rl_sample *samples; /* (n_prompts * n) */
     int64_t left;             /* choices that are not finished */
-    bool alone;               /* it is scored beside no other: one of them was wrong */
+    bool score_alone;         /* it is scored beside no other: one of them was wrong */
 } invar_generation_request;
 
 /*
@@ -75,7 +75,7 @@ typedef struct invar_inference_engine_options {
     invar_rollout *rollout; /* that generates, from `begin` to the end of `run`; nothing is scored
                                then, and the four above are not looked at. NULL: one of its own */
     int64_t context;        /* tokens of the longest sequence */
-    int64_t most;           /* tickets at a time */
+    int64_t max_requests;   /* tickets at a time */
     invar_status (*tick)(void *payload); /* told after each pass, and while it waits; may be NULL */
     void *payload;
 } invar_inference_engine_options;

@@ -144,8 +144,8 @@ static invar_status render_checked(char **out, size_t *bytes, invar_prompt_encod
     return check_tools(p, messages, *out, *bytes);
 }
 
-static invar_status render(char **out, size_t *bytes, invar_prompt_encoder *p,
-                           invar_completion_request *ask)
+static invar_status prompt_encoder_render(char **out, size_t *bytes, invar_prompt_encoder *p,
+                                          invar_completion_request *ask)
 {
     char *messages = NULL, *tools = NULL;
     size_t n_messages = 0, n_tools = 0;
@@ -183,7 +183,7 @@ static invar_status make_chat(invar_prompt_encoder *p, invar_completion_request 
     INVAR_TRY(invar_alloc((void **)&ask->prompts, 1, sizeof *ask->prompts, "a prompt"));
     memset(ask->prompts, 0, sizeof *ask->prompts);
     ask->n_prompts = 1;
-    status = render(&text, &bytes, p, ask);
+    status = prompt_encoder_render(&text, &bytes, p, ask);
     if (status == INVAR_OK)
         status = encode(p, ask, 0, text, bytes);
     invar_free(text);

@@ -123,7 +123,8 @@ invar_status invar_completion_response_copy(invar_completion_response *r)
 }
 
 /* The texts of tokens that were copied. */
-static invar_status speak(invar_completion_response *r, invar_response_choice *c, bool done)
+static invar_status completion_response_speak(invar_completion_response *r,
+                                              invar_response_choice *c, bool done)
 {
     while (c->voice.tokens < c->count) {
         int64_t i = c->voice.tokens;
@@ -439,7 +440,8 @@ static invar_status find_calls(invar_tool_calls *out, const invar_completion_res
                        : INVAR_OK;
 }
 
-static const char *reason(const invar_response_choice *c, const invar_tool_calls *calls)
+static const char *response_choice_reason(const invar_response_choice *c,
+                                          const invar_tool_calls *calls)
 {
     return calls->list && c->finish == INVAR_FINISH_STOP ? "tool_calls"
                                                          : invar_finish_name(c->finish);
@@ -512,7 +514,7 @@ static invar_status put_choice(invar_json_text *out, invar_completion_response *
     invar_tool_calls calls = {0};
     invar_status status;
 
-    INVAR_TRY(speak(r, c, true));
+    INVAR_TRY(completion_response_speak(r, c, true));
     status = find_calls(&calls, r, c);
     invar_json_text_open(out, '{');
     put_number(out, "index", index);
@@ -521,7 +523,7 @@ static invar_status put_choice(invar_json_text *out, invar_completion_response *
     else if (status == INVAR_OK)
         status = put_whole_text(out, r, index);
     put_tokens(out, r, index, c->count, true);
-    put_named(out, "finish_reason", reason(c, &calls));
+    put_named(out, "finish_reason", response_choice_reason(c, &calls));
     invar_json_text_close(out, '}');
     invar_tool_calls_release(&calls);
     return status;
@@ -635,7 +637,7 @@ static invar_status say_first(invar_json_text *out, invar_json_text *event,
  */
 static int64_t tokens_before(const invar_response_choice *c, size_t end)
 {
-    size_t begin = c->voice.said;
+    size_t begin = c->voice.sent_bytes;
     int64_t i = c->written;
 
     for (; i < c->count && begin < end; i++)
@@ -650,15 +652,16 @@ static void say_text(invar_json_text *out, invar_json_text *event, invar_complet
 {
     invar_detokenizer *voice = &r->choices[index].voice;
 
-    if (end <= voice->said)
+    if (end <= voice->sent_bytes)
         return;
     begin_event(out, event);
     open_choice(event, r, index);
-    put_said(event, r, invar_detokenizer_text(voice) + voice->said, end - voice->said, false);
+    put_said(event, r, invar_detokenizer_text(voice) + voice->sent_bytes, end - voice->sent_bytes,
+             false);
     put_tokens(event, r, index, tokens_before(&r->choices[index], end), false);
     close_choice(event, r, index, NULL);
     end_event(out, event);
-    voice->said = end;
+    voice->sent_bytes = end;
 }
 
 /* What may be said by now: the tokens whose text lies in the first `ready` bytes. */
@@ -666,9 +669,9 @@ static void say_more(invar_json_text *out, invar_json_text *event, invar_complet
                      int64_t index, size_t ready)
 {
     const invar_response_choice *c = &r->choices[index];
-    size_t end = c->voice.said;
+    size_t end = c->voice.sent_bytes;
 
-    for (int64_t i = c->written; i < c->count && ready > c->voice.said; i++)
+    for (int64_t i = c->written; i < c->count && ready > c->voice.sent_bytes; i++)
         if (c->ends[i] <= ready)
             end = c->ends[i];
     say_text(out, event, r, index, end);
@@ -720,7 +723,7 @@ static invar_status say_rest(invar_json_text *out, invar_json_text *event,
         say_text(out, event, r, index, calls.text_bytes);
         if (calls.list)
             say_calls(out, event, r, index, &calls);
-        say_end(out, event, r, index, reason(c, &calls));
+        say_end(out, event, r, index, response_choice_reason(c, &calls));
         c->ended = true;
     }
     invar_tool_calls_release(&calls);
@@ -734,7 +737,7 @@ static invar_status say_choice(invar_json_text *out, invar_json_text *event,
 
     if (c->ended || (c->count == 0 && !done))
         return INVAR_OK;
-    INVAR_TRY(speak(r, c, done));
+    INVAR_TRY(completion_response_speak(r, c, done));
     INVAR_TRY(say_first(out, event, r, index));
     if (c->finish != INVAR_FINISH_NONE)
         return say_rest(out, event, r, index);
@@ -769,7 +772,7 @@ invar_status invar_completion_response_events(invar_json_text *out, invar_comple
         if (r->ask->usage)
             say_usage(out, &event, r);
         invar_json_text_append(out, last, sizeof last - 1);
-        r->over = true;
+        r->finished = true;
     }
     invar_json_text_release(&event);
     return status == INVAR_OK ? out->status : status;

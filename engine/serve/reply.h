@@ -43,7 +43,7 @@ typedef struct invar_completion_response {
     invar_response_choice *choices; /* (n_choices) */
     int64_t n_choices;
     int64_t known; /* tokens of all choices */
-    bool over;     /* the last event was written */
+    bool finished; /* the last event was written */
 } invar_completion_response;
 
 invar_status invar_completion_response_init(invar_completion_response *reply,

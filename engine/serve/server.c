@@ -47,7 +47,7 @@ struct invar_server {
 /* ---- replies that are no choices ------------------------------------------------------------- */
 
 /* The text becomes the body of the reply; a text that failed breaks the reply off. */
-static void give(invar_http_transaction *e, int status, invar_json_text *text)
+static void http_transaction_free(invar_http_transaction *e, int status, invar_json_text *text)
 {
     e->status = text->status == INVAR_OK ? status : 500;
     e->type = TYPE_JSON;
@@ -55,12 +55,13 @@ static void give(invar_http_transaction *e, int status, invar_json_text *text)
     e->reply_bytes = text->status == INVAR_OK ? text->bytes : 0;
 }
 
-static void refuse(invar_http_transaction *e, int status, const invar_response_error *error)
+static void http_transaction_fail(invar_http_transaction *e, int status,
+                                  const invar_response_error *error)
 {
     invar_json_text text = {0};
 
     invar_completion_response_put_error(&text, error);
-    give(e, status, &text);
+    http_transaction_free(e, status, &text);
 }
 
 static void refuse_failed(invar_http_transaction *e, const invar_error *error, const char *param)
@@ -69,7 +70,7 @@ static void refuse_failed(invar_http_transaction *e, const invar_error *error, c
     const invar_response_error told = invar_active_request_error(&http, error, param);
 
     e->retry_after = http == 429 || http == 503 ? RETRY_SECONDS : 0;
-    refuse(e, http, &told);
+    http_transaction_fail(e, http, &told);
 }
 
 /* ---- memory of requests ---------------------------------------------------------------------- */
@@ -227,7 +228,7 @@ static void answer_ask(invar_server *s, invar_http_transaction *e, invar_complet
     if (status == INVAR_OK)
         status = invar_active_request_whole(&text, t);
     if (status == INVAR_OK) {
-        give(e, 200, &text);
+        http_transaction_free(e, 200, &text);
     } else {
         refuse_failed(e, invar_error_last(), t ? invar_active_request_param(t) : NULL);
         invar_json_text_release(&text);
@@ -251,7 +252,7 @@ static void answer_models(invar_server *s, invar_http_transaction *e)
     invar_json_text text = {0};
 
     invar_completion_response_put_models(&text, s->options.facts);
-    give(e, 200, &text);
+    http_transaction_free(e, 200, &text);
 }
 
 static void answer_model(invar_server *s, invar_http_transaction *e)
@@ -259,14 +260,14 @@ static void answer_model(invar_server *s, invar_http_transaction *e)
     invar_json_text text = {0};
 
     if (strcmp(e->path + strlen(MODELS) + 1, s->options.facts->model) != 0) {
-        refuse(e, 404,
-               &(invar_response_error){"there is no such model here; " MODELS
-                                       " lists what there is",
-                                       "invalid_request_error", "model", "model_not_found"});
+        http_transaction_fail(
+            e, 404,
+            &(invar_response_error){"there is no such model here; " MODELS " lists what there is",
+                                    "invalid_request_error", "model", "model_not_found"});
         return;
     }
     invar_completion_response_put_model(&text, s->options.facts);
-    give(e, 200, &text);
+    http_transaction_free(e, 200, &text);
 }
 
 static void answer_health(invar_server *s, invar_http_transaction *e)
@@ -279,7 +280,7 @@ static void answer_health(invar_server *s, invar_http_transaction *e)
     invar_json_text_key(&text, "requests");
     invar_json_text_int(&text, invar_inference_engine_load(s->options.dispatch));
     invar_json_text_close(&text, '}');
-    give(e, 200, &text);
+    http_transaction_free(e, 200, &text);
 }
 
 static void answer_metrics(invar_server *s, invar_http_transaction *e);
@@ -324,7 +325,7 @@ static void answer_metrics(invar_server *s, invar_http_transaction *e)
     invar_server_metrics_write(&text, &s->meter, paths, ROUTES + 1, s->options.facts,
                                invar_inference_engine_load(s->options.dispatch));
     (void)pthread_mutex_unlock(&s->lock);
-    give(e, 200, &text);
+    http_transaction_free(e, 200, &text);
     e->type = INVAR_PROMETHEUS_TYPE;
 }
 
@@ -396,18 +397,20 @@ static bool may_ask(const invar_server *s, invar_http_transaction *e)
     if (!asked_here(s, e)) {
         invar_server_not_here(why, s->port);
         why[strcspn(why, "\n")] = '\0';
-        refuse(e, 403,
-               &(invar_response_error){why, "invalid_request_error", NULL, "host_not_allowed"});
+        http_transaction_fail(
+            e, 403,
+            &(invar_response_error){why, "invalid_request_error", NULL, "host_not_allowed"});
         return false;
     }
     if (!r) {
-        refuse(e, 404,
-               &(invar_response_error){"there is no such route; docs/serve.md lists them",
-                                       "invalid_request_error", NULL, "not_found"});
+        http_transaction_fail(
+            e, 404,
+            &(invar_response_error){"there is no such route; docs/serve.md lists them",
+                                    "invalid_request_error", NULL, "not_found"});
         return false;
     }
     if (!r->open && asks_for_key(s) && !e->keyed) {
-        refuse(
+        http_transaction_fail(
             e, 401,
             &(invar_response_error){"the header 'Authorization: Bearer KEY' is missing, or its key "
                                     "is another one",
@@ -417,20 +420,23 @@ static bool may_ask(const invar_server *s, invar_http_transaction *e)
     if (strcmp(e->method, r->method) != 0) {
         (void)snprintf(why, sizeof why, "%s takes %s alone", r->path, r->method);
         e->allow = r->method;
-        refuse(e, 405,
-               &(invar_response_error){why, "invalid_request_error", NULL, "method_not_allowed"});
+        http_transaction_fail(
+            e, 405,
+            &(invar_response_error){why, "invalid_request_error", NULL, "method_not_allowed"});
         return false;
     }
     if (e->announced > (uint64_t)s->options.most_body) {
         (void)snprintf(why, sizeof why, "the request has more than %" PRId64 " bytes",
                        s->options.most_body);
-        refuse(e, 413, &(invar_response_error){why, "invalid_request_error", NULL, "too_large"});
+        http_transaction_fail(
+            e, 413, &(invar_response_error){why, "invalid_request_error", NULL, "too_large"});
         return false;
     }
     if (strcmp(e->method, "POST") == 0 && !is_json(e->content_type)) {
-        refuse(e, 400,
-               &(invar_response_error){"the header 'Content-Type: application/json' is missing",
-                                       "invalid_request_error", NULL, "invalid_content_type"});
+        http_transaction_fail(
+            e, 400,
+            &(invar_response_error){"the header 'Content-Type: application/json' is missing",
+                                    "invalid_request_error", NULL, "invalid_content_type"});
         return false;
     }
     return true;
@@ -447,7 +453,7 @@ static void count_reply(invar_server *s, const invar_http_transaction *e)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static bool admit(void *payload, invar_http_transaction *e)
+static bool http_transaction_admit(void *payload, invar_http_transaction *e)
 {
     bool admitted;
 
@@ -482,7 +488,7 @@ static bool begin_work(invar_server *s, invar_http_transaction *e)
     return e->working;
 }
 
-static void answer(void *payload, invar_http_transaction *e)
+static void http_transaction_answer(void *payload, invar_http_transaction *e)
 {
     invar_server *s = payload;
 
@@ -491,14 +497,14 @@ static void answer(void *payload, invar_http_transaction *e)
         invar_error_clear();
     } else {
         e->retry_after = RETRY_SECONDS;
-        refuse(e, 503,
-               &(invar_response_error){"the server is about to end", "server_error", NULL,
-                                       "unavailable"});
+        http_transaction_fail(e, 503,
+                              &(invar_response_error){"the server is about to end", "server_error",
+                                                      NULL, "unavailable"});
     }
     count_reply(s, e);
 }
 
-static void release(void *payload, invar_http_transaction *e)
+static void http_transaction_release(void *payload, invar_http_transaction *e)
 {
     invar_server *s = payload;
 
@@ -560,7 +566,7 @@ invar_status invar_server_load(const invar_serve_table **out, const char *file)
     return INVAR_OK;
 }
 
-static invar_status start(invar_server *s)
+static invar_status server_start(invar_server *s)
 {
     const invar_server_options *o = &s->options;
     const char *host = strcmp(o->host, "localhost") == 0 ? "127.0.0.1" : o->host;
@@ -571,10 +577,10 @@ static invar_status start(invar_server *s)
                                            .client_seconds = (unsigned)o->client_seconds,
                                            .handler = {.payload = s,
                                                        .knows = asks_for_key(s) ? knows : NULL,
-                                                       .admit = admit,
+                                                       .admit = http_transaction_admit,
                                                        .grow = grow,
-                                                       .answer = answer,
-                                                       .release = release,
+                                                       .answer = http_transaction_answer,
+                                                       .release = http_transaction_release,
                                                        .next = next}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
     uint16_t port = 0;
@@ -637,7 +643,7 @@ invar_status invar_server_open(invar_server **out, const invar_server_options *o
     (void)pthread_cond_init(&s->idle, NULL);
     (void)pthread_cond_init(&s->given_back, NULL);
     keep_no_large_blocks(s);
-    status = start(s);
+    status = server_start(s);
     if (status != INVAR_OK) {
         invar_server_close(s);
         return status;
@@ -656,7 +662,7 @@ void invar_server_close(invar_server *s)
     if (!s)
         return;
     if (s->listener) {
-        s->http->close_door(s->listener);
+        s->http->stop_accepting(s->listener);
         (void)pthread_mutex_lock(&s->lock);
         s->closing = true;
         while (s->busy > 0)

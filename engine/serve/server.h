@@ -51,8 +51,8 @@ typedef struct invar_server_options {
     int64_t seconds;        /* that a request may take; 0: no limit */
     int64_t client_seconds; /* for a client to send a request, and to take the next of a reply */
     const invar_server_info *facts;
-    const invar_sampling_params
-        *sampling; /* what holds where a request says nothing; or the gate's */
+    /* what holds where a request says nothing; or the gate's */
+    const invar_sampling_params *sampling;
     const invar_tokenizer *tokenizer;
     invar_inference_engine *dispatch;
     invar_prompt_encoder *prompter;

@@ -114,8 +114,8 @@ static invar_status pass_gate(invar_active_request *t, const char *key)
 }
 
 /* What holds where the request says nothing. */
-static invar_status settle(invar_sampling_params *out, const invar_active_request *t,
-                           const char *key)
+static invar_status active_request_finalize(invar_sampling_params *out,
+                                            const invar_active_request *t, const char *key)
 {
     const invar_server_session_hooks *gate = &t->options->gate;
 
@@ -125,13 +125,14 @@ static invar_status settle(invar_sampling_params *out, const invar_active_reques
     return INVAR_OK;
 }
 
-static invar_status submit(invar_active_request *t, invar_completion_kind kind, const char *key,
-                           const char *body, size_t bytes, const invar_serve_memory *memory)
+static invar_status active_request_submit(invar_active_request *t, invar_completion_kind kind,
+                                          const char *key, const char *body, size_t bytes,
+                                          const invar_serve_memory *memory)
 {
     const invar_server_options *o = t->options;
     invar_sampling_params sampling;
 
-    INVAR_TRY(settle(&sampling, t, key));
+    INVAR_TRY(active_request_finalize(&sampling, t, key));
     INVAR_TRY(invar_completion_request_read(&t->ask, kind, body, bytes, &sampling, memory));
     t->ask.param = "model";
     INVAR_TRY(check_model(t));
@@ -201,7 +202,7 @@ invar_status invar_active_request_begin(invar_active_request *t, invar_completio
                                         const char *key, const char *body, size_t bytes,
                                         const invar_serve_memory *memory)
 {
-    INVAR_TRY(submit(t, kind, key, body, bytes, memory));
+    INVAR_TRY(active_request_submit(t, kind, key, body, bytes, memory));
     t->ask.memory = NULL; // nothing more is read
     return keep_reply(t);
 }
@@ -225,7 +226,7 @@ invar_status invar_active_request_whole(invar_json_text *out, invar_active_reque
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* The next events; a failure is one of them, and the last. */
-static void fill(invar_active_request *t)
+static void active_request_fill(invar_active_request *t)
 {
     bool done;
     invar_status status;
@@ -247,7 +248,7 @@ static void fill(invar_active_request *t)
         invar_json_text_append(&t->text, event.data, event.status == INVAR_OK ? event.bytes : 0);
         invar_json_text_append(&t->text, "\n\n", 2);
         invar_json_text_release(&event);
-        t->reply.over = true;
+        t->reply.finished = true;
     }
 }
 
@@ -255,8 +256,8 @@ int64_t invar_active_request_next(invar_active_request *t, char *out, size_t mos
 {
     size_t bytes;
 
-    while (t->sent == t->text.bytes && !t->reply.over)
-        fill(t);
+    while (t->sent == t->text.bytes && !t->reply.finished)
+        active_request_fill(t);
     if (t->text.status != INVAR_OK)
         return -1;
     bytes = t->text.bytes - t->sent < most ? t->text.bytes - t->sent : most;

@@ -100,5 +100,5 @@ size_t invar_detokenizer_ready(const invar_detokenizer *v, const invar_sampling_
         ready = least(ready, held(text, bytes, INVAR_TOOL_CALLS_BEGIN));
         ready = least(ready, find(text, bytes, 0, INVAR_TOOL_CALLS_BEGIN));
     }
-    return ready < v->said ? v->said : ready;
+    return ready < v->sent_bytes ? v->sent_bytes : ready;
 }

@@ -21,7 +21,7 @@ typedef struct invar_detokenizer {
     int64_t tokens; /* so many were taken */
     size_t end;     /* bytes of the text, without the stop string, once that is known */
     bool ended;
-    size_t said; /* bytes that were given out */
+    size_t sent_bytes; /* bytes that were given out */
 } invar_detokenizer;
 
 void invar_detokenizer_release(invar_detokenizer *voice);

@@ -57,7 +57,7 @@ static bool enough(void *clock, int64_t samples_done)
     return atomic_load_explicit(&a->leave, memory_order_relaxed);
 }
 
-static invar_status draw(invar_async_sampler *a)
+static invar_status async_sampler_draw(invar_async_sampler *a)
 {
     const invar_progress_callback between = {get_on, a};
 
@@ -69,7 +69,7 @@ static invar_status draw(invar_async_sampler *a)
 static void *main_of_thread(void *payload)
 {
     invar_async_sampler *a = payload;
-    invar_status status = draw(a);
+    invar_status status = async_sampler_draw(a);
 
     pthread_mutex_lock(&a->lock);
     a->status = status;
@@ -81,7 +81,7 @@ static void *main_of_thread(void *payload)
     return NULL;
 }
 
-static void release(invar_async_sampler *a)
+static void async_sampler_release(invar_async_sampler *a)
 {
     pthread_cond_destroy(&a->ended);
     pthread_mutex_destroy(&a->lock);
@@ -113,16 +113,16 @@ invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_ge
     a->how = *how;
     a->how.tick = tick;
     a->how.payload = a;
-    a->how.enough = enough;
+    a->how.should_suspend = enough;
     a->how.clock = a;
-    a->how.silent = true;
+    a->how.no_collectives = true;
     a->samples = samples;
     a->count = count;
     a->look = *look;
     init_waits(a);
     rc = pthread_create(&a->thread, NULL, main_of_thread, a);
     if (rc != 0) {
-        release(a);
+        async_sampler_release(a);
         return INVAR_FAIL(INVAR_E_IO, rc,
                           "rollout-overlap: the thread that samples did not start: %s; set "
                           "rollout-overlap to false, or allow more threads",
@@ -155,7 +155,7 @@ void invar_async_sampler_suspend(invar_async_sampler *a)
 }
 
 /* Other ranks wait as long as it gets on. */
-static void await(invar_async_sampler *a)
+static void async_sampler_await(invar_async_sampler *a)
 {
     int64_t seen = 0, passes;
     struct timespec until;
@@ -181,9 +181,9 @@ invar_status invar_async_sampler_join(invar_async_sampler *a)
 {
     invar_status status;
 
-    await(a);
+    async_sampler_await(a);
     status = status_of(a);
-    release(a);
+    async_sampler_release(a);
     return status;
 }
 
@@ -192,6 +192,6 @@ void invar_async_sampler_stop(invar_async_sampler *a)
     if (!a)
         return;
     atomic_store_explicit(&a->stop, true, memory_order_relaxed);
-    await(a);
-    release(a);
+    async_sampler_await(a);
+    async_sampler_release(a);
 }

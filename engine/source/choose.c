@@ -39,8 +39,8 @@ static invar_status choose_lines(const invar_prompt **out, invar_sample_source *
     const invar_plugin_wanted wanted = {
         .rollout = rollout, .first = source->place.groups, .count = count, .lines = last->line + 1};
 
-    if (o->chooser.plugin) {
-        INVAR_TRY(invar_plugin_prompts(o->chooser.plugin, &wanted, lines));
+    if (o->prompt_selector.plugin) {
+        INVAR_TRY(invar_plugin_prompts(o->prompt_selector.plugin, &wanted, lines));
         INVAR_TRY(find_lines(out, o->data, lines, count));
     }
     INVAR_TRY(invar_ranks_broadcast(o->layout, "prompts", 0, lines, (size_t)count * sizeof *lines));
@@ -54,7 +54,7 @@ invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "prompts of a rollout"));
-    if (!source->options.chooser.on) {
+    if (!source->options.prompt_selector.enabled) {
         for (int64_t i = 0; i < count; i++)
             (*out)[i] = invar_sample_source_next(source);
         return INVAR_OK;
@@ -120,7 +120,7 @@ invar_status invar_sample_source_take_surplus(invar_sample_source *source)
     memset(verdict, INVAR_PLUGIN_TAKE, count);
     if (o->buffer.plugin)
         status = ask_buffer(verdict, source);
-    if (status == INVAR_OK && o->buffer.on)
+    if (status == INVAR_OK && o->buffer.enabled)
         status = invar_ranks_broadcast(o->layout, "filter", 0, verdict, count);
     if (status == INVAR_OK)
         status = sort_groups(source, verdict);

@@ -14,18 +14,19 @@
 void invar_inflight_release(invar_inflight *flight)
 {
     for (int64_t r = 0; r < flight->count; r++)
-        invar_rl_samples_reset(&flight->begun[r]);
+        invar_rl_samples_reset(&flight->started[r]);
     invar_rl_samples_reset(&flight->surplus);
     *flight = (invar_inflight){.count = 0};
 }
 
 void invar_inflight_pop(invar_rl_samples *out, invar_inflight *flight)
 {
-    *out = flight->begun[0];
+    *out = flight->started[0];
     flight->count--;
     flight->first++;
-    memmove(&flight->begun[0], &flight->begun[1], (size_t)flight->count * sizeof *flight->begun);
-    flight->begun[flight->count] = (invar_rl_samples){0};
+    memmove(&flight->started[0], &flight->started[1],
+            (size_t)flight->count * sizeof *flight->started);
+    flight->started[flight->count] = (invar_rl_samples){0};
 }
 
 int64_t invar_inflight_limit(const invar_rl_sample *s, const invar_sampling_params *p,
@@ -41,7 +42,7 @@ invar_status invar_inflight_copy(invar_inflight *out, const invar_inflight *from
     out->first = from->first;
     for (int64_t r = 0; r < from->count; r++) {
         out->count++;
-        INVAR_TRY(invar_rl_samples_copy(&out->begun[r], &from->begun[r]));
+        INVAR_TRY(invar_rl_samples_copy(&out->started[r], &from->started[r]));
     }
     return invar_rl_samples_copy(&out->surplus, &from->surplus);
 }

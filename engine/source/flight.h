@@ -21,7 +21,7 @@ extern "C" {
 
 /* Zeroed, nothing has begun; release. */
 typedef struct invar_inflight {
-    invar_rl_samples begun[INVAR_LAG_MAX + 1]; /* (count) of each rollout, in order */
+    invar_rl_samples started[INVAR_LAG_MAX + 1]; /* (count) of each rollout, in order */
     int64_t count;
     int64_t first;            /* the number of the first one */
     invar_rl_samples surplus; /* whole groups */

@@ -31,18 +31,19 @@ static const void **point_at(const void **at, const invar_rl_samples *samples)
 }
 
 /* Plain copies of all samples, by index. */
-static invar_status list(invar_rl_sample **out, int64_t *count_out, const invar_inflight *flight)
+static invar_status inflight_list(invar_rl_sample **out, int64_t *count_out,
+                                  const invar_inflight *flight)
 {
     int64_t count = flight->surplus.count;
     const void **order, **end;
     invar_status status;
 
     for (int64_t r = 0; r < flight->count; r++)
-        count += flight->begun[r].count;
+        count += flight->started[r].count;
     INVAR_TRY(invar_alloc((void **)&order, (size_t)count + 1, sizeof *order, "order of samples"));
     end = point_at(order, &flight->surplus);
     for (int64_t r = 0; r < flight->count; r++)
-        end = point_at(end, &flight->begun[r]);
+        end = point_at(end, &flight->started[r]);
     status = invar_sort(order, (size_t)count, by_index);
     if (status == INVAR_OK)
         status = invar_alloc((void **)out, (size_t)count + 1, sizeof **out, "samples in flight");
@@ -58,7 +59,7 @@ invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_in
 {
     invar_rl_sample *all = NULL;
     int64_t count;
-    invar_status status = list(&all, &count, flight);
+    invar_status status = inflight_list(&all, &count, flight);
 
     if (flight->count)
         header->rollout = flight->first;
@@ -87,7 +88,7 @@ typedef struct spots {
 } spots;
 
 /* Whether the sample is surplus of a rollout that was trained on. */
-static bool waits(const invar_rl_sample *s, const invar_inflight_expectation *w)
+static bool rl_sample_waits(const invar_rl_sample *s, const invar_inflight_expectation *w)
 {
     return w->surplus && (int64_t)s->rollout < w->first;
 }
@@ -96,7 +97,7 @@ static bool waits(const invar_rl_sample *s, const invar_inflight_expectation *w)
 static spot some_group(const spot *last, const invar_rl_sample *s,
                        const invar_inflight_expectation *w)
 {
-    int64_t rollout = (int64_t)s->rollout, draw = s->draw - s->draw % w->per_prompt;
+    int64_t rollout = (int64_t)s->rollout, draw = s->draw_index - s->draw_index % w->per_prompt;
     bool later = rollout > last->rollout || (rollout == last->rollout && draw > last->draw);
 
     if (later && (w->fork || rollout >= w->first - w->delay) && rollout < w->first + w->lag &&
@@ -115,8 +116,8 @@ static void move_on(spots *at, const invar_rl_sample *s, int64_t i,
         at->now.draw++;
     else if (w->recorded)
         at->now = some_group(&at->now, s, w);
-    else if (waits(s, w))
-        at->now = (spot){(int64_t)s->rollout, s->draw - s->draw % w->per_prompt};
+    else if (rl_sample_waits(s, w))
+        at->now = (spot){(int64_t)s->rollout, s->draw_index - s->draw_index % w->per_prompt};
     else if (next || at->last.draw + 1 == w->round * w->per_prompt)
         at->now = (spot){at->last.rollout + 1, 0};
     else
@@ -129,7 +130,7 @@ static void move_on(spots *at, const invar_rl_sample *s, int64_t i,
 static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *at,
                               const invar_inflight_expectation *w)
 {
-    bool surplus = waits(s, w), whole = surplus || w->led,
+    bool surplus = rl_sample_waits(s, w), whole = surplus || w->led,
          ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
     bool bare = w->recorded && s->n_tokens == s->prompt_tokens; // no token yet
     int64_t route_size = bare ? 0 : w->route_size;
@@ -140,7 +141,7 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *a
         bool good;
     } members[] = {
         {"rollout", (int64_t)s->rollout == at->rollout},
-        {"draw", (int64_t)s->draw == at->draw},
+        {"draw", (int64_t)s->draw_index == at->draw},
         {"index", s->index < w->samples},
         {"group", s->group == eldest->group && s->group < w->groups &&
                       (!before || s->group > before->group)},
@@ -153,8 +154,8 @@ static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *a
         {"route_size", s->route_size == route_size && (route_size == 0 || s->routing)},
         {"finish", bare ? s->finish == INVAR_FINISH_NONE
                         : ended || (!whole && s->finish == INVAR_FINISH_NONE)},
-        {"weights", s->weights <= w->weights},
-        {"removed", surplus || !s->removed},
+        {"weights", s->last_version <= w->weights},
+        {"removed", surplus || !s->is_masked_out},
     };
 
     for (size_t k = 0; k < sizeof members / sizeof *members; k++)
@@ -172,7 +173,7 @@ static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot
     const char *odd = odd_member(s, i, at, w);
     int64_t limit = s->prompt_tokens + invar_inflight_limit(s, &w->sampling, w->spec);
 
-    if (!waits(s, w) && (s->turns > 0) != w->led)
+    if (!rl_sample_waits(s, w) && (s->turns > 0) != w->led)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64
                           " is in flight, and %s led by a plug-in: a fork keeps "
@@ -310,18 +311,18 @@ static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_
 static invar_status take_sample(invar_inflight *out, invar_rl_sample *from,
                                 const invar_inflight_expectation *w)
 {
-    bool surplus = waits(from, w);
+    bool surplus = rl_sample_waits(from, w);
     const invar_prompt *p = invar_dataset_find(w->data, from->prompt);
     invar_rl_sample *s;
 
     INVAR_TRY(invar_rl_samples_append(
-        &s, surplus ? &out->surplus : &out->begun[(int64_t)from->rollout - out->first]));
+        &s, surplus ? &out->surplus : &out->started[(int64_t)from->rollout - out->first]));
     *s = *from;
     *from = (invar_rl_sample){0};
     s->prompt_text = p->text;
     s->label = p->label;
     s->metadata = p->metadata;
-    s->fresh = s->n_tokens;
+    s->current_version_from = s->n_tokens;
     if (surplus || w->led)
         return INVAR_OK;
     s->reward = 0; // files of older versions have some; a sample is judged at its rollout's turn

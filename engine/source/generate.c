@@ -55,7 +55,7 @@ static void parts_of(part out[PARTS], invar_rl_sample *s, const head *h)
     out[0] = (part){(void **)&s->tokens, ((size_t)h->prompt + n) * sizeof *s->tokens};
     out[1] = (part){(void **)&s->logp, n * sizeof *s->logp};
     out[2] = (part){(void **)&s->mask, n * sizeof *s->mask};
-    out[3] = (part){(void **)&s->cuts, (size_t)h->cuts * sizeof *s->cuts};
+    out[3] = (part){(void **)&s->branch_starts, (size_t)h->cuts * sizeof *s->branch_starts};
     out[4] = (part){(void **)&s->routing, routes_of(s, h)};
     out[5] = (part){(void **)&s->response, h->text_bytes < 0 ? 0 : (size_t)h->text_bytes + 1};
 }
@@ -91,7 +91,7 @@ static char *put(char *at, const void *data, size_t bytes)
     return at + bytes;
 }
 
-static char *pack(char *at, invar_rl_sample *s)
+static char *rl_sample_pack(char *at, invar_rl_sample *s)
 {
     const head h = head_of(s);
     part parts[PARTS];
@@ -116,7 +116,7 @@ static invar_status pack_all(char **out, int64_t *bytes_out, invar_rl_sample *sa
     INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "samples for other ranks"));
     at = *out;
     for (int64_t i = 0; i < count; i++)
-        at = pack(at, &samples[i]);
+        at = rl_sample_pack(at, &samples[i]);
     *bytes_out = (int64_t)bytes;
     return INVAR_OK;
 }
@@ -128,7 +128,7 @@ static invar_status corrupt(void)
 }
 
 /* With these numbers no sum of sizes overflows, and they mean something. */
-static bool plausible(const invar_rl_sample *s, const head *h, size_t left)
+static bool rl_sample_plausible(const invar_rl_sample *s, const head *h, size_t left)
 {
     uint64_t most = left / sizeof *s->routing;
 
@@ -157,7 +157,7 @@ static invar_status take_arrays(const char *at, invar_rl_sample *s, const head *
 }
 
 /* Branches begin behind the prompt, one behind the other. */
-static bool ascend(const int64_t *cuts, const head *h)
+static bool task_queue_ascend(const int64_t *cuts, const head *h)
 {
     int64_t before = h->prompt;
 
@@ -168,7 +168,7 @@ static bool ascend(const int64_t *cuts, const head *h)
 }
 
 /* `led`: whoever led the sample has chosen its prompt. */
-static invar_status unpack(const char **at, const char *end, invar_rl_sample *s, bool led)
+static invar_status rl_sample_unpack(const char **at, const char *end, invar_rl_sample *s, bool led)
 {
     size_t left = (size_t)(end - *at);
     head h;
@@ -176,16 +176,16 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s,
     if (left < sizeof h)
         return corrupt();
     memcpy(&h, *at, sizeof h);
-    if (!plausible(s, &h, left) || bytes_of(s, &h) > left)
+    if (!rl_sample_plausible(s, &h, left) || bytes_of(s, &h) > left)
         return corrupt();
     if (!led && (h.prompt != s->prompt_tokens || h.cuts != 0))
         return corrupt();
     INVAR_TRY(take_arrays(*at + sizeof h, s, &h));
     *at += bytes_of(s, &h);
-    if (!ascend(s->cuts, &h))
+    if (!task_queue_ascend(s->branch_starts, &h))
         return corrupt();
     if (led)
-        s->fresh = h.prompt;
+        s->current_version_from = h.prompt;
     s->prompt_tokens = h.prompt;
     s->n_tokens = h.prompt + h.response;
     s->n_cuts = h.cuts;
@@ -203,11 +203,11 @@ static invar_status unpack(const char **at, const char *end, invar_rl_sample *s,
 /* ---- who has what ---------------------------------------------------------------------------- */
 
 /* Those that sample other prompts than this rank, or wait for samples. */
-static const invar_layout_axis *samplers(const invar_generate_args *how)
+static const invar_layout_axis *generate_args_samplers(const invar_generate_args *how)
 {
     static const invar_layout_axis alone = {.size = 1};
 
-    return how->layout ? &how->layout->samplers : &alone;
+    return how->layout ? &how->layout->rollout_group : &alone;
 }
 
 static int engine_of(const invar_generate_args *how, int rank)
@@ -229,7 +229,7 @@ static invar_index_range share_of(const invar_generate_args *how, int64_t count,
 /* What this rank samples, with the others of its engine. */
 static invar_index_range own_share(const invar_generate_args *how, int64_t count)
 {
-    int engine = engine_of(how, samplers(how)->rank);
+    int engine = engine_of(how, generate_args_samplers(how)->rank);
 
     return engine < 0 ? (invar_index_range){0, 0} : share_of(how, count, engine);
 }
@@ -241,18 +241,18 @@ typedef struct arrivals {
     char *data;     /* of all, in the order of ranks */
 } arrivals;
 
-static void release(arrivals *a)
+static void arrivals_release(arrivals *a)
 {
     invar_free(a->data);
     invar_free(a->bytes);
     invar_free(a->sizes);
 }
 
-static invar_status exchange(arrivals *out, const invar_generate_args *how, const char *own,
-                             int64_t bytes)
+static invar_status generate_args_exchange(arrivals *out, const invar_generate_args *how,
+                                           const char *own, int64_t bytes)
 {
     const invar_layout *layout = how->layout;
-    const invar_layout_axis *axis = samplers(how);
+    const invar_layout_axis *axis = generate_args_samplers(how);
     size_t ranks = (size_t)axis->size, all = 0;
 
     INVAR_TRY(invar_alloc((void **)&out->sizes, ranks, sizeof *out->sizes, "sizes of samples"));
@@ -270,19 +270,19 @@ static invar_status exchange(arrivals *out, const invar_generate_args *how, cons
     INVAR_TRY(invar_alloc((void **)&out->data, all + 1, 1, "samples of all ranks"));
     return invar_comm_run(axis->comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
                                                              .phase = PHASE,
-                                                             .seconds = layout->seconds,
+                                                             .timeout_s = layout->seconds,
                                                              .in = own,
                                                              .out = out->data,
                                                              .out_bytes = out->bytes});
 }
 
-static invar_status take(const arrivals *a, const invar_generate_args *how,
-                         invar_rl_sample *samples, int64_t count)
+static invar_status arrivals_take(const arrivals *a, const invar_generate_args *how,
+                                  invar_rl_sample *samples, int64_t count)
 {
     const char *at = a->data;
-    int own = engine_of(how, samplers(how)->rank);
+    int own = engine_of(how, generate_args_samplers(how)->rank);
 
-    for (int r = 0; r < samplers(how)->size; r++) {
+    for (int r = 0; r < generate_args_samplers(how)->size; r++) {
         const char *end = at + a->bytes[r];
         invar_index_range share;
 
@@ -292,14 +292,15 @@ static invar_status take(const arrivals *a, const invar_generate_args *how,
         }
         share = share_of(how, count, engine_of(how, r));
         for (int64_t i = 0; i < share.count; i++)
-            INVAR_TRY(unpack(&at, end, &samples[share.first + i], false));
+            INVAR_TRY(rl_sample_unpack(&at, end, &samples[share.first + i], false));
         if (at != end)
             return corrupt();
     }
     return INVAR_OK;
 }
 
-static invar_status gather(const invar_generate_args *how, invar_rl_sample *samples, int64_t count)
+static invar_status generate_args_gather(const invar_generate_args *how, invar_rl_sample *samples,
+                                         int64_t count)
 {
     invar_index_range own = own_share(how, count);
     arrivals all = {NULL, NULL, NULL};
@@ -307,13 +308,13 @@ static invar_status gather(const invar_generate_args *how, invar_rl_sample *samp
     int64_t bytes;
     invar_status status;
 
-    if (!invar_layout_engine_gives(how->layout, samplers(how)->rank))
+    if (!invar_layout_engine_gives(how->layout, generate_args_samplers(how)->rank))
         own.count = 0;
     INVAR_TRY(pack_all(&packed, &bytes, samples + own.first, own.count));
-    status = exchange(&all, how, packed, bytes);
+    status = generate_args_exchange(&all, how, packed, bytes);
     if (status == INVAR_OK)
-        status = take(&all, how, samples, count);
-    release(&all);
+        status = arrivals_take(&all, how, samples, count);
+    arrivals_release(&all);
     invar_free(packed);
     return status;
 }
@@ -368,12 +369,13 @@ static invar_status share_rewards(const invar_generate_args *how, invar_rl_sampl
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&verdicts, (size_t)count, sizeof *verdicts, "rewards"));
     for (int64_t i = 0; i < count; i++)
-        verdicts[i] = (verdict){samples[i].reward, samples[i].parts.count, samples[i].rewarded};
+        verdicts[i] =
+            (verdict){samples[i].reward, samples[i].parts.count, samples[i].has_plugin_reward};
     status = invar_ranks_broadcast(how->layout, "rewards", 0, verdicts,
                                    (size_t)count * sizeof *verdicts);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
         samples[i].reward = verdicts[i].reward;
-        samples[i].rewarded = verdicts[i].rewarded != 0;
+        samples[i].has_plugin_reward = verdicts[i].rewarded != 0;
     }
     if (status == INVAR_OK)
         status = share_parts(how, samples, verdicts, count);
@@ -393,9 +395,9 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 {
     const invar_generate_args *how = payload;
 
-    if (!how->silent)
+    if (!how->no_collectives)
         invar_layout_heartbeat(how->layout);
-    if (how->enough && how->enough(how->clock, samples_done))
+    if (how->should_suspend && how->should_suspend(how->clock, samples_done))
         invar_rollout_suspend(how->rollout);
     return how->tick ? how->tick(how->payload, samples_done, tokens_done) : INVAR_OK;
 }
@@ -414,7 +416,8 @@ static invar_status run_own(const invar_generate_args *how, invar_rl_sample *sam
 static invar_status gather_all(const invar_generate_args *how, invar_rl_sample *samples,
                                int64_t count)
 {
-    return samplers(how)->size > 1 ? gather(how, samples, count) : INVAR_OK;
+    return generate_args_samplers(how)->size > 1 ? generate_args_gather(how, samples, count)
+                                                 : INVAR_OK;
 }
 
 invar_status invar_generate_turn(const invar_generate_args *how, invar_rl_sample *samples,
@@ -430,11 +433,11 @@ bool invar_generate_is_judged(const invar_generate_args *how, const invar_rl_sam
     int64_t first = i;
 
     if (!how->judge->groups)
-        return !samples[i].rewarded;
+        return !samples[i].has_plugin_reward;
     while (first > 0 && samples[first - 1].group == samples[i].group)
         first--;
     for (; first < count && samples[first].group == samples[i].group; first++)
-        if (!samples[first].rewarded)
+        if (!samples[first].has_plugin_reward)
             return true;
     return false;
 }
@@ -491,18 +494,19 @@ static invar_status check_judge(const void *payload, const invar_rl_sample *s)
     return invar_generate_check_judge(payload, s, INVAR_AGENT_NAME);
 }
 
-static invar_status lead(const invar_generate_args *how, invar_rl_sample *samples, int64_t count)
+static invar_status generate_args_lead(const invar_generate_args *how, invar_rl_sample *samples,
+                                       int64_t count)
 {
     const invar_agent_batch_options order = {.sampling = how->sampling,
                                              .evaluation = how->evaluation,
-                                             .key = how->judge->key,
+                                             .reward_part = how->judge->key,
                                              .unrewarded = how->judged ? check_judge : NULL,
                                              .tick = tick,
                                              .payload = (void *)(uintptr_t)how};
 
     INVAR_TRY(invar_agents_run(how->agents, samples, count, &order));
     for (int64_t i = 0; i < count && how->judged; i++) // records may be of another recipe
-        if (!samples[i].rewarded)
+        if (!samples[i].has_plugin_reward)
             INVAR_TRY(check_judge(how, &samples[i]));
     return INVAR_OK;
 }
@@ -513,7 +517,7 @@ static invar_status take_led(const char *packed, int64_t bytes, invar_rl_sample 
     const char *at = packed;
 
     for (int64_t i = 0; i < count; i++)
-        INVAR_TRY(unpack(&at, packed + bytes, &samples[i], true));
+        INVAR_TRY(rl_sample_unpack(&at, packed + bytes, &samples[i], true));
     return at == packed + bytes ? INVAR_OK : corrupt();
 }
 
@@ -545,7 +549,7 @@ static invar_status run_agents(const invar_generate_args *how, invar_rl_sample *
                                int64_t count)
 {
     if (invar_ranks_is_leader(how->layout))
-        INVAR_TRY(lead(how, samples, count));
+        INVAR_TRY(generate_args_lead(how, samples, count));
     else if (how->tick)
         INVAR_TRY(how->tick(how->payload, 0, 0));
     if (how->layout) {

@@ -36,12 +36,12 @@ struct invar_generate_args {
     bool judged;          /* with agents: every sample needs a reward */
     bool evaluation;      /* nothing learns from the samples */
     int64_t per_prompt;   /* samples of a group */
-    bool silent;          /* a thread beside the rank's own: it talks to no other rank */
+    bool no_collectives;  /* a thread beside the rank's own: it talks to no other rank */
     /* As of invar_rollout_run, of this rank's samples. */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
     /* Asked after each pass: true leaves all samples where they are (invar_rollout_suspend). */
-    bool (*enough)(void *clock, int64_t samples_done); /* NULL: never */
+    bool (*should_suspend)(void *clock, int64_t samples_done); /* NULL: never */
     void *clock;
 };
 

@@ -92,7 +92,7 @@ invar_status invar_reward_source_read(invar_reward_source *out, const invar_reci
 invar_status invar_reward_source_reaches(bool *out, const invar_reward_source *judge,
                                          const invar_rl_sample *sample)
 {
-    *out = sample->rewarded || judge->asks;
+    *out = sample->has_plugin_reward || judge->asks;
     return *out ? INVAR_OK : invar_reward_rules(out, judge->reward, sample);
 }
 
@@ -168,11 +168,11 @@ invar_status invar_reward_source_check_data(const invar_recipe *recipe, const in
 }
 
 /* Moves what the plug-in said into the samples. */
-static void take(invar_rl_sample *samples, const double *rewards, invar_reward_parts *parts,
-                 int64_t count)
+static void rl_sample_take(invar_rl_sample *samples, const double *rewards,
+                           invar_reward_parts *parts, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        if (samples[i].rewarded)
+        if (samples[i].has_plugin_reward)
             continue;
         samples[i].reward = rewards[i];
         invar_reward_parts_release(&samples[i].parts);
@@ -181,7 +181,7 @@ static void take(invar_rl_sample *samples, const double *rewards, invar_reward_p
     }
 }
 
-static invar_status ask(invar_plugin *plugin, invar_rl_sample *samples, int64_t count)
+static invar_status plugin_query(invar_plugin *plugin, invar_rl_sample *samples, int64_t count)
 {
     invar_reward_parts *parts = NULL;
     double *rewards = NULL;
@@ -193,7 +193,7 @@ static invar_status ask(invar_plugin *plugin, invar_rl_sample *samples, int64_t 
         memset(parts, 0, (size_t)count * sizeof *parts);
         status = invar_plugin_reward(plugin, samples, count, rewards, parts);
         if (status == INVAR_OK)
-            take(samples, rewards, parts, count);
+            rl_sample_take(samples, rewards, parts, count);
         for (int64_t i = 0; i < count; i++)
             invar_reward_parts_release(&parts[i]);
     }
@@ -206,9 +206,9 @@ invar_status invar_reward_source_run(const invar_reward_source *judge, invar_rl_
                                      int64_t count)
 {
     if (judge->plugin)
-        INVAR_TRY(ask(judge->plugin, samples, count));
+        INVAR_TRY(plugin_query(judge->plugin, samples, count));
     for (int64_t i = 0; i < count; i++)
-        if (!samples[i].rewarded)
+        if (!samples[i].has_plugin_reward)
             INVAR_TRY(judge->plugin ? invar_reward_select_part(&samples[i], judge->key)
                                     : invar_reward_compute(&samples[i], judge->reward, judge->boxed,
                                                            judge->key));

@@ -24,7 +24,7 @@
 /* A group that has waited as long as it may: this batch has it, whatever it takes. */
 static bool is_due(const invar_sample_source *source, const invar_rl_sample *s)
 {
-    return (int64_t)s->rollout <= source->order.rollout - source->options.delay;
+    return (int64_t)s->rollout <= source->order.rollout - source->options.max_delay;
 }
 
 static bool is_batched(const invar_schedule_tick *tick, int64_t group)
@@ -79,8 +79,8 @@ static invar_status check_tick(const invar_sample_source *source)
     int64_t n = source->options.per_prompt, groups = 0, samples = 0;
 
     for (int64_t r = 0; r < flight->count; r++)
-        for (int64_t i = 0; i < flight->begun[r].count; i++) {
-            const invar_rl_sample *s = &flight->begun[r].items[i];
+        for (int64_t i = 0; i < flight->started[r].count; i++) {
+            const invar_rl_sample *s = &flight->started[r].items[i];
             bool batched = tick->batched && is_batched(tick, s->group);
 
             groups += i % n == 0 && batched;
@@ -101,8 +101,8 @@ invar_status invar_sample_source_plan_tick(invar_sample_source *source)
     invar_inflight *flight = &source->flight;
 
     for (int64_t r = 0; r < flight->count; r++)
-        for (int64_t i = 0; i < flight->begun[r].count; i++)
-            flight->begun[r].items[i].fresh = flight->begun[r].items[i].n_tokens;
+        for (int64_t i = 0; i < flight->started[r].count; i++)
+            flight->started[r].items[i].current_version_from = flight->started[r].items[i].n_tokens;
     INVAR_TRY(invar_recorded_schedule_plan(&source->tick, source->options.timetable,
                                            source->order.rollout));
     return check_tick(source);
@@ -115,10 +115,10 @@ static bool goes_on(invar_rl_sample *s, const invar_schedule_tick *tick, bool ba
 {
     int64_t left = tick->drawn ? tokens_left(tick, s->index) : -1;
 
-    s->pause = left < 0 ? 0 : s->prompt_tokens + left;
+    s->suspend_at = left < 0 ? 0 : s->prompt_tokens + left;
     if (s->finish != INVAR_FINISH_NONE || (batch_alone && !is_batched(tick, s->group)))
         return false;
-    return left < 0 || s->n_tokens < s->pause;
+    return left < 0 || s->n_tokens < s->suspend_at;
 }
 
 /* Moves samples that get tokens out of the flight; holes stay where they were. */
@@ -127,39 +127,41 @@ static invar_status take_active(invar_sample_source *source, bool batch_alone)
     invar_inflight *flight = &source->flight;
 
     for (int64_t r = 0; r < flight->count; r++)
-        for (int64_t i = 0; i < flight->begun[r].count; i++) {
-            invar_rl_sample *from = &flight->begun[r].items[i], *s;
+        for (int64_t i = 0; i < flight->started[r].count; i++) {
+            invar_rl_sample *from = &flight->started[r].items[i], *s;
 
             if (!goes_on(from, &source->tick, batch_alone))
                 continue;
-            INVAR_TRY(invar_rl_samples_append(&s, &source->ahead));
+            INVAR_TRY(invar_rl_samples_append(&s, &source->active_ahead));
             *s = *from;
             *from = (invar_rl_sample){0};
         }
-    source->active = source->ahead.count;
+    source->active = source->active_ahead.count;
     return INVAR_OK;
 }
 
 /* The weights of now have drawn what the samples did not have when the tick began. */
-static void sign(const invar_sample_source *source, invar_rl_sample *samples, int64_t count)
+static void sample_source_sign(const invar_sample_source *source, invar_rl_sample *samples,
+                               int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         invar_rl_sample *s = &samples[i];
 
-        if (s->n_tokens == s->fresh)
+        if (s->n_tokens == s->current_version_from)
             continue;
-        if (s->fresh == s->prompt_tokens)
-            s->weights_first = source->order.weights;
-        s->weights = source->order.weights;
+        if (s->current_version_from == s->prompt_tokens)
+            s->first_version = source->order.weights;
+        s->last_version = source->order.weights;
         s->weights_hash = source->order.weights_hash;
     }
 }
 
-static invar_status rejoin(invar_sample_source *source)
+static invar_status sample_source_rejoin(invar_sample_source *source)
 {
     INVAR_TRY(invar_sample_source_merge_ahead(source));
     for (int64_t r = 0; r < source->flight.count; r++)
-        sign(source, source->flight.begun[r].items, source->flight.begun[r].count);
+        sample_source_sign(source, source->flight.started[r].items,
+                           source->flight.started[r].count);
     return INVAR_OK;
 }
 
@@ -170,12 +172,12 @@ static invar_status rejoin(invar_sample_source *source)
 static bool has_batch(void *payload, int64_t samples_done)
 {
     const invar_sample_source *source = payload;
-    const invar_rl_samples *active = &source->ahead;
+    const invar_rl_samples *active = &source->active_ahead;
     int64_t whole = 0, group = -1;
 
     (void)samples_done;
     for (int64_t r = 0; r < source->flight.count; r++)
-        whole += source->flight.begun[r].count / source->options.per_prompt;
+        whole += source->flight.started[r].count / source->options.per_prompt;
     for (int64_t i = 0; i < active->count; i++) {
         const invar_rl_sample *s = &active->items[i];
 
@@ -199,15 +201,17 @@ static invar_status draw_batch(invar_sample_source *source)
     invar_generate_args how = invar_sample_source_generation(source);
     bool ready = false;
 
-    INVAR_TRY(take_active(source, tick->batched && (source->options.apart || !tick->drawn)));
+    INVAR_TRY(take_active(source,
+                          tick->batched && (source->options.separate_async_phase || !tick->drawn)));
     if (!tick->batched) {
-        how.enough = has_batch;
+        how.should_suspend = has_batch;
         how.clock = source;
         ready = has_batch(source, 0);
     }
-    if (source->ahead.count > 0 && !ready)
-        INVAR_TRY(invar_generate_share(&how, source->ahead.items, source->ahead.count));
-    return rejoin(source);
+    if (source->active_ahead.count > 0 && !ready)
+        INVAR_TRY(
+            invar_generate_share(&how, source->active_ahead.items, source->active_ahead.count));
+    return sample_source_rejoin(source);
 }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
@@ -247,11 +251,11 @@ static invar_status take_groups(invar_sample_source *source, invar_rl_samples *f
 }
 
 /* Rollouts that have no group left leave the flight, from the first on. */
-static void trim(invar_inflight *flight)
+static void inflight_trim(invar_inflight *flight)
 {
     invar_rl_samples none;
 
-    while (flight->count > 0 && flight->begun[0].count == 0) {
+    while (flight->count > 0 && flight->started[0].count == 0) {
         invar_inflight_pop(&none, flight);
         invar_rl_samples_reset(&none);
     }
@@ -268,9 +272,9 @@ static invar_status take_batch(invar_sample_source *source)
     INVAR_TRY(invar_alloc((void **)&groups, (size_t)o->prompts, sizeof *groups, "a batch"));
     status = INVAR_OK;
     for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
-        status = take_groups(source, &flight->begun[r], groups, &count);
+        status = take_groups(source, &flight->started[r], groups, &count);
     INVAR_CHECK(status != INVAR_OK || count == o->prompts);
-    trim(flight);
+    inflight_trim(flight);
     if (status == INVAR_OK)
         status = invar_recorded_schedule_batch(o->timetable, source->order.rollout, groups, count);
     invar_free(groups);
@@ -285,7 +289,7 @@ invar_status invar_sample_source_recorded(bool *ready_out, invar_sample_source *
     INVAR_TRY(draw_batch(source));
     INVAR_TRY(take_batch(source));
     INVAR_TRY(invar_generate_rewards(&how, batch->items, batch->count));
-    source->batch.own_weights = invar_sample_source_is_on_policy(source);
+    source->batch.on_policy = invar_sample_source_is_on_policy(source);
     *ready_out = true;
     return INVAR_OK;
 }
@@ -293,14 +297,14 @@ invar_status invar_sample_source_recorded(bool *ready_out, invar_sample_source *
 /* ---- beside training ------------------------------------------------------------------------- */
 
 /* Of a thread: what it has drawn is signed before anybody looks at it. */
-static invar_status look(void *payload, const invar_rl_sample *samples, int64_t count,
-                         const invar_progress_callback *tick)
+static invar_status rl_sample_inspect(void *payload, const invar_rl_sample *samples, int64_t count,
+                                      const invar_progress_callback *tick)
 {
     invar_sample_source *source = payload;
-    const invar_verify_callback *look = &source->options.look;
+    const invar_verify_callback *look = &source->options.verify;
 
-    INVAR_CHECK(samples == source->ahead.items && count == source->ahead.count);
-    sign(source, source->ahead.items, count);
+    INVAR_CHECK(samples == source->active_ahead.items && count == source->active_ahead.count);
+    sample_source_sign(source, source->active_ahead.items, count);
     return look->look ? look->look(look->payload, samples, count, tick) : INVAR_OK;
 }
 
@@ -309,20 +313,21 @@ invar_status invar_sample_source_recorded_ahead(invar_sample_source *source)
     const invar_sample_source_options *o = &source->options;
     const invar_generate_args how = invar_sample_source_generation(source);
     const invar_progress_callback tick = invar_sample_source_heartbeat(source);
-    const bool clocked = o->thread && invar_recorded_schedule_free(o->timetable);
-    invar_rl_samples *samples = &source->ahead;
+    const bool clocked = o->use_thread && invar_recorded_schedule_free(o->timetable);
+    invar_rl_samples *samples = &source->active_ahead;
 
     if (!source->tick.drawn && !clocked)
         return INVAR_OK;
     INVAR_TRY(take_active(source, false));
     if (samples->count == 0)
         return INVAR_OK;
-    if (o->thread)
-        return invar_async_sampler_begin(&source->beside, &how, samples->items, samples->count,
-                                         &(invar_verify_callback){look, source});
+    if (o->use_thread)
+        return invar_async_sampler_begin(&source->async_sampler, &how, samples->items,
+                                         samples->count,
+                                         &(invar_verify_callback){rl_sample_inspect, source});
     INVAR_TRY(invar_generate_share(&how, samples->items, samples->count));
-    INVAR_TRY(look(source, samples->items, samples->count, &tick));
-    return o->overlaps ? INVAR_OK : rejoin(source);
+    INVAR_TRY(rl_sample_inspect(source, samples->items, samples->count, &tick));
+    return o->async ? INVAR_OK : sample_source_rejoin(source);
 }
 
 /* Durable before the next weights draw. */
@@ -334,11 +339,11 @@ static invar_status note_drawn(invar_sample_source *source)
     invar_status status;
 
     for (int64_t r = 0; r < flight->count; r++)
-        count += flight->begun[r].count;
+        count += flight->started[r].count;
     INVAR_TRY(invar_alloc((void **)&left, (size_t)count + 1, sizeof *left, "samples in flight"));
     for (int64_t r = 0; r < flight->count; r++)
-        for (int64_t i = 0; i < flight->begun[r].count; i++) {
-            const invar_rl_sample *s = &flight->begun[r].items[i];
+        for (int64_t i = 0; i < flight->started[r].count; i++) {
+            const invar_rl_sample *s = &flight->started[r].items[i];
 
             if (s->finish == INVAR_FINISH_NONE)
                 left[n++] = (invar_unfinished_sample){s->index, invar_rl_sample_response(s)};
@@ -351,8 +356,8 @@ static invar_status note_drawn(invar_sample_source *source)
 
 invar_status invar_sample_source_recorded_join(invar_sample_source *source)
 {
-    if (source->beside && !source->tick.drawn)
-        invar_async_sampler_suspend(source->beside);
-    INVAR_TRY(rejoin(source));
+    if (source->async_sampler && !source->tick.drawn)
+        invar_async_sampler_suspend(source->async_sampler);
+    INVAR_TRY(sample_source_rejoin(source));
     return note_drawn(source);
 }

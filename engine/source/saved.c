@@ -88,16 +88,16 @@ invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_re
     char path[INVAR_PATH_SIZE];
     int64_t samples;
 
-    *out = (invar_saved_rollouts){.own = true};
+    *out = (invar_saved_rollouts){.on_policy = true};
     if (!pattern[0])
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, 0));
     if (!invar_path_exists(path)) // the run goes on from a later one, or is refused
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_head(&first, &samples, path));
-    out->own = invar_digest_equal(&first.header.run, own) && !decided_by_plugin(recipe);
+    out->on_policy = invar_digest_equal(&first.header.run, own) && !decided_by_plugin(recipe);
     invar_rollout_file_release(&first);
-    return out->own ? refuse_idle_keys(recipe, path) : hash_files(out, pattern);
+    return out->on_policy ? refuse_idle_keys(recipe, path) : hash_files(out, pattern);
 }
 
 void invar_saved_rollouts_release(invar_saved_rollouts *saved)
@@ -132,7 +132,7 @@ static invar_status check_head(const invar_sample_source_options *o, const invar
     int64_t wanted = o->prompts * o->per_prompt;
     invar_digest tokenizer;
 
-    if (o->saved->own && !invar_digest_equal(&h->run, &o->run))
+    if (o->saved->on_policy && !invar_digest_equal(&h->run, &o->run))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s is of another run; a run takes its rollouts from one run only, "
                           "and from another than itself beginning with rollout 0",
@@ -175,7 +175,7 @@ invar_status invar_sample_source_check_file(const invar_sample_source *source, i
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, o->load, rollout));
     INVAR_TRY(invar_rollout_file_head(&data, &samples, path));
     status = check_head(o, &data.header, samples, path);
-    if (status == INVAR_OK && !o->saved->own && data.samples.count > 0)
+    if (status == INVAR_OK && !o->saved->on_policy && data.samples.count > 0)
         status = check_recorded(o, data.samples.items, path);
     invar_rollout_file_release(&data);
     return status;
@@ -242,7 +242,7 @@ static bool same_policy(const invar_sample_source *source)
     const invar_rollout_policy *own = &source->options.policy;
 
     if (!file->dtype)
-        return source->options.saved->own;
+        return source->options.saved->on_policy;
     return strcmp(file->dtype, own->dtype) == 0 && strcmp(file->numerics, own->numerics) == 0 &&
            invar_digest_equal(&file->model, &own->model);
 }
@@ -259,7 +259,7 @@ static const char *odd_header(const invar_sample_source *source)
         {"rollout", h->rollout == source->order.rollout},
         {"weights", h->weights == source->order.weights},
         {"dtype, numerics or model", same_policy(source)},
-        {"weights_hash", source->batch.own_weights},
+        {"weights_hash", source->batch.on_policy},
         {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.per_prompt},
         {"seed", s->seed == want.seed},
         {"purpose", s->purpose == want.purpose},
@@ -292,7 +292,7 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
         {"group", s->group == want->group},
         {"prompt", s->prompt == want->prompt},
         {"rollout", s->rollout == want->rollout},
-        {"draw", s->draw == want->draw},
+        {"draw", s->draw_index == want->draw_index},
         {"prompt_text", strcmp(s->prompt_text, want->prompt_text) == 0},
         {"label", strcmp(s->label, want->label) == 0},
         {"metadata", strcmp(s->metadata, want->metadata) == 0},
@@ -307,13 +307,13 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
                          (want->response_bytes == 0 ||
                           memcmp(s->response, want->response, want->response_bytes) == 0)},
         {"finish", s->finish == want->finish},
-        {"weights", s->weights == want->weights},
-        {"weights_first", s->weights_first == want->weights_first},
+        {"weights", s->last_version == want->last_version},
+        {"weights_first", s->first_version == want->first_version},
         {"weights_hash", invar_digest_equal(&s->weights_hash, &want->weights_hash)},
         {"prompt_hash", invar_digest_equal(&s->prompt_hash, &want->prompt_hash)},
         {"reward", memcmp(&s->reward, &want->reward, sizeof s->reward) == 0},
         {"parts", invar_reward_parts_equal(&s->parts, &want->parts)},
-        {"removed", s->removed == want->removed},
+        {"removed", s->is_masked_out == want->is_masked_out},
     };
 
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
@@ -323,8 +323,8 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
 }
 
 /* What follows from the drawn tokens: text, end and reward. */
-static invar_status complete(invar_rl_sample *want, const invar_sample_source_options *o,
-                             const invar_rl_sample *s)
+static invar_status rl_sample_complete(invar_rl_sample *want, const invar_sample_source_options *o,
+                                       const invar_rl_sample *s)
 {
     const invar_sampling_params *sampling = &o->sampling;
     int64_t n = invar_rl_sample_response(s);
@@ -362,15 +362,16 @@ static invar_status check_own(const invar_sample_source *source,
     invar_rl_sample want = {.index = before->samples + place * n + i % n,
                             .group = before->groups + place,
                             .rollout = (uint32_t)source->order.rollout,
-                            .draw = o->answers ? 0 : (uint32_t)(place * n + i % n),
-                            .weights_first = source->order.weights,
-                            .weights = source->order.weights,
+                            .draw_index = o->use_data_answers ? 0 : (uint32_t)(place * n + i % n),
+                            .first_version = source->order.weights,
+                            .last_version = source->order.weights,
                             .weights_hash = source->order.weights_hash};
     const char *odd;
     invar_status status = invar_sample_source_init_sample(&want, p);
 
     if (status == INVAR_OK)
-        status = o->answers ? invar_sample_source_fill_answer(&want, p) : complete(&want, o, s);
+        status = o->use_data_answers ? invar_sample_source_fill_answer(&want, p)
+                                     : rl_sample_complete(&want, o, s);
     odd = status == INVAR_OK ? odd_member(s, &want) : NULL;
     invar_rl_sample_release(&want);
     if (odd)
@@ -395,10 +396,10 @@ static invar_status count_consumed(int64_t *out, const invar_sample_source *sour
     int64_t last = 0;
 
     *out = o->prompts;
-    if (!o->saved->own || o->answers || !o->data)
+    if (!o->saved->on_policy || o->use_data_answers || !o->data)
         return INVAR_OK;
     for (int64_t i = 0; i < samples->count; i++)
-        last = samples->items[i].draw > last ? samples->items[i].draw : last;
+        last = samples->items[i].draw_index > last ? samples->items[i].draw_index : last;
     *out = (last / o->per_prompt / o->round + 1) * o->round;
     if (*out / o->round > invar_sample_source_max_rounds(source))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -413,7 +414,7 @@ static invar_status count_filtered(int64_t *out, const invar_sample_source *sour
                                    int64_t consumed)
 {
     const invar_rollout_header *h = &source->loaded.header;
-    bool own = source->options.saved->own;
+    bool own = source->options.saved->on_policy;
     int64_t most = consumed - source->options.prompts;
 
     *out = own && most == 0 ? 0 : h->filters ? h->filtered : -1;
@@ -439,13 +440,13 @@ static invar_status pass_over(invar_sample_source *source, const char *path)
     INVAR_TRY(count_filtered(&source->batch.filtered_groups, source, consumed));
     for (int64_t place = 0; place < consumed && o->data; place++) {
         const invar_prompt *p = invar_sample_source_next(source);
-        if (!o->saved->own || i == samples->count ||
-            (!o->answers && samples->items[i].draw / n > place))
+        if (!o->saved->on_policy || i == samples->count ||
+            (!o->use_data_answers && samples->items[i].draw_index / n > place))
             continue; // a group that the filter dropped
         for (int64_t j = 0; j < n; j++, i++)
             INVAR_TRY(check_own(source, &before, i, place, p, path));
     }
-    if (o->saved->own && o->data && i != samples->count)
+    if (o->saved->on_policy && o->data && i != samples->count)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64 " has a draw of an earlier one: the file was "
                           "changed, or another version of the program wrote it",
@@ -457,7 +458,7 @@ static invar_status pass_over(invar_sample_source *source, const char *path)
 
 static invar_status check_header(const invar_sample_source *source, const char *path)
 {
-    const char *odd = source->options.saved->own ? odd_header(source) : NULL;
+    const char *odd = source->options.saved->on_policy ? odd_header(source) : NULL;
 
     if (!odd)
         return INVAR_OK;
@@ -469,14 +470,15 @@ static invar_status check_header(const invar_sample_source *source, const char *
 }
 
 /* For those who watch the rollout: which tokens this program would draw, and from which logits. */
-static invar_status follow(const invar_sample_source *source)
+static invar_status sample_source_follow(const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     const invar_rl_samples *samples = &source->batch.samples;
 
-    return o->saved->own ? invar_rollout_teacher_force(o->rollout, samples->items, samples->count,
-                                                       &o->sampling, o->tick, o->payload)
-                         : INVAR_OK;
+    return o->saved->on_policy
+               ? invar_rollout_teacher_force(o->rollout, samples->items, samples->count,
+                                             &o->sampling, o->tick, o->payload)
+               : INVAR_OK;
 }
 
 invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *source)
@@ -489,16 +491,16 @@ invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *sour
     INVAR_TRY(invar_rollout_file_read(&source->loaded, path));
     source->batch.samples = source->loaded.samples; // moved; the texts stay with the file
     source->loaded.samples = (invar_rl_samples){0};
-    source->batch.own_weights = invar_digest_equal(&h->weights_hash, &source->order.weights_hash) &&
-                                h->sampling.temperature == source->options.sampling.temperature &&
-                                same_policy(source);
+    source->batch.on_policy = invar_digest_equal(&h->weights_hash, &source->order.weights_hash) &&
+                              h->sampling.temperature == source->options.sampling.temperature &&
+                              same_policy(source);
     INVAR_TRY(check_loaded(source, path));
     INVAR_TRY(check_header(source, path));
-    if (!source->options.saved->own)
+    if (!source->options.saved->on_policy)
         INVAR_TRY(check_foreign(source, path));
     *ready_out = true;
     INVAR_TRY(pass_over(source, path));
-    return source->options.follow ? follow(source) : INVAR_OK;
+    return source->options.recompute_points ? sample_source_follow(source) : INVAR_OK;
 }
 
 invar_status invar_sample_source_save(const invar_sample_source *source,
@@ -511,8 +513,8 @@ invar_status invar_sample_source_save(const invar_sample_source *source,
                                    .weights = order->weights,
                                    .weights_hash = order->weights_hash,
                                    .n_samples_per_prompt = o->per_prompt,
-                                   .filters = o->spread || o->groups.on || o->samples.on ||
-                                              o->round > o->prompts,
+                                   .filters = o->drop_zero_std || o->groups.enabled ||
+                                              o->samples.enabled || o->round > o->prompts,
                                    .filtered = batch->filtered_groups,
                                    .sampling = o->sampling,
                                    .policy = o->policy};

@@ -21,13 +21,13 @@
 void invar_sample_source_open(invar_sample_source *out, const invar_sample_source_options *options)
 {
     *out = (invar_sample_source){.options = *options,
-                                 .work = options->load[0]     ? invar_sample_source_load
-                                         : options->answers   ? invar_sample_source_answer
-                                         : options->timetable ? invar_sample_source_recorded
-                                                              : invar_sample_source_sample};
+                                 .produce = options->load[0]            ? invar_sample_source_load
+                                            : options->use_data_answers ? invar_sample_source_answer
+                                            : options->timetable ? invar_sample_source_recorded
+                                                                 : invar_sample_source_sample};
 }
 
-static void forget(invar_sample_source *source)
+static void clear_batch(invar_sample_source *source)
 {
     invar_rl_samples_reset(&source->batch.samples);
     invar_rollout_file_release(&source->loaded);
@@ -36,14 +36,14 @@ static void forget(invar_sample_source *source)
 void invar_sample_source_close(invar_sample_source *source)
 {
     invar_sample_source_stop(source);
-    forget(source);
+    clear_batch(source);
     invar_inflight_release(&source->flight);
     *source = (invar_sample_source){0};
 }
 
 invar_status invar_sample_source_poll(bool *ready_out, invar_sample_source *source)
 {
-    return source->work(ready_out, source);
+    return source->produce(ready_out, source);
 }
 
 void invar_sample_source_take(invar_sample_batch *out, invar_sample_source *source)
@@ -93,18 +93,18 @@ static invar_status new_sample(invar_rl_sample **out, invar_sample_source *sourc
     s->rollout = (uint32_t)rollout;
     *out = s;
     INVAR_TRY(invar_sample_source_init_sample(s, p));
-    s->fresh = s->n_tokens; // beyond the last rollout of a run it stays so
+    s->current_version_from = s->n_tokens; // beyond the last rollout of a run it stays so
     return INVAR_OK;
 }
 
 /* The weights of now complete the sample, or go on with it. */
-static void sign(invar_rl_sample *s, const invar_rollout_request *order)
+static void stamp_weight_version(invar_rl_sample *s, const invar_rollout_request *order)
 {
     if (s->n_tokens == s->prompt_tokens)
-        s->weights_first = order->weights;
-    s->weights = order->weights;
+        s->first_version = order->weights;
+    s->last_version = order->weights;
     s->weights_hash = order->weights_hash;
-    s->fresh = s->n_tokens;
+    s->current_version_from = s->n_tokens;
 }
 
 /* `place` counts the prompts of the rollout, also those of groups that were dropped. */
@@ -122,7 +122,7 @@ static invar_status add_group(invar_sample_source *source, invar_rl_samples *to,
         invar_rl_sample *s;
         INVAR_TRY(new_sample(&s, source, to, p, rollout));
         s->group = group;
-        s->draw = (uint32_t)(place * n + j);
+        s->draw_index = (uint32_t)(place * n + j);
     }
     return INVAR_OK;
 }
@@ -148,7 +148,7 @@ static invar_status ask_filter(uint8_t *verdict_out, const invar_sample_source_f
                                int64_t count)
 {
     memset(verdict_out, INVAR_PLUGIN_KEEP, (size_t)count);
-    if (!filter->on)
+    if (!filter->enabled)
         return INVAR_OK;
     if (filter->plugin)
         INVAR_TRY(invar_plugin_filter(filter->plugin, samples, count, verdict_out));
@@ -170,13 +170,13 @@ static invar_status check_groups(const uint8_t *verdict, const invar_rl_sample *
 }
 
 /* Samples that are removed stay in their group, masked. */
-static bool keeps(const uint8_t *verdict, invar_rl_sample *samples, int64_t n)
+static bool group_kept(const uint8_t *verdict, invar_rl_sample *samples, int64_t n)
 {
     bool keep = true;
 
     for (int64_t j = 0; j < n; j++) {
         keep = keep && verdict[j] != INVAR_PLUGIN_DROP;
-        samples[j].removed = samples[j].removed || verdict[j] == INVAR_PLUGIN_REMOVE;
+        samples[j].is_masked_out = samples[j].is_masked_out || verdict[j] == INVAR_PLUGIN_REMOVE;
     }
     return keep;
 }
@@ -189,8 +189,8 @@ static bool is_spread(float *rewards, const invar_rl_sample *samples, int64_t n)
 }
 
 /* keep_out (groups); both plug-ins are asked of all samples. */
-static invar_status filter(bool *keep_out, const invar_sample_source_options *o,
-                           invar_rl_sample *samples, int64_t groups)
+static invar_status source_options_filter(bool *keep_out, const invar_sample_source_options *o,
+                                          invar_rl_sample *samples, int64_t groups)
 {
     int64_t n = o->per_prompt, count = groups * n;
     uint8_t *verdict = NULL;
@@ -206,9 +206,9 @@ static invar_status filter(bool *keep_out, const invar_sample_source_options *o,
     if (status == INVAR_OK)
         status = ask_filter(verdict + count, &o->samples, o->layout, samples, count);
     for (int64_t g = 0; g < groups && status == INVAR_OK; g++) {
-        keep_out[g] = keeps(verdict + g * n, samples + g * n, n);
-        keep_out[g] = keeps(verdict + count + g * n, samples + g * n, n) && keep_out[g];
-        keep_out[g] = keep_out[g] && (!o->spread || is_spread(rewards, samples + g * n, n));
+        keep_out[g] = group_kept(verdict + g * n, samples + g * n, n);
+        keep_out[g] = group_kept(verdict + count + g * n, samples + g * n, n) && keep_out[g];
+        keep_out[g] = keep_out[g] && (!o->drop_zero_std || is_spread(rewards, samples + g * n, n));
     }
     invar_free(verdict);
     invar_free(rewards);
@@ -225,7 +225,7 @@ static invar_status take_groups(invar_sample_source *source, invar_rl_samples *r
     invar_rl_samples *to[] = {
         [INVAR_GROUP_BATCH] = &source->batch.samples,
         [INVAR_GROUP_FILTERED] = NULL,
-        [INVAR_GROUP_SURPLUS] = source->options.surplus ? &source->flight.surplus : NULL,
+        [INVAR_GROUP_SURPLUS] = source->options.keep_surplus ? &source->flight.surplus : NULL,
     };
 
     for (int64_t g = 0; g < groups; g++) {
@@ -236,7 +236,8 @@ static invar_status take_groups(invar_sample_source *source, invar_rl_samples *r
     return INVAR_OK;
 }
 
-static invar_status choose(invar_sample_source *source, invar_rl_samples *round, int64_t groups)
+static invar_status select_groups(invar_sample_source *source, invar_rl_samples *round,
+                                  int64_t groups)
 {
     invar_group_outcome *fates = NULL;
     bool *keep = NULL;
@@ -245,7 +246,7 @@ static invar_status choose(invar_sample_source *source, invar_rl_samples *round,
     INVAR_TRY(invar_alloc((void **)&fates, (size_t)groups, sizeof *fates, "fates of groups"));
     status = invar_alloc((void **)&keep, (size_t)groups, sizeof *keep, "groups to keep");
     if (status == INVAR_OK)
-        status = filter(keep, &source->options, round->items, groups);
+        status = source_options_filter(keep, &source->options, round->items, groups);
     if (status == INVAR_OK) {
         invar_group_selection_take(fates, &source->choice, keep, groups);
         status = take_groups(source, round, fates, groups);
@@ -263,7 +264,7 @@ invar_generate_args invar_sample_source_generation(const invar_sample_source *so
                                  .rollout = o->rollout,
                                  .sampling = &o->sampling,
                                  .judge = &o->judge,
-                                 .turns = o->turns.on ? &o->turns : NULL,
+                                 .turns = o->turns.enabled ? &o->turns : NULL,
                                  .agents_lead = o->agents_lead,
                                  .agents = o->agents,
                                  .judged = o->judged,
@@ -272,11 +273,11 @@ invar_generate_args invar_sample_source_generation(const invar_sample_source *so
                                  .payload = o->payload};
 }
 
-static void sign_all(invar_sample_source *source, invar_rl_samples *samples)
+static void stamp_all(invar_sample_source *source, invar_rl_samples *samples)
 {
     source->active = samples->count;
     for (int64_t i = 0; i < samples->count; i++)
-        sign(&samples->items[i], &source->order);
+        stamp_weight_version(&samples->items[i], &source->order);
 }
 
 /* This rank's share has its tokens. */
@@ -284,11 +285,12 @@ static invar_status draw_share(invar_sample_source *source, invar_rl_samples *sa
 {
     const invar_generate_args how = invar_sample_source_generation(source);
 
-    sign_all(source, samples);
+    stamp_all(source, samples);
     return samples->count ? invar_generate_share(&how, samples->items, samples->count) : INVAR_OK;
 }
 
-static invar_status gather(const invar_sample_source *source, invar_rl_samples *samples)
+static invar_status sample_source_gather(const invar_sample_source *source,
+                                         invar_rl_samples *samples)
 {
     const invar_generate_args how = invar_sample_source_generation(source);
 
@@ -308,7 +310,7 @@ static int64_t next_groups(const invar_sample_source *source)
     int64_t samples = flight->surplus.count + source->batch.samples.count;
 
     for (int64_t r = 0; r < flight->count; r++)
-        samples += flight->begun[r].count;
+        samples += flight->started[r].count;
     return invar_max_i64(
         1, invar_min_i64(o->round, o->round * (flight->count + 1) - samples / o->per_prompt));
 }
@@ -322,7 +324,7 @@ static invar_status begin_rollouts(invar_sample_source *source)
         flight->first = source->order.rollout;
     while (flight->first + flight->count <= source->order.rollout + source->options.lag.rollouts) {
         int64_t rollout = flight->first + flight->count, groups = next_groups(source);
-        invar_rl_samples *samples = &flight->begun[flight->count++];
+        invar_rl_samples *samples = &flight->started[flight->count++];
 
         INVAR_TRY(add_groups(source, samples, rollout, 0, groups));
     }
@@ -330,16 +332,16 @@ static invar_status begin_rollouts(invar_sample_source *source)
 }
 
 /* Whether the sample gets tokens at this tick; its pause is set. */
-static bool goes_on(invar_rl_sample *s, const invar_sample_source *source)
+static bool needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
 {
     const invar_sample_source_options *o = &source->options;
     int64_t rollout = (int64_t)s->rollout;
     int64_t goal = invar_lag_goal(&o->lag, rollout, source->order.rollout);
 
-    s->pause = goal == INT64_MAX ? 0 : s->prompt_tokens + goal;
-    if (o->end > 0 && rollout >= o->end)
+    s->suspend_at = goal == INT64_MAX ? 0 : s->prompt_tokens + goal;
+    if (o->stop_rollout > 0 && rollout >= o->stop_rollout)
         return false;
-    return s->finish == INVAR_FINISH_NONE && (s->pause == 0 || s->n_tokens < s->pause);
+    return s->finish == INVAR_FINISH_NONE && (s->suspend_at == 0 || s->n_tokens < s->suspend_at);
 }
 
 /* Moves the samples that get tokens out of the flight; holes stay where they were. */
@@ -349,7 +351,7 @@ static invar_status take_active(invar_rl_samples *out, invar_sample_source *sour
     for (int64_t i = 0; i < from->count; i++) {
         invar_rl_sample *s;
 
-        if (!goes_on(&from->items[i], source))
+        if (!needs_tokens(&from->items[i], source))
             continue;
         INVAR_TRY(invar_rl_samples_append(&s, out));
         *s = from->items[i];
@@ -373,58 +375,59 @@ static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
 static invar_status take_ahead(invar_sample_source *source, int64_t count)
 {
     for (int64_t r = 0; r < count; r++)
-        INVAR_TRY(take_active(&source->ahead, source, &source->flight.begun[r]));
+        INVAR_TRY(take_active(&source->active_ahead, source, &source->flight.started[r]));
     return INVAR_OK;
 }
 
 invar_status invar_sample_source_poll_error(const invar_sample_source *source)
 {
-    return source->beside ? invar_async_sampler_glance(source->beside) : INVAR_OK;
+    return source->async_sampler ? invar_async_sampler_glance(source->async_sampler) : INVAR_OK;
 }
 
 void invar_sample_source_stop(invar_sample_source *source)
 {
-    invar_async_sampler_stop(source->beside);
-    source->beside = NULL;
-    invar_rl_samples_reset(&source->ahead);
+    invar_async_sampler_stop(source->async_sampler);
+    source->async_sampler = NULL;
+    invar_rl_samples_reset(&source->active_ahead);
 }
 
 static invar_status join_thread(invar_sample_source *source)
 {
-    invar_async_sampler *beside = source->beside;
+    invar_async_sampler *beside = source->async_sampler;
 
-    source->beside = NULL;
+    source->async_sampler = NULL;
     return beside ? invar_async_sampler_join(beside) : INVAR_OK;
 }
 
 invar_status invar_sample_source_merge_ahead(invar_sample_source *source)
 {
     invar_inflight *flight = &source->flight;
-    invar_rl_sample *next = source->ahead.items;
+    invar_rl_sample *next = source->active_ahead.items;
 
     INVAR_TRY(join_thread(source));
-    INVAR_TRY(gather(source, &source->ahead));
-    for (int64_t r = 0; r < flight->count && source->ahead.count; r++)
-        next = fill_holes(&flight->begun[r], next);
-    invar_rl_samples_reset(&source->ahead);
+    INVAR_TRY(sample_source_gather(source, &source->active_ahead));
+    for (int64_t r = 0; r < flight->count && source->active_ahead.count; r++)
+        next = fill_holes(&flight->started[r], next);
+    invar_rl_samples_reset(&source->active_ahead);
     return INVAR_OK;
 }
 
 invar_status invar_sample_source_join(invar_sample_source *source)
 {
-    return source->work == invar_sample_source_recorded ? invar_sample_source_recorded_join(source)
-                                                        : invar_sample_source_merge_ahead(source);
+    return source->produce == invar_sample_source_recorded
+               ? invar_sample_source_recorded_join(source)
+               : invar_sample_source_merge_ahead(source);
 }
 
 /* In a thread of its own. */
 static invar_status draw_beside(invar_sample_source *source)
 {
     const invar_generate_args how = invar_sample_source_generation(source);
-    invar_rl_samples *samples = &source->ahead;
+    invar_rl_samples *samples = &source->active_ahead;
 
-    sign_all(source, samples);
-    return samples->count ? invar_async_sampler_begin(&source->beside, &how, samples->items,
-                                                      samples->count, &source->options.look)
+    stamp_all(source, samples);
+    return samples->count ? invar_async_sampler_begin(&source->async_sampler, &how, samples->items,
+                                                      samples->count, &source->options.verify)
                           : INVAR_OK;
 }
 
@@ -446,17 +449,18 @@ invar_status invar_sample_source_prefetch(invar_sample_source *source)
     const invar_sample_source_options *o = &source->options;
     const invar_progress_callback tick = invar_sample_source_heartbeat(source);
 
-    if (!o->apart)
+    if (!o->separate_async_phase)
         return INVAR_OK;
-    if (source->work == invar_sample_source_recorded)
+    if (source->produce == invar_sample_source_recorded)
         return invar_sample_source_recorded_ahead(source);
     INVAR_TRY(take_ahead(source, source->flight.count));
-    if (o->thread)
+    if (o->use_thread)
         return draw_beside(source);
-    INVAR_TRY(draw_share(source, &source->ahead));
-    if (o->look.look)
-        INVAR_TRY(o->look.look(o->look.payload, source->ahead.items, source->ahead.count, &tick));
-    return o->overlaps ? INVAR_OK : invar_sample_source_merge_ahead(source);
+    INVAR_TRY(draw_share(source, &source->active_ahead));
+    if (o->verify.look)
+        INVAR_TRY(o->verify.look(o->verify.payload, source->active_ahead.items,
+                                 source->active_ahead.count, &tick));
+    return o->async ? INVAR_OK : invar_sample_source_merge_ahead(source);
 }
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
@@ -478,14 +482,14 @@ invar_status invar_sample_source_start(invar_sample_source *source,
 {
     const invar_sample_source_options *o = &source->options;
 
-    forget(source);
+    clear_batch(source);
     source->order = *order;
-    source->batch = (invar_sample_batch){.own_weights = true};
-    if (source->work == invar_sample_source_recorded) {
+    source->batch = (invar_sample_batch){.on_policy = true};
+    if (source->produce == invar_sample_source_recorded) {
         INVAR_TRY(begin_rollouts(source));
         return invar_sample_source_plan_tick(source);
     }
-    if (source->work != invar_sample_source_sample)
+    if (source->produce != invar_sample_source_sample)
         return INVAR_OK;
     INVAR_TRY(invar_group_selection_init(&source->choice, o->prompts, o->round,
                                          invar_sample_source_max_rounds(source)));
@@ -497,8 +501,8 @@ static invar_status first_round(invar_rl_samples *round_out, invar_sample_source
 {
     invar_inflight *flight = &source->flight;
 
-    INVAR_TRY(take_ahead(source, source->options.apart ? 1 : flight->count));
-    INVAR_TRY(draw_share(source, &source->ahead));
+    INVAR_TRY(take_ahead(source, source->options.separate_async_phase ? 1 : flight->count));
+    INVAR_TRY(draw_share(source, &source->active_ahead));
     INVAR_TRY(invar_sample_source_merge_ahead(source));
     invar_inflight_pop(round_out, flight);
     return INVAR_OK;
@@ -511,7 +515,7 @@ static invar_status next_round(invar_rl_samples *round_out, invar_sample_source 
     INVAR_TRY(
         add_groups(source, round_out, source->order.rollout, source->choice.consumed, groups));
     INVAR_TRY(draw_share(source, round_out));
-    return gather(source, round_out);
+    return sample_source_gather(source, round_out);
 }
 
 /* The rollout in turn has begun, and is still in flight. */
@@ -526,7 +530,7 @@ static invar_status run_round(invar_sample_source *source, invar_rl_samples *rou
 
     INVAR_TRY(is_first(source) ? first_round(round, source) : next_round(round, source, groups));
     INVAR_TRY(invar_generate_rewards(&how, round->items, round->count));
-    return choose(source, round, round->count / source->options.per_prompt);
+    return select_groups(source, round, round->count / source->options.per_prompt);
 }
 
 bool invar_sample_source_is_on_policy(const invar_sample_source *source)
@@ -534,7 +538,7 @@ bool invar_sample_source_is_on_policy(const invar_sample_source *source)
     const invar_rl_samples *samples = &source->batch.samples;
 
     for (int64_t i = 0; i < samples->count; i++)
-        if (samples->items[i].weights_first != source->order.weights)
+        if (samples->items[i].first_version != source->order.weights)
             return false;
     return true;
 }
@@ -548,7 +552,7 @@ invar_status invar_sample_source_sample(bool *ready_out, invar_sample_source *so
     INVAR_TRY(invar_group_selection_next(&groups, &source->choice));
     *ready_out = groups == 0 && !is_first(source);
     if (*ready_out) {
-        source->batch.own_weights = invar_sample_source_is_on_policy(source);
+        source->batch.on_policy = invar_sample_source_is_on_policy(source);
         source->batch.surplus_groups = source->flight.surplus.count / source->options.per_prompt;
         return INVAR_OK;
     }
@@ -574,7 +578,7 @@ static invar_status add_answer(invar_sample_source *source, const invar_prompt *
     invar_rl_sample *s;
 
     INVAR_TRY(new_sample(&s, source, &source->batch.samples, p, source->order.rollout));
-    sign(s, &source->order);
+    stamp_weight_version(s, &source->order);
     s->group = source->place.groups++;
     return invar_sample_source_fill_answer(s, p);
 }

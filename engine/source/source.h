@@ -34,7 +34,7 @@ extern "C" {
 
 /* Whose the rollouts in the recipe's files are. Zeroed, there are none; release. */
 typedef struct invar_saved_rollouts {
-    bool own;             /* they are what this run would sample */
+    bool on_policy;       /* they are what this run would sample */
     invar_digest foreign; /* of all of them, where they are not */
     invar_digest *files;  /* (n_files) of each; a replay does not know them */
     int64_t n_files;
@@ -53,7 +53,7 @@ void invar_saved_rollouts_release(invar_saved_rollouts *saved);
 
 /* A plug-in that filters what was sampled, or chooses what is. */
 typedef struct invar_sample_source_filter {
-    bool on;
+    bool enabled;
     invar_plugin *plugin; /* NULL: another rank has it */
 } invar_sample_source_filter;
 
@@ -74,34 +74,36 @@ typedef struct invar_sample_source_options {
     invar_sample_source_filter groups;  /* that drops some, for which others are sampled */
     invar_sample_source_filter samples; /* that drops groups, too, or masks samples */
     invar_sample_source_filter buffer;  /* that says which groups of those that wait are taken */
-    invar_sample_source_filter
-        chooser; /* no filter: it chooses the prompts; off: they come in order */
-    bool spread; /* groups whose rewards are all alike are dropped */
+    /* no filter: it chooses the prompts; off: they come in order */
+    invar_sample_source_filter prompt_selector;
+    bool drop_zero_std; /* groups whose rewards are all alike are dropped */
     bool shuffle;
-    bool answers;       /* of the data instead of samples: SFT */
-    int64_t prompts;    /* of a rollout */
-    int64_t per_prompt; /* samples of a prompt */
-    int64_t round;      /* prompts of a round of sampling */
-    bool surplus;       /* groups that are kept beyond the batch wait for the next one */
-    invar_lag lag;      /* rollouts begin before their turn */
+    bool use_data_answers; /* of the data instead of samples: SFT */
+    int64_t prompts;       /* of a rollout */
+    int64_t per_prompt;    /* samples of a prompt */
+    int64_t round;         /* prompts of a round of sampling */
+    bool keep_surplus;     /* groups that are kept beyond the batch wait for the next one */
+    invar_lag lag;         /* rollouts begin before their turn */
     invar_recorded_schedule *timetable; /* and end when they do, by this; NULL: lag says when */
-    int64_t delay;                      /* rollouts that a group may be late then */
-    bool apart; /* those go on in invar_sample_source_prefetch alone, not beside the one in turn, */
-    bool overlaps; /* and nobody need wait for it until invar_sample_source_join: another rank, */
-    bool thread;   /* or this one, which a thread of its own draws beside, */
-    invar_verify_callback look; /* of this rank's share; of such a thread then */
-    int64_t end;                /* rollouts from here on are never wanted; 0: there is no end */
+    int64_t max_delay;                  /* rollouts that a group may be late then */
+    /* Samples in flight continue only in invar_sample_source_prefetch, not beside the current
+       rollout. */
+    bool separate_async_phase;
+    bool async;      /* and nobody need wait for it until invar_sample_source_join: another rank, */
+    bool use_thread; /* or this one, which a thread of its own draws beside, */
+    invar_verify_callback verify; /* of this rank's share; of such a thread then */
+    int64_t stop_rollout;         /* rollouts from here on are never wanted; 0: there is no end */
     /* Told while samples are made; may be NULL. */
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
     void *payload;
     /* Files: */
     const char *load; /* their pattern; "": none */
     const invar_saved_rollouts *saved;
-    invar_digest run;   /* the identity that own ones have */
-    bool replay;        /* their hashes are not known */
-    bool follow;        /* own ones go through `rollout` as if they were being sampled */
-    bool needs_logp;    /* a sample without log-probabilities is refused */
-    bool needs_routing; /* a sample without recorded routing is refused */
+    invar_digest run;      /* the identity that own ones have */
+    bool replay;           /* their hashes are not known */
+    bool recompute_points; /* own ones go through `rollout` as if they were being sampled */
+    bool needs_logp;       /* a sample without log-probabilities is refused */
+    bool needs_routing;    /* a sample without recorded routing is refused */
 } invar_sample_source_options;
 
 /* How far it is: what a checkpoint keeps. */
@@ -121,7 +123,7 @@ typedef struct invar_rollout_request {
 /* The samples of a rollout. */
 typedef struct invar_sample_batch {
     invar_rl_samples samples; /* owned; texts are borrowed from the source until its next start */
-    bool own_weights;         /* the weights and the policy of this run sampled all of them */
+    bool on_policy;           /* the weights and the policy of this run sampled all of them */
     int64_t filtered_groups;  /* groups that a filter of samples rejected; -1 if unknown */
     int64_t reused_groups;    /* that had waited, as surplus of earlier rollouts, */
     int64_t surplus_groups;   /* and those that wait now */
@@ -131,14 +133,15 @@ typedef struct invar_sample_source {
     invar_sample_source_options options;
     invar_source_position place;
     invar_rollout_request order;
-    invar_status (*work)(bool *ready, struct invar_sample_source *source); /* the kind of it */
-    invar_group_selection choice;                                          /* of what is sampled */
-    invar_inflight flight;                                                 /* what has begun */
-    int64_t active;         /* samples that get tokens */
-    invar_rl_samples ahead; /* those of them that are out of the flight until they are joined */
-    invar_async_sampler *beside; /* the thread that draws them; NULL: none does */
-    invar_schedule_tick tick;    /* what the timetable says of this one */
-    invar_rollout_file loaded;   /* the file of this rollout */
+    invar_status (*produce)(bool *ready, struct invar_sample_source *source); /* the kind of it */
+    invar_group_selection choice; /* of what is sampled */
+    invar_inflight flight;        /* what has begun */
+    int64_t active;               /* samples that get tokens */
+    /* those of them that are out of the flight until they are joined */
+    invar_rl_samples active_ahead;
+    invar_async_sampler *async_sampler; /* the thread that draws them; NULL: none does */
+    invar_schedule_tick tick;           /* what the timetable says of this one */
+    invar_rollout_file loaded;          /* the file of this rollout */
     invar_sample_batch batch;
 } invar_sample_source;
 

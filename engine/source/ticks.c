@@ -18,7 +18,7 @@
 
 /* ---- in memory ------------------------------------------------------------------------------- */
 
-static void release(invar_schedule_tick *tick)
+static void schedule_tick_release(invar_schedule_tick *tick)
 {
     invar_free(tick->groups);
     invar_free(tick->left);
@@ -27,7 +27,7 @@ static void release(invar_schedule_tick *tick)
 void invar_schedule_log_release(invar_schedule_log *ticks)
 {
     for (int64_t i = 0; i < ticks->count; i++)
-        release(&ticks->items[i]);
+        schedule_tick_release(&ticks->items[i]);
     invar_free(ticks->items);
     *ticks = (invar_schedule_log){0};
 }
@@ -46,7 +46,7 @@ void invar_schedule_log_trim(invar_schedule_log *ticks, int64_t before)
     if (gone <= 0 || gone >= ticks->count)
         return;
     for (int64_t i = 0; i < gone; i++)
-        release(&ticks->items[i]);
+        schedule_tick_release(&ticks->items[i]);
     ticks->count -= gone;
     ticks->first = before;
     memmove(ticks->items, ticks->items + gone, (size_t)ticks->count * sizeof *ticks->items);
@@ -64,7 +64,7 @@ int64_t invar_schedule_log_end(const invar_schedule_log *ticks)
     return ticks->first + ticks->count - (last && !last->drawn);
 }
 
-static invar_status grow(invar_schedule_log *ticks)
+static invar_status schedule_log_grow(invar_schedule_log *ticks)
 {
     int64_t capacity = ticks->capacity ? 2 * ticks->capacity : 16;
     void *grown = NULL;
@@ -111,7 +111,7 @@ invar_status invar_schedule_log_add_batch(invar_schedule_log *ticks, int64_t tic
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: group %" PRId64 " of tick %" PRId64 " is out of order", where,
                               groups[i], tick);
-    INVAR_TRY(grow(ticks));
+    INVAR_TRY(schedule_log_grow(ticks));
     INVAR_TRY(
         copy((void **)&new.groups, groups, count, sizeof *groups, "the groups of a recorded tick"));
     if (!last)
@@ -164,7 +164,7 @@ invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tic
 /* A tick whose batch nobody knows any more. */
 static invar_status add_half(invar_schedule_log *ticks, int64_t tick)
 {
-    INVAR_TRY(grow(ticks));
+    INVAR_TRY(schedule_log_grow(ticks));
     ticks->first = tick;
     ticks->items[ticks->count++] = (invar_schedule_tick){.batched = false};
     return INVAR_OK;

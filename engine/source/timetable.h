@@ -24,15 +24,15 @@ extern "C" {
 
 /* Zeroed at first: the clock decides, and nothing is kept. Release. */
 typedef struct invar_recorded_schedule {
-    invar_schedule_log own;   /* of this run */
-    invar_schedule_log other; /* of rollout-record, obeyed where this run has none */
-    invar_digest identity;    /* of the run that `other` is of */
-    const char *name;         /* of the other one, or of the ledger, in messages; NULL: the clock */
-                              /* decides what no record has */
-    bool open_end;            /* a replay: nobody knows, nor needs, what the last tick has drawn */
-    bool unchecked;           /* `own` was read from a file without sums */
-    invar_journal *file;      /* NULL: another rank has it, or there is none */
-    invar_json_text line;     /* being written */
+    invar_schedule_log own_log;   /* of this run */
+    invar_schedule_log given_log; /* of rollout-record, obeyed where this run has none */
+    invar_digest identity;        /* of the run that `other` is of */
+    const char *name;     /* of the other one, or of the ledger, in messages; NULL: the clock */
+                          /* decides what no record has */
+    bool open_end;        /* a replay: nobody knows, nor needs, what the last tick has drawn */
+    bool unchecked;       /* `own` was read from a file without sums */
+    invar_journal *file;  /* NULL: another rank has it, or there is none */
+    invar_json_text line; /* being written */
 } invar_recorded_schedule;
 
 void invar_recorded_schedule_release(invar_recorded_schedule *table);

@@ -44,11 +44,11 @@ invar_multi_turn invar_multi_turn_read(const invar_recipe *recipe, invar_plugin 
         INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
 
     return (invar_multi_turn){
-        .on = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0],
+        .enabled = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0],
         .plugin = plugin,
-        .most = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURNS),
+        .max_turns = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURNS),
         .longest = invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_MAX_TURN_LEN),
-        .judged = invar_estimator_traits_of(estimator)->judged,
+        .judged = invar_estimator_traits_of(estimator)->needs_reward,
         .positions = spec->max_positions,
         .tokenizer = tokenizer};
 }
@@ -95,10 +95,10 @@ static bool is_last(const dialogue *d, int64_t i)
 {
     const talk *t = &d->talks[i];
 
-    return t->full || t->turn >= d->how->turns->most || room_of(d, &d->samples[i]) < 1;
+    return t->full || t->turn >= d->how->turns->max_turns || room_of(d, &d->samples[i]) < 1;
 }
 
-static invar_status begin(dialogue *d)
+static invar_status dialogue_begin(dialogue *d)
 {
     size_t count = (size_t)d->count;
 
@@ -118,7 +118,7 @@ static void release_talk(talk *t)
     invar_free(t->stop);
 }
 
-static void release(dialogue *d)
+static void dialogue_release(dialogue *d)
 {
     for (int64_t i = 0; d->talks && i < d->count; i++)
         release_talk(&d->talks[i]);
@@ -166,7 +166,7 @@ static invar_status run_some(dialogue *d, const invar_generate_args *how, work *
     return status;
 }
 
-static bool speaks(const talk *t, int64_t wave)
+static bool talk_speaks(const talk *t, int64_t wave)
 {
     return t->wave == wave;
 }
@@ -207,11 +207,11 @@ static invar_status speak_wave(dialogue *d, const invar_generate_args *how, int6
         sampling.n_stop = d->talks[i].stop->count;
     }
     own.sampling = &sampling;
-    return run_some(d, &own, invar_generate_turn, speaks, wave);
+    return run_some(d, &own, invar_generate_turn, talk_speaks, wave);
 }
 
 /* All that go on get a turn. Groups stay together as long as they share what they begin with. */
-static invar_status speak(dialogue *d, bool first)
+static invar_status dialogue_speak(dialogue *d, bool first)
 {
     invar_generate_args how = *d->how;
     int64_t waves = 0;
@@ -231,7 +231,7 @@ static invar_status speak(dialogue *d, bool first)
         t->first = s->n_tokens;
         t->turn += !t->full;
         s->turns = t->turn;
-        s->pause = t->longest ? s->n_tokens + t->longest : 0;
+        s->suspend_at = t->longest ? s->n_tokens + t->longest : 0;
         s->finish = INVAR_FINISH_NONE;
     }
     for (int64_t wave = 0; wave < waves; wave++)
@@ -241,8 +241,8 @@ static invar_status speak(dialogue *d, bool first)
 
 /* ---- what it said ---------------------------------------------------------------------------- */
 
-static invar_status decode(char **out, size_t *bytes_out, const dialogue *d, const int32_t *ids,
-                           int64_t count)
+static invar_status dialogue_decode(char **out, size_t *bytes_out, const dialogue *d,
+                                    const int32_t *ids, int64_t count)
 {
     invar_free(*out);
     *out = NULL;
@@ -250,21 +250,21 @@ static invar_status decode(char **out, size_t *bytes_out, const dialogue *d, con
                                   d->how->sampling->skip_special);
 }
 
-static invar_status listen(dialogue *d)
+static invar_status dialogue_listen(dialogue *d)
 {
     for (int64_t k = 0; k < d->n_asked; k++) {
         invar_rl_sample *s = &d->samples[d->asked[k]];
         talk *t = &d->talks[d->asked[k]];
 
-        s->pause = 0;
+        s->suspend_at = 0;
         if (s->finish == INVAR_FINISH_NONE) // at the limit of its turn, or of the context
             s->finish = INVAR_FINISH_LENGTH;
-        INVAR_TRY(
-            decode(&t->text, &t->text_bytes, d, s->tokens + t->first, s->n_tokens - t->first));
+        INVAR_TRY(dialogue_decode(&t->text, &t->text_bytes, d, s->tokens + t->first,
+                                  s->n_tokens - t->first));
         INVAR_TRY(
             invar_rollout_decode(s, d->how->turns->tokenizer, d->how->sampling->skip_special));
         d->turns[k] = (invar_plugin_turn){.turn = t->turn,
-                                          .turns = d->how->turns->most,
+                                          .turns = d->how->turns->max_turns,
                                           .text = t->text,
                                           .text_bytes = t->text_bytes,
                                           .first = t->first,
@@ -277,8 +277,8 @@ static invar_status listen(dialogue *d)
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-static invar_status tokenise(invar_turn_action *next, const invar_tokenizer *tokenizer,
-                             int64_t index)
+static invar_status turn_action_tokenise(invar_turn_action *next, const invar_tokenizer *tokenizer,
+                                         int64_t index)
 {
     invar_status status = invar_tokenizer_encode(&next->tokens, &next->n_tokens, tokenizer,
                                                  next->text, next->text_bytes);
@@ -291,7 +291,7 @@ static invar_status tokenise(invar_turn_action *next, const invar_tokenizer *tok
 }
 
 /* Text becomes tokens, which are all in the vocabulary. */
-static invar_status resolve(const dialogue *d, int64_t k)
+static invar_status dialogue_resolve(const dialogue *d, int64_t k)
 {
     const invar_tokenizer *tokenizer = d->how->turns->tokenizer;
     int64_t index = d->samples[d->asked[k]].index;
@@ -306,7 +306,7 @@ static invar_status resolve(const dialogue *d, int64_t k)
                           "is true",
                           index);
     if (next->text)
-        INVAR_TRY(tokenise(next, tokenizer, index));
+        INVAR_TRY(turn_action_tokenise(next, tokenizer, index));
     for (int64_t i = 0; i < next->n_tokens; i++)
         if (next->tokens[i] >= invar_tokenizer_size(tokenizer))
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
@@ -319,7 +319,7 @@ static invar_status resolve(const dialogue *d, int64_t k)
 static invar_status resolve_all(const dialogue *d)
 {
     for (int64_t k = 0; k < d->n_asked; k++)
-        INVAR_TRY(resolve(d, k));
+        INVAR_TRY(dialogue_resolve(d, k));
     return INVAR_OK;
 }
 
@@ -347,7 +347,7 @@ static invar_status read_reply(dialogue *d, char *reply, int64_t bytes)
     return resolve_all(d);
 }
 
-static invar_status ask(dialogue *d)
+static invar_status dialogue_query(dialogue *d)
 {
     const char *own = NULL;
     char *reply = NULL;
@@ -382,7 +382,7 @@ static invar_status extend(void **array, int64_t used, int64_t more, size_t size
 }
 
 /* Neither drawn nor learned; the routing of their rows is computed with the next turn. */
-static invar_status insert(invar_rl_sample *s, const int32_t *tokens, int64_t count)
+static invar_status rl_sample_insert(invar_rl_sample *s, const int32_t *tokens, int64_t count)
 {
     int64_t response = invar_rl_sample_response(s);
 
@@ -397,12 +397,12 @@ static invar_status insert(invar_rl_sample *s, const int32_t *tokens, int64_t co
     return INVAR_OK;
 }
 
-static invar_status end(const dialogue *d, int64_t i, invar_turn_action *next)
+static invar_status dialogue_end(const dialogue *d, int64_t i, invar_turn_action *next)
 {
     invar_rl_sample *s = &d->samples[i];
 
     d->talks[i].ended = true;
-    s->rewarded = next->rewarded;
+    s->has_plugin_reward = next->rewarded;
     if (!next->rewarded)
         return INVAR_OK;
     s->reward = next->reward;
@@ -412,13 +412,13 @@ static invar_status end(const dialogue *d, int64_t i, invar_turn_action *next)
     return invar_reward_select_part(s, d->how->judge->key);
 }
 
-static invar_status follow(dialogue *d, int64_t k)
+static invar_status dialogue_follow(dialogue *d, int64_t k)
 {
     invar_turn_action *next = &d->next[k];
     int64_t i = d->asked[k];
 
     if (next->end)
-        return end(d, i, next);
+        return dialogue_end(d, i, next);
     invar_free(d->talks[i].stop);
     d->talks[i].stop = next->stop;
     next->stop = NULL;
@@ -426,16 +426,16 @@ static invar_status follow(dialogue *d, int64_t k)
     d->talks[i].full = next->n_tokens >= room_of(d, &d->samples[i]);
     if (d->talks[i].full || next->n_tokens == 0)
         return INVAR_OK;
-    return insert(&d->samples[i], next->tokens, next->n_tokens);
+    return rl_sample_insert(&d->samples[i], next->tokens, next->n_tokens);
 }
 
 static invar_status run_round(dialogue *d, bool first)
 {
-    INVAR_TRY(speak(d, first));
-    INVAR_TRY(listen(d));
-    INVAR_TRY(ask(d));
+    INVAR_TRY(dialogue_speak(d, first));
+    INVAR_TRY(dialogue_listen(d));
+    INVAR_TRY(dialogue_query(d));
     for (int64_t k = 0; k < d->n_asked; k++) {
-        INVAR_TRY(follow(d, k));
+        INVAR_TRY(dialogue_follow(d, k));
         invar_turn_action_release(&d->next[k]);
     }
     return INVAR_OK;
@@ -452,14 +452,14 @@ static bool is_judged(const talk *t, int64_t wave)
 static invar_status check_judged(const dialogue *d)
 {
     for (int64_t i = 0; i < d->count && d->how->turns->judged; i++)
-        if (!d->samples[i].rewarded)
+        if (!d->samples[i].has_plugin_reward)
             INVAR_TRY(invar_generate_check_judge(d->how, &d->samples[i], NAME));
     return INVAR_OK;
 }
 
-static invar_status hold(dialogue *d)
+static invar_status run_all_turns(dialogue *d)
 {
-    INVAR_TRY(begin(d));
+    INVAR_TRY(dialogue_begin(d));
     for (list_asked(d); d->n_asked > 0; list_asked(d))
         INVAR_TRY(run_round(d, d->n_asked == d->count && d->talks[0].turn == 0));
     INVAR_TRY(check_judged(d));
@@ -472,8 +472,8 @@ invar_status invar_multi_turn_run(const invar_generate_args *how, invar_rl_sampl
                                   int64_t count)
 {
     dialogue d = {.how = how, .samples = samples, .count = count};
-    invar_status status = hold(&d);
+    invar_status status = run_all_turns(&d);
 
-    release(&d);
+    dialogue_release(&d);
     return status;
 }

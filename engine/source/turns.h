@@ -24,10 +24,10 @@ typedef struct invar_generate_args invar_generate_args; /* engine/source/generat
 
 /* Who leads, and how far. All is borrowed. */
 typedef struct invar_multi_turn {
-    bool on;
+    bool enabled;
     invar_plugin *plugin; /* NULL: another rank has it */
     bool judged;          /* every sample needs a reward */
-    int64_t most;         /* turns of a sample, */
+    int64_t max_turns;    /* turns of a sample, */
     int64_t longest;      /* and tokens of a turn, unless the plug-in says; 0: no limit */
     int64_t positions;    /* of the model: the longest context */
     const invar_tokenizer *tokenizer;

@@ -16,11 +16,11 @@ typedef struct area {
 
 static area area_of(const invar_param *p, int64_t piece)
 {
-    const invar_param_shard *own = &p->own;
+    const invar_param_shard *own = &p->local;
     area a = {0, own->experts * own->rows, 0, invar_param_row_elements(p)};
     invar_index_range share;
 
-    if (p->cut.pieces == 1)
+    if (p->cut.shards == 1)
         return a;
     share = invar_logical_shard_share(p, own->piece + (int32_t)(piece % own->pieces));
     a.row = piece / own->pieces * own->rows;

@@ -29,11 +29,11 @@ static int64_t count_pieces(const invar_model *model)
 /* The place of a piece that is here among all pieces of the parameter. */
 static int64_t place_of(const invar_param *p, int64_t piece)
 {
-    const invar_param_shard *own = &p->own;
+    const invar_param_shard *own = &p->local;
 
-    if (p->cut.pieces == 1)
+    if (p->cut.shards == 1)
         return 0;
-    return (own->expert + piece / own->pieces) * p->cut.pieces + own->piece + piece % own->pieces;
+    return (own->expert + piece / own->pieces) * p->cut.shards + own->piece + piece % own->pieces;
 }
 
 /* The pieces of a parameter that are here, whose weight the host sees as `shown`. */
@@ -57,7 +57,7 @@ static invar_status hash_own(invar_digest *out, const invar_model *model, const 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
         invar_tensor shown;
-        if (p->own.experts > 0) {
+        if (p->local.experts > 0) {
             status = invar_host_window_tensor(&shown, &window, &p->weight);
             if (status == INVAR_OK)
                 status = hash_param(out, p, &shown, dev->pool);
@@ -93,7 +93,7 @@ static void keep_own(invar_digest *all, const invar_digest *own, const invar_mod
 }
 
 /* What others have of the model; of what several have, each keeps its own. */
-static invar_status gather(invar_weight_digests *digests)
+static invar_status weight_digests_gather(invar_weight_digests *digests)
 {
     size_t count = (size_t)digests->count;
     invar_digest *all = NULL, *given;
@@ -101,11 +101,11 @@ static invar_status gather(invar_weight_digests *digests)
 
     INVAR_TRY(invar_alloc((void **)&all, 2 * count, sizeof *all, PHASE));
     given = all + count;
-    pick_given(given, digests->of, digests->model);
+    pick_given(given, digests->digests, digests->model);
     status = invar_logical_shards_gather(all, digests->model, PHASE, given, sizeof *given, NULL);
     if (status == INVAR_OK) {
-        keep_own(all, digests->of, digests->model);
-        memcpy(digests->of, all, count * sizeof *all);
+        keep_own(all, digests->digests, digests->model);
+        memcpy(digests->digests, all, count * sizeof *all);
     }
     invar_free(all);
     return status;
@@ -115,14 +115,14 @@ invar_status invar_weight_digests_make(invar_weight_digests *out, const invar_mo
                                        const invar_device *dev)
 {
     *out = (invar_weight_digests){.model = model, .count = count_pieces(model)};
-    INVAR_TRY(invar_alloc((void **)&out->of, (size_t)out->count, sizeof *out->of, PHASE));
-    INVAR_TRY(hash_own(out->of, model, dev));
-    return invar_model_is_divided(model) ? gather(out) : INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&out->digests, (size_t)out->count, sizeof *out->digests, PHASE));
+    INVAR_TRY(hash_own(out->digests, model, dev));
+    return invar_model_is_divided(model) ? weight_digests_gather(out) : INVAR_OK;
 }
 
 void invar_weight_digests_release(invar_weight_digests *digests)
 {
-    invar_free(digests->of);
+    invar_free(digests->digests);
     *digests = (invar_weight_digests){0};
 }
 
@@ -165,7 +165,7 @@ static bool is_here(const invar_model *model, int64_t piece)
 static int64_t first_other(const invar_weight_digests *own, const invar_digest *usual)
 {
     for (int64_t i = 0; i < own->count; i++)
-        if (!invar_digest_equal(&own->of[i], &usual[i]) && is_here(own->model, i))
+        if (!invar_digest_equal(&own->digests[i], &usual[i]) && is_here(own->model, i))
             return i;
     return own->count;
 }
@@ -175,14 +175,14 @@ static invar_status find_piece(int64_t *out, const invar_weight_digests *own,
                                const invar_layout *world, int usual)
 {
     size_t size = (size_t)invar_ranks_size(world);
-    size_t bytes = (size_t)own->count * sizeof *own->of;
+    size_t bytes = (size_t)own->count * sizeof *own->digests;
     invar_digest *known = NULL;
     int64_t *firsts = NULL, first = own->count;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&known, bytes + size * sizeof *firsts, 1, PHASE));
     firsts = (int64_t *)(void *)(known + own->count);
-    memcpy(known, own->of, bytes);
+    memcpy(known, own->digests, bytes);
     status = invar_ranks_broadcast(world, PHASE, usual, known, bytes);
     if (status == INVAR_OK) {
         first = first_other(own, known);
@@ -206,7 +206,7 @@ static invar_status find_holder(invar_rank_outlier *out, const invar_weight_dige
                                 const invar_layout *world, int64_t piece)
 {
     int size = invar_ranks_size(world), count = 0;
-    holding mine = {.digest = own->of[piece], .here = is_here(own->model, piece)}, *all = NULL;
+    holding mine = {.digest = own->digests[piece], .here = is_here(own->model, piece)}, *all = NULL;
     invar_digest *digests;
     invar_status status;
     int *ranks;
@@ -223,9 +223,9 @@ static invar_status find_holder(invar_rank_outlier *out, const invar_weight_dige
         }
     if (status == INVAR_OK) {
         *out = invar_ranks_find_odd(digests, count);
-        INVAR_CHECK(out->odd >= 0);
-        out->odd = ranks[out->odd];
-        out->usual = ranks[out->usual];
+        INVAR_CHECK(out->differing_rank >= 0);
+        out->differing_rank = ranks[out->differing_rank];
+        out->majority_rank = ranks[out->majority_rank];
     }
     invar_free(all);
     return status;
@@ -244,12 +244,15 @@ static invar_status name_odd(const invar_weight_digests *own, const invar_layout
                       "rank %d on %s has other weights than rank %d on %s after they were synced: "
                       "%s differs; check both hosts and their network with invar doctor --ranks, "
                       "then start the run again",
-                      who.odd, invar_comm_host(world->world, who.odd), who.usual,
-                      invar_comm_host(world->world, who.usual), param_of(own->model, piece));
+                      who.differing_rank, invar_comm_host(world->world, who.differing_rank),
+                      who.majority_rank, invar_comm_host(world->world, who.majority_rank),
+                      param_of(own->model, piece));
 }
 
-static invar_status compare(invar_weight_sync_result *out, const invar_weight_digests *own,
-                            const invar_layout *world, const record *all, invar_digest *hashes)
+static invar_status weight_digests_compare(invar_weight_sync_result *out,
+                                           const invar_weight_digests *own,
+                                           const invar_layout *world, const record *all,
+                                           invar_digest *hashes)
 {
     invar_rank_outlier who;
     invar_status status;
@@ -259,9 +262,9 @@ static invar_status compare(invar_weight_sync_result *out, const invar_weight_di
         hashes[r] = all[r].hash;
     }
     who = invar_ranks_find_odd(hashes, invar_ranks_size(world));
-    if (who.odd < 0)
+    if (who.differing_rank < 0)
         return INVAR_OK;
-    status = name_odd(own, world, who.usual);
+    status = name_odd(own, world, who.majority_rank);
     out->differ = status == INVAR_E_MISMATCH;
     return status;
 }
@@ -275,14 +278,14 @@ invar_status invar_weight_digests_compare(invar_weight_sync_result *out,
     invar_digest *hashes = NULL;
     invar_status status;
 
-    invar_hash_bytes(&mine.hash, own->of, (size_t)own->count * sizeof *own->of);
+    invar_hash_bytes(&mine.hash, own->digests, (size_t)own->count * sizeof *own->digests);
     out->hash = mine.hash;
     INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, PHASE));
     status = invar_alloc((void **)&hashes, size, sizeof *hashes, PHASE);
     if (status == INVAR_OK)
         status = invar_ranks_all_gather(world, PHASE, &mine, sizeof mine, all);
     if (status == INVAR_OK)
-        status = compare(out, own, world, all, hashes);
+        status = weight_digests_compare(out, own, world, all, hashes);
     invar_free(hashes);
     invar_free(all);
     return status;

@@ -17,7 +17,7 @@ extern "C" {
 
 typedef struct invar_weight_digests {
     const invar_model *model;
-    invar_digest *of; /* (count) in canonical order */
+    invar_digest *digests; /* (count) in canonical order */
     int64_t count;
 } invar_weight_digests;
 

@@ -21,7 +21,7 @@ typedef struct planning {
     int rank; /* of the world */
 } planning;
 
-static invar_status add(planning *p, int64_t param, int64_t piece, int peer)
+static invar_status planning_add(planning *p, int64_t param, int64_t piece, int peer)
 {
     invar_weight_sync_plan *plan = p->plan;
 
@@ -43,8 +43,8 @@ static invar_status add(planning *p, int64_t param, int64_t piece, int peer)
 /* Expert and number of a piece that this rank has; a parameter that is not cut is all one. */
 static void name_piece(int64_t *expert, int32_t *v, const invar_param *param, int64_t piece)
 {
-    *expert = param->own.expert + piece / param->own.pieces;
-    *v = param->own.piece + (int32_t)(piece % param->own.pieces);
+    *expert = param->local.expert + piece / param->local.pieces;
+    *v = param->local.piece + (int32_t)(piece % param->local.pieces);
 }
 
 /* The rank that gives a piece to an engine: the first that has it in the engine's copy. */
@@ -67,11 +67,12 @@ static int giver_of(const planning *p, const invar_param *param, int64_t piece, 
 /* All that this rank gets, of whomever. */
 static invar_status get_all(planning *p)
 {
-    int engine = invar_rank_coords_of(&p->sides->rollout, p->rank - p->sides->first).data;
+    int engine =
+        invar_rank_coords_of(&p->sides->rollout, p->rank - p->sides->first_rollout_rank).data;
 
     for (int64_t i = 0; i < p->model->n_params; i++)
         for (int64_t k = 0; k < invar_logical_shards_here(&p->model->params[i]); k++)
-            INVAR_TRY(add(p, i, k, giver_of(p, &p->model->params[i], k, engine)));
+            INVAR_TRY(planning_add(p, i, k, giver_of(p, &p->model->params[i], k, engine)));
     return INVAR_OK;
 }
 
@@ -89,14 +90,14 @@ static invar_status give_to(planning *p, int to)
             int32_t v;
             name_piece(&expert, &v, param, k);
             if (invar_param_shard_has(&box, expert, v) && giver_of(p, param, k, engine) == p->rank)
-                INVAR_TRY(add(p, i, k, p->sides->first + to));
+                INVAR_TRY(planning_add(p, i, k, p->sides->first_rollout_rank + to));
         }
     }
     return INVAR_OK;
 }
 
 /* By peer, each one's in the order in which they are. */
-static invar_status group(invar_weight_sync_plan *plan, int peers)
+static invar_status weight_sync_plan_group(invar_weight_sync_plan *plan, int peers)
 {
     invar_weight_sync_item *grouped = NULL;
     int64_t count = 0;
@@ -119,7 +120,7 @@ static invar_status check_blocks(const invar_model *model)
         const invar_param *p = &model->params[i];
         int64_t block = invar_dtype_scale_block(p->weight.dtype);
 
-        for (int32_t v = 1; v < p->cut.pieces && p->cut.columns && block > 0; v++)
+        for (int32_t v = 1; v < p->cut.shards && p->cut.columns && block > 0; v++)
             if (invar_logical_shard_share(p, v).first % block != 0)
                 return INVAR_FAIL(INVAR_E_INVALID, 0,
                                   "%s in %s: a piece of logical-tp or logical-etp begins inside of "
@@ -131,17 +132,17 @@ static invar_status check_blocks(const invar_model *model)
     return INVAR_OK;
 }
 
-static invar_status fill(planning *p)
+static invar_status planning_fill(planning *p)
 {
     const invar_layout *rollout = &p->sides->rollout;
 
-    if (!p->plan->gets) {
+    if (!p->plan->is_receiver) {
         for (int r = 0; r < rollout->tensor.size * rollout->data.size; r++)
             INVAR_TRY(give_to(p, r));
         return INVAR_OK;
     }
     INVAR_TRY(get_all(p));
-    return group(p->plan, p->sides->first);
+    return weight_sync_plan_group(p->plan, p->sides->first_rollout_rank);
 }
 
 invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *sides,
@@ -150,10 +151,10 @@ invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const inva
     planning p = {.sides = sides, .model = model, .plan = out, .rank = rank};
     invar_status status;
 
-    *out = (invar_weight_sync_plan){.gets = rank >= sides->first};
+    *out = (invar_weight_sync_plan){.is_receiver = rank >= sides->first_rollout_rank};
     status = check_blocks(model);
     if (status == INVAR_OK)
-        status = fill(&p);
+        status = planning_fill(&p);
     if (status != INVAR_OK)
         invar_weight_sync_plan_release(out);
     return status;

@@ -24,7 +24,7 @@ typedef struct invar_weight_sync_item {
 } invar_weight_sync_item;
 
 typedef struct invar_weight_sync_plan {
-    bool gets;                     /* this rank samples; else it gives */
+    bool is_receiver;              /* this rank samples; else it gives */
     invar_weight_sync_item *items; /* (count) by peer; those of a peer in canonical order */
     int64_t count;
     uint64_t bytes; /* of all of them */

@@ -32,7 +32,7 @@ struct invar_weight_sync {
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* Of those that a peer gives or gets no bucket is fuller than all of it. */
-static size_t fullest(const invar_weight_sync *sync)
+static size_t weight_sync_fullest(const invar_weight_sync *sync)
 {
     uint64_t most = 1;
 
@@ -82,7 +82,7 @@ invar_status invar_weight_sync_new(invar_weight_sync **out,
     status = invar_weight_sync_plan_make(&sync->plan, options->sides, options->model,
                                          invar_comm_rank(options->sides->world.world));
     if (status == INVAR_OK) {
-        sync->options.bucket = fullest(sync);
+        sync->options.bucket = weight_sync_fullest(sync);
         status = take_buckets(sync);
     }
     if (status != INVAR_OK) {
@@ -115,7 +115,7 @@ static invar_status put_back(invar_weight_sync *sync)
 {
     const invar_tensor *weight, *shown = &sync->shown;
 
-    if (sync->param < 0 || !sync->plan.gets)
+    if (sync->param < 0 || !sync->plan.is_receiver)
         return INVAR_OK;
     weight = &sync->options.model->params[sync->param].weight;
     if (shown->data == weight->data)
@@ -129,7 +129,7 @@ static invar_status put_back(invar_weight_sync *sync)
 }
 
 /* What pieces of others hold stays: of a parameter they come one by one. */
-static invar_status show(invar_weight_sync *sync, int64_t param)
+static invar_status weight_sync_show(invar_weight_sync *sync, int64_t param)
 {
     if (param == sync->param)
         return INVAR_OK;
@@ -156,7 +156,7 @@ typedef struct stream {
 } stream;
 
 /* Waits for the bucket that travels, after a failure, too. */
-static invar_status settle(stream *s)
+static invar_status stream_finalize(stream *s)
 {
     invar_comm_request *moving = s->moving;
 
@@ -170,18 +170,18 @@ static size_t next_bucket(const stream *s)
 }
 
 /* The bucket that is not in use sets out; nothing is left: none does. */
-static invar_status start(stream *s, char *bucket)
+static invar_status stream_start(stream *s, char *bucket)
 {
     const invar_layout *world = &s->sync->options.sides->world;
-    bool gets = s->sync->plan.gets;
+    bool gets = s->sync->plan.is_receiver;
     size_t bytes = next_bucket(s);
     const invar_comm_transfer m = {.op = INVAR_COMM_SENDRECV,
                                    .phase = PHASE,
-                                   .seconds = world->seconds,
+                                   .timeout_s = world->seconds,
                                    .in = bucket,
                                    .out = bucket,
-                                   .to = gets ? INVAR_COMM_NONE : s->peer,
-                                   .from = gets ? s->peer : INVAR_COMM_NONE,
+                                   .dst_rank = gets ? INVAR_COMM_NONE : s->peer,
+                                   .src_rank = gets ? s->peer : INVAR_COMM_NONE,
                                    .to_bytes = gets ? 0 : bytes,
                                    .from_bytes = gets ? bytes : 0};
 
@@ -191,7 +191,7 @@ static invar_status start(stream *s, char *bucket)
 }
 
 /* A bucket that is full leaves as soon as the one before it has arrived. */
-static invar_status give(stream *s, const char *from, size_t bytes)
+static invar_status stream_free(stream *s, const char *from, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
         char *bucket = s->sync->buckets[s->turn];
@@ -202,8 +202,8 @@ static invar_status give(stream *s, const char *from, size_t bytes)
         done += some;
         if (s->used < next_bucket(s))
             continue;
-        INVAR_TRY(settle(s));
-        INVAR_TRY(start(s, bucket));
+        INVAR_TRY(stream_finalize(s));
+        INVAR_TRY(stream_start(s, bucket));
         s->turn = 1 - s->turn;
         s->used = 0;
     }
@@ -213,14 +213,14 @@ static invar_status give(stream *s, const char *from, size_t bytes)
 /* The bucket that has come is used while the next one comes. */
 static invar_status turn_over(stream *s)
 {
-    INVAR_TRY(settle(s));
+    INVAR_TRY(stream_finalize(s));
     s->turn = 1 - s->turn;
     s->filled = s->coming;
     s->used = 0;
-    return start(s, s->sync->buckets[1 - s->turn]);
+    return stream_start(s, s->sync->buckets[1 - s->turn]);
 }
 
-static invar_status get(stream *s, char *to, size_t bytes)
+static invar_status stream_get(stream *s, char *to, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
         size_t some;
@@ -240,8 +240,8 @@ static invar_status move_rows(stream *s, const invar_tree_shard *plane)
     char *row = (char *)(uintptr_t)plane->data; // of this rank's own weights
 
     for (int64_t r = 0; r < plane->rows; r++, row += plane->row_stride_bytes)
-        INVAR_TRY(s->sync->plan.gets ? get(s, row, plane->row_bytes)
-                                     : give(s, row, plane->row_bytes));
+        INVAR_TRY(s->sync->plan.is_receiver ? stream_get(s, row, plane->row_bytes)
+                                            : stream_free(s, row, plane->row_bytes));
     return INVAR_OK;
 }
 
@@ -251,7 +251,7 @@ static invar_status move_piece(stream *s, const invar_weight_sync_item *item)
     invar_tree_shard planes[INVAR_WEIGHT_SYNC_PLANES];
     int count;
 
-    INVAR_TRY(show(s->sync, item->param));
+    INVAR_TRY(weight_sync_show(s->sync, item->param));
     count = invar_weight_sync_planes(planes, param, &s->sync->shown, item->piece);
     for (int i = 0; i < count; i++)
         INVAR_TRY(move_rows(s, &planes[i]));
@@ -263,8 +263,8 @@ static invar_status move_items(stream *s, int64_t first, int64_t end)
 {
     const invar_weight_sync_plan *plan = &s->sync->plan;
 
-    if (plan->gets) // the first bucket comes, and then one while another is used
-        INVAR_TRY(start(s, s->sync->buckets[1 - s->turn]));
+    if (plan->is_receiver) // the first bucket comes, and then one while another is used
+        INVAR_TRY(stream_start(s, s->sync->buckets[1 - s->turn]));
     for (int64_t i = first; i < end; i++)
         INVAR_TRY(move_piece(s, &plan->items[i]));
     return INVAR_OK;
@@ -279,7 +279,7 @@ static invar_status move_all(invar_weight_sync *sync, int64_t first, int64_t *ne
     s.left = invar_weight_sync_plan_bytes(next_out, &sync->plan, sync->options.model, first);
     status = move_items(&s, first, *next_out);
     invar_error_take(&error);
-    settled = settle(&s);
+    settled = stream_finalize(&s);
     if (status == INVAR_OK)
         return settled;
     invar_error_put(&error);
@@ -290,7 +290,7 @@ invar_status invar_weight_sync_transfer(invar_weight_sync *sync)
 {
     for (int64_t i = 0, next; i < sync->plan.count; i = next)
         INVAR_TRY(move_all(sync, i, &next));
-    return show(sync, -1);
+    return weight_sync_show(sync, -1);
 }
 
 /* ---- afterwards ------------------------------------------------------------------------------ */
@@ -305,7 +305,7 @@ invar_status invar_weight_sync_compare(invar_weight_sync_result *out, invar_weig
     status = invar_weight_digests_make(&all, o->model, o->dev);
     if (status == INVAR_OK)
         status = invar_weight_digests_compare(out, &all, &o->sides->world,
-                                              sync->plan.gets ? sync->plan.bytes : 0);
+                                              sync->plan.is_receiver ? sync->plan.bytes : 0);
     invar_weight_digests_release(&all);
     return status;
 }

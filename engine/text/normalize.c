@@ -102,8 +102,8 @@ static size_t write_step(char *out, const invar_normal_step *step, const char *t
     return 0;
 }
 
-static invar_status apply(char **out, size_t *bytes_out, const invar_normal_step *step,
-                          const char *text, size_t bytes)
+static invar_status normal_step_apply(char **out, size_t *bytes_out, const invar_normal_step *step,
+                                      const char *text, size_t bytes)
 {
     *out = NULL;
     if (bytes == 0)
@@ -127,7 +127,8 @@ invar_status invar_normalize(char **out, size_t *bytes_out, const invar_normaliz
     *out = NULL;
     *bytes_out = bytes;
     for (size_t i = 0; i < normalizer->n_steps && status == INVAR_OK; i++) {
-        status = apply(&next, &length, &normalizer->steps[i], *out ? *out : text, *bytes_out);
+        status = normal_step_apply(&next, &length, &normalizer->steps[i], *out ? *out : text,
+                                   *bytes_out);
         if (!next)
             continue;
         invar_free(*out);

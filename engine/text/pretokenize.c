@@ -108,7 +108,7 @@ static bool is_newline(character c)
 }
 
 /* The end of at most `most` characters of one kind from `at` on. */
-static size_t run(const text_view *v, size_t at, invar_char_kind kind, size_t most)
+static size_t text_view_run(const text_view *v, size_t at, invar_char_kind kind, size_t most)
 {
     character c;
 
@@ -127,7 +127,7 @@ static uint32_t fold(uint32_t point, bool ignore_case)
     return point >= 'A' && point <= 'Z' ? point + 32 : point == 0x17F ? 's' : point;
 }
 
-static size_t contraction(const text_view *v, bool ignore_case)
+static size_t text_view_contraction(const text_view *v, bool ignore_case)
 {
     static const char pairs[][2] = {{'r', 'e'}, {'v', 'e'}, {'l', 'l'}};
     character first, second;
@@ -151,13 +151,13 @@ static size_t contraction(const text_view *v, bool ignore_case)
 static size_t spaced_run(const text_view *v, invar_char_kind kind)
 {
     size_t begin = v->text[0] == ' ' ? 1 : 0;
-    size_t end = run(v, begin, kind, SIZE_MAX);
+    size_t end = text_view_run(v, begin, kind, SIZE_MAX);
 
     return end > begin ? end : 0;
 }
 
 /* "[^\r\n\p{L}\p{N}]?": where what follows begins. */
-static size_t prefix(const text_view *v)
+static size_t text_view_prefix(const text_view *v)
 {
     character c = read_at(v, 0);
 
@@ -167,11 +167,11 @@ static size_t prefix(const text_view *v)
 }
 
 /* "[^\r\n\p{L}\p{N}]?\p{L}+" */
-static size_t letters(const text_view *v)
+static size_t text_view_letters(const text_view *v)
 {
-    size_t begin = prefix(v), end;
+    size_t begin = text_view_prefix(v), end;
 
-    end = run(v, begin, INVAR_CHAR_KIND_LETTER, SIZE_MAX);
+    end = text_view_run(v, begin, INVAR_CHAR_KIND_LETTER, SIZE_MAX);
     return end > begin ? end : 0;
 }
 
@@ -184,13 +184,13 @@ static size_t newlines_after(const text_view *v, size_t end, bool slash)
 }
 
 /* " ?[^\s\p{L}\p{N}]+" and newlines. */
-static size_t others(const text_view *v, bool slash)
+static size_t text_view_others(const text_view *v, bool slash)
 {
     return newlines_after(v, spaced_run(v, INVAR_CHAR_KIND_OTHER), slash);
 }
 
 /* "\s*[\r\n]+": to the last newline of the white space. */
-static size_t newlines(const text_view *v)
+static size_t text_view_newlines(const text_view *v)
 {
     size_t at = 0, end = 0;
     character c;
@@ -204,7 +204,7 @@ static size_t newlines(const text_view *v)
 }
 
 /* "\s+(?!\S)|\s+": white space leaves its last character to the word that follows. */
-static size_t spaces(const text_view *v)
+static size_t text_view_spaces(const text_view *v)
 {
     size_t at = 0, last = 0;
     character c;
@@ -220,7 +220,7 @@ static size_t spaces(const text_view *v)
 
 static size_t gpt2_word(const text_view *v)
 {
-    size_t end = contraction(v, false);
+    size_t end = text_view_contraction(v, false);
 
     if (!end)
         end = spaced_run(v, INVAR_CHAR_KIND_LETTER);
@@ -228,22 +228,22 @@ static size_t gpt2_word(const text_view *v)
         end = spaced_run(v, INVAR_CHAR_KIND_NUMBER);
     if (!end)
         end = spaced_run(v, INVAR_CHAR_KIND_OTHER);
-    return end ? end : spaces(v);
+    return end ? end : text_view_spaces(v);
 }
 
 static size_t llama3_word(const text_view *v, size_t digits)
 {
-    size_t end = contraction(v, true);
+    size_t end = text_view_contraction(v, true);
 
     if (!end)
-        end = letters(v);
+        end = text_view_letters(v);
     if (!end)
-        end = run(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
+        end = text_view_run(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
     if (!end)
-        end = others(v, false);
+        end = text_view_others(v, false);
     if (!end)
-        end = newlines(v);
-    return end ? end : spaces(v);
+        end = text_view_newlines(v);
+    return end ? end : text_view_spaces(v);
 }
 
 static bool is_upper(invar_char_class class)
@@ -296,7 +296,7 @@ static size_t upper_word(const text_view *v, size_t begin)
 /* Each alternative with the character before it, and then without. */
 static size_t cased_word(const text_view *v)
 {
-    size_t begin = prefix(v), end = lower_word(v, begin);
+    size_t begin = text_view_prefix(v), end = lower_word(v, begin);
 
     if (!end && begin)
         end = lower_word(v, 0);
@@ -310,14 +310,14 @@ static size_t o200k_word(const text_view *v, size_t digits, bool contractions)
     size_t end = cased_word(v);
 
     if (end && end < v->bytes && contractions)
-        end += contraction(&(text_view){v->text + end, v->bytes - end}, true);
+        end += text_view_contraction(&(text_view){v->text + end, v->bytes - end}, true);
     if (!end)
-        end = run(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
+        end = text_view_run(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
     if (!end)
-        end = others(v, true);
+        end = text_view_others(v, true);
     if (!end)
-        end = newlines(v);
-    return end ? end : spaces(v);
+        end = text_view_newlines(v);
+    return end ? end : text_view_spaces(v);
 }
 
 /* ---- the expressions of DeepSeek-V3 ---------------------------------------------------------- */
@@ -366,7 +366,7 @@ static size_t marked_letters(const text_view *v)
 }
 
 /* " ?[\p{P}\p{S}]+[\r\n]*" */
-static size_t signs(const text_view *v)
+static size_t text_view_signs(const text_view *v)
 {
     size_t begin = v->text[0] == ' ' ? 1 : 0;
     size_t end = class_run(v, begin, is_sign);
@@ -381,18 +381,18 @@ static size_t deepseek_word(const text_view *v)
     if (!end)
         end = marked_letters(v);
     if (!end)
-        end = signs(v);
+        end = text_view_signs(v);
     if (!end)
-        end = newlines(v);
-    return end ? end : spaces(v);
+        end = text_view_newlines(v);
+    return end ? end : text_view_spaces(v);
 }
 
-static size_t numbers(const text_view *v)
+static size_t text_view_numbers(const text_view *v)
 {
-    return run(v, 0, INVAR_CHAR_KIND_NUMBER, 3);
+    return text_view_run(v, 0, INVAR_CHAR_KIND_NUMBER, 3);
 }
 
-static size_t han(const text_view *v)
+static size_t text_view_han(const text_view *v)
 {
     static const invar_unicode_range table[] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
     size_t end = 0;
@@ -455,8 +455,8 @@ static size_t range_end(bool *match_out, const invar_splitter *splitter, const t
     case INVAR_PATTERN_QWEN2: length = llama3_word(&v, 1); break;
     case INVAR_PATTERN_O200K: length = o200k_word(&v, 3, true); break;
     case INVAR_PATTERN_TEKKEN: length = o200k_word(&v, 1, false); break;
-    case INVAR_PATTERN_NUMBERS: length = match_range(match_out, &v, numbers); break;
-    case INVAR_PATTERN_HAN: length = match_range(match_out, &v, han); break;
+    case INVAR_PATTERN_NUMBERS: length = match_range(match_out, &v, text_view_numbers); break;
+    case INVAR_PATTERN_HAN: length = match_range(match_out, &v, text_view_han); break;
     case INVAR_PATTERN_DEEPSEEK: length = match_range(match_out, &v, deepseek_word); break;
     case INVAR_PATTERN_DIGIT: length = kind_range(match_out, &v, invar_unicode_is_numeric); break;
     case INVAR_PATTERN_PUNCTUATION:

@@ -81,7 +81,7 @@ static void order_run(points *p, size_t from, size_t to)
 }
 
 /* Canonical order of [from, count): runs of marks, most of them in order already. */
-static void order(points *p, size_t from)
+static void points_order(points *p, size_t from)
 {
     for (size_t i = from; i < p->count;) {
         size_t begin = i;
@@ -98,11 +98,11 @@ static void order(points *p, size_t from)
 }
 
 /* Orders, and where the form says so composes, what was added since `from`. */
-static void finish(points *p, size_t from)
+static void points_finish(points *p, size_t from)
 {
     utf8proc_ssize_t count;
 
-    order(p, from);
+    points_order(p, from);
     if (!composes(p->form))
         return;
     count = utf8proc_normalize_utf32(p->at + from, (utf8proc_ssize_t)(p->count - from),
@@ -130,7 +130,7 @@ static bool is_inert(invar_unicode_form form, uint32_t point)
             invar_unicode_within(compatible_inert, COUNT(compatible_inert), point));
 }
 
-static void convert(points *p, const char *text, size_t bytes)
+static void points_convert(points *p, const char *text, size_t bytes)
 {
     utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
     size_t begin = 0;
@@ -144,7 +144,7 @@ static void convert(points *p, const char *text, size_t bytes)
         INVAR_CHECK(length > 0);
         i += length;
         if (is_inert(p->form, point)) {
-            finish(p, begin);
+            points_finish(p, begin);
             p->at[p->count++] = (utf8proc_int32_t)point;
             begin = p->count;
         } else {
@@ -154,11 +154,11 @@ static void convert(points *p, const char *text, size_t bytes)
             p->count += (size_t)added;
         }
     }
-    finish(p, begin);
+    points_finish(p, begin);
 }
 
 /* The code points as UTF-8; counts them where `out` is NULL. */
-static size_t encode(char *out, const points *p)
+static size_t points_encode(char *out, const points *p)
 {
     char spare[4];
     size_t used = 0;
@@ -183,10 +183,10 @@ invar_status invar_unicode_normalize(char **out, size_t *bytes_out, invar_unicod
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a text of %zu bytes is too long", bytes);
     INVAR_TRY(invar_alloc((void **)&p.at, 2 * room, sizeof *p.at, "text"));
     p.scratch = p.at + room;
-    convert(&p, text, bytes);
-    status = invar_alloc((void **)out, encode(NULL, &p), 1, "text");
+    points_convert(&p, text, bytes);
+    status = invar_alloc((void **)out, points_encode(NULL, &p), 1, "text");
     if (status == INVAR_OK)
-        *bytes_out = encode(*out, &p);
+        *bytes_out = points_encode(*out, &p);
     invar_free(p.at);
     return status;
 }

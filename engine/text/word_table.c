@@ -58,7 +58,7 @@ void invar_token_map_free(invar_token_map *table)
 }
 
 /* The entry of a word, or the empty one where it would be. */
-static entry *find(const invar_token_map *table, const char *word, size_t bytes)
+static entry *token_map_find(const invar_token_map *table, const char *word, size_t bytes)
 {
     invar_digest digest;
     size_t slot;
@@ -75,7 +75,7 @@ static entry *find(const invar_token_map *table, const char *word, size_t bytes)
 
 void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes, int32_t id)
 {
-    entry *e = find(table, word, bytes);
+    entry *e = token_map_find(table, word, bytes);
 
     if (e->id < 0) {
         *e = (entry){.begin = table->used, .bytes = bytes};
@@ -87,5 +87,5 @@ void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes,
 
 int32_t invar_token_map_find(const invar_token_map *table, const char *word, size_t bytes)
 {
-    return table ? find(table, word, bytes)->id : -1;
+    return table ? token_map_find(table, word, bytes)->id : -1;
 }

@@ -64,7 +64,7 @@ static int32_t add_child(invar_added_tokens *added, int32_t at, unsigned char by
     return child;
 }
 
-static invar_status reserve(invar_added_tokens *added, size_t more)
+static invar_status added_tokens_reserve(invar_added_tokens *added, size_t more)
 {
     int32_t capacity = added->capacity ? added->capacity : 256;
     node *nodes;
@@ -93,7 +93,7 @@ invar_status invar_added_tokens_add(invar_added_tokens *added, const invar_added
     if (token->bytes == 0 || token->bytes > INVAR_ADDED_TOKEN_MAX)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "added token \"%s\" has %zu bytes, not 1 to %d",
                           quote, token->bytes, INVAR_ADDED_TOKEN_MAX);
-    INVAR_TRY(reserve(added, token->bytes));
+    INVAR_TRY(added_tokens_reserve(added, token->bytes));
     for (size_t i = 0; i < token->bytes; i++) {
         unsigned char byte = (unsigned char)token->content[i];
         int32_t child = find_child(added, at, byte);
@@ -109,8 +109,8 @@ invar_status invar_added_tokens_add(invar_added_tokens *added, const invar_added
 }
 
 /* The longest token that begins at `at`: its node, 0 when there is none. */
-static int32_t longest(size_t *end_out, const invar_added_tokens *added, const char *text,
-                       size_t bytes, size_t at)
+static int32_t added_tokens_longest(size_t *end_out, const invar_added_tokens *added,
+                                    const char *text, size_t bytes, size_t at)
 {
     int32_t found = 0, here = 0;
 
@@ -184,8 +184,9 @@ bool invar_added_tokens_find(invar_added_match *out, const invar_added_tokens *a
     size_t end = 0;
 
     for (size_t at = from; at < bytes; at++) {
-        int32_t found =
-            added->first[(unsigned char)text[at]] ? longest(&end, added, text, bytes, at) : 0;
+        int32_t found = added->first[(unsigned char)text[at]]
+                            ? added_tokens_longest(&end, added, text, bytes, at)
+                            : 0;
         const node *n = found ? &added->nodes[found] : NULL;
         if (!n)
             continue;

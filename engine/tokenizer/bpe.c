@@ -75,7 +75,7 @@ void invar_bpe_free(invar_bpe *bpe)
 }
 
 /* The slot of a pair: its rule, or the empty one where it would be. */
-static rule *find(const invar_bpe *bpe, int32_t left, int32_t right)
+static rule *bpe_find(const invar_bpe *bpe, int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     size_t slot;
@@ -91,36 +91,36 @@ static rule *find(const invar_bpe *bpe, int32_t left, int32_t right)
 
 void invar_bpe_add(invar_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t joined)
 {
-    *find(bpe, left, right) = (rule){left, right, rank, joined};
+    *bpe_find(bpe, left, right) = (rule){left, right, rank, joined};
 }
 
 /* ---- the heap -------------------------------------------------------------------------------- */
 
-static bool before(const candidate *a, const candidate *b)
+static bool candidate_before(const candidate *a, const candidate *b)
 {
     return a->rank < b->rank || (a->rank == b->rank && a->place < b->place);
 }
 
-static void push(word_state *w, candidate c)
+static void word_state_push(word_state *w, candidate c)
 {
     size_t i = w->n_heap++;
 
-    while (i > 0 && before(&c, &w->heap[(i - 1) / 2])) {
+    while (i > 0 && candidate_before(&c, &w->heap[(i - 1) / 2])) {
         w->heap[i] = w->heap[(i - 1) / 2];
         i = (i - 1) / 2;
     }
     w->heap[i] = c;
 }
 
-static candidate pop(word_state *w)
+static candidate word_state_pop(word_state *w)
 {
     candidate top = w->heap[0], last = w->heap[--w->n_heap];
     size_t i = 0, child;
 
     while ((child = 2 * i + 1) < w->n_heap) {
-        if (child + 1 < w->n_heap && before(&w->heap[child + 1], &w->heap[child]))
+        if (child + 1 < w->n_heap && candidate_before(&w->heap[child + 1], &w->heap[child]))
             child++;
-        if (!before(&w->heap[child], &last))
+        if (!candidate_before(&w->heap[child], &last))
             break;
         w->heap[i] = w->heap[child];
         i = child;
@@ -139,19 +139,19 @@ static const rule *rule_at(const word_state *w, int32_t place)
 
     if (s->next < 0)
         return NULL;
-    found = find(w->bpe, s->id, w->symbols[s->next].id);
+    found = bpe_find(w->bpe, s->id, w->symbols[s->next].id);
     return found->left < 0 ? NULL : found;
 }
 
-static void propose(word_state *w, int32_t place)
+static void word_state_propose(word_state *w, int32_t place)
 {
     const rule *r = rule_at(w, place);
 
     if (r)
-        push(w, (candidate){r->rank, place, r->joined});
+        word_state_push(w, (candidate){r->rank, place, r->joined});
 }
 
-static void join(word_state *w, const candidate *c)
+static void word_state_join(word_state *w, const candidate *c)
 {
     symbol *left = &w->symbols[c->place], *right = &w->symbols[left->next];
 
@@ -161,23 +161,23 @@ static void join(word_state *w, const candidate *c)
     if (left->next >= 0)
         w->symbols[left->next].previous = c->place;
     if (left->previous >= 0)
-        propose(w, left->previous);
-    propose(w, c->place);
+        word_state_propose(w, left->previous);
+    word_state_propose(w, c->place);
 }
 
-static void merge(word_state *w)
+static void word_state_merge(word_state *w)
 {
     for (int32_t i = 0; i + 1 < w->count; i++)
-        propose(w, i);
+        word_state_propose(w, i);
     while (w->n_heap > 0) {
-        candidate top = pop(w);
+        candidate top = word_state_pop(w);
         const rule *r = w->symbols[top.place].id < 0 ? NULL : rule_at(w, top.place);
         if (r && r->joined == top.joined)
-            join(w, &top);
+            word_state_join(w, &top);
     }
 }
 
-static invar_status reserve(invar_bpe_scratch *work, size_t symbols)
+static invar_status bpe_scratch_reserve(invar_bpe_scratch *work, size_t symbols)
 {
     size_t each = sizeof(symbol) + 2 * sizeof(candidate);
     size_t capacity = work->capacity ? work->capacity : 256;
@@ -202,12 +202,12 @@ invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
 
     if (*count > INT32_MAX / 4)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a word of %zu symbols is too long", *count);
-    INVAR_TRY(reserve(work, *count));
+    INVAR_TRY(bpe_scratch_reserve(work, *count));
     w.symbols = work->memory;
     w.heap = (candidate *)(w.symbols + work->capacity);
     for (int32_t i = 0; i < w.count; i++)
         w.symbols[i] = (symbol){ids[i], i - 1, i + 1 < w.count ? i + 1 : -1};
-    merge(&w);
+    word_state_merge(&w);
     for (int32_t i = 0; i < w.count; i++)
         if (w.symbols[i].id >= 0)
             ids[n++] = w.symbols[i].id;

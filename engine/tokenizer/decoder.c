@@ -159,7 +159,8 @@ invar_status invar_text_decoder_read(invar_text_decoder *out, const json_t *json
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static size_t stripped(const invar_literal *character, size_t count, const char *text, size_t bytes)
+static size_t literal_stripped(const invar_literal *character, size_t count, const char *text,
+                               size_t bytes)
 {
     size_t at = 0;
 
@@ -173,7 +174,7 @@ static size_t stripped(const invar_literal *character, size_t count, const char 
 size_t invar_text_decoder_stripped(const invar_text_decoder *decoder, const char *text,
                                    size_t bytes)
 {
-    return stripped(&decoder->strip, decoder->n_strip, text, bytes);
+    return literal_stripped(&decoder->strip, decoder->n_strip, text, bytes);
 }
 
 static int hex_digit(char c)
@@ -197,7 +198,7 @@ static int byte_of(const char *text, size_t bytes)
 }
 
 /* *text is ours to change, and may become another block. */
-static invar_status apply(char **text, size_t *bytes, const invar_token_step *step)
+static invar_status token_step_apply(char **text, size_t *bytes, const invar_token_step *step)
 {
     size_t cut, length;
     char *next;
@@ -211,7 +212,7 @@ static invar_status apply(char **text, size_t *bytes, const invar_token_step *st
         }
         return INVAR_OK;
     }
-    cut = stripped(&step->from, step->count, *text, *bytes);
+    cut = literal_stripped(&step->from, step->count, *text, *bytes);
     memmove(*text, *text + cut, *bytes - cut);
     *bytes -= cut;
     return INVAR_OK;
@@ -246,7 +247,7 @@ invar_status invar_text_decoder_token(char **out, size_t *bytes_out, bool *byte_
     INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a token"));
     memcpy(*out, name, *bytes_out);
     for (size_t i = 0; i < decoder->n_steps && status == INVAR_OK; i++)
-        status = apply(out, bytes_out, &decoder->steps[i]);
+        status = token_step_apply(out, bytes_out, &decoder->steps[i]);
     if (status == INVAR_OK && decoder->byte_level)
         status = spell(out, bytes_out, map);
     if (status != INVAR_OK) {

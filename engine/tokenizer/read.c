@@ -57,7 +57,7 @@ static int64_t expected_id(const reader *r, const char *content, int64_t highest
 }
 
 /* Finds the number of ids, and that every added token has the right one. */
-static invar_status measure(reader *r)
+static invar_status reader_measure(reader *r)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *name, *content;
@@ -357,7 +357,7 @@ static invar_status read_eos(reader *r)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static void hash(reader *r, const invar_tokenizer_source *source)
+static void reader_hash(reader *r, const invar_tokenizer_source *source)
 {
     const char *version = invar_unicode_version();
     invar_hasher hasher;
@@ -376,14 +376,14 @@ static void hash(reader *r, const invar_tokenizer_source *source)
     invar_hasher_final(&r->t->hash, &hasher);
 }
 
-static invar_status build(reader *r, const invar_tokenizer_source *source)
+static invar_status reader_build(reader *r, const invar_tokenizer_source *source)
 {
     invar_byte_chars_init(&r->map);
     invar_hasher_init(&r->flags);
     INVAR_TRY(invar_tokenizer_read_model(r));
     INVAR_TRY(invar_text_pipeline_read(&r->pipeline, r->root, r->where));
     r->added = json_object_get(r->root, "added_tokens");
-    INVAR_TRY(measure(r));
+    INVAR_TRY(reader_measure(r));
     INVAR_TRY(name_ids(r));
     INVAR_TRY(check_config(r));
     INVAR_TRY(invar_tokenizer_new(&r->t, r->size));
@@ -394,7 +394,7 @@ static invar_status build(reader *r, const invar_tokenizer_source *source)
     find_longest(r);
     INVAR_TRY(find_plain(r));
     INVAR_TRY(read_eos(r));
-    hash(r, source);
+    reader_hash(r, source);
     return INVAR_OK;
 }
 
@@ -413,7 +413,7 @@ invar_status invar_tokenizer_parse(invar_tokenizer **out, const invar_tokenizer_
     r.root = root;
     r.config = config;
     if (status == INVAR_OK)
-        status = build(&r, source);
+        status = reader_build(&r, source);
     json_decref(config);
     for (int64_t id = 0; r.normal && id < r.size; id++)
         invar_free(r.normal[id]);

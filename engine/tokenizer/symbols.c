@@ -17,7 +17,7 @@ typedef struct writer {
     bool unknown; /* an unknown token is due: it is written when it cannot grow any more */
 } writer;
 
-static void flush(writer *w)
+static void writer_flush(writer *w)
 {
     if (w->unknown)
         w->ids[w->count++] = w->symbols->unknown;
@@ -45,7 +45,7 @@ static invar_status add_unknown(writer *w)
     if (w->symbols->unknown == INVAR_UNKNOWN_DROPPED)
         return INVAR_OK;
     if (!w->symbols->fuse_unknown)
-        flush(w);
+        writer_flush(w);
     w->unknown = true;
     return INVAR_OK;
 }
@@ -63,7 +63,7 @@ static invar_status add_char(writer *w, uint32_t point)
         if (id < 0)
             return fall_back(w, name, length) ? INVAR_OK : add_unknown(w);
     }
-    flush(w);
+    writer_flush(w);
     w->ids[w->count++] = id;
     return INVAR_OK;
 }
@@ -82,7 +82,7 @@ invar_status invar_symbols_word(int32_t *ids, size_t *count_out, const invar_sym
             at += invar_text_utf8(&point, word + at, bytes - at);
         INVAR_TRY(add_char(&w, point));
     }
-    flush(&w);
+    writer_flush(&w);
     *count_out = w.count;
     return INVAR_OK;
 }

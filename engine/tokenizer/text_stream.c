@@ -40,7 +40,7 @@ static invar_status append_replaced(invar_text_buffer *buffer, const invar_liter
     return INVAR_OK;
 }
 
-static invar_status append(invar_text_buffer *buffer, const char *text, size_t bytes)
+static invar_status text_stream_append(invar_text_buffer *buffer, const char *text, size_t bytes)
 {
     const invar_text_decoder *decoder = buffer->joins ? &buffer->joins->pipeline.decoder : NULL;
 
@@ -63,7 +63,7 @@ static size_t length_of(unsigned char first)
 }
 
 /* True when the byte may follow what is pending: no overlong form, surrogate or number too high. */
-static bool continues(const invar_text_buffer *buffer, unsigned char byte)
+static bool text_stream_continues(const invar_text_buffer *buffer, unsigned char byte)
 {
     unsigned char first = (unsigned char)buffer->pending[0], low = 0x80, high = 0xBF;
 
@@ -82,7 +82,7 @@ static invar_status take_byte(invar_text_buffer *buffer, char byte)
     buffer->pending[buffer->n_pending++] = byte;
     if (buffer->n_pending < length_of((unsigned char)buffer->pending[0]))
         return INVAR_OK;
-    INVAR_TRY(append(buffer, buffer->pending, buffer->n_pending));
+    INVAR_TRY(text_stream_append(buffer, buffer->pending, buffer->n_pending));
     buffer->n_pending = 0;
     return INVAR_OK;
 }
@@ -92,15 +92,15 @@ static invar_status replace_pending(invar_text_buffer *buffer)
     if (buffer->n_pending == 0)
         return INVAR_OK;
     buffer->n_pending = 0;
-    return append(buffer, replacement, sizeof replacement - 1);
+    return text_stream_append(buffer, replacement, sizeof replacement - 1);
 }
 
 static invar_status push_byte(invar_text_buffer *buffer, char byte)
 {
-    if (!continues(buffer, (unsigned char)byte))
+    if (!text_stream_continues(buffer, (unsigned char)byte))
         INVAR_TRY(replace_pending(buffer));
-    if (!continues(buffer, (unsigned char)byte))
-        return append(buffer, replacement, sizeof replacement - 1);
+    if (!text_stream_continues(buffer, (unsigned char)byte))
+        return text_stream_append(buffer, replacement, sizeof replacement - 1);
     return take_byte(buffer, byte);
 }
 
@@ -114,7 +114,7 @@ static invar_status spoil_run(invar_text_stream *stream)
     stream->joined.used = stream->run_begin;
     stream->changed = stream->run_begin < stream->changed ? stream->run_begin : stream->changed;
     for (size_t i = 0; i < stream->n_run; i++)
-        INVAR_TRY(append(&stream->joined, replacement, sizeof replacement - 1));
+        INVAR_TRY(text_stream_append(&stream->joined, replacement, sizeof replacement - 1));
     return INVAR_OK;
 }
 
@@ -125,9 +125,10 @@ static invar_status push_run_byte(invar_text_stream *stream, char byte)
         stream->spoilt = false;
     }
     if (stream->spoilt)
-        return append(&stream->joined, replacement, sizeof replacement - 1);
-    return continues(&stream->joined, (unsigned char)byte) ? take_byte(&stream->joined, byte)
-                                                           : spoil_run(stream);
+        return text_stream_append(&stream->joined, replacement, sizeof replacement - 1);
+    return text_stream_continues(&stream->joined, (unsigned char)byte)
+               ? take_byte(&stream->joined, byte)
+               : spoil_run(stream);
 }
 
 static invar_status end_run(invar_text_stream *stream)
@@ -145,7 +146,7 @@ static invar_status append_metaspace(invar_text_stream *stream, const invar_text
                                      const char *text, size_t bytes)
 {
     static const invar_literal space = {" ", 1}, none = {"", 0};
-    bool dropped = decoder->drop_first && !stream->begun;
+    bool dropped = decoder->drop_first && !stream->started;
 
     return append_replaced(&stream->joined, &decoder->metaspace, dropped ? &none : &space, text,
                            bytes);
@@ -157,9 +158,9 @@ static invar_status push_string(invar_text_stream *stream, const invar_text_deco
     INVAR_TRY(end_run(stream));
     if (decoder->metaspace.bytes)
         return append_metaspace(stream, decoder, text, bytes);
-    if (decoder->spaced && stream->begun)
-        INVAR_TRY(append(&stream->joined, " ", 1));
-    return append(&stream->joined, text, bytes);
+    if (decoder->spaced && stream->started)
+        INVAR_TRY(text_stream_append(&stream->joined, " ", 1));
+    return text_stream_append(&stream->joined, text, bytes);
 }
 
 static invar_status push_bytes(invar_text_stream *stream, const char *text, size_t bytes)
@@ -181,7 +182,7 @@ static invar_status push_token(invar_text_stream *stream, const invar_tokenizer 
         INVAR_TRY(push_bytes(stream, text, bytes));
     else
         INVAR_TRY(push_string(stream, decoder, text, bytes));
-    stream->begun = true;
+    stream->started = true;
     return INVAR_OK;
 }
 
@@ -212,8 +213,8 @@ static invar_status respell(invar_text_stream *stream, const invar_tokenizer *t)
 }
 
 /* Shows the buffer, without what the decoder takes from its beginning. */
-static void show(invar_text_stream *stream, const invar_text_buffer *buffer, size_t settled,
-                 size_t changed)
+static void text_stream_show(invar_text_stream *stream, const invar_text_buffer *buffer,
+                             size_t settled, size_t changed)
 {
     const invar_text_decoder *decoder = &stream->joined.joins->pipeline.decoder;
     size_t hidden = invar_text_decoder_stripped(decoder, buffer->text, buffer->used);
@@ -228,7 +229,7 @@ static void show_joined(invar_text_stream *stream, bool was_plain)
 {
     size_t settled = stream->n_run > 0 && !stream->spoilt ? stream->run_begin : stream->joined.used;
 
-    show(stream, &stream->joined, settled, was_plain ? stream->changed : 0);
+    text_stream_show(stream, &stream->joined, settled, was_plain ? stream->changed : 0);
 }
 
 /* `ends`: nothing follows; `may_end`: a token may come that does not spell bytes. */
@@ -246,7 +247,7 @@ static invar_status show_respelt(invar_text_stream *stream, const invar_tokenize
         return INVAR_OK;
     }
     INVAR_TRY(append_as_is(&stream->spelt, "", 0));
-    show(stream, &stream->spelt, may_end && !ends ? 0 : stream->spelt.used, before);
+    text_stream_show(stream, &stream->spelt, may_end && !ends ? 0 : stream->spelt.used, before);
     return INVAR_OK;
 }
 
@@ -259,7 +260,7 @@ static invar_status show_text(invar_text_stream *stream, const invar_tokenizer *
     return INVAR_OK;
 }
 
-static invar_status begin(invar_text_stream *stream, const invar_tokenizer *tokenizer)
+static invar_status text_stream_begin(invar_text_stream *stream, const invar_tokenizer *tokenizer)
 {
     stream->joined.joins = tokenizer;
     stream->changed = stream->joined.used;
@@ -269,7 +270,7 @@ static invar_status begin(invar_text_stream *stream, const invar_tokenizer *toke
 invar_status invar_text_stream_push(invar_text_stream *stream, const invar_tokenizer *tokenizer,
                                     int32_t id, bool skip_special)
 {
-    INVAR_TRY(begin(stream, tokenizer));
+    INVAR_TRY(text_stream_begin(stream, tokenizer));
     if (id >= 0 && id < tokenizer->size && tokenizer->flags[id] & INVAR_TOKEN_IS_THERE &&
         !(skip_special && invar_tokenizer_special(tokenizer, id)))
         INVAR_TRY(push_token(stream, tokenizer, id));
@@ -278,7 +279,7 @@ invar_status invar_text_stream_push(invar_text_stream *stream, const invar_token
 
 invar_status invar_text_stream_flush(invar_text_stream *stream, const invar_tokenizer *tokenizer)
 {
-    INVAR_TRY(begin(stream, tokenizer));
+    INVAR_TRY(text_stream_begin(stream, tokenizer));
     INVAR_TRY(end_run(stream));
     INVAR_TRY(replace_pending(&stream->joined));
     return show_text(stream, tokenizer, true, false);

@@ -150,7 +150,7 @@ typedef struct encoder {
 } encoder;
 
 /* Room for `more` ids. */
-static invar_status reserve(encoder *e, size_t more)
+static invar_status encoder_reserve(encoder *e, size_t more)
 {
     size_t capacity = e->capacity ? e->capacity : 64;
     int32_t *ids;
@@ -173,7 +173,7 @@ static invar_status encode_word(encoder *e, const char *word, size_t bytes)
     int32_t id = invar_token_map_find(e->t->words, word, bytes);
     size_t count;
 
-    INVAR_TRY(reserve(e, INVAR_SYMBOLS_PER_BYTE * bytes));
+    INVAR_TRY(encoder_reserve(e, INVAR_SYMBOLS_PER_BYTE * bytes));
     if (id >= 0) {
         e->ids[e->count++] = id;
         return INVAR_OK;
@@ -263,8 +263,9 @@ static invar_status encode_normal(encoder *e, const char *text, size_t bytes)
 }
 
 /* Cuts added tokens out; what is between them goes to `rest`, which is never given nothing. */
-static invar_status cut(encoder *e, const invar_added_tokens *added, const char *text, size_t bytes,
-                        invar_status (*rest)(encoder *e, const char *text, size_t bytes))
+static invar_status encoder_cut(encoder *e, const invar_added_tokens *added, const char *text,
+                                size_t bytes,
+                                invar_status (*rest)(encoder *e, const char *text, size_t bytes))
 {
     size_t from = 0, floor = 0;
     invar_added_match match;
@@ -272,7 +273,7 @@ static invar_status cut(encoder *e, const invar_added_tokens *added, const char 
     while (invar_added_tokens_find(&match, added, text, bytes, from, floor)) {
         if (floor < match.begin)
             INVAR_TRY(rest(e, text + floor, match.begin - floor));
-        INVAR_TRY(reserve(e, 1));
+        INVAR_TRY(encoder_reserve(e, 1));
         e->ids[e->count++] = match.id;
         floor = match.end;
         from = match.next;
@@ -287,14 +288,14 @@ static invar_status encode_raw(encoder *e, const char *text, size_t bytes)
     size_t length;
 
     INVAR_TRY(invar_normalize(&normal, &length, &e->t->pipeline.normalizer, text, bytes));
-    status = cut(e, e->t->normalized, normal ? normal : text, length, encode_normal);
+    status = encoder_cut(e, e->t->normalized, normal ? normal : text, length, encode_normal);
     invar_free(normal);
     return status;
 }
 
 static invar_status encode_letters(encoder *e, const char *text, size_t bytes)
 {
-    INVAR_TRY(reserve(e, bytes));
+    INVAR_TRY(encoder_reserve(e, bytes));
     for (size_t i = 0; i < bytes; i++) {
         unsigned char c = (unsigned char)text[i];
         if (c >= 128 || e->t->letters[c] < 0) {
@@ -335,8 +336,8 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
     *out = NULL;
     *count_out = 0;
     INVAR_TRY(check_text(text, bytes));
-    INVAR_TRY(reserve(&e, 1));
-    status = tokenizer->bpe ? cut(&e, tokenizer->raw, text, bytes, encode_raw)
+    INVAR_TRY(encoder_reserve(&e, 1));
+    status = tokenizer->bpe ? encoder_cut(&e, tokenizer->raw, text, bytes, encode_raw)
                             : encode_letters(&e, text, bytes);
     invar_bpe_scratch_release(&e.work);
     if (status == INVAR_OK) // the room for them may be many times larger

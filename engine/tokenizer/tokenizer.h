@@ -115,7 +115,7 @@ typedef struct invar_text_stream {
     /* its own */
     invar_text_buffer joined; /* the text, with what decoders take from its beginning */
     size_t changed;           /* the last push changed nothing of `joined` before this byte */
-    bool begun;               /* there was a token */
+    bool started;             /* there was a token */
     invar_text_buffer spelt;  /* text of the bytes that `joined` spells, if the decoder asks */
     size_t read;              /* bytes of `joined` that are in `spelt` */
     bool plain;               /* `joined` does not spell bytes */

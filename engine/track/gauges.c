@@ -41,7 +41,7 @@ void invar_gauges_release(invar_gauges *g)
     *g = (invar_gauges){0};
 }
 
-static invar_status add(invar_gauges *g, const invar_export_scalar *scalar)
+static invar_status gauges_add(invar_gauges *g, const invar_export_scalar *scalar)
 {
     invar_gauge *to;
 
@@ -76,7 +76,7 @@ invar_status invar_gauges_take(invar_gauges *g, const invar_export_scalar *scala
             g->items[i].value = scalar->value;
             return INVAR_OK;
         }
-    return add(g, scalar);
+    return gauges_add(g, scalar);
 }
 
 static int family_of(const char *name)

@@ -97,16 +97,16 @@ invar_status invar_lock_file_take(invar_lock_file *out, const char *path)
 {
     struct flock whole = whole_file();
 
-    *out = (invar_lock_file){.held = false};
+    *out = (invar_lock_file){.locked = false};
     INVAR_TRY(name_lock(out->lock, path));
-    while (!out->held) {
+    while (!out->locked) {
         INVAR_TRY(open_lock(&out->fd, out->lock, O_CREAT));
         if (fcntl(out->fd, F_OFD_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
             close(out->fd);
             return busy(path);
         }
-        out->held = still_there(out->fd, out->lock);
-        if (!out->held)
+        out->locked = still_there(out->fd, out->lock);
+        if (!out->locked)
             close(out->fd);
     }
     return INVAR_OK;
@@ -114,9 +114,9 @@ invar_status invar_lock_file_take(invar_lock_file *out, const char *path)
 
 void invar_lock_file_release(invar_lock_file *hold)
 {
-    if (!hold->held)
+    if (!hold->locked)
         return;
     unlink(hold->lock); // while it is ours: the next one makes another
     close(hold->fd);
-    hold->held = false;
+    hold->locked = false;
 }

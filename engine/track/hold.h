@@ -21,7 +21,7 @@ extern "C" {
 
 /* Zeroed: nothing is held. */
 typedef struct invar_lock_file {
-    bool held;
+    bool locked;
     int fd;
     char lock[INVAR_PATH_SIZE];
 } invar_lock_file;

@@ -57,7 +57,7 @@ static void close_input(invar_sink *s)
 }
 
 /* What the pipe takes now. */
-static void pump(invar_sink *s)
+static void sink_pump(invar_sink *s)
 {
     while (s->used > 0 && s->in >= 0) {
         ssize_t put = invar_subprocess_write(s->in, s->queue, s->used);
@@ -79,14 +79,14 @@ void invar_sink_put(invar_sink *s, const char *line, size_t bytes)
 {
     s->lines++;
     if (s->in >= 0 && bytes > sizeof s->queue - s->used)
-        pump(s);
+        sink_pump(s);
     if (s->in < 0 || bytes > sizeof s->queue - s->used) {
         s->dropped++;
         return;
     }
     memcpy(s->queue + s->used, line, bytes);
     s->used += bytes;
-    pump(s);
+    sink_pump(s);
 }
 
 bool invar_sink_gone(const invar_sink *s)
@@ -102,7 +102,7 @@ int invar_sink_log_ended(const invar_sink *s)
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* The child's ends of its streams are closed here whatever becomes of it. */
-static invar_status start(invar_sink *s, char *const *words, const char *log)
+static invar_status sink_start(invar_sink *s, char *const *words, const char *log)
 {
     int ends[2], out, rc;
     invar_status status;
@@ -149,7 +149,7 @@ invar_status invar_sink_open(invar_sink **out, const char *command, const char *
         s->in = -1;
         s->lines = s->dropped = 0;
         s->used = 0;
-        status = start(s, words.words, log);
+        status = sink_start(s, words.words, log);
     }
     invar_plugin_argv_release(&words);
     if (status == INVAR_OK) {
@@ -172,9 +172,9 @@ static int64_t left_ms(int64_t deadline)
 }
 
 /* Until all is written, nobody reads, or the time is over. */
-static void drain(invar_sink *s, int64_t deadline)
+static void sink_drain(invar_sink *s, int64_t deadline)
 {
-    for (pump(s); s->used > 0 && s->in >= 0 && left_ms(deadline) > 0; pump(s)) {
+    for (sink_pump(s); s->used > 0 && s->in >= 0 && left_ms(deadline) > 0; sink_pump(s)) {
         struct pollfd writable = {.fd = s->in, .events = POLLOUT};
 
         (void)poll(&writable, 1, (int)left_ms(deadline));
@@ -193,7 +193,7 @@ bool invar_sink_finish(invar_sink *s, int64_t ms)
 {
     const int64_t deadline = invar_process_clock_ms() + ms;
 
-    drain(s, deadline);
+    sink_drain(s, deadline);
     if (s->used == 0)
         close_input(s);
     wait_for_end(s, deadline);

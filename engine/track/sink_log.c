@@ -34,7 +34,7 @@ struct invar_sink_log {
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void keep(invar_sink_log *log, size_t bytes)
+static void sink_log_store(invar_sink_log *log, size_t bytes)
 {
     const size_t room = INVAR_SINK_LOG_BYTES - log->bytes, most = bytes < room ? bytes : room;
 
@@ -62,7 +62,7 @@ static void *carry(void *payload)
         ssize_t got = read(log->from, log->block, sizeof log->block);
 
         if (got > 0 && !log->over)
-            keep(log, (size_t)got);
+            sink_log_store(log, (size_t)got);
         else if (got > 0 && !stops)
             stops = poll(&ends[1], 1, PAUSE_MS) > 0;
         else if (got < 0 && errno == EAGAIN && !stops)
@@ -73,7 +73,7 @@ static void *carry(void *payload)
 }
 
 /* It takes no signal of the program's. */
-static int start(invar_sink_log *log)
+static int sink_log_start(invar_sink_log *log)
 {
     sigset_t all, before;
     int rc;
@@ -128,7 +128,7 @@ static void close_all(const int *fds, int count)
             close(fds[i]);
 }
 
-static void release(invar_sink_log *log)
+static void sink_log_release(invar_sink_log *log)
 {
     close_all((int[]){log->file, log->from, log->stop[0], log->stop[1]}, 4);
     invar_free(log);
@@ -150,7 +150,7 @@ static int connect_ends(invar_sink_log *log, int *end_out)
         log->stop[0] = log->stop[1] = -1;
         return rc;
     }
-    return start(log);
+    return sink_log_start(log);
 }
 
 invar_status invar_sink_log_open(invar_sink_log **out, int *end_out, const char *path)
@@ -175,7 +175,7 @@ invar_status invar_sink_log_open(invar_sink_log **out, int *end_out, const char 
     }
     close_all(end_out, 1);
     *end_out = -1;
-    release(log);
+    sink_log_release(log);
     return status;
 }
 
@@ -194,6 +194,6 @@ int invar_sink_log_close(invar_sink_log *log)
     log->stop[1] = -1;
     (void)pthread_join(log->thread, NULL);
     over = log->over;
-    release(log);
+    sink_log_release(log);
     return over;
 }

@@ -53,7 +53,7 @@ struct invar_track {
     bool line_begun;                  /* if there is one */
 };
 
-static void say(const invar_track *t, const char *line)
+static void track_print(const invar_track *t, const char *line)
 {
     if (t->run.say)
         t->run.say(t->run.payload, line);
@@ -67,7 +67,7 @@ static void give_up(const invar_track *t, const char *key)
     (void)snprintf(line, sizeof line, "%s: %s; the run goes on without", key,
                    invar_error_last()->message);
     invar_error_clear();
-    say(t, line);
+    track_print(t, line);
 }
 
 /* ---- TensorBoard ----------------------------------------------------------------------------- */
@@ -83,9 +83,9 @@ static invar_status open_events(invar_track *t)
 
     if (!folder[0])
         return INVAR_OK;
-    return invar_error_of_key(
-        invar_tensorboard_writer_open(&t->events, folder, t->run.ledger, t->run.run, t->run.after),
-        EVENTS_KEY);
+    return invar_error_of_key(invar_tensorboard_writer_open(&t->events, folder, t->run.ledger,
+                                                            t->run.run, t->run.last_step),
+                              EVENTS_KEY);
 }
 
 static void tell_events(invar_track *t, int64_t step)
@@ -196,7 +196,7 @@ static void tell_log(invar_track *t, int over)
     (void)snprintf(line, sizeof line, "sink: %s: %.1000s/sink.log; what it prints now is dropped",
                    over == INVAR_SINK_LOG_FULL ? "its log has 16 MiB" : strerror(over),
                    t->run.folder);
-    say(t, line);
+    track_print(t, line);
 }
 
 /* Lines behind that are counted as dropped. */
@@ -211,7 +211,7 @@ static void tell_gone(invar_track *t)
                    "sink: it reads no more; the run goes on without; what it printed is in "
                    "%.1000s/sink.log",
                    t->run.folder);
-    say(t, line);
+    track_print(t, line);
 }
 
 static void end_line(invar_track *t)
@@ -328,7 +328,7 @@ static invar_status open_sink(invar_track *t)
     put_text(t, "run", t->run.uuid);
     put_text(t, "name", t->run.name);
     put_text(t, "folder", t->run.folder);
-    put_int(t, "after", t->run.after < 0 ? -1 : t->run.after);
+    put_int(t, "after", t->run.last_step < 0 ? -1 : t->run.last_step);
     INVAR_TRY(put_recipe(t));
     end_line(t);
     return INVAR_OK;
@@ -356,7 +356,7 @@ static void tell_result(const invar_track *t, const invar_sink_result *r, bool s
         return;
     (void)snprintf(line + used, sizeof line - (size_t)used, "; see %.1000s/sink.log",
                    t->run.folder);
-    say(t, line);
+    track_print(t, line);
 }
 
 static int signal_of(const invar_track *t)
@@ -383,7 +383,7 @@ static bool wait_for_sink(const invar_track *t)
                            "sink: waiting up to %" PRId64 " s for it to end (sink-timeout); Ctrl-C "
                            "ends it",
                            seconds);
-            say(t, line);
+            track_print(t, line);
             told = true;
         }
     }
@@ -410,7 +410,7 @@ static void close_sink(invar_track *t, const char *how)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-static invar_status take(void *payload, const invar_export_scalar *scalar)
+static invar_status export_scalar_take(void *payload, const invar_export_scalar *scalar)
 {
     invar_track *t = payload;
 
@@ -426,7 +426,8 @@ static void tell_numbers(invar_track *t, int64_t step)
 
     if (!t->sink && !t->scrape && !t->file[0])
         return;
-    if (invar_export_scalars(t->run.ledger, t->run.run, &range, take, t) != INVAR_OK) {
+    if (invar_export_scalars(t->run.ledger, t->run.run, &range, export_scalar_take, t) !=
+        INVAR_OK) {
         give_up(t, "numbers of the ledger");
         t->line_begun = false;
     }
@@ -451,7 +452,7 @@ invar_status invar_track_check(const invar_track_plan *plan)
                                  : INVAR_OK;
 }
 
-static bool listens(const invar_recipe *recipe)
+static bool recipe_listens(const invar_recipe *recipe)
 {
     return events_folder(recipe)[0] || port_of(recipe) || prometheus_file(recipe)[0] ||
            sink_command(recipe)[0];
@@ -463,13 +464,13 @@ invar_status invar_track_open(invar_track **out, const invar_track_run *run)
     invar_status status;
 
     *out = NULL;
-    if (!listens(run->recipe))
+    if (!recipe_listens(run->recipe))
         return INVAR_OK;
     if (prometheus_file(run->recipe)[0])
         INVAR_TRY(
             invar_error_of_key(check_file(prometheus_file(run->recipe), run->folder), FILE_KEY));
     INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "who is told about a run"));
-    *t = (invar_track){.run = *run, .told = run->after, .file = prometheus_file(run->recipe)};
+    *t = (invar_track){.run = *run, .told = run->last_step, .file = prometheus_file(run->recipe)};
     status = open_events(t);
     if (status == INVAR_OK)
         status = open_gauges(t);

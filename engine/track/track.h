@@ -31,7 +31,7 @@ typedef struct invar_track_run {
     invar_ledger *ledger;
     int64_t run; /* its number there */
     const char *name, *uuid, *folder;
-    int64_t after; /* it goes on behind this step; INVAR_TRACK_NOTHING: it begins */
+    int64_t last_step; /* it goes on behind this step; INVAR_TRACK_NOTHING: it begins */
     const volatile sig_atomic_t *stop; /* once it is not 0, a sink is not waited for; may be NULL */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;

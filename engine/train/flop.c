@@ -67,8 +67,9 @@ double invar_flop_train(const invar_model *model, const invar_rl_sample *samples
         int64_t rows = invar_micro_batch_rows(s), first = 0;
 
         flop += rate.row * (double)rows + rate.head * (double)invar_rl_sample_response(s);
-        for (int64_t k = 0; k < s->n_cuts; first = s->cuts[k++]) // branches see none before them
-            flop += rate.pair * pairs_of(&model->spec, s->cuts[k] - first);
+        for (int64_t k = 0; k < s->n_cuts;
+             first = s->branch_starts[k++]) // branches see none before them
+            flop += rate.pair * pairs_of(&model->spec, s->branch_starts[k] - first);
         flop += rate.pair * pairs_of(&model->spec, rows - first);
     }
     return flop;

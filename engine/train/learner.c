@@ -48,11 +48,11 @@ invar_status invar_learner_forward_backward(invar_learner *learner, invar_traine
                                             const invar_trainer_loss *loss,
                                             invar_trainer_result *result)
 {
-    learner->moved = false;
+    learner->stepped = false;
     INVAR_TRY(
         invar_trainer_learn(trainer, learner->model, samples, count, loss, learner->grads, result));
     return invar_optimizer_norm(&learner->norm, &learner->clip, learner->model, learner->grads,
-                                !learner->options.unwatched, learner->options.adamw.clip_grad,
+                                !learner->options.no_hashing, learner->options.adamw.clip_grad,
                                 learner->options.dev);
 }
 
@@ -61,10 +61,10 @@ invar_status invar_learner_step(invar_learner *learner, int64_t step, bool rest)
     learner->lr = invar_lr_schedule_at(&learner->options.schedule, step);
     if (rest)
         return INVAR_OK;
-    learner->moved = true;
+    learner->stepped = true;
     learner->hashed = false;
     return invar_optimizer_step(learner->optimizer, learner->model, learner->grads, learner->clip,
-                                learner->lr, !learner->options.unwatched, &learner->options.adamw,
+                                learner->lr, !learner->options.no_hashing, &learner->options.adamw,
                                 learner->options.dev);
 }
 

@@ -29,8 +29,8 @@ typedef struct invar_learner_options {
     const char *prefix;      /* of its points: "" or "critic."; a constant */
     invar_lr_schedule schedule;
     invar_adamw_options adamw;
-    size_t piece;   /* of the moments that visit the device; 0: they are there for good */
-    bool unwatched; /* nothing of it is recorded: neither gradients nor masters are hashed */
+    size_t piece;    /* of the moments that visit the device; 0: they are there for good */
+    bool no_hashing; /* nothing of it is recorded: neither gradients nor masters are hashed */
 } invar_learner_options;
 
 /* Zeroed, it is none. */
@@ -42,10 +42,11 @@ typedef struct invar_learner {
     int64_t *weights;  /* (n_params) the points of its weights in the last step recorded */
     invar_digest hash; /* invar_model_hash of the model, where `hashed` */
     bool hashed;
-    invar_digest held; /* of what ops read of its weights here, in the last step recorded */
+    /* of what ops read of its weights here, in the last step recorded */
+    invar_digest weights_digest;
     /* The current step: */
     float norm, clip, lr;
-    bool moved; /* AdamW has run */
+    bool stepped; /* AdamW has run */
 } invar_learner;
 
 /* `learns` false: a model that only computes, for invar_learner_hash. */

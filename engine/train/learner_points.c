@@ -51,7 +51,7 @@ static invar_ledger_point point_of(name own, const invar_learner *l, const char 
 
 static int64_t shards_of(const invar_param *p)
 {
-    return p->cut.pieces > 1 ? p->cut.pieces * p->cut.stack : 1;
+    return p->cut.shards > 1 ? p->cut.shards * p->cut.experts : 1;
 }
 
 static invar_status take_sum(const invar_point_namer *view, int64_t number,
@@ -71,7 +71,7 @@ invar_status invar_learner_sum(const invar_learner *l, const invar_point_namer *
     int64_t count = l->model->n_params;
 
     for (int64_t i = 0; i < count; i++)
-        if (l->model->params[i].own.experts > 0)
+        if (l->model->params[i].local.experts > 0)
             INVAR_TRY(take_sum(view, i, &l->model->params[i].grad, sum));
     return take_sum(view, count, &l->model->tied_grad, sum);
 }
@@ -131,7 +131,7 @@ static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_p
     invar_probe_sum_name(sum, l->options.prefix, param);
     (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
-    return give_digest(l, probe, *out, param, &(held){&l->grads->of[param], l->options.dev},
+    return give_digest(l, probe, *out, param, &(held){&l->grads->tensors[param], l->options.dev},
                        &l->grads->digests[param]);
 }
 
@@ -209,7 +209,7 @@ static held master_of(const invar_learner *l, const invar_full_masters *collecte
     const invar_param *p = &l->model->params[param];
 
     if (invar_full_masters_scattered(l->model))
-        return (held){collected->of ? &collected->of[param] : &p->master, NULL};
+        return (held){collected->tensors ? &collected->tensors[param] : &p->master, NULL};
     return (held){invar_param_f32(p), l->options.dev};
 }
 
@@ -236,7 +236,7 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe,
 /* The sums of all rows, where somebody looks at values: each rank has those of its own. */
 static invar_status gather_gradients(const invar_learner *l)
 {
-    invar_zero_comm slices = {.give = NULL};
+    invar_zero_comm slices = {.send_buffer = NULL};
     invar_zero_ranges owned;
     invar_status status = invar_zero_ranges_grads(&owned, l->model, INVAR_ZERO_RANGES_ALL);
 
@@ -261,14 +261,14 @@ static invar_status hash_held(invar_learner *l)
         invar_alloc((void **)&of, (size_t)l->model->n_params, sizeof *of, "digests of weights"));
     invar_tensor_hasher_init(&digests, l->options.dev);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
-        if (l->model->params[i].own.experts > 0) {
+        if (l->model->params[i].local.experts > 0) {
             status = invar_tensor_hasher_add(&digests, &l->model->params[i].weight, 1);
             count++;
         }
     if (status == INVAR_OK)
         status = invar_tensor_hasher_read(of, &digests);
     if (status == INVAR_OK)
-        invar_hash_bytes(&l->held, of, (size_t)count * sizeof *of);
+        invar_hash_bytes(&l->weights_digest, of, (size_t)count * sizeof *of);
     invar_tensor_hasher_release(&digests);
     invar_free(of);
     return status;
@@ -287,7 +287,7 @@ static invar_status bring_together(invar_full_masters *masters, invar_learner *l
 static invar_status list_points(invar_learner *l, invar_probe *probe,
                                 const invar_full_masters *collected)
 {
-    bool hashed = of_pieces(l) || (l->moved && invar_optimizer_hashes(l->optimizer));
+    bool hashed = of_pieces(l) || (l->stepped && invar_optimizer_hashes(l->optimizer));
     int64_t count = l->model->n_params;
 
     INVAR_TRY(tied_point(l, probe));
@@ -301,7 +301,7 @@ static invar_status list_points(invar_learner *l, invar_probe *probe,
 
 invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
 {
-    invar_full_masters collected = {.of = NULL};
+    invar_full_masters collected = {.tensors = NULL};
     invar_status status = INVAR_OK;
 
     if (invar_zero_partition_divide(l->model))

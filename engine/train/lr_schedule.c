@@ -9,7 +9,7 @@
 
 #include "base/invar_banned.h"
 
-static double at(const invar_lr_schedule *s, int64_t step)
+static double lr_schedule_at(const invar_lr_schedule *s, int64_t step)
 {
     double ratio, share;
 
@@ -28,5 +28,5 @@ static double at(const invar_lr_schedule *s, int64_t step)
 
 float invar_lr_schedule_at(const invar_lr_schedule *schedule, int64_t step)
 {
-    return (float)at(schedule, step);
+    return (float)lr_schedule_at(schedule, step);
 }

@@ -40,12 +40,12 @@ static invar_status check_cuts(const invar_rl_sample *s)
 {
     int64_t before = s->prompt_tokens;
 
-    for (int64_t i = 0; i < s->n_cuts; before = s->cuts[i++])
-        if (s->cuts[i] <= before || s->cuts[i] >= s->n_tokens - 1)
+    for (int64_t i = 0; i < s->n_cuts; before = s->branch_starts[i++])
+        if (s->branch_starts[i] <= before || s->branch_starts[i] >= s->n_tokens - 1)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "sample %" PRId64 " of %" PRId64
                               " tokens has a branch at token %" PRId64 ", behind one at %" PRId64,
-                              s->index, s->n_tokens, s->cuts[i], before);
+                              s->index, s->n_tokens, s->branch_starts[i], before);
     return INVAR_OK;
 }
 
@@ -111,14 +111,14 @@ static invar_status lay_out(arrays *a, invar_micro_batch *batch, const totals *n
 }
 
 /* Appends one sample's rows and targets at the places in `at`. */
-static void pack(const arrays *a, totals *at, const invar_rl_sample *s)
+static void arrays_pack(const arrays *a, totals *at, const invar_rl_sample *s)
 {
     int64_t rows = invar_micro_batch_rows(s), response = invar_rl_sample_response(s);
 
     for (int64_t j = 0, cut = 0, first = 0; j < rows; j++) {
-        if (cut < s->n_cuts && j == s->cuts[cut]) {
+        if (cut < s->n_cuts && j == s->branch_starts[cut]) {
             a->samples[at->sequences++] = at->rows + j;
-            first = s->cuts[cut++];
+            first = s->branch_starts[cut++];
         }
         a->ids[at->rows + j] = s->tokens[j];
         a->positions[at->rows + j] = (int32_t)(j - first);
@@ -149,7 +149,7 @@ invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sam
             a.units[unit] = at.rows;
             a.head_units[unit++] = at.targets;
         }
-        pack(&a, &at, &samples[plan->first + i]);
+        arrays_pack(&a, &at, &samples[plan->first + i]);
     }
     INVAR_CHECK(unit == plan->units);
     a.samples[n.sequences] = a.units[plan->units] = at.rows;

@@ -101,7 +101,7 @@ static void *place_of(const invar_offload *o, size_t piece, int array)
     return o->memory + (piece % o->slots * INVAR_OFFLOAD_ARRAYS + (size_t)array) * o->piece;
 }
 
-static invar_status bring(const journey *j, size_t piece)
+static invar_status journey_bring(const journey *j, size_t piece)
 {
     const invar_offload *o = j->offload;
 
@@ -127,7 +127,7 @@ static invar_status one_way(void *payload, int64_t task, int worker)
     const journey *j = payload;
 
     (void)worker;
-    return task == 0 ? bring_back(j, j->at) : bring(j, j->at + 1);
+    return task == 0 ? bring_back(j, j->at) : journey_bring(j, j->at + 1);
 }
 
 invar_status invar_offload_run(invar_offload *offload, void *const arrays[INVAR_OFFLOAD_ARRAYS],
@@ -138,7 +138,7 @@ invar_status invar_offload_run(invar_offload *offload, void *const arrays[INVAR_
 
     if (pieces == 0)
         return INVAR_OK;
-    INVAR_TRY(bring(&j, 0));
+    INVAR_TRY(journey_bring(&j, 0));
     for (; j.at < pieces; j.at++) {
         void *there[INVAR_OFFLOAD_ARRAYS];
         for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)

@@ -30,13 +30,13 @@ static invar_status take_memory(invar_optimizer *o, size_t piece)
     static const char what[] = "the optimizer's moments";
     void *memory = NULL;
 
-    if (o->bytes == 0) { // many ranks leave some nothing of a small model
+    if (o->local_bytes == 0) { // many ranks leave some nothing of a small model
         INVAR_TRY(invar_device_alloc(&o->dev, &memory, INVAR_ALIGN, what));
     } else if (piece == 0) {
-        INVAR_TRY(invar_device_alloc(&o->dev, &memory, 2 * o->bytes, what));
+        INVAR_TRY(invar_device_alloc(&o->dev, &memory, 2 * o->local_bytes, what));
     } else {
-        INVAR_TRY(invar_offload_new(&o->offload, &o->dev, o->bytes, piece));
-        INVAR_TRY(invar_device_alloc_host(&o->dev, &memory, 2 * o->bytes, what));
+        INVAR_TRY(invar_offload_new(&o->offload, &o->dev, o->local_bytes, piece));
+        INVAR_TRY(invar_device_alloc_host(&o->dev, &memory, 2 * o->local_bytes, what));
     }
     o->memory = memory;
     return INVAR_OK;
@@ -46,8 +46,8 @@ static invar_status take_memory(invar_optimizer *o, size_t piece)
 static void place_moments(invar_optimizer *o, char *first)
 {
     for (int64_t i = 0; i < o->params; i++) {
-        o->m[i].data = first ? first + o->whole[i] : NULL;
-        o->v[i].data = first ? first + o->block + o->whole[i] : NULL;
+        o->m[i].data = first ? first + o->full_offsets[i] : NULL;
+        o->v[i].data = first ? first + o->full_bytes + o->full_offsets[i] : NULL;
     }
 }
 
@@ -59,22 +59,23 @@ static void lay_out(invar_optimizer *o, const invar_model *model)
         const invar_param *p = &model->params[i];
 
         o->m[i] = o->v[i] = invar_param_here(p, NULL);
-        o->whole[i] = o->block;
-        o->at[i] = o->bytes;
+        o->full_offsets[i] = o->full_bytes;
+        o->offsets[i] = o->local_bytes;
         INVAR_CHECK(p->master.shape[0] == invar_zero_partition_here(model, i).count);
-        o->block += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
-        o->bytes += invar_aligned(own_bytes(model, i));
+        o->full_bytes += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
+        o->local_bytes += invar_aligned(own_bytes(model, i));
     }
 }
 
-static invar_status allocate(invar_optimizer *o, const invar_model *model, size_t piece)
+static invar_status optimizer_allocate(invar_optimizer *o, const invar_model *model, size_t piece)
 {
     size_t count = (size_t)model->n_params;
 
     INVAR_TRY(invar_alloc((void **)&o->m, count, sizeof *o->m, "the list of moments"));
     INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
-    INVAR_TRY(invar_alloc((void **)&o->at, 2 * count, sizeof *o->at, "the list of moments"));
-    o->whole = o->at + count;
+    INVAR_TRY(
+        invar_alloc((void **)&o->offsets, 2 * count, sizeof *o->offsets, "the list of moments"));
+    o->full_offsets = o->offsets + count;
     INVAR_TRY(invar_alloc((void **)&o->ends, count, sizeof *o->ends, "the ends of masters"));
     lay_out(o, model);
     INVAR_TRY(take_memory(o, piece));
@@ -95,7 +96,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
     *o = (invar_optimizer){.params = model->n_params,
                            .dev = model->dev,
                            .divided = invar_zero_partition_divide(model)};
-    status = allocate(o, model, piece);
+    status = optimizer_allocate(o, model, piece);
     if (status == INVAR_OK)
         status = invar_optimizer_reset(o);
     if (status != INVAR_OK) {
@@ -117,7 +118,7 @@ void invar_optimizer_free(invar_optimizer *optimizer)
         return;
     invar_free(optimizer->m);
     invar_free(optimizer->v);
-    invar_free(optimizer->at);
+    invar_free(optimizer->offsets);
     invar_free(optimizer->ends);
     invar_free(optimizer->collected);
     invar_device_free(&optimizer->dev, optimizer->digests);
@@ -130,7 +131,7 @@ void invar_optimizer_free(invar_optimizer *optimizer)
 }
 
 /* What was collected is no longer what is there. */
-static void drop(invar_optimizer *o)
+static void optimizer_drop(invar_optimizer *o)
 {
     invar_free(o->collected);
     o->collected = NULL;
@@ -140,16 +141,16 @@ static void drop(invar_optimizer *o)
 
 invar_status invar_optimizer_reset(invar_optimizer *optimizer)
 {
-    size_t bytes = 2 * optimizer->bytes;
+    size_t bytes = 2 * optimizer->local_bytes;
 
     optimizer->beta1_power = optimizer->beta2_power = 1.0f;
     optimizer->steps = 0;
-    drop(optimizer);
+    optimizer_drop(optimizer);
     if (bytes == 0)
         return INVAR_OK;
     if (!optimizer->offload)
         return invar_device_zero(&optimizer->dev, optimizer->memory, bytes);
-    if (!optimizer->dev.backend->memory.dry)
+    if (!optimizer->dev.backend->memory.dry_run)
         memset(optimizer->memory, 0, bytes);
     return INVAR_OK;
 }
@@ -162,17 +163,18 @@ static const invar_device *own_place(const invar_optimizer *o)
     return o->offload ? NULL : &o->dev;
 }
 
-static invar_status collect(invar_optimizer *o, invar_zero_comm *slices)
+static invar_status optimizer_collect(invar_optimizer *o, invar_zero_comm *slices)
 {
     char *m = NULL, *v = NULL;
 
     if (slices->exchange.rank == 0) {
-        INVAR_TRY(invar_alloc((void **)&o->collected, 2, o->block, "moments of all ranks"));
+        INVAR_TRY(invar_alloc((void **)&o->collected, 2, o->full_bytes, "moments of all ranks"));
         m = o->collected;
-        v = o->collected + o->block;
+        v = o->collected + o->full_bytes;
     }
     INVAR_TRY(invar_zero_comm_collect(slices, "first moments", m, o->memory, true));
-    INVAR_TRY(invar_zero_comm_collect(slices, "second moments", v, o->memory + o->bytes, true));
+    INVAR_TRY(
+        invar_zero_comm_collect(slices, "second moments", v, o->memory + o->local_bytes, true));
     place_moments(o, m);
     return INVAR_OK;
 }
@@ -184,10 +186,10 @@ invar_status invar_optimizer_collect(invar_optimizer *optimizer, const invar_mod
 
     if (!optimizer->divided)
         return INVAR_OK;
-    drop(optimizer);
+    optimizer_drop(optimizer);
     status = invar_full_masters_slices(&slices, model, own_place(optimizer));
     if (status == INVAR_OK)
-        status = collect(optimizer, &slices);
+        status = optimizer_collect(optimizer, &slices);
     invar_zero_comm_release(&slices);
     return status;
 }
@@ -199,9 +201,9 @@ invar_status invar_optimizer_load(invar_optimizer *optimizer, const invar_model 
     invar_index_range rows = invar_zero_partition_here(model, param);
     size_t each = row_bytes(&model->params[param]), bytes = (size_t)rows.count * each;
     const char *source = (const char *)values + (size_t)rows.first * each;
-    char *there = o->memory + (second ? o->bytes : 0) + o->at[param];
+    char *there = o->memory + (second ? o->local_bytes : 0) + o->offsets[param];
 
-    drop(optimizer);
+    optimizer_drop(optimizer);
     if (bytes == 0)
         return INVAR_OK;
     if (own_place(o))
@@ -237,12 +239,12 @@ static invar_tensor elements(const invar_tensor *t, int64_t first, int64_t count
     return invar_tensor_1d((char *)t->data + (size_t)first * size, t->dtype, count);
 }
 
-static bool decays(const invar_param *p)
+static bool param_decays(const invar_param *p)
 {
     return p->kind != INVAR_PARAM_NORM && p->kind != INVAR_PARAM_BIAS;
 }
 
-static bool rounds(const invar_param *p)
+static bool param_rounds(const invar_param *p)
 {
     return p->weight.dtype == INVAR_DTYPE_BF16;
 }
@@ -256,12 +258,12 @@ static part part_of(const step *s, int64_t place, int64_t first, int64_t count, 
     part out = {.master = elements(&p->master, first, count),
                 .m = invar_tensor_1d(m, INVAR_DTYPE_F32, count),
                 .v = invar_tensor_1d(v, INVAR_DTYPE_F32, count),
-                .grad = elements(&s->grads->of[i], before + first, count),
-                .decay = decays(p) ? s->options->weight_decay : 0.0f,
+                .grad = elements(&s->grads->tensors[i], before + first, count),
+                .decay = param_decays(p) ? s->options->weight_decay : 0.0f,
                 .first = place,
                 .tensors = 1};
 
-    if (rounds(p))
+    if (param_rounds(p))
         out.weight = elements(&p->weight, before + first, count);
     return out;
 }
@@ -274,7 +276,7 @@ static bool adjoin(const invar_tensor *a, const invar_tensor *b)
 }
 
 /* Makes `a` longer by `b`, if that lies behind it in every array and is decayed alike. */
-static bool join(part *a, const part *b)
+static bool part_join(part *a, const part *b)
 {
     invar_tensor *as[] = {&a->master, &a->m, &a->v, &a->grad, &a->weight};
     const invar_tensor *bs[] = {&b->master, &b->m, &b->v, &b->grad, &b->weight};
@@ -293,7 +295,7 @@ static bool join(part *a, const part *b)
     return true;
 }
 
-static invar_status update(step *s, const part *p)
+static invar_status step_update(step *s, const part *p)
 {
     const invar_optimizer *o = s->optimizer;
     const invar_adamw_options *options = s->options;
@@ -314,7 +316,7 @@ static invar_status quantize(step *s, int64_t param)
 {
     const invar_param *p = &s->model->params[param];
 
-    if (rounds(p) || p->weight.dtype == INVAR_DTYPE_F32)
+    if (param_rounds(p) || p->weight.dtype == INVAR_DTYPE_F32)
         return INVAR_OK;
     return invar_param_loader_weight(&s->caller, p, p->master_row, &p->master);
 }
@@ -324,7 +326,7 @@ static invar_status quantize_range(step *s, size_t first, size_t bytes)
 {
     for (int64_t k = 0; k < s->model->n_params; k++) {
         int64_t i = s->model->order[k];
-        size_t begin = s->optimizer->at[i];
+        size_t begin = s->optimizer->offsets[i];
         size_t end = begin + own_bytes(s->model, i);
         if (begin < end && first < end && end <= first + bytes)
             INVAR_TRY(quantize(s, i));
@@ -342,7 +344,7 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
 
     for (int64_t k = 0; k < s->model->n_params; k++) {
         int64_t i = s->model->order[k];
-        size_t begin = o->at[i], end = begin + own_bytes(s->model, i);
+        size_t begin = o->offsets[i], end = begin + own_bytes(s->model, i);
         size_t from = begin > first ? begin : first;
         size_t to = end < first + bytes ? end : first + bytes;
 
@@ -351,14 +353,14 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
                 part_of(s, k, (int64_t)((from - begin) / sizeof(float)),
                         (int64_t)((to - from) / sizeof(float)), (char *)there[0] + (from - first),
                         (char *)there[1] + (from - first));
-            if (!join(&run, &next)) {
-                INVAR_TRY(update(s, &run));
+            if (!part_join(&run, &next)) {
+                INVAR_TRY(step_update(s, &run));
                 run = next;
             }
             o->ends[k] = run.master.shape[0];
         }
     }
-    INVAR_TRY(update(s, &run));
+    INVAR_TRY(step_update(s, &run));
     return quantize_range(s, first, bytes);
 }
 
@@ -367,7 +369,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
                                   const invar_adamw_options *options, const invar_device *dev)
 {
     void *const moments[INVAR_OFFLOAD_ARRAYS] = {optimizer->memory,
-                                                 optimizer->memory + optimizer->bytes};
+                                                 optimizer->memory + optimizer->local_bytes};
     step s = {.optimizer = optimizer,
               .model = model,
               .grads = grads,
@@ -381,9 +383,9 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
     optimizer->beta1_power *= options->beta1;
     optimizer->beta2_power *= options->beta2;
     optimizer->steps++;
-    drop(optimizer);
+    optimizer_drop(optimizer);
     status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
-                                : update_range(&s, 0, optimizer->bytes, moments);
+                                : update_range(&s, 0, optimizer->local_bytes, moments);
     invar_op_runner_release(&s.caller);
     return status == INVAR_OK ? invar_weights_gather(model) : status; // of what others have moved
 }

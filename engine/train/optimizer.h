@@ -31,13 +31,13 @@ typedef struct invar_optimizer {
     invar_device dev;       /* the model's */
     invar_offload *offload; /* NULL: the moments are in the device's memory */
     int64_t params;
-    bool divided;    /* other ranks have the moments of other rows */
-    size_t *at;      /* (n_params) where those of a parameter's own rows begin, */
-    size_t bytes;    /* which have so many bytes; */
-    size_t *whole;   /* (n_params) where those of all rows would, */
-    size_t block;    /* which would have so many */
-    char *memory;    /* `bytes` of m, then of v */
-    char *collected; /* the blocks of m and v in the host's memory; NULL: they are not */
+    bool divided;         /* other ranks have the moments of other rows */
+    size_t *offsets;      /* (n_params) where those of a parameter's own rows begin, */
+    size_t local_bytes;   /* which have so many bytes; */
+    size_t *full_offsets; /* (n_params) where those of all rows would, */
+    size_t full_bytes;    /* which would have so many */
+    char *memory;         /* `bytes` of m, then of v */
+    char *collected;      /* the blocks of m and v in the host's memory; NULL: they are not */
     /* Parameters in the order of memory: digests of their masters, NULL with an offload, where
      * ranks divide the moments, or where parameters are cut; ends. */
     invar_digest *digests; /* in the device's memory */

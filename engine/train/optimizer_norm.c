@@ -39,13 +39,13 @@ static invar_status overflow(void)
 }
 
 /* The norm is no number: the first parameter whose own is none either, by name. */
-static invar_status blame(invar_op_runner *caller, const invar_model *model,
-                          const invar_grads *grads)
+static invar_status op_runner_blame(invar_op_runner *caller, const invar_model *model,
+                                    const invar_grads *grads)
 {
     float norm, clip;
 
     for (int64_t i = 0; i < model->n_params; i++) {
-        invar_status status = norm_of(caller, &norm, &clip, &grads->of[i], 1, 0.0f, NULL);
+        invar_status status = norm_of(caller, &norm, &clip, &grads->tensors[i], 1, 0.0f, NULL);
         if (status == INVAR_E_STATE)
             return not_finite(&model->params[i]);
         INVAR_TRY(status);
@@ -200,7 +200,7 @@ static invar_status norm_here(invar_op_runner *caller, float *norm_out, float *c
     invar_status status =
         norm_of(caller, norm_out, clip_out, grads->pieces, grads->n_pieces, clip_grad, digests);
 
-    return status == INVAR_E_STATE ? blame(caller, model, grads) : status;
+    return status == INVAR_E_STATE ? op_runner_blame(caller, model, grads) : status;
 }
 
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
@@ -219,6 +219,6 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
                              digests && !cut ? grads->digests : NULL);
     invar_op_runner_release(&caller);
     if (status == INVAR_OK && digests && cut)
-        status = invar_model_digests(grads->digests, model, grads->of, dev);
+        status = invar_model_digests(grads->digests, model, grads->tensors, dev);
     return status;
 }

@@ -12,8 +12,8 @@
 
 #include "base/invar_banned.h"
 
-static invar_status check(const int64_t *tokens, int64_t samples,
-                          const invar_batch_plan_options *options)
+static invar_status batch_plan_options_check(const int64_t *tokens, int64_t samples,
+                                             const invar_batch_plan_options *options)
 {
     int64_t sum = 0;
 
@@ -62,8 +62,8 @@ static int64_t unit_tokens(const invar_batch_plan *plan, const int64_t *tokens, 
 }
 
 /* Greedy: a micro-batch takes units while the limits allow; its first one always. */
-static void cut(invar_batch_plan *plan, const int64_t *tokens,
-                const invar_batch_plan_options *options)
+static void batch_plan_cut(invar_batch_plan *plan, const int64_t *tokens,
+                           const invar_batch_plan_options *options)
 {
     int64_t used = 0, held = 0; // tokens and samples of the open micro-batch
 
@@ -100,7 +100,7 @@ invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens,
     int64_t *block;
 
     memset(out, 0, sizeof *out);
-    INVAR_TRY(check(tokens, samples, options));
+    INVAR_TRY(batch_plan_options_check(tokens, samples, options));
     INVAR_TRY(
         invar_alloc((void **)&block, 3 * ((size_t)samples + 1), sizeof *block, "a batch plan"));
     plan.memory = block;
@@ -108,7 +108,7 @@ invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens,
     plan.unit = block + samples + 1;
     plan.sample = plan.unit + samples + 1;
     make_units(&plan, tokens, options);
-    cut(&plan, tokens, options);
+    batch_plan_cut(&plan, tokens, options);
     *out = plan;
     return INVAR_OK;
 }

@@ -26,9 +26,9 @@ static invar_status make_sums(invar_dp_grads *to, const invar_device *dev)
 {
     const invar_layout *layout = to->layout;
 
-    INVAR_TRY(invar_alloc((void **)&to->sums, (size_t)layout->chunks, sizeof *to->sums,
+    INVAR_TRY(invar_alloc((void **)&to->sums, (size_t)layout->virtual_stages, sizeof *to->sums,
                           "sums of gradients"));
-    for (int c = 0; c < layout->chunks; c++)
+    for (int c = 0; c < layout->virtual_stages; c++)
         INVAR_TRY(add_sum(to, c * layout->pipeline.size + layout->pipeline.rank, dev));
     return INVAR_OK;
 }
@@ -37,7 +37,7 @@ invar_status invar_dp_grads_init(invar_dp_grads *out, invar_grads *grads, const 
                                  const invar_layout *layout, const invar_device *dev)
 {
     *out = (invar_dp_grads){.grads = grads, .model = model, .layout = layout};
-    if (layout->chunks > 1)
+    if (layout->virtual_stages > 1)
         INVAR_TRY(invar_grads_clear(grads));
     if (!invar_layout_divides(layout))
         return INVAR_OK;
@@ -68,7 +68,8 @@ static invar_status zero_chunk(invar_dp_grads *ranks, int chunk)
 
 invar_status invar_dp_grads_begin(invar_dp_grads *ranks, int chunk)
 {
-    return ranks->layout->chunks == 1 ? invar_grads_zero(ranks->grads) : zero_chunk(ranks, chunk);
+    return ranks->layout->virtual_stages == 1 ? invar_grads_zero(ranks->grads)
+                                              : zero_chunk(ranks, chunk);
 }
 
 invar_status invar_dp_grads_add(invar_dp_grads *ranks, int chunk, int givers)
@@ -84,6 +85,6 @@ invar_status invar_dp_grads_end(invar_dp_grads *ranks)
     for (int i = 0; i < ranks->n_sums; i++)
         INVAR_TRY(invar_unit_sum_end(ranks->sums[i].sum, ranks->grads->memory));
     if (ranks->n_sums > 0)
-        ranks->grads->fresh = false;
+        ranks->grads->overwrite_next = false;
     return INVAR_OK;
 }

@@ -99,17 +99,17 @@ void invar_trainer_free(invar_trainer *trainer)
     invar_free(trainer);
 }
 
-static invar_status settle(const invar_inflight_micro_batches *lanes)
+static invar_status inflight_micro_batches_finalize(const invar_inflight_micro_batches *lanes)
 {
     for (int64_t i = 0; i < lanes->count; i++)
-        INVAR_TRY(invar_pass_alloc_scratch(lanes->of[i].pass));
+        INVAR_TRY(invar_pass_alloc_scratch(lanes->items[i].pass));
     return INVAR_OK;
 }
 
 invar_status invar_trainer_settle(invar_trainer *trainer)
 {
-    INVAR_TRY(settle(&trainer->scoring));
-    return settle(&trainer->learning);
+    INVAR_TRY(inflight_micro_batches_finalize(&trainer->scoring));
+    return inflight_micro_batches_finalize(&trainer->learning);
 }
 
 void invar_trainer_plan(invar_trainer *trainer, const invar_batch_plan *plan)
@@ -121,15 +121,15 @@ void invar_trainer_probe(invar_trainer *trainer, const invar_forward_hooks *prob
 {
     trainer->probe = probe ? *probe : (invar_forward_hooks){0};
     for (int64_t i = 0; i < trainer->learning.count; i++)
-        invar_pass_probe(trainer->learning.of[i].pass, probe);
+        invar_pass_probe(trainer->learning.items[i].pass, probe);
 }
 
 void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit)
 {
     for (int64_t i = 0; i < trainer->learning.count; i++)
-        invar_pass_audit(trainer->learning.of[i].pass, audit);
+        invar_pass_audit(trainer->learning.items[i].pass, audit);
     for (int64_t i = 0; i < trainer->scoring.count; i++)
-        invar_pass_audit(trainer->scoring.of[i].pass, audit);
+        invar_pass_audit(trainer->scoring.items[i].pass, audit);
 }
 
 int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count)
@@ -144,19 +144,19 @@ int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count)
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* Whoever gives a plan runs all of it. */
-static bool together(const invar_trainer *trainer)
+static bool trainer_together(const invar_trainer *trainer)
 {
     return trainer->bytes && !trainer->plan;
 }
 
-static bool divides(const invar_trainer *trainer)
+static bool trainer_divides(const invar_trainer *trainer)
 {
-    return together(trainer) && invar_layout_divides(trainer->options.layout);
+    return trainer_together(trainer) && invar_layout_divides(trainer->options.layout);
 }
 
-static bool pipes(const invar_trainer *trainer)
+static bool trainer_pipes(const invar_trainer *trainer)
 {
-    return together(trainer) && invar_layout_pipes(trainer->options.layout);
+    return trainer_together(trainer) && invar_layout_pipes(trainer->options.layout);
 }
 
 /* Does this rank have what the head computes? */
@@ -164,11 +164,11 @@ static bool has_head(const invar_trainer *trainer)
 {
     const invar_layout *layout = trainer->options.layout;
 
-    return !pipes(trainer) || layout->pipeline.rank == layout->pipeline.size - 1;
+    return !trainer_pipes(trainer) || layout->pipeline.rank == layout->pipeline.size - 1;
 }
 
 /* Of the ranks' pieces of a flat array, this one's is there: `bytes` says how long each is. */
-static invar_status gather(const invar_trainer *trainer, const char *phase, float *flat)
+static invar_status trainer_gather(const invar_trainer *trainer, const char *phase, float *flat)
 {
     const invar_layout *layout = trainer->options.layout;
 
@@ -177,12 +177,13 @@ static invar_status gather(const invar_trainer *trainer, const char *phase, floa
 }
 
 /* What the head has computed goes to the stages that have none. */
-static invar_status share(const invar_trainer *trainer, const char *phase, float *flat,
-                          int64_t tokens)
+static invar_status trainer_share(const invar_trainer *trainer, const char *phase, float *flat,
+                                  int64_t tokens)
 {
-    return flat && pipes(trainer) ? invar_pipeline_share(trainer->options.layout, phase, flat,
-                                                         (size_t)tokens * sizeof *flat)
-                                  : INVAR_OK;
+    return flat && trainer_pipes(trainer)
+               ? invar_pipeline_share(trainer->options.layout, phase, flat,
+                                      (size_t)tokens * sizeof *flat)
+               : INVAR_OK;
 }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
@@ -220,7 +221,7 @@ static invar_status make_plan(invar_batch_plan *out, const invar_trainer *traine
 
     if (!learns)
         options.unit_rows = 1;
-    else if (together(trainer))
+    else if (trainer_together(trainer))
         options.micro_batch = 1;
     INVAR_TRY(invar_alloc((void **)&rows, (size_t)count, sizeof *rows, "rows of samples"));
     for (int64_t i = 0; i < count; i++)
@@ -256,13 +257,13 @@ static invar_status score_samples(invar_pipeline_exec *w, const invar_trainer *t
 }
 
 /* This rank's samples; flat arrays are whole after it. */
-static invar_status score(invar_pipeline_exec *w, scores *to, int64_t count)
+static invar_status pipeline_exec_score(invar_pipeline_exec *w, scores *to, int64_t count)
 {
     invar_trainer *trainer = to->trainer;
     int64_t all = invar_trainer_tokens(w->samples, count);
     invar_index_range own = {0, count};
 
-    for (int r = 0; divides(trainer) && r < trainer->options.layout->data.size; r++) {
+    for (int r = 0; trainer_divides(trainer) && r < trainer->options.layout->data.size; r++) {
         const invar_layout_axis *data = &trainer->options.layout->data;
         invar_index_range s = invar_layout_range_of(count, data->size, r);
         int64_t tokens = invar_trainer_tokens(w->samples + s.first, s.count);
@@ -274,19 +275,19 @@ static invar_status score(invar_pipeline_exec *w, scores *to, int64_t count)
     w->samples += own.first;
     if (own.count > 0)
         INVAR_TRY(score_samples(w, trainer, own.count));
-    if (divides(trainer) && has_head(trainer)) {
-        INVAR_TRY(gather(trainer, "scores", to->first));
-        INVAR_TRY(gather(trainer, "entropies", to->second));
+    if (trainer_divides(trainer) && has_head(trainer)) {
+        INVAR_TRY(trainer_gather(trainer, "scores", to->first));
+        INVAR_TRY(trainer_gather(trainer, "entropies", to->second));
     }
-    INVAR_TRY(share(trainer, "scores", to->first, all));
-    return share(trainer, "entropies", to->second, all);
+    INVAR_TRY(trainer_share(trainer, "scores", to->first, all));
+    return trainer_share(trainer, "entropies", to->second, all);
 }
 
 static invar_status score_forth(invar_pipeline_exec *w, const invar_dp_round *r,
                                 invar_inflight_micro_batch *lane)
 {
     const scores *to = w->payload;
-    int64_t token = to->before + r->token;
+    int64_t token = to->before + r->first_token;
 
     if (!invar_pipeline_exec_ends(w, lane))
         return INVAR_OK;
@@ -301,8 +302,8 @@ invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *mode
     scores to = {trainer, logp_out, entropy_out, 0};
     invar_pipeline_exec w = walk_of(trainer, model, samples, false, &to);
 
-    w.forth = score_forth;
-    return invar_host_staging_advise_oom(score(&w, &to, count),
+    w.on_forward = score_forth;
+    return invar_host_staging_advise_oom(pipeline_exec_score(&w, &to, count),
                                          invar_device_is_local(&trainer->dev), ADVICE);
 }
 
@@ -323,7 +324,7 @@ static invar_status values_forth(invar_pipeline_exec *w, const invar_dp_round *r
 
     if (!invar_pipeline_exec_ends(w, lane))
         return INVAR_OK;
-    return read_values(to->first + to->before + r->token, &to->trainer->dev, lane);
+    return read_values(to->first + to->before + r->first_token, &to->trainer->dev, lane);
 }
 
 invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
@@ -332,8 +333,8 @@ invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *cri
     scores to = {trainer, values_out, NULL, 0};
     invar_pipeline_exec w = walk_of(trainer, critic, samples, false, &to);
 
-    w.forth = values_forth;
-    return invar_host_staging_advise_oom(score(&w, &to, count),
+    w.on_forward = values_forth;
+    return invar_host_staging_advise_oom(pipeline_exec_score(&w, &to, count),
                                          invar_device_is_local(&trainer->dev), ADVICE);
 }
 
@@ -365,7 +366,8 @@ static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *
     int64_t end = invar_model_sparse_before(model, layers.first + layers.count) * slots;
     const int32_t *chosen = lane->batch.routing;
 
-    for (int64_t i = w->plan->sample[r->own]; chosen && i < w->plan->sample[r->own + 1]; i++) {
+    for (int64_t i = w->plan->sample[r->local_micro_batch];
+         chosen && i < w->plan->sample[r->local_micro_batch + 1]; i++) {
         const invar_rl_sample *s = &w->samples[i];
         int64_t rows = invar_micro_batch_rows(s);
         bool comparable = s->routing && s->route_size == route;
@@ -378,7 +380,7 @@ static void compare_routing(const invar_pipeline_exec *w, const invar_dp_round *
     }
 }
 
-static float *entropies(const lesson *l, const invar_pipeline_exec *w, int64_t token)
+static float *lesson_entropies(const lesson *l, const invar_pipeline_exec *w, int64_t token)
 {
     return l->result->entropy && !w->model->spec.value_head ? l->result->entropy + token : NULL;
 }
@@ -386,12 +388,12 @@ static float *entropies(const lesson *l, const invar_pipeline_exec *w, int64_t t
 static invar_status run_head(const invar_pipeline_exec *w, const lesson *l, const invar_dp_round *r,
                              invar_inflight_micro_batch *lane)
 {
-    int64_t token = r->token + r->before;
-    float *now = l->result->now + token;
+    int64_t token = r->first_token + r->tokens_before;
+    float *now = l->result->train_logp + token;
 
     return w->model->spec.value_head
                ? read_values(now, &l->trainer->dev, lane)
-               : invar_pass_head(lane->pass, &lane->batch.head, now, entropies(l, w, token));
+               : invar_pass_head(lane->pass, &lane->batch.head, now, lesson_entropies(l, w, token));
 }
 
 /* Each rank has computed those of its own micro-batch. */
@@ -406,30 +408,31 @@ static invar_status gather_round(const invar_pipeline_exec *w, const lesson *l,
             k < r->count ? invar_trainer_tokens(w->samples + sample[0], sample[1] - sample[0]) : 0;
         trainer->bytes[k] = (size_t)tokens * sizeof(float);
     }
-    INVAR_TRY(gather(trainer, "log-probabilities", l->result->now + r->token));
-    return gather(trainer, "entropies", entropies(l, w, r->token));
+    INVAR_TRY(trainer_gather(trainer, "log-probabilities", l->result->train_logp + r->first_token));
+    return trainer_gather(trainer, "entropies", lesson_entropies(l, w, r->first_token));
 }
 
 /* The loss of the round's samples; `gradient` (2, tokens of the round). */
-static invar_status ask(const invar_pipeline_exec *w, const lesson *l, const invar_dp_round *r,
-                        float *gradient)
+static invar_status eval_loss(const invar_pipeline_exec *w, const lesson *l,
+                              const invar_dp_round *r, float *gradient)
 {
     bool entropy = l->loss->entropy && !w->model->spec.value_head;
     const int64_t *sample = w->plan->sample + r->first;
 
     return l->loss->run(l->loss->payload, sample[0], sample[r->count] - sample[0],
-                        l->result->now + r->token, entropies(l, w, r->token), gradient,
-                        entropy ? gradient + r->tokens : NULL);
+                        l->result->train_logp + r->first_token,
+                        lesson_entropies(l, w, r->first_token), gradient,
+                        entropy ? gradient + r->n_tokens : NULL);
 }
 
 /* The lane has the gradients of its round. */
 static invar_status fill_gradient(const invar_pipeline_exec *w, const lesson *l,
                                   const invar_dp_round *r, invar_inflight_micro_batch *lane)
 {
-    INVAR_TRY(invar_inflight_micro_batch_room(lane, r->tokens));
+    INVAR_TRY(invar_inflight_micro_batch_room(lane, r->n_tokens));
     if (!l->ahead)
-        return ask(w, l, r, lane->gradient);
-    memcpy(lane->gradient, l->ahead + 2 * r->token, 2 * (size_t)r->tokens * sizeof(float));
+        return eval_loss(w, l, r, lane->gradient);
+    memcpy(lane->gradient, l->ahead + 2 * r->first_token, 2 * (size_t)r->n_tokens * sizeof(float));
     return INVAR_OK;
 }
 
@@ -438,7 +441,8 @@ static invar_status end_task(const lesson *l, const invar_dp_round *r)
 {
     const invar_forward_hooks *probe = &l->trainer->probe;
 
-    return pipes(l->trainer) && probe->task ? probe->task(probe->payload, r->number) : INVAR_OK;
+    return trainer_pipes(l->trainer) && probe->task ? probe->task(probe->payload, r->number)
+                                                    : INVAR_OK;
 }
 
 static invar_status lesson_forth(invar_pipeline_exec *w, const invar_dp_round *r,
@@ -447,7 +451,7 @@ static invar_status lesson_forth(invar_pipeline_exec *w, const invar_dp_round *r
     const lesson *l = w->payload;
     bool ends = invar_pipeline_exec_ends(w, lane);
 
-    if (r->own >= 0) {
+    if (r->local_micro_batch >= 0) {
         if (ends)
             INVAR_TRY(run_head(w, l, r, lane));
         INVAR_TRY(invar_pass_routing(lane->pass)); // what the device is waited for is there by now
@@ -466,11 +470,11 @@ static invar_status lesson_forth(invar_pipeline_exec *w, const invar_dp_round *r
 static invar_status head_back(const invar_pipeline_exec *w, const lesson *l,
                               const invar_dp_round *r, invar_inflight_micro_batch *lane)
 {
-    const float *dnow = lane->gradient + r->before;
+    const float *dnow = lane->gradient + r->tokens_before;
 
     if (w->model->spec.value_head)
         return invar_pass_backward_values(lane->pass, dnow, &lane->batch.head.units, l->grads);
-    return invar_pass_backward(lane->pass, dnow, l->loss->entropy ? dnow + r->tokens : NULL,
+    return invar_pass_backward(lane->pass, dnow, l->loss->entropy ? dnow + r->n_tokens : NULL,
                                l->grads);
 }
 
@@ -479,7 +483,7 @@ static invar_status lesson_back(invar_pipeline_exec *w, const invar_dp_round *r,
 {
     lesson *l = w->payload;
 
-    if (r->own >= 0) {
+    if (r->local_micro_batch >= 0) {
         if (w->ranks > 1)
             INVAR_TRY(invar_dp_grads_begin(&l->ranks, lane->chunk));
         INVAR_TRY(invar_pipeline_exec_ends(w, lane) ? head_back(w, l, r, lane)
@@ -526,10 +530,10 @@ static invar_status add_routes(const lesson *l, const invar_layout_axis *axis)
 /* What was scored ahead are the log-probabilities that are learned from, and their entropies. */
 static invar_status compare_ahead(const invar_pipeline_exec *w, const lesson *l, int64_t tokens)
 {
-    const float *scored = l->ahead + 2 * tokens, *entropy = entropies(l, w, 0);
+    const float *scored = l->ahead + 2 * tokens, *entropy = lesson_entropies(l, w, 0);
     size_t bytes = (size_t)tokens * sizeof *scored;
 
-    if (memcmp(scored, l->result->now, bytes) == 0 &&
+    if (memcmp(scored, l->result->train_logp, bytes) == 0 &&
         (!entropy || memcmp(scored + tokens, entropy, bytes) == 0))
         return INVAR_OK;
     return INVAR_FAIL(
@@ -545,19 +549,19 @@ static invar_status compare_ahead(const invar_pipeline_exec *w, const lesson *l,
 static invar_status ask_ahead(const invar_pipeline_exec *w, lesson *l)
 {
     int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
-    float *entropy = entropies(l, w, 0);
+    float *entropy = lesson_entropies(l, w, 0);
 
     INVAR_TRY(invar_alloc((void **)&l->ahead, 4 * (size_t)tokens + 1, sizeof *l->ahead,
                           "gradients of log-probabilities"));
     memset(l->ahead, 0, 4 * (size_t)tokens * sizeof *l->ahead);
     INVAR_TRY(invar_trainer_score(l->trainer, w->model, w->samples, w->plan->samples,
-                                  l->result->now, entropy));
-    memcpy(l->ahead + 2 * tokens, l->result->now, (size_t)tokens * sizeof *l->ahead);
+                                  l->result->train_logp, entropy));
+    memcpy(l->ahead + 2 * tokens, l->result->train_logp, (size_t)tokens * sizeof *l->ahead);
     if (entropy)
         memcpy(l->ahead + 3 * tokens, entropy, (size_t)tokens * sizeof *l->ahead);
     for (int64_t i = 0; i < invar_pipeline_exec_rounds(w); i++) {
         invar_dp_round r = invar_pipeline_exec_round(w, i);
-        INVAR_TRY(ask(w, l, &r, l->ahead + 2 * r.token));
+        INVAR_TRY(eval_loss(w, l, &r, l->ahead + 2 * r.first_token));
     }
     return INVAR_OK;
 }
@@ -567,13 +571,13 @@ static invar_status follow_loss(const invar_pipeline_exec *w, const lesson *l)
 {
     int64_t tokens = invar_trainer_tokens(w->samples, w->plan->samples);
 
-    INVAR_TRY(share(l->trainer, "log-probabilities", l->result->now, tokens));
-    INVAR_TRY(share(l->trainer, "entropies", entropies(l, w, 0), tokens));
+    INVAR_TRY(trainer_share(l->trainer, "log-probabilities", l->result->train_logp, tokens));
+    INVAR_TRY(trainer_share(l->trainer, "entropies", lesson_entropies(l, w, 0), tokens));
     if (l->ahead)
         return compare_ahead(w, l, tokens);
     for (int64_t i = 0; !has_head(l->trainer) && i < invar_pipeline_exec_rounds(w); i++) {
         invar_dp_round r = invar_pipeline_exec_round(w, i);
-        INVAR_TRY(fill_gradient(w, l, &r, &w->lanes->of[0]));
+        INVAR_TRY(fill_gradient(w, l, &r, &w->lanes->items[0]));
     }
     return INVAR_OK;
 }
@@ -587,12 +591,12 @@ static invar_status come_together(const invar_pipeline_exec *w, lesson *l)
     const invar_layout *layout = w->layout;
     bool routes = invar_model_sparse_layers(w->model) > 0;
 
-    if (routes && divides(l->trainer))
+    if (routes && trainer_divides(l->trainer))
         INVAR_TRY(add_routes(l, &layout->data));
-    if (routes && pipes(l->trainer))
+    if (routes && trainer_pipes(l->trainer))
         INVAR_TRY(add_routes(l, &layout->pipeline));
     INVAR_TRY(invar_dp_grads_end(&l->ranks));
-    if (!pipes(l->trainer))
+    if (!trainer_pipes(l->trainer))
         return INVAR_OK;
     if (probe->stages)
         INVAR_TRY(probe->stages(probe->payload));
@@ -605,23 +609,23 @@ static invar_status walk_lesson(invar_pipeline_exec *w, lesson *l)
     const invar_layout *layout = w->layout;
 
     l->result->micro_batches = invar_pipeline_exec_rounds(w);
-    if (l->loss->led && pipes(l->trainer))
+    if (l->loss->led && trainer_pipes(l->trainer))
         INVAR_TRY(ask_ahead(w, l));
     if (l->trainer->bytes)
         INVAR_TRY(invar_dp_grads_init(&l->ranks, l->grads, w->model, layout, &l->trainer->dev));
     INVAR_TRY(invar_pipeline_exec_run(w));
-    return together(l->trainer) ? come_together(w, l) : INVAR_OK;
+    return trainer_together(l->trainer) ? come_together(w, l) : INVAR_OK;
 }
 
-static invar_status learn(invar_pipeline_exec *w, lesson *l, int64_t samples)
+static invar_status pipeline_exec_learn(invar_pipeline_exec *w, lesson *l, int64_t samples)
 {
     invar_trainer *trainer = l->trainer;
     invar_batch_plan own = {0};
     invar_status status;
 
-    if (together(trainer) && !l->grads->fresh)
+    if (trainer_together(trainer) && !l->grads->overwrite_next)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "several ranks add to gradients of zero only");
-    if (divides(trainer)) {
+    if (trainer_divides(trainer)) {
         w->ranks = trainer->options.layout->data.size;
         w->rank = trainer->options.layout->data.rank;
     }
@@ -645,13 +649,13 @@ invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *mode
     lesson l = {.trainer = trainer, .loss = loss, .grads = grads, .result = result};
     invar_pipeline_exec w = walk_of(trainer, model, samples, true, &l);
 
-    w.forth = lesson_forth;
-    w.back = lesson_back;
+    w.on_forward = lesson_forth;
+    w.on_backward = lesson_back;
     if (loss->entropy && !result->entropy)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
     result->routes = result->routes_differ = 0;
-    INVAR_TRY(
-        invar_host_staging_advise_oom(learn(&w, &l, count), invar_device_is_local(&trainer->dev),
-                                      trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
+    INVAR_TRY(invar_host_staging_advise_oom(
+        pipeline_exec_learn(&w, &l, count), invar_device_is_local(&trainer->dev),
+        trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
     return invar_grads_finalize(grads, model, &trainer->dev);
 }

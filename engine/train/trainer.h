@@ -84,7 +84,7 @@ typedef struct invar_trainer_loss {
 } invar_trainer_loss;
 
 typedef struct invar_trainer_result {
-    float *now;            /* (tokens) log-probabilities or values of the training forward */
+    float *train_logp;     /* (tokens) log-probabilities or values of the training forward */
     float *entropy;        /* (tokens); NULL: not wanted, and never of a critic */
     int64_t routes;        /* experts: choices made again, */
     int64_t routes_differ; /* and how many of them were others than the recorded ones */

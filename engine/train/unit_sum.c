@@ -17,8 +17,8 @@ struct invar_unit_sum {
     void *there; /* a piece that came through the host, where the device is far */
 };
 
-static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout,
-                             invar_zero_ranges *owned)
+static invar_status unit_sum_allocate(invar_unit_sum *sum, const invar_layout *layout,
+                                      invar_zero_ranges *owned)
 {
     const invar_device *dev = &sum->caller.dev;
     const invar_zero_comm *s = &sum->slices;
@@ -29,7 +29,7 @@ static invar_status allocate(invar_unit_sum *sum, const invar_layout *layout,
     bytes = invar_zero_comm_own(s);
     if (bytes == 0)
         return INVAR_OK;
-    if (invar_device_is_local(dev) && !s->straight)
+    if (invar_device_is_local(dev) && !s->device_to_device)
         INVAR_TRY(invar_device_alloc(
             dev, &sum->there, invar_bucket_plan_piece(&s->exchange, s->exchange.rank, 0).bytes,
             "a piece of gradients"));
@@ -48,7 +48,7 @@ invar_status invar_unit_sum_new(invar_unit_sum **out, const invar_device *dev,
     INVAR_TRY(invar_alloc((void **)&sum, 1, sizeof *sum, "a sum of gradients"));
     *sum = (invar_unit_sum){0};
     invar_op_runner_init(&sum->caller, dev);
-    status = allocate(sum, layout, owned);
+    status = unit_sum_allocate(sum, layout, owned);
     if (status != INVAR_OK) {
         invar_unit_sum_free(sum);
         return status;
@@ -75,7 +75,7 @@ static invar_tensor rows(void *data, size_t bytes)
                            (int64_t)(INVAR_ALIGN / sizeof(float)));
 }
 
-static invar_status add(invar_unit_sum *sum, const invar_byte_range *piece, char *came)
+static invar_status unit_sum_add(invar_unit_sum *sum, const invar_byte_range *piece, char *came)
 {
     invar_tensor to = rows(sum->sum + piece->first, piece->bytes);
 
@@ -94,7 +94,7 @@ invar_status invar_unit_sum_add(invar_unit_sum *sum, const void *block, int give
 
         INVAR_TRY(invar_zero_comm_scatter(s, "gradients of units", block, i, givers));
         for (int g = 0; g < givers && own.bytes > 0; g++)
-            INVAR_TRY(add(sum, &own, s->get + (size_t)g * own.bytes));
+            INVAR_TRY(unit_sum_add(sum, &own, s->recv_buffer + (size_t)g * own.bytes));
     }
     return INVAR_OK;
 }

@@ -17,10 +17,10 @@ static invar_status add_lane(invar_inflight_micro_batches *to, const invar_devic
                              const invar_pass_options *options, int chunk)
 {
     invar_pass_options own = *options;
-    invar_inflight_micro_batch *lane = &to->of[to->count++];
+    invar_inflight_micro_batch *lane = &to->items[to->count++];
 
     own.chunk = chunk;
-    *lane = (invar_inflight_micro_batch){.chunk = chunk, .round = -1};
+    *lane = (invar_inflight_micro_batch){.chunk = chunk, .dp_round = -1};
     return invar_pass_new(&lane->pass, dev, &own);
 }
 
@@ -33,8 +33,8 @@ static invar_status count_lanes(int64_t *out, const invar_layout *layout, int tu
     *out = 1;
     if (!back)
         return INVAR_OK;
-    INVAR_TRY(invar_pipeline_schedule_make(&tasks, stages, layout->chunks, stage,
-                                           4 * (int64_t)stages * layout->chunks, true));
+    INVAR_TRY(invar_pipeline_schedule_make(&tasks, stages, layout->virtual_stages, stage,
+                                           4 * (int64_t)stages * layout->virtual_stages, true));
     *out = invar_pipeline_max_in_flight(&tasks, turn * stages + stage);
     invar_pipeline_schedule_release(&tasks);
     return INVAR_OK;
@@ -44,7 +44,7 @@ static invar_status make_lanes(invar_inflight_micro_batches *out, const invar_de
                                const invar_pass_options *pass, const invar_layout *layout)
 {
     int stages = invar_layout_pipes(layout) ? layout->pipeline.size : 1;
-    int chunks = stages > 1 ? layout->chunks : 1;
+    int chunks = stages > 1 ? layout->virtual_stages : 1;
     int64_t counts[INVAR_LAYOUT_MAX_CHUNKS] = {1}, all = 0;
 
     for (int i = 0; i < chunks; i++) {
@@ -52,7 +52,7 @@ static invar_status make_lanes(invar_inflight_micro_batches *out, const invar_de
             INVAR_TRY(count_lanes(&counts[i], layout, i, pass->train));
         all += counts[i];
     }
-    INVAR_TRY(invar_alloc((void **)&out->of, (size_t)all, sizeof *out->of, "passes"));
+    INVAR_TRY(invar_alloc((void **)&out->items, (size_t)all, sizeof *out->items, "passes"));
     for (int i = 0; i < chunks; i++)
         for (int64_t k = 0; k < counts[i]; k++)
             INVAR_TRY(
@@ -77,11 +77,11 @@ invar_status invar_inflight_micro_batches_new(invar_inflight_micro_batches *out,
 void invar_inflight_micro_batches_free(invar_inflight_micro_batches *lanes)
 {
     for (int64_t i = 0; i < lanes->count; i++) {
-        invar_pass_free(lanes->of[i].pass);
-        invar_micro_batch_release(&lanes->of[i].batch);
-        invar_free(lanes->of[i].gradient);
+        invar_pass_free(lanes->items[i].pass);
+        invar_micro_batch_release(&lanes->items[i].batch);
+        invar_free(lanes->items[i].gradient);
     }
-    invar_free(lanes->of);
+    invar_free(lanes->items);
     *lanes = (invar_inflight_micro_batches){NULL, 0};
 }
 
@@ -103,8 +103,8 @@ static invar_inflight_micro_batch *find_lane(const invar_inflight_micro_batches 
                                              int64_t round)
 {
     for (int64_t i = 0; i < lanes->count; i++)
-        if (lanes->of[i].chunk == chunk && lanes->of[i].round == round)
-            return &lanes->of[i];
+        if (lanes->items[i].chunk == chunk && lanes->items[i].dp_round == round)
+            return &lanes->items[i];
     return NULL;
 }
 
@@ -115,7 +115,7 @@ int64_t invar_pipeline_exec_rounds(const invar_pipeline_exec *w)
     return (w->plan->count + w->ranks - 1) / w->ranks;
 }
 
-static int64_t responses(const invar_pipeline_exec *w, int64_t first, int64_t end)
+static int64_t pipeline_exec_responses(const invar_pipeline_exec *w, int64_t first, int64_t end)
 {
     int64_t tokens = 0;
 
@@ -127,14 +127,15 @@ static int64_t responses(const invar_pipeline_exec *w, int64_t first, int64_t en
 invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *w, int64_t number)
 {
     int64_t first = number * w->ranks, left = w->plan->count - first;
-    invar_dp_round r = {.number = number, .first = first, .own = -1};
+    invar_dp_round r = {.number = number, .first = first, .local_micro_batch = -1};
 
     r.count = left < w->ranks ? left : w->ranks;
     if (w->rank < r.count)
-        r.own = first + w->rank;
-    r.token = responses(w, 0, first);
-    r.tokens = responses(w, first, first + r.count);
-    r.before = responses(w, first, r.own < 0 ? first + r.count : r.own);
+        r.local_micro_batch = first + w->rank;
+    r.first_token = pipeline_exec_responses(w, 0, first);
+    r.n_tokens = pipeline_exec_responses(w, first, first + r.count);
+    r.tokens_before = pipeline_exec_responses(
+        w, first, r.local_micro_batch < 0 ? first + r.count : r.local_micro_batch);
     return r;
 }
 
@@ -142,7 +143,8 @@ invar_dp_round invar_pipeline_exec_round(const invar_pipeline_exec *w, int64_t n
 
 static int last_chunk(const invar_pipeline_exec *w)
 {
-    return invar_layout_pipes(w->layout) ? w->layout->pipeline.size * w->layout->chunks - 1 : 0;
+    return invar_layout_pipes(w->layout) ? w->layout->pipeline.size * w->layout->virtual_stages - 1
+                                         : 0;
 }
 
 bool invar_pipeline_exec_ends(const invar_pipeline_exec *w, const invar_inflight_micro_batch *lane)
@@ -150,7 +152,8 @@ bool invar_pipeline_exec_ends(const invar_pipeline_exec *w, const invar_inflight
     return lane->chunk == last_chunk(w);
 }
 
-static invar_status fill(invar_pipeline_exec *w, invar_inflight_micro_batch *lane, int64_t b)
+static invar_status pipeline_exec_fill(invar_pipeline_exec *w, invar_inflight_micro_batch *lane,
+                                       int64_t b)
 {
     const invar_batch_plan *plan = w->plan;
     invar_micro_batch_plan part = {.first = plan->sample[b],
@@ -171,8 +174,8 @@ static size_t stream_bytes(const invar_pipeline_exec *w, const invar_inflight_mi
 }
 
 /* From the stage before or behind; alone, room that nobody has filled. */
-static invar_status receive(void **out, const invar_pipeline_exec *w, invar_pipeline_channel *way,
-                            size_t bytes)
+static invar_status pipeline_exec_receive(void **out, const invar_pipeline_exec *w,
+                                          invar_pipeline_channel *way, size_t bytes)
 {
     return w->alone ? invar_pipeline_room(out, way, bytes)
                     : invar_pipeline_receive(out, way, bytes);
@@ -190,11 +193,11 @@ static invar_status run_layers(invar_pipeline_exec *w, const invar_dp_round *r,
     void *stream = NULL;
     size_t bytes;
 
-    INVAR_TRY(fill(w, lane, r->own));
+    INVAR_TRY(pipeline_exec_fill(w, lane, r->local_micro_batch));
     bytes = stream_bytes(w, lane);
     if (lane->chunk > 0)
-        INVAR_TRY(receive(&stream, w, way, bytes));
-    lane->batch.rows.stream = stream;
+        INVAR_TRY(pipeline_exec_receive(&stream, w, way, bytes));
+    lane->batch.rows.residual_in = stream;
     INVAR_TRY(invar_pass_run(lane->pass, w->model, &lane->batch.rows));
     if (invar_pipeline_exec_ends(w, lane))
         return INVAR_OK;
@@ -208,7 +211,7 @@ invar_status invar_pipeline_exec_back(invar_pipeline_exec *w, invar_inflight_mic
 {
     void *d_stream;
 
-    INVAR_TRY(receive(&d_stream, w, &w->ways->back, stream_bytes(w, lane)));
+    INVAR_TRY(pipeline_exec_receive(&d_stream, w, &w->ways->back, stream_bytes(w, lane)));
     return invar_pass_backward_stream(lane->pass, d_stream, grads);
 }
 
@@ -231,20 +234,20 @@ invar_status invar_pipeline_exec_pass_back(invar_pipeline_exec *w,
 static invar_status go_forth(invar_pipeline_exec *w, const invar_dp_round *r,
                              invar_inflight_micro_batch *lane)
 {
-    if (r->own >= 0)
+    if (r->local_micro_batch >= 0)
         INVAR_TRY(run_layers(w, r, lane));
-    return w->forth(w, r, lane);
+    return w->on_forward(w, r, lane);
 }
 
 static invar_status do_task(invar_pipeline_exec *w, const invar_pipeline_task *task)
 {
     invar_dp_round r = invar_pipeline_exec_round(w, task->batch);
     invar_inflight_micro_batch *lane =
-        find_lane(w->lanes, task->chunk, task->back ? task->batch : -1);
+        find_lane(w->lanes, task->chunk, task->is_backward ? task->batch : -1);
 
     INVAR_CHECK(lane);
-    lane->round = task->back || !w->back ? -1 : task->batch;
-    return task->back ? w->back(w, &r, lane) : go_forth(w, &r, lane);
+    lane->dp_round = task->is_backward || !w->on_backward ? -1 : task->batch;
+    return task->is_backward ? w->on_backward(w, &r, lane) : go_forth(w, &r, lane);
 }
 
 static invar_status do_tasks(invar_pipeline_exec *w)
@@ -254,12 +257,12 @@ static invar_status do_tasks(invar_pipeline_exec *w)
     invar_pipeline_schedule tasks;
     invar_status status;
 
-    INVAR_TRY(invar_pipeline_schedule_make(&tasks, pipes ? l->pipeline.size : 1,
-                                           pipes ? l->chunks : 1, pipes ? l->pipeline.rank : 0,
-                                           invar_pipeline_exec_rounds(w), w->back != NULL));
+    INVAR_TRY(invar_pipeline_schedule_make(
+        &tasks, pipes ? l->pipeline.size : 1, pipes ? l->virtual_stages : 1,
+        pipes ? l->pipeline.rank : 0, invar_pipeline_exec_rounds(w), w->on_backward != NULL));
     status = INVAR_OK;
     for (int64_t i = 0; i < tasks.count && status == INVAR_OK; i++) {
-        status = do_task(w, &tasks.of[i]);
+        status = do_task(w, &tasks.tasks[i]);
         if (status == INVAR_OK && w->tick)
             status = w->tick(w->watcher);
     }
@@ -274,9 +277,9 @@ static invar_status do_alone(invar_pipeline_exec *w)
         for (int64_t b = 0; b < invar_pipeline_exec_rounds(w); b++) {
             invar_dp_round r = invar_pipeline_exec_round(w, b);
 
-            INVAR_TRY(go_forth(w, &r, &w->lanes->of[i]));
-            if (w->back)
-                INVAR_TRY(w->back(w, &r, &w->lanes->of[i]));
+            INVAR_TRY(go_forth(w, &r, &w->lanes->items[i]));
+            if (w->on_backward)
+                INVAR_TRY(w->on_backward(w, &r, &w->lanes->items[i]));
         }
     return INVAR_OK;
 }
@@ -299,7 +302,7 @@ invar_status invar_pipeline_exec_run(invar_pipeline_exec *w)
     invar_status status;
 
     for (int64_t i = 0; i < w->lanes->count; i++)
-        w->lanes->of[i].round = -1;
+        w->lanes->items[i].dp_round = -1;
     if (w->alone)
         return do_alone(w);
     status = do_tasks(w);

@@ -27,11 +27,11 @@ typedef struct invar_inflight_micro_batch {
     float *gradient; /* (2, capacity): dnow, dentropy */
     int64_t capacity;
     int chunk;
-    int64_t round; /* that it is on its way with; -1: none */
+    int64_t dp_round; /* that it is on its way with; -1: none */
 } invar_inflight_micro_batch;
 
 typedef struct invar_inflight_micro_batches {
-    invar_inflight_micro_batch *of; /* (count) by chunks */
+    invar_inflight_micro_batch *items; /* (count) by chunks */
     int64_t count;
 } invar_inflight_micro_batches;
 
@@ -53,10 +53,10 @@ typedef struct invar_pipeline_channels {
 
 typedef struct invar_dp_round {
     int64_t number;
-    int64_t first, count;  /* micro-batches */
-    int64_t own;           /* this rank's; -1: it has none */
-    int64_t token, tokens; /* responses before them; of all of them, */
-    int64_t before;        /* and of those before this rank's own */
+    int64_t first, count;          /* micro-batches */
+    int64_t local_micro_batch;     /* this rank's; -1: it has none */
+    int64_t first_token, n_tokens; /* responses before them; of all of them, */
+    int64_t tokens_before;         /* and of those before this rank's own */
 } invar_dp_round;
 
 typedef struct invar_pipeline_exec invar_pipeline_exec;
@@ -72,11 +72,11 @@ struct invar_pipeline_exec {
     float temperature;
     bool replay; /* the routing of the rollout */
     /* After the layers, by ranks without a micro-batch of this round, too. */
-    invar_status (*forth)(invar_pipeline_exec *w, const invar_dp_round *round,
-                          invar_inflight_micro_batch *lane);
+    invar_status (*on_forward)(invar_pipeline_exec *w, const invar_dp_round *round,
+                               invar_inflight_micro_batch *lane);
     /* In place of the layers' backward; NULL: forwards alone. */
-    invar_status (*back)(invar_pipeline_exec *w, const invar_dp_round *round,
-                         invar_inflight_micro_batch *lane);
+    invar_status (*on_backward)(invar_pipeline_exec *w, const invar_dp_round *round,
+                                invar_inflight_micro_batch *lane);
     void *payload;
     /* Behind each task; NULL: nobody asks. */
     invar_status (*tick)(void *watcher);

@@ -149,7 +149,7 @@ static invar_status check_sequences(const invar_device *dev, invar_op op,
     if (!lengths && rows->count > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: lengths: missing", invar_op_name(op));
     for (int64_t s = 0; s < rows->count && !invar_device_unreadable(dev); s++) {
-        int64_t n = rows->start[s + 1] - rows->start[s], before;
+        int64_t n = rows->offsets[s + 1] - rows->offsets[s], before;
 
         if (lengths[s] < n)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -192,7 +192,7 @@ typedef struct filled {
 static bool filled_page(filled *out, const invar_kv_write_args *a, int64_t s, int64_t n)
 {
     int64_t size = a->cache.k.shape[1], length = a->lengths[s];
-    int64_t before = length - (a->rows.start[s + 1] - a->rows.start[s]);
+    int64_t before = length - (a->rows.offsets[s + 1] - a->rows.offsets[s]);
     int64_t index = before / size + n, left = length - index * size;
 
     if (before == length || left <= 0)

@@ -125,17 +125,17 @@ static invar_status check_segments(const invar_device *dev, invar_op op, const c
 {
     int64_t first, end;
 
-    if (s->count < 0 || (s->count > 0 && !s->start) || (s->count == 0 && rows != 0))
+    if (s->count < 0 || (s->count > 0 && !s->offsets) || (s->count == 0 && rows != 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: %" PRId64 " segments for %" PRId64 " rows",
                           invar_op_name(op), arg, s->count, rows);
     if (s->count == 0 || invar_device_unreadable(dev))
         return INVAR_OK;
     for (int64_t i = 0; i < s->count; i++)
-        if (s->start[i] < 0 || s->start[i + 1] < s->start[i])
+        if (s->offsets[i] < 0 || s->offsets[i + 1] < s->offsets[i])
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: segment %" PRId64 " runs backwards",
                               invar_op_name(op), arg, i);
-    first = s->start[0];
-    end = s->start[s->count];
+    first = s->offsets[0];
+    end = s->offsets[s->count];
     if (some ? end <= rows : first == 0 && end == rows)
         return INVAR_OK;
     return INVAR_FAIL(
@@ -284,8 +284,8 @@ static bool is_in_place(const invar_tensor *a, const invar_tensor *b)
 
 static bool may_be(const invar_field *output, const invar_field *other)
 {
-    for (int i = 0; output->other[i]; i++)
-        if (output->other[i] - 1 == other->offset)
+    for (int i = 0; output->may_alias[i]; i++)
+        if (output->may_alias[i] - 1 == other->offset)
             return true;
     return false;
 }

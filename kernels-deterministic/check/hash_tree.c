@@ -18,14 +18,14 @@ static invar_status check_cut(const invar_tensor *x, const invar_logical_split *
 {
     invar_op op = INVAR_OP_HASH_TREE;
 
-    INVAR_TRY(invar_check_shards(op, "cuts", cut->pieces, INVAR_LINEAR_MAX_SHARDS));
-    if (cut->pieces > 1 && (cut->atom < 1 || cut->stack < 1 || x->shape[0] % cut->stack != 0 ||
+    INVAR_TRY(invar_check_shards(op, "cuts", cut->shards, INVAR_LINEAR_MAX_SHARDS));
+    if (cut->shards > 1 && (cut->atom < 1 || cut->experts < 1 || x->shape[0] % cut->experts != 0 ||
                             (cut->columns && x->rank != 2) || invar_dtype_scale_block(x->dtype)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: cuts: %d pieces of %" PRId64 " %s in each of %" PRId64
                           " parts do not fit the tensor",
-                          invar_op_name(op), cut->pieces, cut->atom,
-                          cut->columns ? "columns" : "rows", cut->stack);
+                          invar_op_name(op), cut->shards, cut->atom,
+                          cut->columns ? "columns" : "rows", cut->experts);
     return INVAR_OK;
 }
 
@@ -83,7 +83,7 @@ int64_t invar_hash_leaf_count(const invar_tensor *x, const invar_row_offsets *sa
     int64_t count = 0;
 
     for (int64_t i = 0; i < samples->count; i++) {
-        rows.shape[0] = samples->start[i + 1] - samples->start[i];
+        rows.shape[0] = samples->offsets[i + 1] - samples->offsets[i];
         count += leaves_of(bytes_of(&rows)) + leaves_of(invar_tensor_scale_bytes(&rows));
     }
     return count;

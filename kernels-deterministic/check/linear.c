@@ -236,8 +236,8 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
 {
     invar_op op = INVAR_OP_MOE_LINEAR_DW;
     const int32_t *token = a->row_token.data;
-    int64_t tokens = !invar_device_unreadable(dev) && a->units.count > 0 && a->units.start
-                         ? a->units.start[a->units.count]
+    int64_t tokens = !invar_device_unreadable(dev) && a->units.count > 0 && a->units.offsets
+                         ? a->units.offsets[a->units.count]
                          : 0;
 
     INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
@@ -251,7 +251,7 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
     INVAR_TRY(invar_check_range(op, "fresh", (double)a->fresh, 0, 1));
     INVAR_TRY(invar_check_indices(dev, op, "row_token", &a->row_token, tokens));
     for (int64_t e = 0; e < a->experts.count && !invar_device_unreadable(dev); e++)
-        for (int64_t i = a->experts.start[e] + 1; i < a->experts.start[e + 1]; i++)
+        for (int64_t i = a->experts.offsets[e] + 1; i < a->experts.offsets[e + 1]; i++)
             if (token[i] <= token[i - 1])
                 return INVAR_FAIL(INVAR_E_INVALID, 0,
                                   "%s: row_token: row %" PRId64

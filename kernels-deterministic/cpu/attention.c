@@ -81,7 +81,7 @@ invar_tensor invar_attention_head_view(const invar_tensor *t, int64_t head, int6
  */
 static int64_t first_slot(const invar_attention_tiling *t, int64_t segment)
 {
-    return t->segments->start[segment] * t->per_row / t->size + segment;
+    return t->segments->offsets[segment] * t->per_row / t->size + segment;
 }
 
 int64_t invar_attention_slots(const invar_attention_tiling *tiling)
@@ -92,7 +92,7 @@ int64_t invar_attention_slots(const invar_attention_tiling *tiling)
 bool invar_attention_slot(int64_t *segment_out, int64_t *first_out, int64_t *count_out,
                           const invar_attention_tiling *tiling, int64_t slot)
 {
-    const int64_t *start = tiling->segments->start;
+    const int64_t *start = tiling->segments->offsets;
     int64_t low = 0, high = tiling->segments->count - 1, rows;
 
     while (low < high) {

@@ -123,8 +123,8 @@ static void load_keys(backward_tile *t, int64_t key0, int64_t keys)
 }
 
 /* s becomes p. */
-static void weigh(float *s, int64_t count, const invar_attention_params *form,
-                  invar_numerics numerics, float lse2)
+static void scores_to_probs(float *s, int64_t count, const invar_attention_params *form,
+                            invar_numerics numerics, float lse2)
 {
     if (form->dtype == INVAR_DTYPE_BF16 && numerics == INVAR_NUMERICS_SM90) {
         for (int64_t j = 0; j < count; j++)
@@ -139,7 +139,7 @@ static void weigh(float *s, int64_t count, const invar_attention_params *form,
 }
 
 /* p and ds of the tile, rounded to storage; +0 where a row does not see a key. Sets ranges. */
-static void differentiate(const backward_tile *t)
+static void tile_p_and_ds(const backward_tile *t)
 {
     const invar_attention_params *form = &t->job->form;
     scratch *w = t->w;
@@ -160,7 +160,8 @@ static void differentiate(const backward_tile *t)
         w->ranges[r] = seen;
         clear(x, seen.begin);
         clear(y, seen.begin);
-        weigh(x + seen.begin, seen.end - seen.begin, form, t->job->dev->numerics, w->lse2[r]);
+        scores_to_probs(x + seen.begin, seen.end - seen.begin, form, t->job->dev->numerics,
+                        w->lse2[r]);
         for (int64_t j = seen.begin; j < seen.end; j++)
             y[j] = x[j] * (y[j] - delta);
         clear(x + seen.end, keys - seen.end);
@@ -182,7 +183,7 @@ static void query_block(backward_tile *t, int64_t key0, int64_t keys)
     invar_attention_sum sum = {{&ds, INVAR_CHAIN_ROWS, 0, 0}, &t->k, w->ranges, rows, keys};
 
     load_keys(t, key0, keys);
-    differentiate(t);
+    tile_p_and_ds(t);
     clear(w->part[0], count);
     invar_attention_sum_run(w->part[0], t->job->dev, &sum, w->spare, w->chain);
     invar_chain_finish(w->part[0], count);
@@ -232,7 +233,7 @@ static invar_status query_task(void *payload, int64_t task, int worker)
 
     if (!invar_attention_slot(&sample, &first, &count, &job->tiling, slot))
         return INVAR_OK;
-    t.rows = (invar_attention_rows){.row0 = job->args->samples.start[sample],
+    t.rows = (invar_attention_rows){.row0 = job->args->samples.offsets[sample],
                                     .head0 = t.kv_head * job->form.group,
                                     .heads = job->form.group,
                                     .first = first,
@@ -257,7 +258,7 @@ static void key_queries(const backward_tile *t)
     invar_attention_sum dv = {{&p, INVAR_CHAIN_COLUMNS, 0, 0}, &d_o, w->ranges, t->keys, rows};
 
     load_rows(t);
-    differentiate(t);
+    tile_p_and_ds(t);
     for (int64_t j = 0; j < t->keys; j++) // the rows of these sums are keys
         w->ranges[j] = invar_attention_queries(form, t->key0 + j, t->rows.first, rows);
     invar_attention_sum_run(w->part[0], t->job->dev, &dk, w->spare, w->chain);
@@ -336,7 +337,7 @@ static void key_block(backward_tile *t, int64_t length)
 static invar_status key_task(void *payload, int64_t task, int worker)
 {
     const backward_job *job = payload;
-    const int64_t *start = job->args->samples.start;
+    const int64_t *start = job->args->samples.offsets;
     backward_tile t = {
         .job = job, .kv_head = task % job->form.kv_heads, .w = job->scratch + worker};
     int64_t sample, key0, keys;

@@ -114,8 +114,8 @@ static void gather_pages(void *dst, const forward_tile *t, const invar_tensor *c
 }
 
 /* The keys or values [key0, key0 + count) of the tile's sequence and kv head, as a view. */
-static invar_tensor fetch(const forward_tile *t, const invar_tensor *source, void *buffer,
-                          int64_t key0, int64_t count)
+static invar_tensor forward_tile_fetch(const forward_tile *t, const invar_tensor *source,
+                                       void *buffer, int64_t key0, int64_t count)
 {
     if (!t->job->pages)
         return invar_attention_head_view(source, t->kv_head, t->rows.row0 + key0, count);
@@ -160,8 +160,8 @@ static float largest(const float *s, int64_t count)
 }
 
 /* s becomes p. */
-static void weigh(float *s, int64_t count, const invar_attention_params *form,
-                  invar_numerics numerics, float m)
+static void scores_to_probs(float *s, int64_t count, const invar_attention_params *form,
+                            invar_numerics numerics, float m)
 {
     if (form->dtype == INVAR_DTYPE_BF16 && numerics == INVAR_NUMERICS_SM90) {
         for (int64_t j = 0; j < count; j++)
@@ -183,7 +183,7 @@ static void take_scores(running *state, float *s, float *o, int64_t count,
     float alpha = invar_exp2s(state->m - m);
 
     state->m = m;
-    weigh(s, count, form, numerics, m);
+    scores_to_probs(s, count, form, numerics, m);
     for (int lane = 0; lane < LANES; lane++)
         state->l[lane] *= alpha;
     for (int64_t j = 0; j < count; j += LANES)
@@ -200,8 +200,8 @@ static void take_block(const forward_tile *t, int64_t key0, int64_t count)
     const invar_device *dev = t->job->dev;
     scratch *w = t->w;
     int64_t rows = t->rows.count, padded = (count + LANES - 1) / LANES * LANES;
-    invar_tensor k = fetch(t, t->job->k, w->k, key0, count);
-    invar_tensor v = fetch(t, t->job->v, w->v, key0, count);
+    invar_tensor k = forward_tile_fetch(t, t->job->k, w->k, key0, count);
+    invar_tensor v = forward_tile_fetch(t, t->job->v, w->v, key0, count);
     invar_tensor q = invar_tensor_2d(w->q, form->dtype, rows, form->dim);
     invar_tensor p = invar_tensor_2d(w->p, form->dtype, rows, INVAR_ATTENTION_BLOCK);
     invar_attention_sum sum = {{&p, INVAR_CHAIN_ROWS, 0, 0}, &v, w->ranges, rows, count};
@@ -270,7 +270,7 @@ static void close_span(const forward_tile *t, int64_t key0)
     }
 }
 
-static void store(const forward_tile *t)
+static void forward_tile_store(const forward_tile *t)
 {
     const forward_job *job = t->job;
     int64_t dim = job->form.dim;
@@ -308,7 +308,7 @@ static void run_tile(const forward_tile *t)
             take_block(t, key0, invar_attention_min(stop - key0, form->block));
         close_span(t, span0);
     }
-    store(t);
+    forward_tile_store(t);
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -316,7 +316,7 @@ static void run_tile(const forward_tile *t)
 static invar_status forward_task(void *payload, int64_t task, int worker)
 {
     const forward_job *job = payload;
-    const int64_t *start = job->samples->start;
+    const int64_t *start = job->samples->offsets;
     // the last tiles of a sample see the most keys: they go first
     int64_t slot = invar_attention_slots(&job->tiling) - 1 - task / job->form.kv_heads;
     forward_tile t = {.job = job, .kv_head = task % job->form.kv_heads, .w = job->scratch + worker};
@@ -421,9 +421,9 @@ invar_status invar_cpu_kv_write(const invar_device *dev, const invar_kv_write_ar
     if (invar_tensor_row_elements(&a->k) == 0)
         return INVAR_OK;
     for (int64_t s = 0; s < a->rows.count; s++) {
-        int64_t end = a->rows.start[s + 1], row0 = end - a->lengths[s];
+        int64_t end = a->rows.offsets[s + 1], row0 = end - a->lengths[s];
 
-        for (int64_t row = a->rows.start[s]; row < end; row++) {
+        for (int64_t row = a->rows.offsets[s]; row < end; row++) {
             int64_t position = row - row0, at = s * a->cache.pages.row_stride;
             int32_t page = ((const int32_t *)a->cache.pages.data)[at + position / page_size];
             write_slot(&a->cache.k, page, position % page_size, &a->k, row);

@@ -26,7 +26,7 @@
 
 /* ---- memory: the heap ------------------------------------------------------------------------ */
 
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status cpu_alloc(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
     (void)dev;
     return invar_alloc(out, bytes, 1, what);
@@ -71,7 +71,8 @@ static invar_status wait(const invar_device *dev)
 static const invar_backend cpu = {
     .abi = INVAR_BACKEND_ABI,
     .name = "cpu",
-    .memory = {false, take, give, take, give, NULL, NULL, copy, copy, copy, copy_each, zero, wait},
+    .memory = {false, cpu_alloc, give, cpu_alloc, give, NULL, NULL, copy, copy, copy, copy_each,
+               zero, wait},
     .ops =
         {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},

@@ -26,14 +26,14 @@ static int64_t tree_shards(const invar_tensor *x, int64_t shards)
 /* How tensor i is cut: its own way, or into the shards of all. What is not is one, also a stack. */
 static invar_logical_split cut_of(const invar_hash_tree_args *a, int64_t i)
 {
-    if (a->cuts && a->cuts[i].pieces > 1)
+    if (a->cuts && a->cuts[i].shards > 1)
         return a->cuts[i];
-    return (invar_logical_split){.pieces = a->shards, .atom = 1, .stack = 1};
+    return (invar_logical_split){.shards = a->shards, .atom = 1, .experts = 1};
 }
 
 static int64_t logical_shards(const invar_logical_split *cut)
 {
-    return cut->pieces * cut->stack;
+    return cut->shards * cut->experts;
 }
 
 /* The rows [first, end). */
@@ -79,13 +79,13 @@ static invar_tree_input tree_input(const invar_tensor *x, const invar_logical_sp
                                    invar_tree_shard *shards)
 {
     invar_tree_input in = {shards, 0};
-    int64_t rows = x->shape[0] / cut->stack;
+    int64_t rows = x->shape[0] / cut->experts;
 
     for (int64_t v = 0; v < logical_shards(cut); v++) {
-        int64_t row = v / cut->pieces * rows, n = cut->columns ? x->shape[1] : rows;
-        int32_t piece = (int32_t)(v % cut->pieces);
-        int64_t first = invar_shard_start(n, cut->atom, cut->pieces, piece);
-        int64_t end = invar_shard_start(n, cut->atom, cut->pieces, piece + 1);
+        int64_t row = v / cut->shards * rows, n = cut->columns ? x->shape[1] : rows;
+        int32_t piece = (int32_t)(v % cut->shards);
+        int64_t first = invar_shard_start(n, cut->atom, cut->shards, piece);
+        int64_t end = invar_shard_start(n, cut->atom, cut->shards, piece + 1);
         if (cut->columns)
             add_columns(&in, shards, x, row, rows, first, end);
         else
@@ -144,6 +144,6 @@ invar_status invar_cpu_hash_leaves(const invar_device *dev, const invar_hash_lea
     invar_tree_input in = {shards, 0};
 
     for (int64_t i = 0; i < a->samples.count; i++)
-        add_rows(&in, shards, &a->x, a->samples.start[i], a->samples.start[i + 1]);
+        add_rows(&in, shards, &a->x, a->samples.offsets[i], a->samples.offsets[i + 1]);
     return invar_tree_leaves_with(a->digest, a->leaves, dev->pool, &in, shards + in.n_shards);
 }

@@ -148,8 +148,8 @@ static int32_t forward_accumulators(const invar_linear_fwd_args *a)
 }
 
 /* The first output, and with an activation the second. `cols` of an expert. */
-static invar_status forward(const invar_device *dev, const invar_linear_fwd_args *a, slice at,
-                            int64_t cols, void *workspace)
+static invar_status linear_fwd_args_forward(const invar_device *dev, const invar_linear_fwd_args *a,
+                                            slice at, int64_t cols, void *workspace)
 {
     forward_job job = {a, at, cols};
     invar_chain_grid grid = {at.rows, cols, forward_accumulators(a), forward_tile, &job};
@@ -167,7 +167,7 @@ invar_status invar_cpu_linear_fwd(const invar_device *dev, const invar_linear_fw
 {
     slice all = {0, a->x.shape[0], 0};
 
-    INVAR_TRY(forward(dev, a, all, a->w.shape[0], workspace));
+    INVAR_TRY(linear_fwd_args_forward(dev, a, all, a->w.shape[0], workspace));
     for (int32_t i = 0; i < a->n_more && !invar_tensor_present(&a->act); i++) {
         const invar_linear_output *out = &a->more[i];
         invar_linear_fwd_args one = {.y = out->y,
@@ -176,7 +176,7 @@ invar_status invar_cpu_linear_fwd(const invar_device *dev, const invar_linear_fw
                                      .bias = out->bias,
                                      .k_shards = a->k_shards,
                                      .k_atom = a->k_atom};
-        INVAR_TRY(forward(dev, &one, all, out->w.shape[0], workspace));
+        INVAR_TRY(linear_fwd_args_forward(dev, &one, all, out->w.shape[0], workspace));
     }
     return INVAR_OK;
 }
@@ -194,8 +194,9 @@ invar_status invar_cpu_moe_linear_fwd(const invar_device *dev, const invar_moe_l
         .y = a->y, .x = a->x, .w = a->w, .k_shards = a->k_shards, .k_atom = a->k_atom};
 
     for (int64_t e = 0; e < a->experts.count; e++) {
-        int64_t row0 = a->experts.start[e], rows = a->experts.start[e + 1] - row0;
-        INVAR_TRY(forward(dev, &dense, (slice){row0, rows, e}, a->y.shape[1], workspace));
+        int64_t row0 = a->experts.offsets[e], rows = a->experts.offsets[e + 1] - row0;
+        INVAR_TRY(
+            linear_fwd_args_forward(dev, &dense, (slice){row0, rows, e}, a->y.shape[1], workspace));
     }
     return INVAR_OK;
 }
@@ -269,7 +270,7 @@ invar_status invar_cpu_moe_linear_dx(const invar_device *dev, const invar_moe_li
     memcpy(dense.parts, a->parts, sizeof dense.parts);
     memcpy(dense.k_atom, a->k_atom, sizeof dense.k_atom);
     for (int64_t e = 0; e < a->experts.count; e++) {
-        int64_t row0 = a->experts.start[e], rows = a->experts.start[e + 1] - row0;
+        int64_t row0 = a->experts.offsets[e], rows = a->experts.offsets[e + 1] - row0;
         INVAR_TRY(input_grad(dev, &dense, (slice){row0, rows, e}, workspace));
     }
     return INVAR_OK;
@@ -337,12 +338,12 @@ static int64_t unit_after(const invar_row_offsets *units, int64_t token)
     // the last unit that starts at or before the token; empty units hold no token
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
-        if (units->start[middle] <= token)
+        if (units->offsets[middle] <= token)
             low = middle;
         else
             high = middle - 1;
     }
-    return units->start[low + 1];
+    return units->offsets[low + 1];
 }
 
 static int64_t dense_unit_end(const void *rule, int64_t row)
@@ -392,14 +393,14 @@ invar_status invar_cpu_moe_linear_dw(const invar_device *dev, const invar_moe_li
                                      void *workspace)
 {
     for (int64_t e = 0; e < a->experts.count; e++) {
-        expert_rule rule = {&a->units, a->row_token.data, a->experts.start[e + 1]};
+        expert_rule rule = {&a->units, a->row_token.data, a->experts.offsets[e + 1]};
         weight_grad_job job = {&a->dw,
                                &a->dy,
                                &a->x,
                                e * a->dy.shape[1],
                                expert_unit_end,
                                &rule,
-                               a->experts.start[e],
+                               a->experts.offsets[e],
                                rule.end,
                                a->fresh};
         INVAR_TRY(weight_grad(dev, &job, workspace));

@@ -109,8 +109,8 @@ static void limit_groups(uint64_t *keys, uint64_t *group_keys, int64_t experts,
 }
 
 /* What weights are divided by: 1, or the chosen scores' sum in slot order, plus eps. */
-static float divisor(const float *scores, const int32_t *ids, int64_t slots,
-                     const invar_moe_router *router)
+static float moe_router_divisor(const float *scores, const int32_t *ids, int64_t slots,
+                                const invar_moe_router *router)
 {
     float sum = 0.0f;
 
@@ -140,7 +140,7 @@ static void route_token(const void *payload, int64_t token, void *scratch)
     for (int64_t s = 0; s < slots; s++)
         chosen[s] = (int32_t)take_best(keys, experts);
 
-    total = divisor(scores, used, slots, &a->router);
+    total = moe_router_divisor(scores, used, slots, &a->router);
     for (int64_t s = 0; s < slots; s++)
         weights[s] = scores[used[s]] / total * a->router.scale;
 }
@@ -170,7 +170,7 @@ static void route_slots_back(float *dscores, const invar_moe_route_bwd_args *a, 
     const float *dweights = f32_row(&a->dweights, token), *scores = f32_row(&a->scores, token);
     const int32_t *ids = i32_row(&a->ids, token);
     int64_t slots = a->ids.shape[1];
-    float total = divisor(scores, ids, slots, &a->router), mean = 0.0f;
+    float total = moe_router_divisor(scores, ids, slots, &a->router), mean = 0.0f;
 
     for (int64_t s = 0; s < slots; s++)
         dscores[s] = dweights[s] * a->router.scale;
@@ -320,7 +320,8 @@ static void combine_piece(const void *payload, int64_t token, int64_t first, int
     invar_tensor_row_store(&a->out, token, first, count, acc);
 }
 
-static invar_status combine(const invar_device *dev, const invar_moe_combine_fwd_args *a)
+static invar_status moe_combine_fwd_args_combine(const invar_device *dev,
+                                                 const invar_moe_combine_fwd_args *a)
 {
     return invar_elementwise_run(dev, a->out.shape[0], a->out.shape[1], combine_piece, a);
 }
@@ -337,7 +338,7 @@ invar_status invar_cpu_moe_combine_fwd(const invar_device *dev, const invar_moe_
 {
     INVAR_TRY(invar_check_permutation(dev, INVAR_OP_MOE_COMBINE_FWD, "slot_row", &a->slot_row,
                                       workspace));
-    return combine(dev, a);
+    return moe_combine_fwd_args_combine(dev, a);
 }
 
 size_t invar_cpu_moe_gather_bwd_workspace(const invar_device *dev,
@@ -354,7 +355,7 @@ invar_status invar_cpu_moe_gather_bwd(const invar_device *dev, const invar_moe_g
 
     INVAR_TRY(
         invar_check_permutation(dev, INVAR_OP_MOE_GATHER_BWD, "slot_row", &a->slot_row, workspace));
-    return combine(dev, &sum);
+    return moe_combine_fwd_args_combine(dev, &sum);
 }
 
 static void combine_token_back(const void *payload, int64_t token, void *scratch)

@@ -125,7 +125,8 @@ static void rotate_token(const void *payload, int64_t token, void *scratch)
                          half - i < COLUMNS ? half - i : COLUMNS);
 }
 
-static invar_status rotate(const invar_device *dev, const invar_rope_fwd_args *a, float sign)
+static invar_status rope_fwd_args_rotate(const invar_device *dev, const invar_rope_fwd_args *a,
+                                         float sign)
 {
     rotation r = {a, sign};
     int64_t tokens = a->x.shape[2] > 0 ? a->x.shape[0] : 0; // rows of nothing have no address
@@ -144,7 +145,7 @@ invar_status invar_cpu_rope_fwd(const invar_device *dev, const invar_rope_fwd_ar
                                 void *workspace)
 {
     (void)workspace;
-    return rotate(dev, a, 1.0f);
+    return rope_fwd_args_rotate(dev, a, 1.0f);
 }
 
 size_t invar_cpu_rope_bwd_workspace(const invar_device *dev, const invar_rope_bwd_args *a)
@@ -157,5 +158,5 @@ invar_status invar_cpu_rope_bwd(const invar_device *dev, const invar_rope_bwd_ar
                                 void *workspace)
 {
     (void)workspace;
-    return rotate(dev, a, -1.0f);
+    return rope_fwd_args_rotate(dev, a, -1.0f);
 }

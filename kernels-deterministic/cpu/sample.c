@@ -269,7 +269,7 @@ static filter make_filter(const invar_sample_args *a, const row *r, void *scratc
     return f;
 }
 
-static bool stays(const filter *f, float z, int64_t id)
+static bool filter_keeps(const filter *f, float z, int64_t id)
 {
     // not "e >= min_p": a NaN must not leave a row without tokens
     return invar_order_key(z, (uint32_t)id) <= f->last &&
@@ -307,7 +307,7 @@ static uint64_t draw_chunk(uint64_t best, const invar_sample_args *a, int64_t in
     for (int64_t i = 0; i < count; i++)
         bound[i] = z[i] + invar_gumbel_bound(words[i]);
     for (int64_t i = 0; i < count; i++)
-        if (!(bound[i] < invar_order_value(best)) && stays(f, z[i], first + i))
+        if (!(bound[i] < invar_order_value(best)) && filter_keeps(f, z[i], first + i))
             best = better(
                 best, invar_order_key(z[i] + invar_gumbel_f32(words[i]), (uint32_t)(first + i)));
     return best;

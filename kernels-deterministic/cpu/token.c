@@ -85,7 +85,7 @@ typedef struct block_walk {
 /* Goes on to the next block, from a zeroed one to the first; false after the last. */
 static bool next_block(block_walk *w)
 {
-    const int64_t *start = w->units->start;
+    const int64_t *start = w->units->offsets;
     bool begun = w->end > 0;
 
     w->token = w->end;
@@ -274,10 +274,10 @@ static void link_tokens(const scatter_job *job)
     for (int64_t id = 0; id < a->dtable.shape[0]; id++)
         job->last[id] = -1;
     for (int64_t u = 0; u < a->units.count; u++) {
-        for (int64_t t = a->units.start[u]; t < a->units.start[u + 1]; t++) {
+        for (int64_t t = a->units.offsets[u]; t < a->units.offsets[u + 1]; t++) {
             int64_t *last = &job->last[ids[t]];
             job->next[t] = -1;
-            job->follows[t] = *last >= a->units.start[u];
+            job->follows[t] = *last >= a->units.offsets[u];
             if (job->follows[t])
                 job->next[*last] = t;
             *last = t;

@@ -91,11 +91,11 @@ static const char *reason_text(int32_t reason)
 /* What kernels reported since the last time; forgotten once it is told. */
 static invar_status take_fault(invar_cuda *cuda)
 {
-    invar_cuda_fault fault = *cuda->landed;
+    invar_cuda_fault fault = *cuda->fault_host;
 
     if (fault.op == 0)
         return INVAR_OK;
-    *cuda->landed = invar_cuda_fault{};
+    *cuda->fault_host = invar_cuda_fault{};
     INVAR_CUDA_TRY("fault", cudaMemsetAsync(cuda->fault, 0, sizeof *cuda->fault, cuda->stream));
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s %" PRId64,
                       invar_op_name((invar_op)(fault.op - 1)), reason_text(fault.reason),
@@ -124,17 +124,17 @@ cudaError_t invar_cuda_allow_shared(invar_cuda *cuda, const void *kernel)
     size_t at = ((uintptr_t)kernel >> 4) % INVAR_CUDA_KERNELS, tried = 0;
     cudaFuncAttributes facts;
 
-    for (; tried < INVAR_CUDA_KERNELS && cuda->allowed[at]; tried++) {
-        if (cuda->allowed[at] == kernel)
+    for (; tried < INVAR_CUDA_KERNELS && cuda->shared_limit_raised[at]; tried++) {
+        if (cuda->shared_limit_raised[at] == kernel)
             return cudaSuccess;
         at = (at + 1) % INVAR_CUDA_KERNELS;
     }
     cudaError_t code = cudaFuncGetAttributes(&facts, kernel);
     if (code == cudaSuccess)
         code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    cuda->shared_most - (int)facts.sharedSizeBytes);
+                                    cuda->max_shared_bytes - (int)facts.sharedSizeBytes);
     if (code == cudaSuccess && tried < INVAR_CUDA_KERNELS)
-        cuda->allowed[at] = kernel;
+        cuda->shared_limit_raised[at] = kernel;
     return code;
 }
 
@@ -279,12 +279,12 @@ static invar_status turn(invar_cuda *cuda)
 {
     invar_cuda_ring *ring = &cuda->ring;
 
-    INVAR_CUDA_TRY("copy to the GPU", cudaEventRecord(ring->read[ring->slot], cuda->stream));
+    INVAR_CUDA_TRY("copy to the GPU", cudaEventRecord(ring->copied[ring->slot], cuda->stream));
     ring->full[ring->slot] = true;
     ring->slot = (ring->slot + 1) % INVAR_CUDA_SLOTS;
     ring->used = 0;
     if (ring->full[ring->slot])
-        INVAR_CUDA_TRY("copy to the GPU", cudaEventSynchronize(ring->read[ring->slot]));
+        INVAR_CUDA_TRY("copy to the GPU", cudaEventSynchronize(ring->copied[ring->slot]));
     ring->full[ring->slot] = false;
     return INVAR_OK;
 }
@@ -320,13 +320,13 @@ static invar_status wait(const invar_device *dev)
 {
     invar_cuda *cuda = enter(dev);
 
-    INVAR_CUDA_TRY("wait", cudaMemcpyAsync(cuda->landed, cuda->fault, sizeof *cuda->landed,
+    INVAR_CUDA_TRY("wait", cudaMemcpyAsync(cuda->fault_host, cuda->fault, sizeof *cuda->fault_host,
                                            cudaMemcpyDeviceToHost, cuda->stream));
     INVAR_CUDA_TRY("wait", cudaStreamSynchronize(cuda->stream));
     for (bool &full : cuda->ring.full)
         full = false;
     cuda->ring.used = 0;
-    cuda->asked = false;
+    cuda->fault_copy_pending = false;
     return take_fault(cuda);
 }
 
@@ -336,11 +336,12 @@ static invar_status get(const invar_device *dev, void *to, const void *from, siz
     bool small = bytes <= LANDING_BYTES;
 
     if (bytes > 0)
-        INVAR_CUDA_TRY("copy from the GPU", cudaMemcpyAsync(small ? cuda->landing : to, from, bytes,
-                                                            cudaMemcpyDeviceToHost, cuda->stream));
+        INVAR_CUDA_TRY("copy from the GPU",
+                       cudaMemcpyAsync(small ? cuda->host_buffer : to, from, bytes,
+                                       cudaMemcpyDeviceToHost, cuda->stream));
     INVAR_TRY(wait(dev));
     if (small && bytes > 0)
-        memcpy(to, cuda->landing, bytes);
+        memcpy(to, cuda->host_buffer, bytes);
     return INVAR_OK;
 }
 
@@ -390,8 +391,8 @@ static invar_status follow(const invar_device *dev, void *stream)
 
     if (cuda->stream == (cudaStream_t)stream)
         return INVAR_OK;
-    INVAR_CUDA_TRY("stream", cudaEventRecord(cuda->passed, cuda->stream));
-    INVAR_CUDA_TRY("stream", cudaStreamWaitEvent((cudaStream_t)stream, cuda->passed, 0));
+    INVAR_CUDA_TRY("stream", cudaEventRecord(cuda->previous_done, cuda->stream));
+    INVAR_CUDA_TRY("stream", cudaStreamWaitEvent((cudaStream_t)stream, cuda->previous_done, 0));
     cuda->stream = (cudaStream_t)stream;
     return INVAR_OK;
 }
@@ -401,20 +402,20 @@ static invar_status look(const invar_device *dev)
 {
     invar_cuda *cuda = enter(dev);
 
-    if (cuda->asked) {
-        cudaError_t code = cudaEventQuery(cuda->told);
+    if (cuda->fault_copy_pending) {
+        cudaError_t code = cudaEventQuery(cuda->fault_copied);
         if (code == cudaErrorNotReady) {
             (void)cudaGetLastError();
             return INVAR_OK;
         }
-        cuda->asked = false;
+        cuda->fault_copy_pending = false;
         INVAR_CUDA_TRY("ops", code);
         INVAR_TRY(take_fault(cuda));
     }
-    INVAR_CUDA_TRY("ops", cudaMemcpyAsync(cuda->landed, cuda->fault, sizeof *cuda->landed,
+    INVAR_CUDA_TRY("ops", cudaMemcpyAsync(cuda->fault_host, cuda->fault, sizeof *cuda->fault_host,
                                           cudaMemcpyDeviceToHost, cuda->stream));
-    INVAR_CUDA_TRY("ops", cudaEventRecord(cuda->told, cuda->stream));
-    cuda->asked = true;
+    INVAR_CUDA_TRY("ops", cudaEventRecord(cuda->fault_copied, cuda->stream));
+    cuda->fault_copy_pending = true;
     return INVAR_OK;
 }
 
@@ -491,20 +492,20 @@ static void close_context(invar_device *dev)
     if (!dev->context)
         return;
     invar_cuda *cuda = enter(dev);
-    if (cuda->own) {
+    if (cuda->own_stream) {
         (void)cudaStreamSynchronize(cuda->stream);
-        (void)cudaStreamDestroy(cuda->own);
+        (void)cudaStreamDestroy(cuda->own_stream);
     }
-    for (cudaEvent_t event : {cuda->passed, cuda->told})
+    for (cudaEvent_t event : {cuda->previous_done, cuda->fault_copied})
         if (event)
             (void)cudaEventDestroy(event);
-    for (cudaEvent_t event : cuda->ring.read)
+    for (cudaEvent_t event : cuda->ring.copied)
         if (event)
             (void)cudaEventDestroy(event);
     invar_cuda_timers_free(cuda);
     (void)cudaFree(cuda->fault);
-    (void)cudaFreeHost(cuda->landed);
-    (void)cudaFreeHost(cuda->landing);
+    (void)cudaFreeHost(cuda->fault_host);
+    (void)cudaFreeHost(cuda->host_buffer);
     (void)cudaFreeHost(cuda->ring.memory);
     invar_free(cuda);
     dev->context = NULL;
@@ -524,7 +525,7 @@ static invar_status check_gpu(const invar_device *dev, invar_cuda *cuda)
     cuda->multiprocessors = gpu.multiProcessorCount;
     cuda->uuid = gpu.uuid;
     snprintf(cuda->model, sizeof cuda->model, "%.*s", (int)sizeof cuda->model - 1, gpu.name);
-    cuda->shared_most = (int)gpu.sharedMemPerBlockOptin;
+    cuda->max_shared_bytes = (int)gpu.sharedMemPerBlockOptin;
     return invar_gpu_check_capability(cuda->ordinal, gpu.name, gpu.major, gpu.minor);
 }
 
@@ -541,10 +542,10 @@ static invar_status open_stream(const invar_device *dev, invar_cuda *cuda)
 
     INVAR_TRY(check_gpu(dev, cuda));
     INVAR_CUDA_TRY("stream", cudaDeviceGetStreamPriorityRange(&last, &first));
-    INVAR_CUDA_TRY("stream", cudaStreamCreateWithPriority(&cuda->own, cudaStreamNonBlocking,
-                                                          dev->urgent ? first : last));
-    cuda->stream = cuda->own;
-    for (cudaEvent_t *event : {&cuda->passed, &cuda->told})
+    INVAR_CUDA_TRY("stream", cudaStreamCreateWithPriority(&cuda->own_stream, cudaStreamNonBlocking,
+                                                          dev->high_priority ? first : last));
+    cuda->stream = cuda->own_stream;
+    for (cudaEvent_t *event : {&cuda->previous_done, &cuda->fault_copied})
         INVAR_CUDA_TRY("event", cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     // what was given back is kept for the next request instead of being unmapped
     INVAR_CUDA_TRY("memory pool", cudaDeviceGetDefaultMemPool(&pool, cuda->ordinal));
@@ -552,8 +553,9 @@ static invar_status open_stream(const invar_device *dev, invar_cuda *cuda)
                    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
     INVAR_CUDA_TRY("fault word", cudaMalloc(&cuda->fault, sizeof *cuda->fault));
     INVAR_CUDA_TRY("fault word", cudaMemset(cuda->fault, 0, sizeof *cuda->fault));
-    INVAR_TRY(check_pinned(cudaMallocHost(&cuda->landed, sizeof *cuda->landed), "fault word"));
-    *cuda->landed = invar_cuda_fault{};
+    INVAR_TRY(
+        check_pinned(cudaMallocHost(&cuda->fault_host, sizeof *cuda->fault_host), "fault word"));
+    *cuda->fault_host = invar_cuda_fault{};
     return INVAR_OK;
 }
 
@@ -562,8 +564,8 @@ static invar_status open_pinned(invar_cuda *cuda)
     INVAR_TRY(check_pinned(
         cudaMallocHost((void **)&cuda->ring.memory, INVAR_CUDA_SLOTS * INVAR_CUDA_SLOT_BYTES),
         "what is on its way"));
-    INVAR_TRY(check_pinned(cudaMallocHost(&cuda->landing, LANDING_BYTES), "what arrives"));
-    for (cudaEvent_t &event : cuda->ring.read)
+    INVAR_TRY(check_pinned(cudaMallocHost(&cuda->host_buffer, LANDING_BYTES), "what arrives"));
+    for (cudaEvent_t &event : cuda->ring.copied)
         INVAR_CUDA_TRY("event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return INVAR_OK;
 }

@@ -7,7 +7,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status optimizer(invar_selfcheck *r, const invar_tensor *grad)
+static invar_status selfcheck_optimizer(invar_selfcheck *r, const invar_tensor *grad)
 {
     int64_t n = grad->shape[0] * grad->shape[1];
     invar_tensor own = invar_tensor_2d(grad->data, INVAR_DTYPE_F32, 1, n), other, sum;
@@ -125,5 +125,5 @@ invar_status invar_selfcheck_head(invar_selfcheck *r, const invar_tensor *h,
         r->dev, &(invar_embedding_bwd_args){
                     .dtable = dw, .dout = dx, .ids = *targets, .units = r->samples}));
     INVAR_TRY(invar_selfcheck_emit_tensor(r, INVAR_OP_EMBEDDING_BWD, "dtable", &dw));
-    return optimizer(r, &dw);
+    return selfcheck_optimizer(r, &dw);
 }

@@ -33,7 +33,7 @@ static invar_status emit_leaves(invar_selfcheck *r, const char *what, const inva
     return invar_selfcheck_emit_tensor(r, INVAR_OP_HASH_LEAVES, what, &words);
 }
 
-static invar_status leaves(invar_selfcheck *r, const invar_tensor *table)
+static invar_status selfcheck_leaves(invar_selfcheck *r, const invar_tensor *table)
 {
     invar_tensor quantized;
 
@@ -42,7 +42,7 @@ static invar_status leaves(invar_selfcheck *r, const invar_tensor *table)
     return emit_leaves(r, "digest of fp8", &quantized);
 }
 
-static invar_status factor(invar_selfcheck *r)
+static invar_status selfcheck_factor(invar_selfcheck *r)
 {
     invar_tensor x, y;
 
@@ -77,11 +77,11 @@ static invar_status run_all(invar_selfcheck *r)
     INVAR_TRY(invar_selfcheck_dense(r, &h));
     INVAR_TRY(invar_selfcheck_head(r, &h, &table, &ids));
     INVAR_TRY(invar_selfcheck_long_attention(r));
-    INVAR_TRY(leaves(r, &table));
+    INVAR_TRY(selfcheck_leaves(r, &table));
     INVAR_TRY(invar_selfcheck_products_of_ranks(r));
     INVAR_TRY(invar_selfcheck_norm_of_ranks(r));
     INVAR_TRY(invar_selfcheck_logprobs_of_ranks(r));
-    return factor(r);
+    return selfcheck_factor(r);
 }
 
 size_t invar_selfcheck_scratch(int threads)

@@ -70,7 +70,7 @@ static invar_kernel_rows find_rows(float *lines, const invar_tensor *t, int64_t 
 }
 
 /* W rows into as many places of a panel, up to the last whole vector of k; returns its end. */
-static int64_t transpose(float *dst, int width, const invar_kernel_rows *src, int64_t k)
+static int64_t kernel_rows_transpose(float *dst, int width, const invar_kernel_rows *src, int64_t k)
 {
     int64_t p = 0;
 
@@ -102,7 +102,7 @@ static void pack_rows(float *panel, float *lines, const invar_chain_operand *op,
 
         if (whole) {
             invar_kernel_rows src = find_rows(lines, op->tensor, op->row0 + i, W, first, k);
-            p = transpose(dst, width, &src, k);
+            p = kernel_rows_transpose(dst, width, &src, k);
         }
         for (int64_t r = 0; p < k && r < count; r++) {
             invar_tensor_row_load(lines, op->tensor, op->row0 + i + r, first + p, k - p);
@@ -142,8 +142,8 @@ static void pack_columns(float *panel, float *line, const invar_chain_operand *o
     }
 }
 
-static void pack(float *panel, float *lines, const invar_chain_operand *op, int64_t rows,
-                 int64_t k_first, int64_t k, int64_t kp, int width)
+static void chain_operand_pack(float *panel, float *lines, const invar_chain_operand *op,
+                               int64_t rows, int64_t k_first, int64_t k, int64_t kp, int width)
 {
     int64_t padded = round_up(rows, width);
 
@@ -235,8 +235,8 @@ static void run_block(const invar_kernel *kernel, float *acc, int64_t ld,
 {
     int64_t kp = round_up(k, kernel->group);
 
-    pack(w->a, w->lines, &tile->a, tile->m, k_first, k, kp, kernel->rows);
-    pack(w->b, w->lines, &tile->b, tile->n, k_first, k, kp, kernel->cols);
+    chain_operand_pack(w->a, w->lines, &tile->a, tile->m, k_first, k, kp, kernel->rows);
+    chain_operand_pack(w->b, w->lines, &tile->b, tile->n, k_first, k, kp, kernel->cols);
     if (kernel->min_exp != INVAR_KERNEL_NO_EXPONENTS) {
         pack_exponents(w->a_exp, w->a_large, w->a, pieces(tile->m, kernel->rows), kernel->rows * kp,
                        kernel->min_exp);
@@ -254,7 +254,8 @@ static float scale_at(const invar_chain_operand *op, int64_t row, int64_t k)
 }
 
 /* The scales of a block of 128 multiply its partial chain, which joins acc by one fmaf. */
-static void promote(float *acc, int64_t ld, const invar_chain_tile *tile, int64_t k_first, packs *w)
+static void chain_tile_promote(float *acc, int64_t ld, const invar_chain_tile *tile,
+                               int64_t k_first, packs *w)
 {
     for (int64_t j = 0; j < tile->n; j++)
         w->lines[j] = scale_at(&tile->b, j, k_first);
@@ -325,7 +326,7 @@ void invar_chain_run(float *acc, int64_t ld, const invar_device *dev, const inva
         memset(w->partial, 0, (size_t)(tile->m * tile->n) * sizeof(float));
         run_block(kernel, w->partial, tile->n, tile, k,
                   tile->k - k < INVAR_FP8_BLOCK ? tile->k - k : INVAR_FP8_BLOCK, w);
-        promote(acc, ld, tile, k, w);
+        chain_tile_promote(acc, ld, tile, k, w);
     }
 }
 

@@ -34,8 +34,8 @@ typedef struct invar_kernel {
     int min_exp;     /* of the operand type; INVAR_KERNEL_NO_EXPONENTS: panels without exponents */
     int toward_zero; /* runs with the rounding mode set toward zero */
     invar_kernel_fn run;
-    invar_kernel_reference_fn
-        one; /* of sm90: the same step, for operands beyond the range of exponents */
+    /* of sm90: the same step, for operands beyond the range of exponents */
+    invar_kernel_reference_fn reference;
 } invar_kernel;
 
 #define INVAR_KERNEL_NO_EXPONENTS 0

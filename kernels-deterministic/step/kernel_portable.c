@@ -58,7 +58,7 @@ void invar_kernel_reference(const invar_kernel *kernel, float *acc, int64_t ld, 
     for (int64_t p = 0; p < k; p += kernel->group)
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < cols; j++)
-                kernel->one(&acc[i * ld + j], &a[p * rows + i], rows, &b[p * cols + j], cols);
+                kernel->reference(&acc[i * ld + j], &a[p * rows + i], rows, &b[p * cols + j], cols);
 }
 
 static void run_ieee(float *acc, int64_t ld, const float *a, const int8_t *a_exp, const float *b,

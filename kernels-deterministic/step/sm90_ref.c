@@ -76,7 +76,7 @@ static bool is_zero(const term *t)
     return !t->special && t->significand == 0;
 }
 
-static term multiply(const term *a, const term *b)
+static term term_multiply(const term *a, const term *b)
 {
     term p = {a->negative != b->negative, false, a->exponent + b->exponent, a->scale + b->scale,
               a->significand * b->significand};
@@ -90,7 +90,7 @@ static term multiply(const term *a, const term *b)
 }
 
 /* trunc(|t| * 2^(F - E)): the hardware drops what it shifts out, term by term. */
-static int64_t align(const term *t, int fraction, int largest)
+static int64_t term_align(const term *t, int fraction, int largest)
 {
     int shift = t->exponent - t->scale + fraction - largest;
     uint64_t magnitude;
@@ -105,7 +105,7 @@ static int64_t align(const term *t, int fraction, int largest)
 }
 
 /* |sum| * 2^(largest - F) truncated to the result's fraction bits, gradual underflow. */
-static uint32_t encode(int64_t sum, int largest, const form *f)
+static uint32_t form_encode(int64_t sum, int largest, const form *f)
 {
     uint32_t sign = sum < 0 ? SIGN_BIT : 0;
     uint64_t magnitude = sum < 0 ? (uint64_t)-sum : (uint64_t)sum;
@@ -135,7 +135,7 @@ static uint32_t encode(int64_t sum, int largest, const form *f)
     return sign | (((uint32_t)(exponent + 126) << 23) + (uint32_t)kept);
 }
 
-static uint32_t step(uint32_t c_bits, const term *a, const term *b, int count, const form *f)
+static uint32_t term_step(uint32_t c_bits, const term *a, const term *b, int count, const form *f)
 {
     term terms[INVAR_STEP_FP8 + 1];
     bool plus_infinity = false, minus_infinity = false;
@@ -143,7 +143,7 @@ static uint32_t step(uint32_t c_bits, const term *a, const term *b, int count, c
     int64_t sum = 0;
 
     for (int i = 0; i < count; i++)
-        terms[i] = multiply(&a[i], &b[i]);
+        terms[i] = term_multiply(&a[i], &b[i]);
     terms[count] = decode_f32(c_bits);
 
     for (int i = 0; i <= count; i++) {
@@ -161,8 +161,8 @@ static uint32_t step(uint32_t c_bits, const term *a, const term *b, int count, c
         return minus_infinity ? SIGN_BIT | INF_BITS : INF_BITS;
 
     for (int i = 0; i <= count; i++)
-        sum += align(&terms[i], f->fraction, largest);
-    return encode(sum, largest, f);
+        sum += term_align(&terms[i], f->fraction, largest);
+    return form_encode(sum, largest, f);
 }
 
 uint32_t invar_step_sm90_bf16_ref(uint32_t c, const uint16_t a[INVAR_STEP_BF16],
@@ -174,7 +174,7 @@ uint32_t invar_step_sm90_bf16_ref(uint32_t c, const uint16_t a[INVAR_STEP_BF16],
         ta[i] = decode_bf16(a[i]);
         tb[i] = decode_bf16(b[i]);
     }
-    return step(c, ta, tb, INVAR_STEP_BF16, &BF16_FORM);
+    return term_step(c, ta, tb, INVAR_STEP_BF16, &BF16_FORM);
 }
 
 uint32_t invar_step_sm90_e4m3_ref(uint32_t c, const uint8_t a[INVAR_STEP_FP8],
@@ -186,5 +186,5 @@ uint32_t invar_step_sm90_e4m3_ref(uint32_t c, const uint8_t a[INVAR_STEP_FP8],
         ta[i] = decode_e4m3(a[i]);
         tb[i] = decode_e4m3(b[i]);
     }
-    return step(c, ta, tb, INVAR_STEP_FP8, &E4M3_FORM);
+    return term_step(c, ta, tb, INVAR_STEP_FP8, &E4M3_FORM);
 }

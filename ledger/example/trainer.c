@@ -51,7 +51,8 @@ static invar_status define_points(invar_ledger *ledger)
 static invar_status train_step(invar_ledger *ledger)
 {
     invar_digest digests[POINTS];
-    invar_ledger_step entry = {.step = t.step + 1, .weights = t.step + 1, .digests = digests};
+    invar_ledger_step entry = {
+        .step = t.step + 1, .weights_version = t.step + 1, .digests = digests};
     double loss = 0;
 
     for (int i = 0; i < SIZE; i++) {
@@ -72,7 +73,7 @@ static invar_status train_step(invar_ledger *ledger)
 }
 
 /* Written and synced, announced, renamed, completed: no checkpoint has a step the ledger lacks. */
-static invar_status save(invar_ledger *ledger)
+static invar_status ledger_save(invar_ledger *ledger)
 {
     invar_ledger_checkpoint made = {t.step, "checkpoint", sizeof t, {{0}}, t.chain};
     int file = open("checkpoint.new", O_WRONLY | O_CREAT | O_TRUNC, 0666), folder;
@@ -88,7 +89,7 @@ static invar_status save(invar_ledger *ledger)
 }
 
 /* A new run, or a new segment of the run that is there: after the checkpoint or from the start. */
-static invar_status start(invar_ledger *ledger)
+static invar_status ledger_start(invar_ledger *ledger)
 {
     static const invar_ledger_pair identity[] = {{"lr", "0.25"}, {"size", "10000"}};
     const invar_ledger_run run = {"toy", "train", identity, 2, NULL, 0, NULL, {0}};
@@ -102,14 +103,14 @@ static invar_status start(invar_ledger *ledger)
     return invar_ledger_begin(ledger, &run);
 }
 
-static invar_status train(invar_ledger *ledger, int64_t steps)
+static invar_status ledger_train(invar_ledger *ledger, int64_t steps)
 {
-    INVAR_TRY(start(ledger));
+    INVAR_TRY(ledger_start(ledger));
     INVAR_TRY(define_points(ledger));
     while (t.step + 1 < steps) {
         INVAR_TRY(train_step(ledger));
         if ((t.step + 1) % EVERY == 0)
-            INVAR_TRY(save(ledger));
+            INVAR_TRY(ledger_save(ledger));
     }
     return invar_ledger_finish(ledger, 0, "done");
 }
@@ -129,7 +130,7 @@ int main(int argc, char **argv)
     }
     status = invar_ledger_open(&ledger, "ledger.db", &options);
     if (status == INVAR_OK)
-        status = train(ledger, steps);
+        status = ledger_train(ledger, steps);
     // in a build invar lies beside it, installed it is found by its name
     (void)snprintf(program, sizeof program, "%.*sinvar", slash ? (int)(slash + 1 - argv[0]) : 0,
                    argv[0]);

@@ -83,8 +83,9 @@ static invar_status take_value(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static const invar_ledger_argument *find(const invar_ledger_query *query,
-                                         const invar_ledger_argument *arguments, const char *name)
+static const invar_ledger_argument *ledger_query_find(const invar_ledger_query *query,
+                                                      const invar_ledger_argument *arguments,
+                                                      const char *name)
 {
     static const invar_ledger_argument none = {.value = {.type = INVAR_LEDGER_TYPE_NULL}};
 
@@ -98,9 +99,9 @@ static invar_status look_up(finding *out, invar_ledger *ledger, const struct kno
                             const invar_ledger_query *query, const invar_ledger_argument *arguments)
 {
     const invar_ledger_argument given[] = {
-        {"run", find(query, arguments, "run")->value},
-        {"step", find(query, arguments, "step")->value},
-        {"given", find(query, arguments, kind->param)->value},
+        {"run", ledger_query_find(query, arguments, "run")->value},
+        {"step", ledger_query_find(query, arguments, "step")->value},
+        {"given", ledger_query_find(query, arguments, kind->param)->value},
     };
     char sql[SQL_BYTES];
     int bytes = snprintf(
@@ -119,8 +120,8 @@ static invar_status look_up(finding *out, invar_ledger *ledger, const struct kno
             .sql = sql, .arguments = given, .n_arguments = 3, .row = take_value, .payload = out});
 }
 
-static invar_status refuse(finding *f, const char *option, const struct known *kind,
-                           const invar_ledger_value *given)
+static invar_status finding_fail(finding *f, const char *option, const struct known *kind,
+                                 const invar_ledger_value *given)
 {
     char quote[INVAR_SPELLING_SIZE], more[128] = "";
 
@@ -162,7 +163,7 @@ static invar_status check_param(invar_ledger *ledger, const char *option,
             invar_spelling_init(&f.near, given->data, given->bytes);
         INVAR_TRY(look_up(&f, ledger, &known[k], query, arguments));
         if (!f.fits)
-            return refuse(&f, option, &known[k], given);
+            return finding_fail(&f, option, &known[k], given);
     }
     return INVAR_OK;
 }

@@ -25,7 +25,7 @@ enum { COLUMNS = 256 };
 extern const invar_embedded invar_ledger_query_files[];
 
 /* The bytes up to `end`, or of the rest of the line, without spaces around them. */
-static size_t take(char *out, size_t size, const char *text, const char *ends)
+static size_t copy_trimmed(char *out, size_t size, const char *text, const char *ends)
 {
     size_t length = strcspn(text, ends), used = length;
     const char *from = text;
@@ -44,14 +44,14 @@ static void read_param(invar_ledger_query_param *out, const char *text)
 {
     char type[INVAR_LEDGER_QUERY_WORD];
 
-    text += take(out->name, sizeof out->name, text + 1, " ") + 1;
-    text += take(type, sizeof type, text + 1, "=,\n") + 1;
+    text += copy_trimmed(out->name, sizeof out->name, text + 1, " ") + 1;
+    text += copy_trimmed(type, sizeof type, text + 1, "=,\n") + 1;
     INVAR_CHECK(strlen(type) > 0 && strchr("rint", type[0]));
     out->type = type[0];
     out->optional = *text == '=';
     out->fallback[0] = '\0';
     if (out->optional)
-        take(out->fallback, sizeof out->fallback, text + 1, ",\n");
+        copy_trimmed(out->fallback, sizeof out->fallback, text + 1, ",\n");
 }
 
 /* ":run run, :x number = 5" */
@@ -70,8 +70,8 @@ static void read_query(invar_ledger_query *out, const invar_embedded *file)
     const char *text = file->text, *second = strchr(text, '\n');
 
     INVAR_CHECK(strncmp(text, "-- ", 3) == 0 && second);
-    text += 3 + take(out->name, sizeof out->name, text + 3, ":\n");
-    take(out->question, sizeof out->question, text + 1, "\n");
+    text += 3 + copy_trimmed(out->name, sizeof out->name, text + 3, ":\n");
+    copy_trimmed(out->question, sizeof out->question, text + 1, "\n");
     INVAR_CHECK(strncmp(second + 1, "-- params:", 10) == 0);
     read_params(out, second + 11);
     out->sql = file->text;

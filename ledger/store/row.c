@@ -365,9 +365,9 @@ typedef struct text {
     size_t used;
 } text;
 
-static void add(text *t, const char *format, ...) INVAR_PRINTF(2, 3);
+static void text_add(text *t, const char *format, ...) INVAR_PRINTF(2, 3);
 
-static void add(text *t, const char *format, ...)
+static void text_add(text *t, const char *format, ...)
 {
     va_list arguments;
     int written;
@@ -390,23 +390,23 @@ invar_status invar_ledger_row_insert(invar_sql_stmt **out, invar_sql *sql, invar
     const invar_ledger_table_def *spec = &specs[table];
     text names = {.used = 0}, values = {.used = 0}, all = {.used = 0};
 
-    add(&names, "run");
-    add(&values, "?");
+    text_add(&names, "run");
+    text_add(&values, "?");
     for (int i = 0; i < spec->columns; i++) {
         const invar_column *column = &spec->column[i];
-        add(&names, ", %s", column->name);
+        text_add(&names, ", %s", column->name);
         if (column->flags & INVAR_COLUMN_SERIES)
-            add(&values, ", (SELECT series FROM series WHERE name = ?)");
+            text_add(&values, ", (SELECT series FROM series WHERE name = ?)");
         else if (column->flags & INVAR_COLUMN_MANIFEST)
-            add(&values, ", (SELECT manifest FROM manifest WHERE hash = ?)");
+            text_add(&values, ", (SELECT manifest FROM manifest WHERE hash = ?)");
         else
-            add(&values, ", ?");
+            text_add(&values, ", ?");
         if (column->flags & INVAR_COLUMN_HAS_READABLE_COPY) {
-            add(&names, ", %.*s", twin_length(column), column->name);
-            add(&values, ", ?");
+            text_add(&names, ", %.*s", twin_length(column), column->name);
+            text_add(&values, ", ?");
         }
     }
-    add(&all, "INSERT INTO %s(%s, sum) VALUES(%s, ?)", spec->name, names.data, values.data);
+    text_add(&all, "INSERT INTO %s(%s, sum) VALUES(%s, ?)", spec->name, names.data, values.data);
     return invar_sql_prepare(out, sql, all.data);
 }
 
@@ -458,29 +458,30 @@ invar_status invar_ledger_row_select(invar_sql_stmt **out, invar_sql *sql, invar
     text t = {.used = 0};
     int position = 0, keys = 0;
 
-    add(&t, "SELECT ");
+    text_add(&t, "SELECT ");
     for (int i = 0; i < spec->columns; i++) {
         const invar_column *column = &spec->column[i];
         if (column->flags & INVAR_COLUMN_SERIES)
-            add(&t, "(SELECT name FROM series n WHERE n.series = t.series), ");
+            text_add(&t, "(SELECT name FROM series n WHERE n.series = t.series), ");
         else if (column->flags & INVAR_COLUMN_MANIFEST)
-            add(&t, "(SELECT hash FROM manifest m WHERE m.manifest = t.manifest), ");
+            text_add(&t, "(SELECT hash FROM manifest m WHERE m.manifest = t.manifest), ");
         else
-            add(&t, "%s, ", column->name);
+            text_add(&t, "%s, ", column->name);
         if (column->flags & INVAR_COLUMN_HAS_READABLE_COPY)
-            add(&t, "%.*s, ", twin_length(column), column->name);
+            text_add(&t, "%.*s, ", twin_length(column), column->name);
     }
-    add(&t, "sum, %s FROM %s t WHERE run = ?1",
-        spec->of_step ? "(SELECT entry FROM step s WHERE s.run = t.run AND s.step = t.step AND "
-                        "s.seg = t.seg)"
-                      : "entry",
-        spec->name);
+    text_add(&t, "sum, %s FROM %s t WHERE run = ?1",
+             spec->keyed_by_step
+                 ? "(SELECT entry FROM step s WHERE s.run = t.run AND s.step = t.step AND "
+                   "s.seg = t.seg)"
+                 : "entry",
+             spec->name);
     if (of_step)
-        add(&t, " AND step = ?2 AND seg = ?3");
+        text_add(&t, " AND step = ?2 AND seg = ?3");
     for (int i = 0; i < spec->columns; i++) {
         position++;
         if (spec->column[i].flags & INVAR_COLUMN_KEY)
-            add(&t, "%s%d", keys++ == 0 ? " ORDER BY " : ", ", position);
+            text_add(&t, "%s%d", keys++ == 0 ? " ORDER BY " : ", ", position);
         if (spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
             position++;
     }
@@ -519,11 +520,12 @@ void invar_ledger_row_read(invar_ledger_stored_row *out, invar_sql_stmt *select,
     int at = 0;
 
     out->table = table;
-    out->twins = true;
+    out->readable_copies_agree = true;
     for (int i = 0; i < spec->columns; i++) {
         out->values[i] = invar_ledger_value_column(select, at++);
         if (spec->column[i].flags & INVAR_COLUMN_HAS_READABLE_COPY)
-            out->twins = twin_agrees(out->values[i].integer, select, at++) && out->twins;
+            out->readable_copies_agree =
+                twin_agrees(out->values[i].integer, select, at++) && out->readable_copies_agree;
     }
     out->sum = invar_sql_int(select, at++);
     out->entry =

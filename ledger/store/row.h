@@ -86,8 +86,8 @@ typedef struct invar_ledger_table_def {
     const char *name;
     int columns; /* logical ones, without run and sum */
     invar_column column[INVAR_LEDGER_ROW_COLUMNS];
-    bool of_step; /* no entry column: a row belongs to the entry of its step */
-    bool detail;  /* a shortened copy may leave its old rows out */
+    bool keyed_by_step; /* no entry column: a row belongs to the entry of its step */
+    bool detail;        /* a shortened copy may leave its old rows out */
 } invar_ledger_table_def;
 
 const invar_ledger_table_def *invar_ledger_table_get(invar_ledger_table table);
@@ -138,9 +138,9 @@ invar_status invar_ledger_row_write(invar_sql_stmt *insert, invar_ledger_table t
 typedef struct invar_ledger_stored_row {
     invar_ledger_table table;
     invar_ledger_row_values values;
-    int64_t entry; /* that it belongs to; -1: to none, its step is missing */
-    int64_t sum;   /* as stored */
-    bool twins;    /* the readable twins say what the bits say */
+    int64_t entry;              /* that it belongs to; -1: to none, its step is missing */
+    int64_t sum;                /* as stored */
+    bool readable_copies_agree; /* the readable twins say what the bits say */
 } invar_ledger_stored_row;
 
 /*

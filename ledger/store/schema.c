@@ -95,7 +95,7 @@ static void hash_object(invar_hasher *hasher, invar_sql_stmt *stmt)
     }
 }
 
-static invar_status differs(invar_sql *sql, const char *what, invar_sql_stmt *stmt)
+static invar_status sql_differs(invar_sql *sql, const char *what, invar_sql_stmt *stmt)
 {
     char name[INVAR_TEXT_QUOTE_SIZE];
     size_t bytes;
@@ -120,9 +120,9 @@ static invar_status compare_objects(invar_sql *sql, invar_sql_stmt *ours, invar_
         if (!more_ours && !more_theirs)
             return INVAR_OK;
         if (!more_theirs)
-            return differs(sql, "there is no", ours);
+            return sql_differs(sql, "there is no", ours);
         if (!more_ours)
-            return differs(sql, "there is a foreign", theirs);
+            return sql_differs(sql, "there is a foreign", theirs);
         invar_hasher_init(&a);
         invar_hasher_init(&b);
         hash_object(&a, ours);
@@ -130,7 +130,7 @@ static invar_status compare_objects(invar_sql *sql, invar_sql_stmt *ours, invar_
         invar_hasher_final(&x, &a);
         invar_hasher_final(&y, &b);
         if (!invar_digest_equal(&x, &y))
-            return differs(sql, "there is a changed or foreign", theirs);
+            return sql_differs(sql, "there is a changed or foreign", theirs);
     }
 }
 

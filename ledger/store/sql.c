@@ -79,7 +79,7 @@ static const char *advice(int rc)
     }
 }
 
-static invar_status fail(const invar_sql *sql, int rc)
+static invar_status sql_fail(const invar_sql *sql, int rc)
 {
     const char *why = sqlite3_errstr(rc);
     char quote[512];
@@ -100,9 +100,9 @@ static invar_status fail(const invar_sql *sql, int rc)
     }
 }
 
-static invar_status check(const invar_sql *sql, int rc)
+static invar_status sql_check(const invar_sql *sql, int rc)
 {
-    return rc == SQLITE_OK ? INVAR_OK : fail(sql, rc);
+    return rc == SQLITE_OK ? INVAR_OK : sql_fail(sql, rc);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -124,7 +124,7 @@ static void make_uri(char out[URI_BYTES], const char *path, invar_sql_mode mode)
         snprintf(out + used, URI_BYTES - used, "?immutable=1");
 }
 
-static invar_status configure(invar_sql *sql, invar_sql_mode mode)
+static invar_status sql_configure(invar_sql *sql, invar_sql_mode mode)
 {
     sqlite3_extended_result_codes(sql->db, 1);
     sqlite3_db_config(sql->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
@@ -135,12 +135,12 @@ static invar_status configure(invar_sql *sql, invar_sql_mode mode)
     INVAR_TRY(invar_sql_exec(sql, "PRAGMA mmap_size = 0; PRAGMA cell_size_check = ON"));
     if (mode == INVAR_SQL_MODE_READ || mode == INVAR_SQL_MODE_IMMUTABLE)
         INVAR_TRY(invar_sql_exec(sql, "PRAGMA query_only = ON"));
-    return check(sql, sqlite3_prepare_v3(sql->db, "ROLLBACK", -1, SQLITE_PREPARE_PERSISTENT,
-                                         &sql->rollback, NULL));
+    return sql_check(sql, sqlite3_prepare_v3(sql->db, "ROLLBACK", -1, SQLITE_PREPARE_PERSISTENT,
+                                             &sql->rollback, NULL));
 }
 
 /* `sql` is empty and `path` short enough; leave() also where it failed. */
-static invar_status enter(invar_sql *sql, const char *path, invar_sql_mode mode)
+static invar_status open_connection(invar_sql *sql, const char *path, invar_sql_mode mode)
 {
     static const int flags[] = {
         [INVAR_SQL_MODE_READ] = SQLITE_OPEN_READONLY,
@@ -154,11 +154,11 @@ static invar_status enter(invar_sql *sql, const char *path, invar_sql_mode mode)
     if (path[0])
         make_uri(uri, path, mode);
     memcpy(sql->path, path, strlen(path) + 1);
-    INVAR_TRY(check(sql, sqlite3_open_v2(uri, &sql->db, flags[mode] | always, NULL)));
-    return configure(sql, mode);
+    INVAR_TRY(sql_check(sql, sqlite3_open_v2(uri, &sql->db, flags[mode] | always, NULL)));
+    return sql_configure(sql, mode);
 }
 
-static void leave(invar_sql *sql)
+static void close_connection(invar_sql *sql)
 {
     sqlite3_finalize(sql->rollback);
     // refuses while a statement lives: that would be a leak in our code
@@ -176,7 +176,7 @@ invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mo
     INVAR_TRY(invar_alloc(&block, 1, sizeof *sql, "a connection"));
     sql = block;
     memset(sql, 0, sizeof *sql);
-    status = enter(sql, path, mode);
+    status = open_connection(sql, path, mode);
     if (status != INVAR_OK) {
         invar_sql_close(sql);
         return status;
@@ -189,7 +189,7 @@ void invar_sql_close(invar_sql *sql)
 {
     if (!sql)
         return;
-    leave(sql);
+    close_connection(sql);
     invar_free(sql);
 }
 
@@ -200,10 +200,10 @@ void invar_sql_remove_wal(const char *path)
 
     memset(&sql, 0, sizeof sql);
     invar_error_take(&error);
-    if (enter(&sql, path, INVAR_SQL_MODE_WRITE) != INVAR_OK ||
+    if (open_connection(&sql, path, INVAR_SQL_MODE_WRITE) != INVAR_OK ||
         invar_sql_exec(&sql, "PRAGMA user_version") != INVAR_OK)
         invar_error_clear();
-    leave(&sql);
+    close_connection(&sql);
     invar_error_put(&error);
 }
 
@@ -214,7 +214,7 @@ const char *invar_sql_path(const invar_sql *sql)
 
 invar_status invar_sql_exec(invar_sql *sql, const char *text)
 {
-    return check(sql, sqlite3_exec(sql->db, text, NULL, NULL, NULL));
+    return sql_check(sql, sqlite3_exec(sql->db, text, NULL, NULL, NULL));
 }
 
 invar_status invar_sql_create_temp(invar_sql *sql, const char *text)
@@ -307,8 +307,8 @@ invar_status invar_sql_define(invar_sql *sql, const char *name, int arguments,
         return status;
     }
     *f = (function){compute, payload, release};
-    return check(sql, sqlite3_create_function_v2(sql->db, name, arguments, flags, f, call_function,
-                                                 NULL, NULL, release_function));
+    return sql_check(sql, sqlite3_create_function_v2(sql->db, name, arguments, flags, f,
+                                                     call_function, NULL, NULL, release_function));
 }
 
 bool invar_sql_in_transaction(const invar_sql *sql)
@@ -349,7 +349,7 @@ invar_status invar_sql_prepare(invar_sql_stmt **out, invar_sql *sql, const char 
     char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *tail;
     void *block;
-    invar_status status = check(sql, sqlite3_prepare_v2(sql->db, text, -1, &handle, &tail));
+    invar_status status = sql_check(sql, sqlite3_prepare_v2(sql->db, text, -1, &handle, &tail));
 
     if (status != INVAR_OK)
         return status;
@@ -382,30 +382,31 @@ void invar_sql_free(invar_sql_stmt *stmt)
 
 invar_status invar_sql_bind_int(invar_sql_stmt *stmt, int index, int64_t value)
 {
-    return check(stmt->sql, sqlite3_bind_int64(stmt->handle, index, value));
+    return sql_check(stmt->sql, sqlite3_bind_int64(stmt->handle, index, value));
 }
 
 invar_status invar_sql_bind_real(invar_sql_stmt *stmt, int index, double value)
 {
-    return check(stmt->sql, sqlite3_bind_double(stmt->handle, index, value));
+    return sql_check(stmt->sql, sqlite3_bind_double(stmt->handle, index, value));
 }
 
 invar_status invar_sql_bind_text(invar_sql_stmt *stmt, int index, const char *text, size_t bytes)
 {
-    return check(stmt->sql,
-                 sqlite3_bind_text64(stmt->handle, index, text, bytes, SQLITE_STATIC, SQLITE_UTF8));
+    return sql_check(stmt->sql, sqlite3_bind_text64(stmt->handle, index, text, bytes, SQLITE_STATIC,
+                                                    SQLITE_UTF8));
 }
 
 invar_status invar_sql_bind_blob(invar_sql_stmt *stmt, int index, const void *data, size_t bytes)
 {
     if (bytes == 0) // a NULL pointer would bind NULL
-        return check(stmt->sql, sqlite3_bind_zeroblob(stmt->handle, index, 0));
-    return check(stmt->sql, sqlite3_bind_blob64(stmt->handle, index, data, bytes, SQLITE_STATIC));
+        return sql_check(stmt->sql, sqlite3_bind_zeroblob(stmt->handle, index, 0));
+    return sql_check(stmt->sql,
+                     sqlite3_bind_blob64(stmt->handle, index, data, bytes, SQLITE_STATIC));
 }
 
 invar_status invar_sql_bind_null(invar_sql_stmt *stmt, int index)
 {
-    return check(stmt->sql, sqlite3_bind_null(stmt->handle, index));
+    return sql_check(stmt->sql, sqlite3_bind_null(stmt->handle, index));
 }
 
 int invar_sql_param(invar_sql_stmt *stmt, const char *name)
@@ -433,7 +434,7 @@ invar_status invar_sql_step(bool *row_out, invar_sql_stmt *stmt)
     INVAR_TRY(invar_sql_row(stmt));
     rc = sqlite3_step(stmt->handle);
     *row_out = rc == SQLITE_ROW;
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? INVAR_OK : fail(stmt->sql, rc);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? INVAR_OK : sql_fail(stmt->sql, rc);
 }
 
 void invar_sql_reset(invar_sql_stmt *stmt)
@@ -453,7 +454,7 @@ static void note_lost(invar_sql_stmt *stmt, const void *data)
 
 invar_status invar_sql_row(const invar_sql_stmt *stmt)
 {
-    return stmt->lost ? fail(stmt->sql, SQLITE_NOMEM) : INVAR_OK;
+    return stmt->lost ? sql_fail(stmt->sql, SQLITE_NOMEM) : INVAR_OK;
 }
 
 int invar_sql_columns(invar_sql_stmt *stmt)
@@ -586,7 +587,7 @@ invar_status invar_sql_restrict_to_reads(invar_sql *sql, int64_t limit_ms)
     INVAR_TRY(sort_in_memory(sql));
     // their first use declares a table, which the authorizer could not tell from making one
     INVAR_TRY(invar_sql_exec(sql, "SELECT 1 FROM json_each('[]'), json_tree('[]')"));
-    INVAR_TRY(check(sql, sqlite3_set_authorizer(sql->db, authorize, NULL)));
+    INVAR_TRY(sql_check(sql, sqlite3_set_authorizer(sql->db, authorize, NULL)));
     sql->guard_ms = limit_ms;
     sql->guard_start = now_ms();
     if (limit_ms > 0)
@@ -627,13 +628,13 @@ invar_status invar_sql_copy(invar_sql *sql, const char *path)
         return status;
     backup = sqlite3_backup_init(to->db, "main", sql->db, "main");
     if (!backup) {
-        status = fail(to, sqlite3_extended_errcode(to->db));
+        status = sql_fail(to, sqlite3_extended_errcode(to->db));
     } else {
         // all pages in one step: one snapshot, whatever a writer does meanwhile
         rc = sqlite3_backup_step(backup, -1);
         sqlite3_backup_finish(backup);
         if (rc != SQLITE_DONE)
-            status = fail(rc == sqlite3_extended_errcode(to->db) ? to : sql, rc);
+            status = sql_fail(rc == sqlite3_extended_errcode(to->db) ? to : sql, rc);
     }
     invar_sql_close(to);
     return status;

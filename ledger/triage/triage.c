@@ -44,13 +44,13 @@ static invar_status take_row(void *payload, const char *const *columns,
     f->step = values[0].integer;
     invar_text_quote(f->evidence, sizeof f->evidence, values[1].data, values[1].bytes);
     if (count > 2)
-        invar_text_quote(f->next, sizeof f->next, values[2].data, values[2].bytes);
+        invar_text_quote(f->next_command, sizeof f->next_command, values[2].data, values[2].bytes);
     return INVAR_OK;
 }
 
 /* Where nothing is found, `idle` says whether there was something to look at. */
-static invar_status ask(invar_triage_finding *out, bool *data_out, invar_triage_skipped_rule *idle,
-                        invar_ledger *ledger, int64_t run)
+static invar_status run_rule(invar_triage_finding *out, bool *data_out,
+                             invar_triage_skipped_rule *idle, invar_ledger *ledger, int64_t run)
 {
     invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
     const invar_ledger_query *rule = &out->rule;
@@ -100,10 +100,10 @@ static invar_status ask_rule(invar_triage *out, invar_ledger *ledger, int64_t ru
 
     INVAR_CHECK(out->rules < INVAR_TRIAGE_RULES - 1);
     f->number = out->rules++;
-    read_line(f->means, f->rule.sql, "means");
-    read_line(f->next, f->rule.sql, "next");
+    read_line(f->explanation, f->rule.sql, "means");
+    read_line(f->next_command, f->rule.sql, "next");
     f->steps = 0;
-    INVAR_TRY(ask(f, &data, &out->idle[out->n_idle], ledger, run));
+    INVAR_TRY(run_rule(f, &data, &out->idle[out->n_idle], ledger, run));
     if (f->steps > 0) {
         out->count++;
         sort_last(out);

@@ -27,10 +27,10 @@ extern "C" {
 
 typedef struct invar_triage_finding {
     invar_ledger_query rule;
-    int number;                          /* of the rule, from 0 */
-    char means[INVAR_LEDGER_QUERY_LINE]; /* what such a fault usually is */
+    int number;                                /* of the rule, from 0 */
+    char explanation[INVAR_LEDGER_QUERY_LINE]; /* what such a fault usually is */
     /* a command; the words RUN, STEP, MODEL (a folder) and RECIPE in it are to be replaced */
-    char next[INVAR_LEDGER_QUERY_LINE];
+    char next_command[INVAR_LEDGER_QUERY_LINE];
     int64_t step;       /* the first that shows it */
     int64_t steps;      /* that show it */
     char evidence[256]; /* of that first one */
@@ -45,8 +45,8 @@ typedef struct invar_triage {
     invar_triage_finding found[INVAR_TRIAGE_RULES]; /* (count) by step */
     int count;
     int rules; /* that were asked */
-    invar_triage_skipped_rule
-        idle[INVAR_TRIAGE_RULES]; /* (n_idle) of them without data to look at */
+    /* (n_idle) of them without data to look at */
+    invar_triage_skipped_rule idle[INVAR_TRIAGE_RULES];
     int n_idle;
 } invar_triage;
 

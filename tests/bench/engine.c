@@ -57,7 +57,7 @@ static void make_samples(bench *b, int64_t prompt, int64_t n_tokens)
         for (int64_t j = 0; j < TRAIN_TOKENS; j++)
             b->tokens[i][j] = (int32_t)((i * 7919 + j * 104729) % b->model->spec.vocab);
         s->index = s->group = i;
-        s->draw = (uint32_t)i;
+        s->draw_index = (uint32_t)i;
         DO(invar_alloc((void **)&s->tokens, (size_t)n_tokens, sizeof *s->tokens, "tokens"));
         memcpy(s->tokens, b->tokens[i], (size_t)n_tokens * sizeof *s->tokens);
         s->prompt_tokens = prompt;
@@ -86,7 +86,7 @@ static void bench_train(bench *b, int repeats)
     invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
     invar_trainer_loss loss = {.run = mean_loss, .payload = b->samples};
     static float logp[SAMPLES * TRAIN_TOKENS];
-    invar_trainer_result result = {.now = logp};
+    invar_trainer_result result = {.train_logp = logp};
     invar_trainer *trainer;
     invar_optimizer *optimizer;
     invar_grads *grads;

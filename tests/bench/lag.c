@@ -59,8 +59,8 @@ invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *s
     endless.n_stop_ids = endless.n_stop = 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t end = end_of(&samples[i], run.shortest, run.longest);
-        if (samples[i].pause == 0 || samples[i].pause > end)
-            samples[i].pause = end;
+        if (samples[i].suspend_at == 0 || samples[i].suspend_at > end)
+            samples[i].suspend_at = end;
     }
     INVAR_TRY(__real_invar_rollout_run(rollout, samples, count, &endless, tick, &run));
     end_samples(&run);

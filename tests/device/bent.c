@@ -18,7 +18,7 @@ invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *s
 
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
         if (index ? samples[i].index == strtol(index, NULL, 10)
-                  : samples[i].pause && samples[i].rollout == 3) {
+                  : samples[i].suspend_at && samples[i].rollout == 3) {
             samples[i].logp[invar_rl_sample_response(&samples[i]) - 1] *= 1.0000002f;
             break;
         }

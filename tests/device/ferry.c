@@ -290,5 +290,5 @@ const invar_backend *invar_test_heap_backend(void)
     const invar_backend *ops = invar_test_ops_backend();
 
     backend.memory = invar_backend_cpu()->memory;
-    return !ops || !ops->memory.far ? ops : &backend;
+    return !ops || !ops->memory.device_local ? ops : &backend;
 }

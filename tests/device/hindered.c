@@ -149,7 +149,7 @@ invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *s
 
     be_late();
     INVAR_TRY(__real_invar_rollout_run(rollout, samples, count, sampling, tick, payload));
-    if (fails && samples[count - 1].pause > 0 && atomic_fetch_add(&left, 1) + 1 == atoi(fails))
+    if (fails && samples[count - 1].suspend_at > 0 && atomic_fetch_add(&left, 1) + 1 == atoi(fails))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "a test: no memory for samples ahead");
     return INVAR_OK;
 }

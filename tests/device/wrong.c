@@ -52,7 +52,7 @@ static void flip_keys(const invar_kv_write_args *a)
 
     for (int64_t s = 0; s < a->rows.count; s++) {
         const int32_t *pages = (const int32_t *)c->pages.data + s * c->pages.row_stride;
-        int64_t rows = a->rows.start[s + 1] - a->rows.start[s];
+        int64_t rows = a->rows.offsets[s + 1] - a->rows.offsets[s];
         for (int64_t at = a->lengths[s] - rows; at < a->lengths[s]; at++)
             flip(&slots, pages[at / size] * size + at % size);
     }

@@ -44,7 +44,7 @@ static void name_params(const invar_model *model)
 static void name_grads(const invar_model *model, const invar_grads *grads)
 {
     for (int64_t i = 0; i < model->n_params; i++)
-        invar_op_call_log_name(&grads->of[i], "g", model->params[i].name);
+        invar_op_call_log_name(&grads->tensors[i], "g", model->params[i].name);
     if (invar_tensor_present(&grads->tied_head))
         invar_op_call_log_name(&grads->tied_head, "g", "head");
 }

@@ -239,7 +239,7 @@ static void test_ledger_golden__goes_on(void **state)
         assert_ok(invar_ledger_find(&run, ledger, "whole"));
         assert_ok(invar_ledger_seal(line, ledger, run.run));
         assert_ok(invar_ledger_resume(ledger, run.uuid, run.last_step, &run.chain,
-                                      &(invar_ledger_provenance){.bare = true}));
+                                      &(invar_ledger_provenance){.no_auto_facts = true}));
         assert_ok(invar_ledger_define(ledger, &point, 1));
         assert_ok(invar_ledger_append(
             ledger, &(invar_ledger_step){.step = run.last_step + 1, .digests = &digest}));
@@ -304,7 +304,7 @@ static void test_ledger_golden__other_bits_show(void **state)
     (void)state;
     describe(&before, path);
     raw_tamper(path, "UPDATE step SET content = flip(content) WHERE step = 9 AND run = 1");
-    assert_true(raw_verify(path).bad > 0);
+    assert_true(raw_verify(path).problems > 0);
     describe(&after, path);
     assert_string_not_equal(before.page.text, after.page.text);
 }

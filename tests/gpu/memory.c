@@ -185,7 +185,7 @@ static void count_up(const invar_device *dev, const invar_add_args *up)
     must(graphs->begin(dev));
     must(invar_add(dev, up));
     must(graphs->end(&graph, dev));
-    must(graphs->run(dev, graph));
+    must(graphs->launch(dev, graph));
     must(invar_device_synchronize(dev));
     graphs->free(dev, graph);
 }

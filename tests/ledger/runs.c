@@ -65,7 +65,7 @@ static void life_init(life *out, const invar_test_ledger *spec, int64_t seg)
     static const char diff[] = "--- a/linear.c\n+++ b/linear.c\n@@ -1 +1 @@\n-tiles 4\n+tiles 8\n";
 
     *out = (life){.diff = {"build", "diff", "text/x-diff", diff, sizeof diff - 1}};
-    out->circumstances = (invar_ledger_provenance){.facts = out->facts, .bare = true};
+    out->circumstances = (invar_ledger_provenance){.facts = out->facts, .no_auto_facts = true};
     for (size_t i = 0; i < COUNT(usual_facts); i++)
         add_fact(out, &usual_facts[i]);
     if (invar_test_fault_of(spec, INVAR_TEST_DIRTY)) {

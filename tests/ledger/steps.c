@@ -150,9 +150,9 @@ static void sample_make(invar_ledger_sample *out, char rng[64], const place *at,
         .token_hash = digest_of(at, tokens, "tokens", idx),
         .rollout_logp = digest_of(at, tokens, "logp", idx),
         .reward = uniform(&luck) < 0.25 + 0.5 * (double)at->step / (double)(at->step + 50),
-        .diff_at = -1,
-        .finish = length.bytes[4] < 16 ? "length" : "stop",
-        .arrival = (idx * 3 + at->seg) % SAMPLES,
+        .logp_diff_position = -1,
+        .finish_reason = length.bytes[4] < 16 ? "length" : "stop",
+        .completion_order = (idx * 3 + at->seg) % SAMPLES,
     };
     invar_hash_bytes(&out->prompt_hash, &prompt, sizeof prompt);
     out->train_logp = out->rollout_logp;
@@ -162,11 +162,11 @@ static void sample_make(invar_ledger_sample *out, char rng[64], const place *at,
     }
     if (differ && differ->other == idx) {
         out->train_logp = other_than(out->rollout_logp);
-        out->diff = differ->value;
-        out->diff_at = 17;
+        out->logp_diff_max = differ->value;
+        out->logp_diff_position = 17;
     }
     if (aborted && aborted->other == idx)
-        out->finish = "abort";
+        out->finish_reason = "abort";
 }
 
 /* A sample's advantage: its reward against the mean of its prompt's group. */
@@ -209,7 +209,7 @@ static void rollout_metrics(metric_list *list, const place *at, const invar_ledg
 
         reward += samples[i].reward / SAMPLES;
         length += tokens / SAMPLES;
-        truncated += (strcmp(samples[i].finish, "length") == 0) / (double)SAMPLES;
+        truncated += (strcmp(samples[i].finish_reason, "length") == 0) / (double)SAMPLES;
         longest = tokens > longest ? tokens : longest;
     }
     put(list, "rollout/raw_reward", reward);
@@ -227,10 +227,10 @@ static void difference_metrics(metric_list *list, const invar_ledger_sample *sam
     double worst = 0, sample = -1, position = -1;
 
     for (size_t i = 0; i < SAMPLES; i++) {
-        if (samples[i].diff > worst) {
-            worst = samples[i].diff;
+        if (samples[i].logp_diff_max > worst) {
+            worst = samples[i].logp_diff_max;
             sample = (double)i;
-            position = (double)samples[i].diff_at;
+            position = (double)samples[i].logp_diff_position;
         }
     }
     put(list, "train/train_rollout_logprob_abs_diff", worst / 1024);
@@ -341,11 +341,11 @@ static void work(invar_ledger_rank_time out[WORK_ROWS], const place *at)
         row[0] = (invar_ledger_rank_time){.rank = rank,
                                           .host = rank < INVAR_TEST_RANKS ? "node1" : "node2",
                                           .phase = phases[i / 2 % WORK_PHASES][0],
-                                          .move = "",
+                                          .transfer = "",
                                           .calls = 1,
                                           .duration_ns = 400 * ms};
         row[1] = row[0];
-        row[1].move = phases[i / 2 % WORK_PHASES][1];
+        row[1].transfer = phases[i / 2 % WORK_PHASES][1];
         row[1].calls = 8;
         row[1].duration_ns = (other ? 500 : 100) * ms;
         row[1].sent = row[1].received = 1000000;
@@ -457,7 +457,7 @@ static invar_status append(invar_ledger *ledger, const place *at)
     char rng[SAMPLES][64], text[64];
     invar_test_kept kept;
     invar_ledger_step step = {.step = at->step,
-                              .weights = at->step,
+                              .weights_version = at->step,
                               .batch = input_hash(at, "batch", INVAR_TEST_BATCH_REPEATED),
                               .rng = input_hash(at, "rng", INVAR_TEST_RNG_REUSED),
                               .digests = logical,

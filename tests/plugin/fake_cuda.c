@@ -22,7 +22,7 @@ static invar_status examine(const invar_device *dev, invar_device_info *out)
 static const invar_backend *backend(void)
 {
     static const invar_backend nothing = {
-        .abi = INVAR_BACKEND_ABI, .name = "fake", .examine = examine};
+        .abi = INVAR_BACKEND_ABI, .name = "fake", .measure = examine};
 
     return &nothing;
 }

@@ -25,5 +25,5 @@ const invar_gpu_compare_peer *invar_race_peers(const invar_backend *own)
 {
     static const invar_gpu_compare_peer list[] = {{"twice", INVAR_OP_ADD, "bf16", add_twice}, {0}};
 
-    return own->memory.far ? list : NULL;
+    return own->memory.device_local ? list : NULL;
 }

@@ -18,7 +18,7 @@ enum { STARTED_BEFORE = -1, NO_THREADS = -2 };
 
 static MPI_Comm world; /* a copy of MPI_COMM_WORLD: no messages but ours */
 
-static MPI_Request load(const invar_mpi_request *request)
+static MPI_Request mpi_request_load(const invar_mpi_request *request)
 {
     MPI_Request value;
 
@@ -26,7 +26,7 @@ static MPI_Request load(const invar_mpi_request *request)
     return value;
 }
 
-static void store(invar_mpi_request *request, MPI_Request value)
+static void mpi_request_store(invar_mpi_request *request, MPI_Request value)
 {
     memset(request, 0, sizeof *request);
     memcpy(request, &value, sizeof value);
@@ -64,7 +64,7 @@ static int send_bytes(invar_mpi_request *out, const void *data, int bytes, int p
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Isend(data, bytes, MPI_BYTE, peer, tag, world, &request);
 
-    store(out, request);
+    mpi_request_store(out, request);
     return code;
 }
 
@@ -73,22 +73,22 @@ static int receive_bytes(invar_mpi_request *out, void *data, int bytes, int peer
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Irecv(data, bytes, MPI_BYTE, peer, tag, world, &request);
 
-    store(out, request);
+    mpi_request_store(out, request);
     return code;
 }
 
 static int test_request(int *done_out, invar_mpi_request *out)
 {
-    MPI_Request request = load(out);
+    MPI_Request request = mpi_request_load(out);
     int code = MPI_Test(&request, done_out, MPI_STATUS_IGNORE);
 
-    store(out, request);
+    mpi_request_store(out, request);
     return code;
 }
 
 static int cancel_request(invar_mpi_request *out)
 {
-    MPI_Request request = load(out);
+    MPI_Request request = mpi_request_load(out);
 
     return MPI_Cancel(&request);
 }

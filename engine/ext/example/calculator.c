@@ -31,30 +31,30 @@ typedef struct reader {
     int bad;
 } reader;
 
-static char next(reader *r)
+static char reader_next(reader *r)
 {
     while (r->at < r->end && *r->at == ' ')
         r->at++;
     return r->at < r->end ? *r->at : '\0';
 }
 
-static int takes(reader *r, char c)
+static int reader_takes(reader *r, char c)
 {
-    if (next(r) != c)
+    if (reader_next(r) != c)
         return 0;
     r->at++;
     return 1;
 }
 
-static double sum(reader *r);
+static double reader_sum(reader *r);
 
 /* Digits with at most one point: never what depends on the locale, nor an exponent. */
-static double number(reader *r)
+static double reader_number(reader *r)
 {
     double value = 0.0, place = 1.0;
     int digits = 0, points = 0;
 
-    for (next(r); r->at < r->end; r->at++) {
+    for (reader_next(r); r->at < r->end; r->at++) {
         if (*r->at == '.') {
             points++;
         } else if (*r->at >= '0' && *r->at <= '9') {
@@ -69,47 +69,47 @@ static double number(reader *r)
     return value / place;
 }
 
-static double factor(reader *r)
+static double reader_factor(reader *r)
 {
     double value = 0.0;
 
     if (r->bad || ++r->depth > DEPTH) {
         r->bad = 1;
-    } else if (takes(r, '-')) {
-        value = -factor(r);
-    } else if (takes(r, '(')) {
-        value = sum(r);
-        r->bad = r->bad || !takes(r, ')');
+    } else if (reader_takes(r, '-')) {
+        value = -reader_factor(r);
+    } else if (reader_takes(r, '(')) {
+        value = reader_sum(r);
+        r->bad = r->bad || !reader_takes(r, ')');
     } else {
-        value = number(r);
+        value = reader_number(r);
     }
     r->depth--;
     return value;
 }
 
-static double product(reader *r)
+static double reader_product(reader *r)
 {
-    double value = factor(r);
+    double value = reader_factor(r);
 
     for (;;) {
-        if (takes(r, '*'))
-            value *= factor(r);
-        else if (takes(r, '/'))
-            value /= factor(r);
+        if (reader_takes(r, '*'))
+            value *= reader_factor(r);
+        else if (reader_takes(r, '/'))
+            value /= reader_factor(r);
         else
             return value;
     }
 }
 
-static double sum(reader *r)
+static double reader_sum(reader *r)
 {
-    double value = product(r);
+    double value = reader_product(r);
 
     for (;;) {
-        if (takes(r, '+'))
-            value += product(r);
-        else if (takes(r, '-'))
-            value -= product(r);
+        if (reader_takes(r, '+'))
+            value += reader_product(r);
+        else if (reader_takes(r, '-'))
+            value -= reader_product(r);
         else
             return value;
     }
@@ -140,18 +140,18 @@ static int find_call(reader *out, const invar_plugin_turn *turn)
     return 1;
 }
 
-static void compute(char out[RESULT], reader *r)
+static void reader_compute(char out[RESULT], reader *r)
 {
-    double value = sum(r);
+    double value = reader_sum(r);
 
-    if (r->bad || next(r) != '\0' || !isfinite(value))
+    if (r->bad || reader_next(r) != '\0' || !isfinite(value))
         (void)snprintf(out, RESULT, "<result>error</result>");
     else
         (void)snprintf(out, RESULT, "<result>%.12g</result>", value);
 }
 
-static int generate(void *self, const invar_plugin_turn *turns, size_t count,
-                    invar_plugin_next *out, char *error)
+static int plugin_turn_generate(void *self, const invar_plugin_turn *turns, size_t count,
+                                invar_plugin_next *out, char *error)
 {
     static char results[SAMPLES][RESULT]; /* that are inserted, until the next call */
 
@@ -167,11 +167,12 @@ static int generate(void *self, const invar_plugin_turn *turns, size_t count,
         out[i].end = turns[i].last || !find_call(&call, &turns[i]);
         if (out[i].end)
             continue;
-        compute(results[i], &call);
+        reader_compute(results[i], &call);
         out[i].text = results[i];
         out[i].text_bytes = strlen(results[i]);
     }
     return 0;
 }
 
-const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("calculator"), .generate = generate};
+const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("calculator"),
+                                            .generate = plugin_turn_generate};

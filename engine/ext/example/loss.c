@@ -8,8 +8,8 @@
  */
 #include "engine/ext/invar_plugin.h"
 
-static int reinforce(void *self, const invar_plugin_tokens *tokens, float *dlogp, float *loss,
-                     char *error)
+static int plugin_tokens_reinforce(void *self, const invar_plugin_tokens *tokens, float *dlogp,
+                                   float *loss, char *error)
 {
     (void)self;
     (void)error;
@@ -20,4 +20,5 @@ static int reinforce(void *self, const invar_plugin_tokens *tokens, float *dlogp
     return 0;
 }
 
-const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("reinforce"), .loss = reinforce};
+const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("reinforce"),
+                                            .loss = plugin_tokens_reinforce};

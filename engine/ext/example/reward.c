@@ -11,15 +11,15 @@
 #include "engine/ext/invar_plugin.h"
 
 /* 1 for a response that contains the label, less 0.01 for each token. */
-static double judge(const invar_plugin_sample *sample)
+static double plugin_sample_evaluate(const invar_plugin_sample *sample)
 {
     double right = strstr(sample->response, sample->label) ? 1.0 : 0.0;
 
     return right - 0.01 * (double)(sample->n_tokens - sample->prompt_tokens);
 }
 
-static int reward(void *self, const invar_plugin_sample *samples, size_t count, double *out,
-                  char *error)
+static int plugin_sample_reward(void *self, const invar_plugin_sample *samples, size_t count,
+                                double *out, char *error)
 {
     (void)self;
     for (size_t i = 0; i < count; i++) {
@@ -28,7 +28,7 @@ static int reward(void *self, const invar_plugin_sample *samples, size_t count, 
                      (long long)samples[i].index);
             return 1;
         }
-        out[i] = judge(&samples[i]);
+        out[i] = plugin_sample_evaluate(&samples[i]);
     }
     return 0;
 }
@@ -38,7 +38,7 @@ static int group_reward(void *self, const invar_plugin_sample *samples, size_t c
                         char *error)
 {
     size_t best = 0;
-    int rc = reward(self, samples, count, out, error);
+    int rc = plugin_sample_reward(self, samples, count, out, error);
 
     for (size_t i = 1; i < count; i++)
         best = out[i] > out[best] ? i : best;
@@ -49,6 +49,6 @@ static int group_reward(void *self, const invar_plugin_sample *samples, size_t c
 
 const invar_plugin_table invar_plugin_v1 = {
     INVAR_PLUGIN_HEAD("short-and-right"),
-    .reward = reward,
+    .reward = plugin_sample_reward,
     .group_reward = group_reward,
 };

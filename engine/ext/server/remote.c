@@ -24,9 +24,9 @@ invar_status invar_remote_reward_open(invar_http **out, const char *name, const 
                                                       .url = url,
                                                       .timeout = timeout,
                                                       .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
-                                                      .pause = INVAR_HTTP_BATCH_PAUSE,
-                                                      .parallel = INVAR_HTTP_BATCH_PARALLEL,
-                                                      .most_bytes = MOST_BYTES});
+                                                      .retry_delay_s = INVAR_HTTP_BATCH_PAUSE,
+                                                      .max_concurrency = INVAR_HTTP_BATCH_PARALLEL,
+                                                      .max_response_bytes = MOST_BYTES});
 }
 
 /* A call that is being answered. */

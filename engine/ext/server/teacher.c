@@ -285,17 +285,19 @@ static invar_status try_out(invar_remote_teacher *teacher)
         &(invar_logprob_request){.tokens = tokens, .count = TRIAL, .first = 1, .index = -1}, 1);
 }
 
-static invar_status connect(invar_remote_teacher *t, const invar_remote_teacher_options *o)
+static invar_status remote_teacher_connect(invar_remote_teacher *t,
+                                           const invar_remote_teacher_options *o)
 {
-    return invar_http_open(&t->server, &(invar_http_options){.name = t->name,
-                                                             .url = o->url,
-                                                             .route = "/completions",
-                                                             .timeout = o->timeout,
-                                                             .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
-                                                             .pause = INVAR_HTTP_BATCH_PAUSE,
-                                                             .parallel = INVAR_HTTP_BATCH_PARALLEL,
-                                                             .most_bytes = FIXED_BYTES,
-                                                             .key = o->key});
+    return invar_http_open(&t->server,
+                           &(invar_http_options){.name = t->name,
+                                                 .url = o->url,
+                                                 .route = "/completions",
+                                                 .timeout = o->timeout,
+                                                 .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
+                                                 .retry_delay_s = INVAR_HTTP_BATCH_PAUSE,
+                                                 .max_concurrency = INVAR_HTTP_BATCH_PARALLEL,
+                                                 .max_response_bytes = FIXED_BYTES,
+                                                 .api_key = o->key});
 }
 
 static invar_status open_teacher(invar_remote_teacher *t, const invar_remote_teacher_options *o)
@@ -304,7 +306,7 @@ static invar_status open_teacher(invar_remote_teacher *t, const invar_remote_tea
 
     INVAR_TRY(invar_alloc((void **)&t->model, bytes, 1, "the name of a teacher"));
     memcpy(t->model, o->model, bytes);
-    INVAR_TRY(connect(t, o));
+    INVAR_TRY(remote_teacher_connect(t, o));
     return try_out(t);
 }
 

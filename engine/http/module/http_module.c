@@ -33,8 +33,8 @@ static size_t take(char *data, size_t size, size_t count, void *payload)
 }
 
 /* The next call under way; false: the library has no room for it. */
-static bool begin(CURLM *multi, invar_http_call *call, const invar_http_settings *settings,
-                  struct curl_slist *headers)
+static bool CURLM_begin(CURLM *multi, invar_http_call *call, const invar_http_settings *settings,
+                        struct curl_slist *headers)
 {
     CURL *easy = curl_easy_init();
     bool good;
@@ -89,7 +89,7 @@ static CURLcode check_end(CURL *easy, invar_http_call *call)
     return CURLE_PARTIAL_FILE;
 }
 
-static void finish(CURLM *multi, CURL *easy, CURLcode code)
+static void CURLM_finish(CURLM *multi, CURL *easy, CURLcode code)
 {
     invar_http_call *call = NULL;
 
@@ -112,21 +112,21 @@ static size_t finish_some(CURLM *multi)
 
     while ((message = curl_multi_info_read(multi, &left)))
         if (message->msg == CURLMSG_DONE) {
-            finish(multi, message->easy_handle, message->data.result);
+            CURLM_finish(multi, message->easy_handle, message->data.result);
             count++;
         }
     return count;
 }
 
-static int drive(CURLM *multi, invar_http_call *calls, size_t count,
-                 const invar_http_settings *settings, struct curl_slist *headers)
+static int CURLM_drive(CURLM *multi, invar_http_call *calls, size_t count,
+                       const invar_http_settings *settings, struct curl_slist *headers)
 {
     size_t begun = 0, ended = 0;
     int running = 0, code = 0;
 
     while (ended < count && !code) {
         while (begun < count && begun - ended < settings->parallel && !code)
-            code = begin(multi, &calls[begun++], settings, headers) ? 0 : CURLM_OUT_OF_MEMORY;
+            code = CURLM_begin(multi, &calls[begun++], settings, headers) ? 0 : CURLM_OUT_OF_MEMORY;
         code = code ? code : (int)curl_multi_perform(multi, &running);
         ended += finish_some(multi);
         if (ended == count || code)
@@ -156,7 +156,7 @@ static struct curl_slist *make_headers(const char *own)
     return headers;
 }
 
-static int run(invar_http_call *calls, size_t count, const invar_http_settings *settings)
+static int http_call_run(invar_http_call *calls, size_t count, const invar_http_settings *settings)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct curl_slist *headers;
@@ -169,11 +169,11 @@ static int run(invar_http_call *calls, size_t count, const invar_http_settings *
     multi = curl_multi_init();
     headers = make_headers(settings->header);
     if (multi && headers)
-        code = drive(multi, calls, count, settings, headers);
+        code = CURLM_drive(multi, calls, count, settings, headers);
     curl_slist_free_all(headers);
     (void)curl_multi_cleanup(multi);
     return code;
 }
 
 __attribute__((visibility("default"))) extern const invar_http_table INVAR_HTTP_TABLE;
-const invar_http_table INVAR_HTTP_TABLE = {INVAR_HTTP_ABI, run};
+const invar_http_table INVAR_HTTP_TABLE = {INVAR_HTTP_ABI, http_call_run};

@@ -20,18 +20,18 @@
 
 static invar_graph_exec_args how_to_run(invar_pass *pass)
 {
-    invar_graph_exec_args how = invar_pass_how(pass, &pass->tail);
+    invar_graph_exec_args how = invar_pass_how(pass, &pass->head_graph);
 
     how.samples = pass->arrays.samples;
-    how.there = pass->arrays.there;
+    how.there = pass->arrays.device_offsets;
     return how;
 }
 
-static invar_tensor find(invar_pass *pass, const invar_tensor *t)
+static invar_tensor pass_find(invar_pass *pass, const invar_tensor *t)
 {
     invar_graph_exec_args how = how_to_run(pass);
 
-    return invar_op_graph_find(pass->tail.program, t, &how);
+    return invar_op_graph_find(pass->head_graph.program, t, &how);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -40,8 +40,8 @@ static invar_tensor find(invar_pass *pass, const invar_tensor *t)
 static invar_status send_head(invar_pass *pass, int64_t parts)
 {
     const invar_logit_rows *head = &pass->head;
-    const invar_graph_exec_args body = invar_pass_how(pass, &pass->body);
-    const void **g = pass->given;
+    const invar_graph_exec_args body = invar_pass_how(pass, &pass->layers_graph);
+    const void **g = pass->inputs;
     size_t rows = (size_t)head->count;
     size_t divided = invar_vocab_parallel_divided(pass->model->head);
     int64_t chunks = pass->acts.logits.shape[0] * invar_vocab_parallel_chunks(pass->model->head);
@@ -62,11 +62,12 @@ static invar_status send_head(invar_pass *pass, int64_t parts)
     g[INVAR_GIVEN_CHUNKS] = pass->vocab.chunks;
     g[INVAR_GIVEN_ROWS] = pass->arrays.row;
     g[INVAR_GIVEN_TARGETS] = head->targets;
-    g[INVAR_GIVEN_HEAD_UNITS] = head->units.start;
+    g[INVAR_GIVEN_HEAD_UNITS] = head->units.offsets;
     g[INVAR_GIVEN_PARTS] = pass->arrays.parts;
-    g[INVAR_GIVEN_STREAM] = invar_op_graph_find(pass->body.program, &pass->ends.all, &body).data;
+    g[INVAR_GIVEN_STREAM] =
+        invar_op_graph_find(pass->layers_graph.program, &pass->layers_io.all, &body).data;
     g[INVAR_GIVEN_D_STREAM] =
-        invar_op_graph_find(pass->body.program, &pass->ends.d_stream, &body).data;
+        invar_op_graph_find(pass->layers_graph.program, &pass->layers_io.d_stream, &body).data;
     INVAR_TRY(invar_upload_buffer_send(&pass->head_staging, &pass->caller.dev, arrays,
                                        sizeof arrays / sizeof *arrays));
     invar_head_note_there(pass);
@@ -85,7 +86,7 @@ static invar_status run_head(invar_pass *pass, bool values)
     INVAR_TRY(invar_head_build(pass, values, pass->entropy_back));
     INVAR_TRY(send_head(pass, parts));
     how = how_to_run(pass);
-    return invar_op_graph_run(pass->tail.program, 0, &how);
+    return invar_op_graph_run(pass->head_graph.program, 0, &how);
 }
 
 /* In one go: a device is waited for once. */
@@ -97,7 +98,7 @@ static invar_status fetch_results(invar_pass *pass, float *logp_out, float *entr
     if (count == 0)
         return INVAR_OK;
     INVAR_TRY(invar_op_runner_get(&pass->caller, pass->arrays.fetched,
-                                  find(pass, &pass->acts.logp).data,
+                                  pass_find(pass, &pass->acts.logp).data,
                                   entropy_out ? 2 * bytes : bytes));
     memcpy(logp_out, fetched, bytes);
     if (entropy_out)
@@ -120,7 +121,7 @@ invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_
 {
     pass->head = (invar_logit_rows){.count = count, .row = row};
     INVAR_TRY(run_head(pass, true));
-    *out = find(pass, &pass->acts.logits);
+    *out = pass_find(pass, &pass->acts.logits);
     pass->state = INVAR_PASS_LOGITS;
     return INVAR_OK;
 }
@@ -136,7 +137,7 @@ static invar_status zero_head_gradient(invar_pass *pass, const invar_grads *grad
     if (invar_model_is_adapted(model)) // it is frozen
         return INVAR_OK;
     dw = model->head == model->embedding ? &grads->tied_head
-                                         : &grads->of[model->head - model->params];
+                                         : &grads->tensors[model->head - model->params];
     return invar_device_zero(&pass->caller.dev, dw->data,
                              (size_t)(dw->shape[0] * dw->row_stride) * sizeof(float));
 }
@@ -144,7 +145,7 @@ static invar_status zero_head_gradient(invar_pass *pass, const invar_grads *grad
 /* The row that stands for all rows that were not chosen. */
 static invar_status zero_row(invar_pass *pass)
 {
-    invar_tensor d_x = find(pass, &pass->acts.d_x);
+    invar_tensor d_x = pass_find(pass, &pass->acts.d_x);
     invar_tensor zeros = invar_tensor_rows(&d_x, pass->head.count, 1);
 
     return invar_device_zero(&pass->caller.dev, zeros.data,
@@ -154,22 +155,22 @@ static invar_status zero_row(invar_pass *pass)
 /* What a backward is given: with values `dentropy` is NULL, and the units are new. */
 static invar_status send_back(invar_pass *pass, const float *dlogp, const float *dentropy)
 {
-    const void **g = pass->given;
+    const void **g = pass->inputs;
     const invar_row_offsets *units = &pass->head.units;
     size_t rows = (size_t)pass->head.count;
     const invar_upload arrays[] = {
         {&g[INVAR_GIVEN_DLOGP], rows * sizeof *dlogp},
         {&g[INVAR_GIVEN_DENTROPY], rows * sizeof *dentropy},
-        {&g[INVAR_GIVEN_BACK],
-         (size_t)invar_row_partition_count(&pass->division.context) * sizeof *pass->arrays.back},
-        {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->start},
+        {&g[INVAR_GIVEN_BACK], (size_t)invar_row_partition_count(&pass->division.context) *
+                                   sizeof *pass->arrays.row_to_selected},
+        {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->offsets},
     };
 
     invar_head_note_way_back(pass);
     g[INVAR_GIVEN_DLOGP] = dlogp;
     g[INVAR_GIVEN_DENTROPY] = dentropy;
-    g[INVAR_GIVEN_BACK] = pass->arrays.back;
-    g[INVAR_GIVEN_HEAD_UNITS] = units->start;
+    g[INVAR_GIVEN_BACK] = pass->arrays.row_to_selected;
+    g[INVAR_GIVEN_HEAD_UNITS] = units->offsets;
     INVAR_TRY(invar_upload_buffer_send(&pass->back_staging, &pass->caller.dev, arrays,
                                        sizeof arrays / sizeof *arrays));
     invar_head_note_there(pass);
@@ -186,7 +187,7 @@ static invar_status show_now(invar_pass *pass, const char *name, const char *op,
                                   .caller = &pass->caller,
                                   .rows = rows,
                                   .samples = &pass->head.units,
-                                  .there = &pass->arrays.there[0]};
+                                  .device_samples = &pass->arrays.device_offsets[0]};
 
     if (!pass->probe.take)
         return INVAR_OK;
@@ -201,7 +202,7 @@ static invar_status show_given(invar_pass *pass, const invar_graph_point *point,
                                invar_graph_input which)
 {
     invar_tensor rows =
-        invar_tensor_1d((void *)(uintptr_t)pass->given[which], INVAR_DTYPE_F32, pass->head.count);
+        invar_tensor_1d((void *)(uintptr_t)pass->inputs[which], INVAR_DTYPE_F32, pass->head.count);
 
     return show_now(pass, point->name, "loss", true, &rows, NULL);
 }
@@ -210,9 +211,9 @@ static invar_status run_back(invar_pass *pass, const invar_grads *grads)
 {
     invar_graph_exec_args how = how_to_run(pass);
 
-    how.fresh = grads->fresh;
+    how.fresh = grads->overwrite_next;
     pass->state = INVAR_PASS_EMPTY;
-    return invar_op_graph_run(pass->tail.program, 1, &how);
+    return invar_op_graph_run(pass->head_graph.program, 1, &how);
 }
 
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
@@ -230,7 +231,7 @@ invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const flo
     INVAR_TRY(show_given(pass, &invar_head_dlogp, INVAR_GIVEN_DLOGP));
     if (dentropy)
         INVAR_TRY(show_given(pass, &invar_head_dentropy, INVAR_GIVEN_DENTROPY));
-    if (grads->fresh && pass->head.units.count == 0)
+    if (grads->overwrite_next && pass->head.units.count == 0)
         INVAR_TRY(zero_head_gradient(pass, grads));
     return run_back(pass, grads);
 }
@@ -238,7 +239,7 @@ invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const flo
 /* The gradient of the head's only column, rounded to storage. */
 static invar_status give_values(invar_pass *pass, const float *dvalue)
 {
-    invar_tensor to = find(pass, &pass->acts.d_logits);
+    invar_tensor to = pass_find(pass, &pass->acts.d_logits);
     size_t rows = (size_t)to.shape[0];
     uint16_t *rounded = pass->arrays.values;
 
@@ -252,7 +253,8 @@ static invar_status give_values(invar_pass *pass, const float *dvalue)
 /* What the forward could not show, without the units. */
 static invar_status show_values(invar_pass *pass)
 {
-    invar_tensor norm = find(pass, &pass->acts.norm), logits = find(pass, &pass->acts.logits);
+    invar_tensor norm = pass_find(pass, &pass->acts.norm),
+                 logits = pass_find(pass, &pass->acts.logits);
     invar_value_name stream = {.layer = pass->stream.layer, .text = "mlp"};
     invar_value_name normed = {.layer = -1, .text = "head.norm"};
 

@@ -21,8 +21,8 @@ extern "C" {
 typedef struct invar_head_chunk {
     int64_t number; /* pieces before it */
     int64_t first, rows, unit, units;
-    bool shared;           /* context-parallel ranks have a share of its rows each */
-    invar_index_range own; /* this rank's, counted from the first */
+    bool shared;                  /* context-parallel ranks have a share of its rows each */
+    invar_index_range local_rows; /* this rank's, counted from the first */
 } invar_head_chunk;
 
 /*

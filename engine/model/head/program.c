@@ -27,8 +27,8 @@ const invar_graph_point invar_head_stream = {.name = "head.dx", .layer = -1};
 const invar_graph_point invar_head_dlogp = {.name = "head.dlogp", .layer = -1};
 const invar_graph_point invar_head_dentropy = {.name = "head.dentropy", .layer = -1};
 
-static invar_tensor array(invar_builder *b, invar_graph_input which, invar_dtype dtype,
-                          int64_t first, int64_t count)
+static invar_tensor builder_array(invar_builder *b, invar_graph_input which, invar_dtype dtype,
+                                  int64_t first, int64_t count)
 {
     invar_tensor t = invar_build_array(b, which, dtype, count);
 
@@ -39,19 +39,19 @@ static invar_tensor array(invar_builder *b, invar_graph_input which, invar_dtype
 /* This rank's rows of a piece. */
 static invar_tensor part_of(const invar_tensor *vector, const invar_head_chunk *p)
 {
-    return invar_tensor_1d((char *)vector->data + (size_t)(p->first + p->own.first) * 4,
-                           vector->dtype, p->own.count);
+    return invar_tensor_1d((char *)vector->data + (size_t)(p->first + p->local_rows.first) * 4,
+                           vector->dtype, p->local_rows.count);
 }
 
 static invar_tensor rows_of(const invar_tensor *t, const invar_head_chunk *p)
 {
-    return invar_tensor_rows(t, p->first + p->own.first, p->own.count);
+    return invar_tensor_rows(t, p->first + p->local_rows.first, p->local_rows.count);
 }
 
 static invar_tensor array_of(invar_builder *b, invar_graph_input which, invar_dtype dtype,
                              const invar_head_chunk *p)
 {
-    return array(b, which, dtype, p->first + p->own.first, p->own.count);
+    return builder_array(b, which, dtype, p->first + p->local_rows.first, p->local_rows.count);
 }
 
 /* All rows of a piece, after the call that made this rank's. */
@@ -78,8 +78,8 @@ static invar_weight head_weight(invar_builder *b, const invar_model *model)
     return w;
 }
 
-static void show(invar_builder *b, const char *name, const invar_tensor *rows, int64_t samples,
-                 bool backward)
+static void builder_show(invar_builder *b, const char *name, const invar_tensor *rows,
+                         int64_t samples, bool backward)
 {
     invar_op_graph_point(b->program, &(invar_graph_point){.name = name,
                                                           .backward = backward,
@@ -102,7 +102,7 @@ static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows,
     int64_t all = invar_vocab_parallel_chunks(head) * INVAR_VOCAB_PARALLEL_CHUNK;
     invar_head_activations *h = &pass->acts;
 
-    h->own = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, own);
+    h->local_logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, own);
     h->parts =
         invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->tensors * rows, values ? own : sums);
     if (values) {
@@ -113,7 +113,7 @@ static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows,
     }
     if (pass->options.train)
         h->d_logits =
-            invar_op_graph_tensor(b->program, b->storage, rows, head->own.rows + SPARE_COLUMNS);
+            invar_op_graph_tensor(b->program, b->storage, rows, head->local.rows + SPARE_COLUMNS);
 }
 
 static void make_logit_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
@@ -154,7 +154,7 @@ static void make_rooms(invar_pass *pass, invar_builder *b, bool values)
     h->d_x = invar_op_graph_tensor(p, b->storage, rows + 1, hidden);
 }
 
-static void choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
+static void pass_choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
 {
     invar_head_activations *h = &pass->acts;
     invar_index_range own = invar_head_chosen_rows(pass);
@@ -166,7 +166,7 @@ static void choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
     invar_op_graph_source(b->program, stream.data, &pass->stream);
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd,
                  .out = invar_tensor_rows(&h->x, own.first, own.count), .table = stream,
-                 .ids = array(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, own.first, own.count));
+                 .ids = builder_array(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, own.first, own.count));
     if (invar_head_divides_rows(pass))
         invar_op_graph_move(b->program,
                             &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
@@ -183,10 +183,10 @@ static invar_tensor own_logits(const invar_pass *pass, const invar_head_chunk *p
     const invar_head_activations *h = &pass->acts;
     invar_tensor own;
 
-    if (!invar_tensor_present(&h->own))
-        return invar_tensor_rows(&h->logits, 0, p->own.count);
-    own = invar_tensor_columns(&h->own, 0, pass->model->head->own.rows + spare);
-    return invar_tensor_rows(&own, 0, p->own.count);
+    if (!invar_tensor_present(&h->local_logits))
+        return invar_tensor_rows(&h->logits, 0, p->local_rows.count);
+    own = invar_tensor_columns(&h->local_logits, 0, pass->model->head->local.rows + spare);
+    return invar_tensor_rows(&own, 0, p->local_rows.count);
 }
 
 static void make_own_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
@@ -212,15 +212,15 @@ static void make_logits(invar_pass *pass, invar_builder *b, const invar_weight *
     invar_tensor out;
 
     make_own_logits(pass, b, w, p);
-    if (!invar_tensor_present(&h->own))
+    if (!invar_tensor_present(&h->local_logits))
         return;
-    out = as_chunks(&h->logits, p->own.count);
+    out = as_chunks(&h->logits, p->local_rows.count);
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
                                                             .whole = h->parts,
-                                                            .own = h->own});
+                                                            .local = h->local_logits});
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
                  .table = as_chunks(&h->parts, h->parts.shape[0]),
-                 .ids = array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
+                 .ids = builder_array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
 }
 
 /* The log-probabilities of a piece, from what all ranks know of their chunks. */
@@ -228,15 +228,15 @@ static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor
                           const invar_head_chunk *p)
 {
     invar_head_activations *h = &pass->acts;
-    invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->own.count);
-    invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->own.count);
+    invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->local_rows.count);
+    invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->local_rows.count);
 
     INVAR_APPEND(b->program, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
                  .targets = array_of(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p),
                  .temperature = pass->head.temperature);
     invar_op_graph_move(
         b->program,
-        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .whole = parts, .own = sums});
+        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .whole = parts, .local = sums});
     INVAR_APPEND(b->program, -1, LOGPROB_JOIN, logprob_join, .logp = part_of(&h->logp, p),
                  .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
                  .logsum = part_of(&h->logsum, p), .sums = parts,
@@ -252,8 +252,8 @@ static void score_piece(invar_pass *pass, invar_builder *b, const invar_weight *
     invar_tensor logits = own_logits(pass, p, 0);
 
     make_own_logits(pass, b, w, p);
-    show(b, "head.logits", &logits, 1 + p->number, false);
-    if (invar_tensor_present(&h->own)) {
+    builder_show(b, "head.logits", &logits, 1 + p->number, false);
+    if (invar_tensor_present(&h->local_logits)) {
         join_logprobs(pass, b, &logits, p);
         return;
     }
@@ -267,7 +267,7 @@ static void score_piece(invar_pass *pass, invar_builder *b, const invar_weight *
 static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w,
                           const invar_head_chunk *p)
 {
-    if (p->own.count > 0)
+    if (p->local_rows.count > 0)
         score_piece(pass, b, w, p);
     gather_piece(b, &pass->acts.logp, p);
     gather_piece(b, &pass->acts.entropy, p);
@@ -297,12 +297,12 @@ static void project_back(invar_pass *pass, invar_builder *b, const invar_weight 
 {
     invar_head_activations *h = &pass->acts;
     invar_tensor columns = invar_tensor_columns(&h->d_logits, 0, w->w.shape[0]);
-    invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->own.count);
+    invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->local_rows.count);
     invar_tensor d_norm = rows_of(&h->d_norm, p);
 
     if (invar_tensor_present(&w->dw))
         weight_back(pass, b, &w->dw, &d_logits, p, units);
-    if (p->own.count > 0)
+    if (p->local_rows.count > 0)
         invar_build_input_gradient(b, &d_norm, &d_logits, w);
     gather_piece(b, &h->d_norm, p);
 }
@@ -313,14 +313,15 @@ static void score_back(invar_pass *pass, invar_builder *b, const invar_weight *w
 {
     invar_head_activations *h = &pass->acts;
     invar_logprob_bwd_args args = {
-        .dlogits = invar_tensor_rows(&h->d_logits, 0, p->own.count),
+        .dlogits = invar_tensor_rows(&h->d_logits, 0, p->local_rows.count),
         .dlogp = array_of(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p),
         .max = part_of(&h->max, p),
         .logsum = part_of(&h->logsum, p),
         .logits = own_logits(pass, p, SPARE_COLUMNS),
-        .targets = array_of(
-            b, invar_tensor_present(&h->own) ? INVAR_GIVEN_OWN_TARGETS : INVAR_GIVEN_TARGETS,
-            INVAR_DTYPE_I32, p),
+        .targets = array_of(b,
+                            invar_tensor_present(&h->local_logits) ? INVAR_GIVEN_OWN_TARGETS
+                                                                   : INVAR_GIVEN_TARGETS,
+                            INVAR_DTYPE_I32, p),
         .temperature = pass->head.temperature};
 
     // what a point is computed from does not depend on the number of pieces
@@ -336,7 +337,7 @@ static void score_back(invar_pass *pass, invar_builder *b, const invar_weight *w
         args.entropy = part_of(&h->entropy, p);
     }
     invar_op_graph_append(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
-    show(b, "head.dlogits", &args.dlogits, 1 + p->number, true);
+    builder_show(b, "head.dlogits", &args.dlogits, 1 + p->number, true);
 }
 
 static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
@@ -346,7 +347,7 @@ static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w
                                    invar_head_part_at(p),
                                p->units};
 
-    if (p->own.count > 0)
+    if (p->local_rows.count > 0)
         score_back(pass, b, w, p, entropy);
     project_back(pass, b, w, p, &units);
 }
@@ -361,14 +362,14 @@ static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *no
                                           b->storage, own.count, h->d_x.shape[1]);
 
     if (h->pieces > 0)
-        show(b, "head.dnorm", &h->d_norm, 0, true);
+        builder_show(b, "head.dnorm", &h->d_norm, 0, true);
     INVAR_APPEND(b->program, -1, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_build_heads(&d_x, 1),
                  .dweight = norm->dw, .dy = invar_build_heads(&h->d_norm, 1),
                  .x = invar_build_heads(&h->x, 1), .weight = norm->w, .units = b->units,
                  .eps = b->norm_eps);
-    show(b, "head.drows", &d_x, 0, true);
+    builder_show(b, "head.drows", &d_x, 0, true);
     INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
-                 .ids = array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
+                 .ids = builder_array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
     invar_op_graph_point(
         b->program,
         &(invar_graph_point){.name = invar_head_stream.name,
@@ -384,12 +385,12 @@ static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *no
 invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
 {
     const invar_logit_rows *head = &pass->head;
-    invar_builder *b = &pass->tail.builder;
+    invar_builder *b = &pass->head_graph.builder;
     invar_head_chunk whole = {
-        .rows = head->count, .units = head->units.count, .own = {0, head->count}};
+        .rows = head->count, .units = head->units.count, .local_rows = {0, head->count}};
     invar_weight norm, w;
 
-    invar_decoder_begin(b, pass->tail.program, pass->model, head->count);
+    invar_decoder_begin(b, pass->head_graph.program, pass->model, head->count);
     b->context = invar_head_divides_rows(pass) ? &pass->division.context : NULL;
     b->units = (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_HEAD_UNITS),
                                    head->units.count};
@@ -401,23 +402,23 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
     w = head_weight(b, pass->model);
     make_rooms(pass, b, values);
     pass->acts.pieces = values ? 1 : invar_head_count_pieces(pass);
-    choose(pass, b, &norm);
+    pass_choose(pass, b, &norm);
     if (values) {
         if (!pass->options.train)
-            show(b, "head.norm", &pass->acts.norm, 0, false);
+            builder_show(b, "head.norm", &pass->acts.norm, 0, false);
         make_logits(pass, b, &w, &whole);
         if (!pass->options.train)
-            show(b, "head.logits", &pass->acts.logits, 0, false);
+            builder_show(b, "head.logits", &pass->acts.logits, 0, false);
         invar_op_graph_host_access(b->program, &pass->acts.logits);
     } else {
-        show(b, "head.norm", &pass->acts.norm, 0, false);
+        builder_show(b, "head.norm", &pass->acts.norm, 0, false);
         for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
             piece_forward(pass, b, &w, &p);
         invar_op_graph_host_access(b->program, &pass->acts.logp);
     }
     invar_op_graph_end_section(b->program);
     if (!pass->options.train)
-        return invar_pass_place(pass, &pass->tail, "rows of the head");
+        return invar_pass_place(pass, &pass->head_graph, "rows of the head");
     invar_op_graph_host_access(b->program, &pass->acts.d_x);
     if (values) {
         invar_op_graph_host_access(b->program, &pass->acts.d_logits);
@@ -431,5 +432,5 @@ invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
     invar_op_graph_host_access(b->program,
                                &pass->acts.logp); // places do not depend on what is read
     invar_op_graph_end_section(b->program);
-    return invar_pass_place(pass, &pass->tail, "rows of the head");
+    return invar_pass_place(pass, &pass->head_graph, "rows of the head");
 }

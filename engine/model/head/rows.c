@@ -24,9 +24,9 @@ bool invar_head_divides_rows(const invar_pass *pass)
 static void share_rows(invar_head_chunk *p, const invar_pass *pass)
 {
     p->shared = invar_head_divides_rows(pass);
-    p->own = p->shared ? invar_layout_range_of(p->rows, pass->division.context.size,
-                                               pass->division.context.rank)
-                       : (invar_index_range){0, p->rows};
+    p->local_rows = p->shared ? invar_layout_range_of(p->rows, pass->division.context.size,
+                                                      pass->division.context.rank)
+                              : (invar_index_range){0, p->rows};
 }
 
 bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass)
@@ -37,13 +37,13 @@ bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass)
     if (unit == u->count)
         return false;
     *p = (invar_head_chunk){
-        .number = p->number + (p->units > 0), .first = u->start[unit], .unit = unit};
+        .number = p->number + (p->units > 0), .first = u->offsets[unit], .unit = unit};
     do {
         p->units++;
-        p->rows = u->start[unit + p->units] - p->first;
+        p->rows = u->offsets[unit + p->units] - p->first;
     } while (unit + p->units < u->count &&
              (pass->options.head_rows == 0 ||
-              u->start[unit + p->units + 1] - p->first <= pass->options.head_rows));
+              u->offsets[unit + p->units + 1] - p->first <= pass->options.head_rows));
     share_rows(p, pass);
     return true;
 }
@@ -86,10 +86,10 @@ static void carve_arrays(invar_pass *pass, invar_carver *c)
     a->fetched = invar_carve(c, 2 * rows * sizeof *a->fetched);
     // a piece has a row at least, but the one of values
     a->samples = invar_carve(c, (rows + 3) * sizeof *a->samples);
-    a->there = invar_carve(c, (rows + 3) * sizeof *a->there);
+    a->device_offsets = invar_carve(c, (rows + 3) * sizeof *a->device_offsets);
     if (!pass->options.train)
         return;
-    a->back = invar_carve(c, (size_t)pass->rows.count * sizeof *a->back);
+    a->row_to_selected = invar_carve(c, (size_t)pass->rows.count * sizeof *a->row_to_selected);
     a->values = invar_carve(c, rows * sizeof(float));
 }
 
@@ -157,7 +157,7 @@ static int64_t note_parts(invar_pass *pass)
     for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);) {
         a->samples[pieces++] = (invar_row_offsets){a->parts + count, p.units};
         for (int64_t i = 0; i <= p.units; i++)
-            a->parts[count++] = pass->head.units.start[p.unit + i] - p.first;
+            a->parts[count++] = pass->head.units.offsets[p.unit + i] - p.first;
     }
     a->samples[pieces] = pass->rows.samples;
     return count;
@@ -173,13 +173,15 @@ invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass)
 
 void invar_head_note_there(invar_pass *pass)
 {
-    const int64_t *parts = pass->given[INVAR_GIVEN_PARTS];
+    const int64_t *parts = pass->inputs[INVAR_GIVEN_PARTS];
     invar_head_arrays *a = &pass->arrays;
 
-    a->there[0] = (invar_row_offsets){pass->given[INVAR_GIVEN_HEAD_UNITS], pass->head.units.count};
+    a->device_offsets[0] =
+        (invar_row_offsets){pass->inputs[INVAR_GIVEN_HEAD_UNITS], pass->head.units.count};
     for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass) && p.number < pass->acts.pieces;)
-        a->there[1 + p.number] = (invar_row_offsets){parts + invar_head_part_at(&p), p.units};
-    a->there[1 + pass->acts.pieces] = pass->samples;
+        a->device_offsets[1 + p.number] =
+            (invar_row_offsets){parts + invar_head_part_at(&p), p.units};
+    a->device_offsets[1 + pass->acts.pieces] = pass->samples;
 }
 
 void invar_head_note_way_back(invar_pass *pass)
@@ -188,7 +190,7 @@ void invar_head_note_way_back(invar_pass *pass)
     invar_index_range own = invar_head_chosen_rows(pass);
 
     for (int64_t i = 0; i < invar_row_partition_count(&pass->division.context); i++)
-        a->back[i] = (int32_t)pass->head.count;
+        a->row_to_selected[i] = (int32_t)pass->head.count;
     for (int64_t i = own.first; i < own.first + own.count; i++)
-        a->back[a->row[i]] = (int32_t)i;
+        a->row_to_selected[a->row[i]] = (int32_t)i;
 }

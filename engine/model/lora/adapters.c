@@ -239,7 +239,7 @@ int64_t invar_lora_rows(const invar_lora_spec *lora)
     return lora->ranks[0] ? STEP_GROUP : filled_up(lora->rank);
 }
 
-static bool adapts(const invar_lora_spec *lora, const invar_param *p)
+static bool lora_spec_adapts(const invar_lora_spec *lora, const invar_param *p)
 {
     char end[32];
 
@@ -258,20 +258,20 @@ int64_t invar_adapters_count(const invar_param *base, int64_t count, const invar
     int64_t adapted = 0;
 
     for (int64_t i = 0; i < count; i++)
-        adapted += adapts(lora, &base[i]);
+        adapted += lora_spec_adapts(lora, &base[i]);
     return 2 * adapted;
 }
 
 /* One of the two, of so many rows and columns; `cut`: as the layer is. */
-static invar_param declare(const invar_param *of, const char *end, int64_t rows, int64_t cols,
-                           bool cut)
+static invar_param param_declare(const invar_param *of, const char *end, int64_t rows, int64_t cols,
+                                 bool cut)
 {
     invar_param p = {.kind = INVAR_PARAM_ADAPTER,
                      .layer = of->layer,
                      .stack = of->stack,
                      .rows = rows,
                      .cols = cols,
-                     .cut = {.pieces = 1, .stack = of->stack}};
+                     .cut = {.shards = 1, .experts = of->stack}};
     int length = (int)(strlen(of->name) - strlen(WEIGHT));
 
     if (cut)
@@ -292,7 +292,7 @@ static invar_status check_used(const char *key, const char *text, const invar_pa
     json_object_foreach(patterns, name, value)
     {
         int64_t i = 0;
-        while (i < count && !(adapts(lora, &base[i]) && matches(name, &base[i])))
+        while (i < count && !(lora_spec_adapts(lora, &base[i]) && matches(name, &base[i])))
             i++;
         if (i == count && status == INVAR_OK)
             status =
@@ -316,12 +316,12 @@ invar_status invar_adapters_declare(invar_param *out, invar_param *base, int64_t
         invar_param *p = &base[i];
         int64_t rank;
         float factor;
-        if (!adapts(lora, p))
+        if (!lora_spec_adapts(lora, p))
             continue;
         INVAR_TRY(invar_lora_layer(&rank, &factor, lora, p));
         p->adapter = out;
-        out[0] = declare(p, FIRST, filled_up(rank), p->cols, p->cut.columns);
-        out[1] = declare(p, SECOND, p->rows, filled_up(rank), !p->cut.columns);
+        out[0] = param_declare(p, FIRST, filled_up(rank), p->cols, p->cut.columns);
+        out[1] = param_declare(p, SECOND, p->rows, filled_up(rank), !p->cut.columns);
         out[0].rank = out[1].rank = rank;
         out[0].factor = out[1].factor = factor;
         out += 2;

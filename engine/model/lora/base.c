@@ -72,7 +72,7 @@ static invar_param with_box(const invar_param *p, const invar_param_shard *box)
 {
     invar_param out = *p;
 
-    out.own = *box;
+    out.local = *box;
     return out;
 }
 
@@ -88,7 +88,7 @@ static invar_param whole_of(const invar_param *p)
 {
     return with_box(
         p, &(invar_param_shard){
-               .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.pieces});
+               .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.shards});
 }
 
 /* What a rank with this number gives; false: another gives it, or it has nothing. */
@@ -116,22 +116,22 @@ static void put_weight(joining *j, const invar_param *box, const void *from)
     invar_tensor all = invar_model_carve_weight(&to, j->model, &whole);
     invar_tensor own = invar_model_carve_weight(&of, j->model, box);
 
-    put_box(all.data, box, &box->own, own.data, invar_dtype_bits(all.dtype));
+    put_box(all.data, box, &box->local, own.data, invar_dtype_bits(all.dtype));
     if (own.scale)
-        put_scales(&all, box, &box->own, own.scale);
+        put_scales(&all, box, &box->local, own.scale);
 }
 
-static invar_status move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
+static invar_status layout_move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
 {
     move.op = INVAR_COMM_SENDRECV;
     move.phase = "frozen weights";
-    move.seconds = layout->seconds;
-    *(move.to == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
+    move.timeout_s = layout->seconds;
+    *(move.dst_rank == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
     return invar_comm_run(layout->world, &move);
 }
 
 /* From its rank into rank 0's weight. */
-static invar_status bring(joining *j, const invar_param *box, int rank)
+static invar_status joining_bring(joining *j, const invar_param *box, int rank)
 {
     const invar_layout *layout = j->model->layout;
     size_t bytes = bytes_of(j->model, box);
@@ -141,13 +141,15 @@ static invar_status bring(joining *j, const invar_param *box, int rank)
     if (self == rank)
         INVAR_TRY(invar_host_window_read(&values, &j->window, box->weight.data, bytes));
     if (rank != 0 && self == rank)
-        return move(layout, (invar_comm_transfer){.in = values, .from = INVAR_COMM_NONE}, bytes);
+        return layout_move(layout, (invar_comm_transfer){.in = values, .src_rank = INVAR_COMM_NONE},
+                           bytes);
     if (self != 0)
         return INVAR_OK;
     if (rank != 0)
-        INVAR_TRY(move(layout,
-                       (invar_comm_transfer){.out = j->came, .to = INVAR_COMM_NONE, .from = rank},
-                       bytes));
+        INVAR_TRY(layout_move(
+            layout,
+            (invar_comm_transfer){.out = j->came, .dst_rank = INVAR_COMM_NONE, .src_rank = rank},
+            bytes));
     put_weight(j, box, values);
     return INVAR_OK;
 }
@@ -201,7 +203,7 @@ static invar_status hash_divided(invar_digest *of, joining *j)
 
         for (int n = 0; n < invar_model_partition_ranks(&model->part); n++)
             if (find_box(&box, &rank, j, p, n))
-                INVAR_TRY(bring(j, &box, rank));
+                INVAR_TRY(joining_bring(j, &box, rank));
         if (leads)
             INVAR_TRY(hash_whole(&of[i], j, p));
     }

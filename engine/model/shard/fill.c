@@ -55,7 +55,7 @@ static invar_status make_near(invar_param_loader *f, size_t bytes)
 }
 
 /* Where the rows stay, all of them in f32; NULL: they do not. */
-static void *home(const invar_param_loader *f)
+static void *param_loader_home(const invar_param_loader *f)
 {
     const invar_tensor *all = invar_param_f32(f->param);
 
@@ -70,8 +70,9 @@ invar_status invar_param_loader_buffer(float **out, invar_param_loader *f, const
     f->param = param;
     f->first = first;
     f->rows = rows;
-    if (home(f)) {
-        INVAR_TRY(invar_host_window_write(&values, &f->window, home(f), bytes_of(f, rows)));
+    if (param_loader_home(f)) {
+        INVAR_TRY(
+            invar_host_window_write(&values, &f->window, param_loader_home(f), bytes_of(f, rows)));
     } else {
         INVAR_TRY(make_near(f, bytes_of(f, rows)));
         values = f->near;
@@ -103,8 +104,8 @@ static void sum_up(const invar_param_loader *f)
     invar_hasher_update(&hasher, f->values, bytes_of(f, f->rows));
     invar_hasher_final(&digest, &hasher);
     memcpy(words, digest.bytes, sizeof words);
-    f->model->filled[0] += words[0];
-    f->model->filled[1] += words[1];
+    f->model->load_checksum[0] += words[0];
+    f->model->load_checksum[1] += words[1];
 }
 
 /* Those rows that the master has. */
@@ -145,7 +146,7 @@ static invar_status make_weight(invar_param_loader *f, int64_t first, int64_t ro
     return invar_param_loader_weight(&f->caller, f->param, first, &all);
 }
 
-static invar_status stage(invar_param_loader *f, const float *values, size_t bytes)
+static invar_status param_loader_stage(invar_param_loader *f, const float *values, size_t bytes)
 {
     if (bytes > f->staging_bytes) {
         INVAR_TRY(invar_op_runner_settle(&f->caller));
@@ -164,7 +165,7 @@ static int64_t count_staged(const invar_param_loader *f, int64_t first)
     int64_t blocks = (int64_t)(STAGED_BYTES / bytes_of(f, INVAR_FP8_BLOCK));
     int64_t rows = (blocks > 0 ? blocks : 1) * INVAR_FP8_BLOCK;
     int64_t left = f->first + f->rows - first;
-    int64_t of_expert = f->param->own.rows - first % f->param->own.rows;
+    int64_t of_expert = f->param->local.rows - first % f->param->local.rows;
 
     left = left < of_expert ? left : of_expert;
     return rows < left ? rows : left;
@@ -176,7 +177,8 @@ static invar_status make_staged(invar_param_loader *f)
 
     for (int64_t at = f->first; at < f->first + f->rows; at += rows) {
         rows = count_staged(f, at);
-        INVAR_TRY(stage(f, f->values + (at - f->first) * row_elements(f), bytes_of(f, rows)));
+        INVAR_TRY(param_loader_stage(f, f->values + (at - f->first) * row_elements(f),
+                                     bytes_of(f, rows)));
         INVAR_TRY(make_weight(f, at, rows, f->staging));
     }
     return INVAR_OK;
@@ -185,13 +187,14 @@ static invar_status make_staged(invar_param_loader *f)
 invar_status invar_param_loader_put(invar_param_loader *f)
 {
     sum_up(f);
-    if (!home(f)) {
+    if (!param_loader_home(f)) {
         INVAR_TRY(put_master(f));
         return make_staged(f);
     }
-    INVAR_TRY(invar_host_window_store(&f->window, home(f), bytes_of(f, f->rows)));
-    return f->param->weight.dtype == INVAR_DTYPE_F32 ? INVAR_OK
-                                                     : make_weight(f, f->first, f->rows, home(f));
+    INVAR_TRY(invar_host_window_store(&f->window, param_loader_home(f), bytes_of(f, f->rows)));
+    return f->param->weight.dtype == INVAR_DTYPE_F32
+               ? INVAR_OK
+               : make_weight(f, f->first, f->rows, param_loader_home(f));
 }
 
 invar_status invar_param_loader_zero(invar_param_loader *f, const invar_param *param)

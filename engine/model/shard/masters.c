@@ -20,7 +20,7 @@ invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *
     invar_zero_ranges owned;
     invar_status status = invar_zero_ranges_masters(&owned, model);
 
-    *out = (invar_zero_comm){.give = NULL};
+    *out = (invar_zero_comm){.send_buffer = NULL};
     if (status == INVAR_OK)
         status = invar_zero_comm_init(out, dev, model->layout, &owned);
     invar_zero_ranges_release(&owned);
@@ -38,23 +38,23 @@ static void place_tensors(invar_tensor *out, const invar_model *model, char *blo
         int64_t i = model->order[k];
         const invar_param *p = &model->params[i];
 
-        out[i] = invar_param_here(p, block && p->own.experts > 0 ? block + at : NULL);
+        out[i] = invar_param_here(p, block && p->local.experts > 0 ? block + at : NULL);
         at += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
     }
 }
 
-static invar_status collect(invar_full_masters *out, const invar_model *model,
-                            invar_zero_comm *slices)
+static invar_status model_collect(invar_full_masters *out, const invar_model *model,
+                                  invar_zero_comm *slices)
 {
     size_t bytes = 0;
 
     for (int64_t i = 0; i < slices->owned.size; i++)
         bytes += slices->owned.bytes[i];
-    INVAR_TRY(invar_alloc((void **)&out->of, (size_t)model->n_params, sizeof *out->of,
+    INVAR_TRY(invar_alloc((void **)&out->tensors, (size_t)model->n_params, sizeof *out->tensors,
                           "masters of all ranks"));
     if (slices->exchange.rank == 0)
         INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
-    place_tensors(out->of, model, out->memory);
+    place_tensors(out->tensors, model, out->memory);
     return invar_zero_comm_collect(slices, "masters", out->memory, model->masters, true);
 }
 
@@ -68,16 +68,16 @@ invar_status invar_full_masters_collect(invar_full_masters *out, const invar_mod
         return INVAR_OK;
     status = invar_full_masters_slices(&slices, model, &model->dev);
     if (status == INVAR_OK)
-        status = collect(out, model, &slices);
+        status = model_collect(out, model, &slices);
     invar_zero_comm_release(&slices);
     return status;
 }
 
 void invar_full_masters_release(invar_full_masters *masters)
 {
-    invar_free(masters->of);
+    invar_free(masters->tensors);
     invar_free(masters->memory);
-    *masters = (invar_full_masters){.of = NULL};
+    *masters = (invar_full_masters){.tensors = NULL};
 }
 
 /* ---- on every rank --------------------------------------------------------------------------- */
@@ -114,12 +114,12 @@ invar_status invar_full_masters_read(float *out, const invar_model *model, int64
 
 invar_status invar_weights_gather(const invar_model *model)
 {
-    invar_zero_comm slices = {.give = NULL};
+    invar_zero_comm slices = {.send_buffer = NULL};
     invar_zero_ranges owned;
     invar_status status;
 
     if (!invar_zero_partition_divide(model) ||
-        invar_layout_skips_transfers(model->layout, model->dev.backend->memory.dry))
+        invar_layout_skips_transfers(model->layout, model->dev.backend->memory.dry_run))
         return INVAR_OK;
     status = invar_zero_ranges_weights(&owned, model);
     if (status == INVAR_OK)

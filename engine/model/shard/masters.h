@@ -29,7 +29,8 @@ invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *
 
 /* Whole masters in the host's memory of data-parallel rank 0. Zeroed, none; release. */
 typedef struct invar_full_masters {
-    invar_tensor *of; /* (n_params), without values on other ranks; NULL: all have them whole */
+    /* (n_params), without values on other ranks; NULL: all have them whole */
+    invar_tensor *tensors;
     char *memory;
 } invar_full_masters;
 

@@ -33,7 +33,7 @@ void invar_zero_ranges_release(invar_zero_ranges *owned)
     *owned = (invar_zero_ranges){0};
 }
 
-static invar_status grow(invar_zero_ranges *o)
+static invar_status zero_ranges_grow(invar_zero_ranges *o)
 {
     int64_t capacity = o->capacity ? 2 * o->capacity : FIRST_CAPACITY;
     invar_byte_range *wider = NULL;
@@ -61,7 +61,7 @@ invar_status invar_zero_ranges_add(invar_zero_ranges *o, int rank, size_t first,
         last->bytes += bytes;
         return INVAR_OK;
     }
-    INVAR_TRY(grow(o));
+    INVAR_TRY(zero_ranges_grow(o));
     o->ranges[o->count++] = (invar_byte_range){first, bytes};
     for (int r = rank; r < o->size; r++)
         o->end[r] = o->count;
@@ -77,7 +77,7 @@ static invar_status add_rows(invar_zero_ranges *to, const invar_model *model, in
     size_t each = (size_t)invar_param_row_elements(p) * sizeof(float);
     size_t bytes = (size_t)rows.count * each;
 
-    if (rows.first + rows.count == p->own.experts * p->own.rows)
+    if (rows.first + rows.count == p->local.experts * p->local.rows)
         bytes = invar_aligned(bytes);
     return invar_zero_ranges_add(to, rank, at + (size_t)rows.first * each, bytes);
 }
@@ -120,7 +120,7 @@ static invar_status add_weight(invar_zero_ranges *to, const invar_model *model, 
     bytes =
         (size_t)(rows.count * p->weight.row_stride) * (size_t)invar_dtype_bits(p->weight.dtype) / 8;
     before = (size_t)((char *)own.data - (char *)p->weight.data);
-    if (rows.first + rows.count == p->own.experts * p->own.rows)
+    if (rows.first + rows.count == p->local.experts * p->local.rows)
         bytes =
             invar_aligned(before + bytes) - before; // of bf16, rows need not begin at a multiple
     INVAR_TRY(

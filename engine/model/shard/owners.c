@@ -20,11 +20,11 @@ static bool cuts_scales(const invar_param *p, int64_t row)
 {
     if (p->kind != INVAR_PARAM_LINEAR && p->kind != INVAR_PARAM_EXPERT)
         return false;
-    return row % (p->stack > 1 ? p->own.rows : INVAR_FP8_BLOCK) != 0;
+    return row % (p->stack > 1 ? p->local.rows : INVAR_FP8_BLOCK) != 0;
 }
 
 /* May the rows before this one and those from it on have different owners? */
-static bool divisible(const invar_param *p, int64_t row)
+static bool param_divisible(const invar_param *p, int64_t row)
 {
     int64_t into = row - invar_logical_shard_rows(p, invar_logical_shard_at(p, row)).first;
 
@@ -32,14 +32,14 @@ static bool divisible(const invar_param *p, int64_t row)
         return false;
     if (row * invar_param_row_elements(p) % (int64_t)(INVAR_ALIGN / sizeof(float)))
         return false;
-    if (p->cut.pieces > 1 && p->cut.columns)
+    if (p->cut.shards > 1 && p->cut.columns)
         return into == 0;
     return into * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS == 0;
 }
 
 static int64_t next_divisible(const invar_param *p, int64_t row)
 {
-    while (row < invar_param_rows(p) && !divisible(p, row))
+    while (row < invar_param_rows(p) && !param_divisible(p, row))
         row++;
     return row;
 }
@@ -53,7 +53,7 @@ static int64_t group_of(const invar_model *model, const invar_param *p)
 }
 
 /* Where each rank begins in a parameter, before which its group has `at` of `total` elements. */
-static void divide(int64_t *first, const invar_param *p, int64_t at, int64_t total, int size)
+static void param_divide(int64_t *first, const invar_param *p, int64_t at, int64_t total, int size)
 {
     int64_t rows = invar_param_rows(p), each = invar_param_row_elements(p);
 
@@ -83,8 +83,8 @@ static void divide_all(invar_model *model, int size)
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k], group = group_of(model, &model->params[i]);
 
-        divide(model->owners + i * (size + 1), &model->params[i], g.at[group], g.total[group],
-               size);
+        param_divide(model->zero_rows + i * (size + 1), &model->params[i], g.at[group],
+                     g.total[group], size);
         g.at[group] += invar_param_elements(&model->params[i]);
     }
 }
@@ -93,28 +93,28 @@ invar_status invar_zero_partition_make(invar_model *model)
 {
     if (!invar_layout_divides(model->layout))
         return INVAR_OK;
-    INVAR_TRY(invar_alloc((void **)&model->owners,
+    INVAR_TRY(invar_alloc((void **)&model->zero_rows,
                           (size_t)(model->n_params * (model->layout->data.size + 1)),
-                          sizeof *model->owners, "the owners of parameters"));
+                          sizeof *model->zero_rows, "the owners of parameters"));
     divide_all(model, model->layout->data.size);
     return INVAR_OK;
 }
 
 bool invar_zero_partition_divide(const invar_model *model)
 {
-    return model->owners != NULL;
+    return model->zero_rows != NULL;
 }
 
 invar_index_range invar_zero_partition_rows(const invar_model *model, int64_t param, int rank)
 {
-    const int64_t *first = model->owners + param * (model->layout->data.size + 1) + rank;
+    const int64_t *first = model->zero_rows + param * (model->layout->data.size + 1) + rank;
 
     return (invar_index_range){first[0], first[1] - first[0]};
 }
 
 invar_index_range invar_zero_partition_here(const invar_model *model, int64_t param)
 {
-    if (model->owners)
+    if (model->zero_rows)
         return invar_zero_partition_rows(model, param, model->layout->data.rank);
     return (invar_index_range){0, invar_param_rows(&model->params[param])};
 }
@@ -168,7 +168,7 @@ static size_t count_bytes(gathering *g)
     return total;
 }
 
-static void sort(char *out, const gathering *g)
+static void gathering_sort(char *out, const gathering *g)
 {
     for (int64_t i = 0; i < g->model->n_params; i++)
         for (int r = 0; r < g->model->layout->data.size; r++) {
@@ -178,10 +178,10 @@ static void sort(char *out, const gathering *g)
         }
 }
 
-static invar_status gather(void *out, gathering *g, const char *phase, const void *own)
+static invar_status gathering_gather(void *out, gathering *g, const char *phase, const void *own)
 {
     const invar_layout *layout = g->model->layout;
-    bool dry = g->model->dev.backend->memory.dry;
+    bool dry = g->model->dev.backend->memory.dry_run;
     int rank = layout->data.rank;
     size_t total;
 
@@ -198,7 +198,7 @@ static invar_status gather(void *out, gathering *g, const char *phase, const voi
         memcpy(g->all + g->at[rank], own, g->bytes[rank]);
     INVAR_TRY(invar_layout_gather(layout, &layout->data, phase, g->all, g->bytes));
     if (!dry)
-        sort(out, g);
+        gathering_sort(out, g);
     return INVAR_OK;
 }
 
@@ -206,7 +206,7 @@ invar_status invar_zero_partition_gather(void *out, const invar_model *model, co
                                          const void *own, size_t size, const int64_t *counts)
 {
     gathering g = {.model = model, .size = size, .counts = counts};
-    invar_status status = gather(out, &g, phase, own);
+    invar_status status = gathering_gather(out, &g, phase, own);
 
     invar_free(g.bytes);
     invar_free(g.all);

@@ -21,39 +21,40 @@ invar_status invar_zero_comm_init(invar_zero_comm *out, const invar_device *dev,
     out->dev = dev ? *dev : (invar_device){.backend = invar_backend_cpu()};
     INVAR_TRY(invar_bucket_plan_init(&out->exchange, out->owned.bytes, layout->bucket, data->size,
                                      data->rank));
-    out->straight = data->far && invar_device_is_local(&out->dev);
-    if (out->straight) {
-        out->give = data->buckets;
-        out->get = out->give + invar_layout_bucket_bytes(layout, data);
+    out->device_to_device = data->device_comm && invar_device_is_local(&out->dev);
+    if (out->device_to_device) {
+        out->send_buffer = data->buckets;
+        out->recv_buffer = out->send_buffer + invar_layout_bucket_bytes(layout, data);
         return INVAR_OK;
     }
     room = invar_bucket_plan_room(&out->exchange);
     INVAR_TRY(invar_device_alloc_host(&out->dev, &memory, 2 * room, "slices on their way"));
-    out->give = memory;
-    out->get = out->give + room;
+    out->send_buffer = memory;
+    out->recv_buffer = out->send_buffer + room;
     return INVAR_OK;
 }
 
 void invar_zero_comm_release(invar_zero_comm *slices)
 {
-    if (slices->give && !slices->straight)
-        invar_device_free_host(&slices->dev, slices->give);
+    if (slices->send_buffer && !slices->device_to_device)
+        invar_device_free_host(&slices->dev, slices->send_buffer);
     invar_bucket_plan_release(&slices->exchange);
     invar_zero_ranges_release(&slices->owned);
     *slices = (invar_zero_comm){0};
 }
 
-static invar_status run(invar_zero_comm *slices, const char *phase, invar_comm_transfer *move)
+static invar_status zero_comm_run(invar_zero_comm *slices, const char *phase,
+                                  invar_comm_transfer *move)
 {
     const invar_layout_axis *data = &slices->layout->data;
 
     move->phase = phase;
-    move->seconds = slices->layout->seconds;
-    move->in = slices->give;
-    move->out = slices->get;
-    if (slices->straight)
+    move->timeout_s = slices->layout->seconds;
+    move->in = slices->send_buffer;
+    move->out = slices->recv_buffer;
+    if (slices->device_to_device)
         INVAR_TRY(invar_device_synchronize(&slices->dev)); // what it still does to the buckets
-    return invar_comm_run(slices->straight ? data->far : data->comm, move);
+    return invar_comm_run(slices->device_to_device ? data->device_comm : data->comm, move);
 }
 
 size_t invar_zero_comm_own(const invar_zero_comm *slices)
@@ -66,28 +67,32 @@ size_t invar_zero_comm_own(const invar_zero_comm *slices)
 typedef invar_status (*copying)(const invar_zero_comm *slices, char *block, char *bucket,
                                 size_t bytes);
 
-static invar_status load(const invar_zero_comm *slices, char *block, char *bucket, size_t bytes)
+static invar_status zero_comm_load(const invar_zero_comm *slices, char *block, char *bucket,
+                                   size_t bytes)
 {
-    return slices->straight ? invar_device_copy(&slices->dev, bucket, block, bytes)
-                            : invar_device_download(&slices->dev, bucket, block, bytes);
+    return slices->device_to_device ? invar_device_copy(&slices->dev, bucket, block, bytes)
+                                    : invar_device_download(&slices->dev, bucket, block, bytes);
 }
 
-static invar_status unload(const invar_zero_comm *slices, char *block, char *bucket, size_t bytes)
+static invar_status zero_comm_unload(const invar_zero_comm *slices, char *block, char *bucket,
+                                     size_t bytes)
 {
-    return slices->straight ? invar_device_copy(&slices->dev, block, bucket, bytes)
-                            : invar_device_upload(&slices->dev, block, bucket, bytes);
+    return slices->device_to_device ? invar_device_copy(&slices->dev, block, bucket, bytes)
+                                    : invar_device_upload(&slices->dev, block, bucket, bytes);
 }
 
 /* A slice that is in the memory of the block. */
-static invar_status settle(const invar_zero_comm *slices, char *block, char *slice, size_t bytes)
+static invar_status zero_comm_finalize(const invar_zero_comm *slices, char *block, char *slice,
+                                       size_t bytes)
 {
     return invar_device_copy(&slices->dev, block, slice, bytes);
 }
 
 /* An array of rank 0's host. */
-static invar_status take(const invar_zero_comm *slices, char *to, char *bucket, size_t bytes)
+static invar_status zero_comm_take(const invar_zero_comm *slices, char *to, char *bucket,
+                                   size_t bytes)
 {
-    if (slices->straight)
+    if (slices->device_to_device)
         return invar_device_download(&slices->dev, to, bucket, bytes);
     memcpy(to, bucket, bytes);
     return INVAR_OK;
@@ -124,15 +129,15 @@ invar_status invar_zero_comm_scatter(invar_zero_comm *slices, const char *phase,
 {
     invar_bucket_plan *x = &slices->exchange;
     invar_comm_transfer move;
-    char *to = slices->give;
+    char *to = slices->send_buffer;
 
     for (int r = 0; r < x->size && x->rank < givers; r++) {
         invar_byte_range part = invar_bucket_plan_piece(x, r, piece);
-        INVAR_TRY(copy_piece(slices, (void *)(uintptr_t)block, to, r, part, load));
+        INVAR_TRY(copy_piece(slices, (void *)(uintptr_t)block, to, r, part, zero_comm_load));
         to += part.bytes;
     }
     invar_bucket_plan_scatter(&move, x, piece, givers);
-    return run(slices, phase, &move);
+    return zero_comm_run(slices, phase, &move);
 }
 
 invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase, void *block)
@@ -141,16 +146,16 @@ invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase, 
 
     for (int64_t i = 0; i < x->pieces; i++) {
         invar_byte_range own = invar_bucket_plan_piece(x, x->rank, i);
-        char *from = slices->get;
+        char *from = slices->recv_buffer;
         invar_comm_transfer move;
 
-        INVAR_TRY(copy_piece(slices, block, slices->give, x->rank, own, load));
+        INVAR_TRY(copy_piece(slices, block, slices->send_buffer, x->rank, own, zero_comm_load));
         invar_bucket_plan_gather(&move, x, i);
-        INVAR_TRY(run(slices, phase, &move));
+        INVAR_TRY(zero_comm_run(slices, phase, &move));
         for (int r = 0; r < x->size; r++) {
             invar_byte_range part = invar_bucket_plan_piece(x, r, i);
             if (r != x->rank)
-                INVAR_TRY(copy_piece(slices, block, from, r, part, unload));
+                INVAR_TRY(copy_piece(slices, block, from, r, part, zero_comm_unload));
             from += part.bytes;
         }
     }
@@ -160,7 +165,7 @@ invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase, 
 invar_status invar_zero_comm_place(invar_zero_comm *slices, void *block, const void *slice)
 {
     return copy_piece(slices, block, (char *)(uintptr_t)slice, slices->exchange.rank,
-                      (invar_byte_range){0, invar_zero_comm_own(slices)}, settle);
+                      (invar_byte_range){0, invar_zero_comm_own(slices)}, zero_comm_finalize);
 }
 
 /* A piece of this rank's slice into the bucket. */
@@ -170,9 +175,11 @@ static invar_status load_own(const invar_zero_comm *slices, const void *from,
     char *block = (char *)(uintptr_t)from;
 
     if (!packed)
-        return copy_piece(slices, block, slices->give, slices->exchange.rank, piece, load);
-    return piece.bytes > 0 ? load(slices, block + piece.first, slices->give, piece.bytes)
-                           : INVAR_OK;
+        return copy_piece(slices, block, slices->send_buffer, slices->exchange.rank, piece,
+                          zero_comm_load);
+    return piece.bytes > 0
+               ? zero_comm_load(slices, block + piece.first, slices->send_buffer, piece.bytes)
+               : INVAR_OK;
 }
 
 invar_status invar_zero_comm_collect(invar_zero_comm *slices, const char *phase, char *to,
@@ -181,15 +188,15 @@ invar_status invar_zero_comm_collect(invar_zero_comm *slices, const char *phase,
     invar_bucket_plan *x = &slices->exchange;
 
     for (int64_t i = 0; i < x->pieces; i++) {
-        char *came = slices->get;
+        char *came = slices->recv_buffer;
         invar_comm_transfer move;
 
         INVAR_TRY(load_own(slices, from, invar_bucket_plan_piece(x, x->rank, i), packed));
         invar_bucket_plan_collect(&move, x, i);
-        INVAR_TRY(run(slices, phase, &move));
+        INVAR_TRY(zero_comm_run(slices, phase, &move));
         for (int r = 0; r < x->size && x->rank == 0; r++) {
             invar_byte_range part = invar_bucket_plan_piece(x, r, i);
-            INVAR_TRY(copy_piece(slices, to, came, r, part, take));
+            INVAR_TRY(copy_piece(slices, to, came, r, part, zero_comm_take));
             came += part.bytes;
         }
     }

@@ -24,8 +24,8 @@ typedef struct invar_zero_comm {
     const invar_layout *layout; /* borrowed */
     invar_zero_ranges owned;
     invar_bucket_plan exchange;
-    bool straight;    /* from device to device, */
-    char *give, *get; /* which these are then in, and are the layout's */
+    bool device_to_device;           /* from device to device, */
+    char *send_buffer, *recv_buffer; /* which these are then in, and are the layout's */
 } invar_zero_comm;
 
 /*

@@ -14,7 +14,7 @@ void invar_full_param_reader_release(invar_full_param_reader *whole)
 {
     invar_host_window_release(&whole->window);
     invar_free(whole->values);
-    invar_free(whole->came);
+    invar_free(whole->recv_shard);
     *whole = (invar_full_param_reader){0};
 }
 
@@ -25,7 +25,7 @@ static invar_status make_room(invar_full_param_reader *whole, int64_t elements)
     invar_full_param_reader_release(whole);
     INVAR_TRY(invar_alloc((void **)&whole->values, (size_t)elements, sizeof *whole->values,
                           "a parameter of all ranks"));
-    INVAR_TRY(invar_alloc((void **)&whole->came, (size_t)elements, sizeof *whole->came,
+    INVAR_TRY(invar_alloc((void **)&whole->recv_shard, (size_t)elements, sizeof *whole->recv_shard,
                           "what another rank has of a parameter"));
     whole->room = elements;
     return INVAR_OK;
@@ -72,41 +72,43 @@ static bool find_share(share *s, int number)
 
 static invar_status read_own(const void **out, invar_full_param_reader *whole, const share *s)
 {
-    const float *values = s->source->of->data;
+    const float *values = s->source->masters->data;
 
     whole->window.dev = s->source->dev;
     return invar_host_window_read(out, &whole->window, values + s->skipped * expert_elements(s),
                                   (size_t)(s->box.experts * expert_elements(s)) * sizeof *values);
 }
 
-static invar_status move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
+static invar_status layout_move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
 {
     move.op = INVAR_COMM_SENDRECV;
     move.phase = "whole parameters";
-    move.seconds = layout->seconds;
-    *(move.to == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
+    move.timeout_s = layout->seconds;
+    *(move.dst_rank == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
     return invar_comm_run(layout->world, &move);
 }
 
 /* From its rank into rank 0's values. */
-static invar_status bring(invar_full_param_reader *whole, const share *s)
+static invar_status full_param_reader_bring(invar_full_param_reader *whole, const share *s)
 {
     const invar_layout *layout = s->source->model->layout;
     size_t bytes = (size_t)(s->box.experts * expert_elements(s)) * sizeof(float);
     int self = invar_comm_rank(layout->world);
-    const void *values = whole->came;
+    const void *values = whole->recv_shard;
 
     if (self == s->rank)
         INVAR_TRY(read_own(&values, whole, s));
     if (s->rank != 0 && self == s->rank)
-        return move(layout, (invar_comm_transfer){.in = values, .from = INVAR_COMM_NONE}, bytes);
+        return layout_move(layout, (invar_comm_transfer){.in = values, .src_rank = INVAR_COMM_NONE},
+                           bytes);
     if (self != 0)
         return INVAR_OK;
     if (s->rank != 0)
-        INVAR_TRY(
-            move(layout,
-                 (invar_comm_transfer){.out = whole->came, .to = INVAR_COMM_NONE, .from = s->rank},
-                 bytes));
+        INVAR_TRY(layout_move(layout,
+                              (invar_comm_transfer){.out = whole->recv_shard,
+                                                    .dst_rank = INVAR_COMM_NONE,
+                                                    .src_rank = s->rank},
+                              bytes));
     invar_param_shard_put(whole->values, s->param, &s->box, values);
     return INVAR_OK;
 }
@@ -134,7 +136,7 @@ invar_status invar_full_param_reader_read(const float **out, invar_full_param_re
         INVAR_TRY(make_room(whole, experts * each));
     for (int n = 0; n < invar_model_partition_ranks(&model->part); n++)
         if (find_share(&s, n))
-            INVAR_TRY(bring(whole, &s));
+            INVAR_TRY(full_param_reader_bring(whole, &s));
     *out = leads ? whole->values : NULL;
     return INVAR_OK;
 }

@@ -22,16 +22,16 @@ extern "C" {
 /* Zeroed at first; release. */
 typedef struct invar_full_param_reader {
     invar_host_window window;
-    float *values; /* of a parameter */
-    float *came;   /* a box of another rank */
-    int64_t room;  /* elements of each */
+    float *values;     /* of a parameter */
+    float *recv_shard; /* a box of another rank */
+    int64_t room;      /* elements of each */
 } invar_full_param_reader;
 
 /* What is read: a tensor with the extents of what is here of a parameter. */
 typedef struct invar_full_param_source {
     const invar_model *model;
     int64_t param;
-    const invar_tensor *of;
+    const invar_tensor *masters;
     const invar_device *dev; /* whose memory it is in; NULL: the host's */
 } invar_full_param_source;
 

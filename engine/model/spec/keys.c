@@ -165,7 +165,7 @@ static const char *const base_class[] = {
 /* ---- what a file has ------------------------------------------------------------------------- */
 
 /* Whether models of the family may have the key. */
-static bool belongs(const config_key *key, invar_family family)
+static bool config_key_belongs(const config_key *key, invar_family family)
 {
     return key->families >> invar_family_traits_of(family)->keys & 1;
 }
@@ -173,13 +173,14 @@ static bool belongs(const config_key *key, invar_family family)
 static const config_key *find_key(const reader *r, const char *name)
 {
     for (size_t i = 0; i < N_KEYS; i++) {
-        if (belongs(&keys[i], r->family) && strcmp(keys[i].name, name) == 0)
+        if (config_key_belongs(&keys[i], r->family) && strcmp(keys[i].name, name) == 0)
             return &keys[i];
     }
     return NULL;
 }
 
-static invar_status only(const reader *r, const config_key *key, bool right, const char *value)
+static invar_status reader_only(const reader *r, const config_key *key, bool right,
+                                const char *value)
 {
     if (right)
         return INVAR_OK;
@@ -194,14 +195,15 @@ static invar_status check_value(const reader *r, const config_key *key, const js
     if (json_is_null(value)) // as if it were not there
         return INVAR_OK;
     switch (key->rule) {
-    case RULE_FALSE: return only(r, key, json_is_false(value), "false");
-    case RULE_ZERO: return only(r, key, number && json_number_value(value) == 0, "0");
-    case RULE_ONE: return only(r, key, number && json_number_value(value) == 1, "1");
+    case RULE_FALSE: return reader_only(r, key, json_is_false(value), "false");
+    case RULE_ZERO: return reader_only(r, key, number && json_number_value(value) == 0, "0");
+    case RULE_ONE: return reader_only(r, key, number && json_number_value(value) == 1, "1");
     case RULE_EMPTY:
-        return only(r, key, json_object_size(value) + json_array_size(value) == 0, "{}");
+        return reader_only(r, key, json_object_size(value) + json_array_size(value) == 0, "{}");
     case RULE_SILU:
-        return only(r, key, json_is_string(value) && strcmp(json_string_value(value), "silu") == 0,
-                    "\"silu\"");
+        return reader_only(r, key,
+                           json_is_string(value) && strcmp(json_string_value(value), "silu") == 0,
+                           "\"silu\"");
     case RULE_FREE:
     case RULE_READ:
     case RULE_INT: break;
@@ -288,7 +290,7 @@ invar_status invar_spec_keys_check(invar_family family, const json_t *config, co
 invar_status invar_spec_keys_read(invar_model_spec *spec, const json_t *config, const char *where)
 {
     for (size_t i = 0; i < N_KEYS; i++) {
-        if (keys[i].rule == RULE_INT && belongs(&keys[i], spec->family))
+        if (keys[i].rule == RULE_INT && config_key_belongs(&keys[i], spec->family))
             INVAR_TRY(invar_json_int((int64_t *)(void *)((char *)spec + keys[i].field), config,
                                      keys[i].name, where, 1, INT_MAX));
     }

@@ -27,7 +27,7 @@ typedef struct reader {
     const char *ignored; /* "a,b": unknown keys that may be there */
 } reader;
 
-static bool has(const reader *r, const char *key)
+static bool reader_has(const reader *r, const char *key)
 {
     return invar_json_has(r->config, key);
 }
@@ -59,11 +59,11 @@ static invar_status read_extents(const reader *r)
     invar_model_spec *s = r->spec;
 
     s->kv_heads = s->heads;
-    if (!r->family->kv_heads_optional || has(r, "num_key_value_heads"))
+    if (!r->family->kv_heads_optional || reader_has(r, "num_key_value_heads"))
         INVAR_TRY(
             invar_json_int(&s->kv_heads, r->config, "num_key_value_heads", r->where, 1, INT_MAX));
     s->head_dim = r->family->head_dim ? r->family->head_dim : s->hidden / s->heads;
-    if (has(r, "head_dim"))
+    if (reader_has(r, "head_dim"))
         return invar_json_int(&s->head_dim, r->config, "head_dim", r->where, 1, INT_MAX);
     if (!r->family->head_dim && s->hidden % s->heads)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -78,7 +78,7 @@ static invar_status read_optional_float(float *out, const reader *r, const char 
 {
     double value = fallback;
 
-    if (has(r, key))
+    if (reader_has(r, key))
         INVAR_TRY(invar_json_real(&value, r->config, key, r->where));
     *out = (float)value;
     return INVAR_OK;
@@ -87,7 +87,7 @@ static invar_status read_optional_float(float *out, const reader *r, const char 
 static invar_status read_optional_bool(bool *out, const reader *r, const char *key)
 {
     *out = false;
-    return has(r, key) ? invar_json_bool(out, r->config, key, r->where) : INVAR_OK;
+    return reader_has(r, key) ? invar_json_bool(out, r->config, key, r->where) : INVAR_OK;
 }
 
 static invar_status read_switches(const reader *r)
@@ -166,7 +166,7 @@ static invar_status read_scaling(const reader *r, const char *name, bool theta)
 
     INVAR_TRY(read_rope_type(&llama3, r, rope, name));
     INVAR_TRY(check_rope_keys(r, rope, name, llama3, theta));
-    if (theta && (invar_json_has(rope, "rope_theta") || !has(r, "rope_theta")))
+    if (theta && (invar_json_has(rope, "rope_theta") || !reader_has(r, "rope_theta")))
         INVAR_TRY(invar_json_real(&out->theta, rope, "rope_theta", r->where));
     if (!llama3)
         return INVAR_OK;
@@ -193,17 +193,17 @@ static invar_status read_rope(const reader *r)
     invar_rope_spec *out = &r->spec->rope, old;
 
     *out = (invar_rope_spec){.theta = 10000, .scaling = INVAR_ROPE_DEFAULT};
-    if (has(r, "rope_theta"))
+    if (reader_has(r, "rope_theta"))
         INVAR_TRY(invar_json_real(&out->theta, r->config, "rope_theta", r->where));
-    if (has(r, "rope_scaling"))
+    if (reader_has(r, "rope_scaling"))
         INVAR_TRY(read_scaling(r, "rope_scaling", false));
-    if (!has(r, "rope_parameters"))
+    if (!reader_has(r, "rope_parameters"))
         return INVAR_OK;
     old = *out;
     *out = (invar_rope_spec){.theta = old.theta, .scaling = INVAR_ROPE_DEFAULT};
     INVAR_TRY(read_scaling(r, "rope_parameters", true));
-    if ((has(r, "rope_theta") && old.theta != out->theta) ||
-        (has(r, "rope_scaling") && !same_scaling(&old, out)))
+    if ((reader_has(r, "rope_theta") && old.theta != out->theta) ||
+        (reader_has(r, "rope_scaling") && !same_scaling(&old, out)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: \"rope_parameters\" differs from \"rope_theta\" or "
                           "\"rope_scaling\" beside it: remove one of them",
@@ -247,12 +247,12 @@ static invar_status read_window(const reader *r)
 
     if (r->family->windows)
         INVAR_TRY(read_optional_bool(&use, r, "use_sliding_window"));
-    if (use && has(r, "sliding_window")) {
+    if (use && reader_has(r, "sliding_window")) {
         INVAR_TRY(invar_json_int(&window, r->config, "sliding_window", r->where, 1, INT_MAX));
-        if (!has(r, "layer_types"))
+        if (!reader_has(r, "layer_types"))
             INVAR_TRY(invar_json_int(&from, r->config, "max_window_layers", r->where, 0, INT_MAX));
     }
-    if (has(r, "layer_types"))
+    if (reader_has(r, "layer_types"))
         INVAR_TRY(read_layer_types(&from, r));
     if (from < s->layers && window == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -266,11 +266,11 @@ static invar_status read_window(const reader *r)
 
 static invar_status read_expert_count(const reader *r)
 {
-    const char *key = has(r, "num_experts") ? "num_experts" : "num_local_experts";
+    const char *key = reader_has(r, "num_experts") ? "num_experts" : "num_local_experts";
     int64_t *out = &r->spec->experts, other;
 
     INVAR_TRY(invar_json_int(out, r->config, key, r->where, 1, INVAR_SPEC_MAX_EXPERTS));
-    if (!has(r, "num_local_experts"))
+    if (!reader_has(r, "num_local_experts"))
         return INVAR_OK;
     return invar_json_int(&other, r->config, "num_local_experts", r->where, *out, *out);
 }
@@ -281,11 +281,11 @@ static invar_status read_sparse(const reader *r)
     invar_model_spec *s = r->spec;
     int64_t step = 1;
 
-    if (has(r, "decoder_sparse_step"))
+    if (reader_has(r, "decoder_sparse_step"))
         INVAR_TRY(invar_json_int(&step, r->config, "decoder_sparse_step", r->where, 1, INT_MAX));
     for (int64_t i = 0; i < s->layers; i++)
         s->sparse[i] = (i + 1) % step == 0;
-    if (has(r, "mlp_only_layers") && !json_is_array(dense))
+    if (reader_has(r, "mlp_only_layers") && !json_is_array(dense))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"mlp_only_layers\" is not a list", r->where);
     for (size_t i = 0; i < json_array_size(dense); i++) {
         const json_t *item = json_array_get(dense, i);
@@ -323,7 +323,7 @@ static invar_status read_head(const reader *r)
     const char *name = json_string_value(json_array_get(list, 0));
     char causal[64], classifier[64], quote[INVAR_TEXT_QUOTE_SIZE];
 
-    if (!has(r, "architectures"))
+    if (!reader_has(r, "architectures"))
         return INVAR_OK;
     snprintf(causal, sizeof causal, "%sForCausalLM", r->family->class_name);
     snprintf(classifier, sizeof classifier, "%sForSequenceClassification", r->family->class_name);
@@ -369,7 +369,7 @@ static invar_status read_eos(const reader *r)
 {
     const json_t *value = json_object_get(r->config, "eos_token_id");
 
-    if (!has(r, "eos_token_id"))
+    if (!reader_has(r, "eos_token_id"))
         return INVAR_OK;
     if (!json_is_array(value))
         return add_eos(r, value);
@@ -449,7 +449,7 @@ invar_status invar_model_spec_read(invar_model_spec *out, const char *dir, const
 /* ---- weights of another folder --------------------------------------------------------------- */
 
 /* The config.json of a spec as an object; the caller owns *out (json_decref). */
-static invar_status describe(json_t **out, const invar_model_spec *spec)
+static invar_status model_spec_describe(json_t **out, const invar_model_spec *spec)
 {
     invar_status status;
     size_t bytes;
@@ -520,9 +520,9 @@ invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *
     INVAR_TRY(read_file(&other, path, NULL, read_other));
     set_free_values(&other, spec);
     invar_path_show(shown, path);
-    status = describe(&model, spec);
+    status = model_spec_describe(&model, spec);
     if (status == INVAR_OK)
-        status = describe(&weights, &other);
+        status = model_spec_describe(&weights, &other);
     if (status == INVAR_OK)
         status = compare(model, weights, true, shown);
     if (status == INVAR_OK)

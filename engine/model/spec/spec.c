@@ -176,9 +176,9 @@ typedef struct text {
     size_t used;
 } text;
 
-static void put(text *t, const char *fmt, ...) INVAR_PRINTF(2, 3);
+static void text_put(text *t, const char *fmt, ...) INVAR_PRINTF(2, 3);
 
-static void put(text *t, const char *fmt, ...)
+static void text_put(text *t, const char *fmt, ...)
 {
     va_list ap;
     int bytes;
@@ -192,12 +192,12 @@ static void put(text *t, const char *fmt, ...)
 
 static void put_int(text *t, const char *key, int64_t value)
 {
-    put(t, "  \"%s\": %" PRId64 ",\n", key, value);
+    text_put(t, "  \"%s\": %" PRId64 ",\n", key, value);
 }
 
 static void put_bool(text *t, const char *key, bool value)
 {
-    put(t, "  \"%s\": %s,\n", key, value ? "true" : "false");
+    text_put(t, "  \"%s\": %s,\n", key, value ? "true" : "false");
 }
 
 /* With a point or an exponent, so that readers with types see a real. */
@@ -207,7 +207,7 @@ static invar_status put_real(text *t, const char *indent, const char *key, doubl
     char number[INVAR_NUMBER_SIZE];
 
     INVAR_TRY(invar_number_format(number, value));
-    put(t, "%s\"%s\": %s%s%s", indent, key, number, strpbrk(number, ".e") ? "" : ".0", end);
+    text_put(t, "%s\"%s\": %s%s%s", indent, key, number, strpbrk(number, ".e") ? "" : ".0", end);
     return INVAR_OK;
 }
 
@@ -236,12 +236,12 @@ static invar_status put_float(text *t, const char *key, float value)
 
 static void put_eos(text *t, const invar_model_spec *s)
 {
-    put(t, "  \"eos_token_id\": ");
+    text_put(t, "  \"eos_token_id\": ");
     if (s->n_eos == 0)
-        put(t, "null");
+        text_put(t, "null");
     for (int64_t i = 0; i < s->n_eos; i++)
-        put(t, "%s%" PRId32, i ? ", " : s->n_eos > 1 ? "[" : "", s->eos[i]);
-    put(t, "%s,\n", s->n_eos > 1 ? "]" : "");
+        text_put(t, "%s%" PRId32, i ? ", " : s->n_eos > 1 ? "[" : "", s->eos[i]);
+    text_put(t, "%s,\n", s->n_eos > 1 ? "]" : "");
 }
 
 static void put_experts(text *t, const invar_model_spec *s)
@@ -249,14 +249,14 @@ static void put_experts(text *t, const invar_model_spec *s)
     const char *comma = "";
 
     put_int(t, "decoder_sparse_step", 1);
-    put(t, "  \"mlp_only_layers\": [");
+    text_put(t, "  \"mlp_only_layers\": [");
     for (int64_t i = 0; i < s->layers; i++) {
         if (!s->sparse[i]) {
-            put(t, "%s%" PRId64, comma, i);
+            text_put(t, "%s%" PRId64, comma, i);
             comma = ", ";
         }
     }
-    put(t, "],\n");
+    text_put(t, "],\n");
     put_int(t, "moe_intermediate_size", s->expert_intermediate);
     put_bool(t, "norm_topk_prob", s->normalise_experts);
     put_int(t, "num_experts", s->experts);
@@ -268,12 +268,12 @@ static void put_experts(text *t, const invar_model_spec *s)
 static invar_status put_rope(text *t, const invar_rope_spec *r)
 {
     if (r->scaling == INVAR_ROPE_LLAMA3) {
-        put(t, "  \"rope_scaling\": {\n");
+        text_put(t, "  \"rope_scaling\": {\n");
         INVAR_TRY(put_real(t, "    ", "factor", r->factor, ",\n"));
         INVAR_TRY(put_real(t, "    ", "high_freq_factor", r->high_freq_factor, ",\n"));
         INVAR_TRY(put_real(t, "    ", "low_freq_factor", r->low_freq_factor, ",\n"));
-        put(t, "    \"original_max_position_embeddings\": %.0f,\n", r->original_context);
-        put(t, "    \"rope_type\": \"llama3\"\n  },\n");
+        text_put(t, "    \"original_max_position_embeddings\": %.0f,\n", r->original_context);
+        text_put(t, "    \"rope_type\": \"llama3\"\n  },\n");
     }
     return put_real(t, "  ", "rope_theta", r->theta, ",\n");
 }
@@ -289,27 +289,27 @@ static void put_window(text *t, const invar_model_spec *s)
 
 static void put_head(text *t, const invar_model_spec *s)
 {
-    put(t, "  \"architectures\": [\n    \"%sFor%s\"\n  ],\n", families[s->family].class_name,
-        s->value_head ? "SequenceClassification" : "CausalLM");
+    text_put(t, "  \"architectures\": [\n    \"%sFor%s\"\n  ],\n", families[s->family].class_name,
+             s->value_head ? "SequenceClassification" : "CausalLM");
     if (s->value_head)
-        put(t, "  \"id2label\": {\n    \"0\": \"value\"\n  },\n"
-               "  \"label2id\": {\n    \"value\": 0\n  },\n");
+        text_put(t, "  \"id2label\": {\n    \"0\": \"value\"\n  },\n"
+                    "  \"label2id\": {\n    \"value\": 0\n  },\n");
 }
 
 static invar_status put_config(text *t, const invar_model_spec *s, const char *torch_dtype)
 {
     const invar_family_traits *family = &families[s->family];
 
-    put(t, "{\n");
+    text_put(t, "{\n");
     put_head(t, s);
     put_eos(t, s);
     put_int(t, "head_dim", s->head_dim);
-    put(t, "  \"hidden_act\": \"silu\",\n");
+    text_put(t, "  \"hidden_act\": \"silu\",\n");
     put_int(t, "hidden_size", s->hidden);
     INVAR_TRY(put_float(t, "initializer_range", s->init_std));
     put_int(t, "intermediate_size", s->intermediate);
     put_int(t, "max_position_embeddings", s->max_positions);
-    put(t, "  \"model_type\": \"%s\",\n", names[s->family]);
+    text_put(t, "  \"model_type\": \"%s\",\n", names[s->family]);
     put_int(t, "num_attention_heads", s->heads);
     put_int(t, "num_hidden_layers", s->layers);
     put_int(t, "num_key_value_heads", s->kv_heads);
@@ -320,8 +320,8 @@ static invar_status put_config(text *t, const invar_model_spec *s, const char *t
     if (family->windows)
         put_window(t, s);
     put_bool(t, "tie_word_embeddings", s->tied);
-    put(t, "  \"torch_dtype\": \"%s\",\n", torch_dtype);
-    put(t, "  \"vocab_size\": %" PRId64 "\n}\n", s->vocab);
+    text_put(t, "  \"torch_dtype\": \"%s\",\n", torch_dtype);
+    text_put(t, "  \"vocab_size\": %" PRId64 "\n}\n", s->vocab);
     return INVAR_OK;
 }
 

@@ -19,7 +19,7 @@ invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t
 }
 
 /* A layer with weight `of`; `divided`: along what w is. */
-static invar_weight narrow(const invar_weight *w, const invar_tensor *of, bool divided)
+static invar_weight weight_narrow(const invar_weight *w, const invar_tensor *of, bool divided)
 {
     invar_weight out = *w;
 
@@ -27,7 +27,7 @@ static invar_weight narrow(const invar_weight *w, const invar_tensor *of, bool d
     out.dw = none;
     out.adapter = (invar_adapter){.a = none};
     if (!divided) {
-        out.cut.pieces = out.pieces = 1;
+        out.cut.shards = out.pieces = 1;
         out.piece = 0;
     }
     return out;
@@ -35,12 +35,12 @@ static invar_weight narrow(const invar_weight *w, const invar_tensor *of, bool d
 
 invar_weight invar_adapter_a(const invar_weight *w)
 {
-    return narrow(w, &w->adapter.a, w->cut.columns);
+    return weight_narrow(w, &w->adapter.a, w->cut.columns);
 }
 
 invar_weight invar_adapter_b(const invar_weight *w)
 {
-    return narrow(w, &w->adapter.b, !w->cut.columns);
+    return weight_narrow(w, &w->adapter.b, !w->cut.columns);
 }
 
 /* Rows of slots have no point: their order is no sample's. */

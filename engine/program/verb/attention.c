@@ -78,9 +78,9 @@ static void divided_norm_back(invar_builder *b, const invar_rope_input *t, const
     }
     invar_build_grad_point(b, &t->x, dx, t->name, false);
     if (b->tensors > 1)
-        invar_op_graph_move(
-            b->program,
-            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .whole = sums, .own = own});
+        invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                                .whole = sums,
+                                                                .local = own});
     INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = folded, .x = sums,
                  .shards = all);
     invar_cp_fold(b, &t->norm.dw, &folded);
@@ -100,12 +100,12 @@ static void norm_back(invar_builder *b, const invar_rope_input *t, const invar_t
 static void turn_back(invar_builder *b, const invar_rope_input *t)
 {
     bool frozen = !invar_tensor_present(&t->norm.dw); // each rank has the heads that it needs
-    bool divided = !frozen && (b->context || t->heads.pieces < t->heads.cut.pieces);
+    bool divided = !frozen && (b->context || t->heads.pieces < t->heads.cut.shards);
     invar_tensor dy = invar_build_grad_in(b, &t->y), dx = dy;
 
     if (!invar_tensor_present(&t->norm.w)) {
         rotate_in_place(b, INVAR_OP_ROPE_BWD, &dx, t->heads.count);
-        invar_build_value_info(b, &t->x)->gave = 0; // another value in the same memory
+        invar_build_value_info(b, &t->x)->n_grads_received = 0; // another value in the same memory
         invar_build_grad_point(b, &t->x, &dx, t->name, false);
     } else {
         dx = invar_build_grad_buffer(b, &t->x);
@@ -124,7 +124,7 @@ static void turns_back(invar_builder *b, const void *noted)
     }
 }
 
-static void turn(invar_builder *b, invar_rope_input *t)
+static void builder_turn(invar_builder *b, invar_rope_input *t)
 {
     if (!invar_tensor_present(&t->norm.w)) {
         t->y = t->x;
@@ -146,7 +146,7 @@ void invar_graph_rope(invar_builder *b, invar_rope_input *of, int32_t count)
 
     for (int32_t i = 0; i < count; i++) {
         t.x_name[i] = invar_build_value_info(b, &of[i].x)->name;
-        turn(b, &of[i]);
+        builder_turn(b, &of[i]);
         t.of[i] = of[i];
     }
     invar_build_record_backward(b, turns_back, &t, sizeof t);
@@ -158,8 +158,8 @@ typedef struct attention {
     invar_attention_inputs a;
     const char *name;
     invar_tensor o;
-    invar_attention_inputs
-        all; /* all rows of this rank's heads, where ranks divide rows; else as a */
+    /* all rows of this rank's heads, where ranks divide rows; else as a */
+    invar_attention_inputs all;
     invar_tensor all_o, lse2;
 } attention;
 

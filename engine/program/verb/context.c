@@ -51,7 +51,7 @@ invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x)
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
                                                             .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                                             .whole = all,
-                                                            .own = own,
+                                                            .local = own,
                                                             .start = b->context->row});
     return all;
 }
@@ -84,7 +84,7 @@ invar_tensor invar_cp_spread(invar_builder *b, const invar_tensor *x, int64_t ro
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SPREAD,
                                                             .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                                             .whole = all,
-                                                            .own = blocks,
+                                                            .local = blocks,
                                                             .start = start});
     return all;
 }
@@ -97,7 +97,7 @@ void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_RETURN,
                                                             .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                                             .whole = blocks,
-                                                            .own = *x,
+                                                            .local = *x,
                                                             .start = b->context->row});
     for (int r = 0; r < b->context->size; r++) {
         columns_of(&columns, &block, b, y, &blocks, r);
@@ -116,7 +116,7 @@ void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor
                             &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
                                                     .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                                     .whole = all,
-                                                    .own = *sums,
+                                                    .local = *sums,
                                                     .start = b->context->block});
     }
     INVAR_APPEND(b->program, b->layer, TOKEN_FOLD, token_fold, .out = *out, .sums = all,

@@ -45,10 +45,11 @@ static void take_experts(invar_moe_routing *r, const invar_builder *b, const inv
     invar_index_range own = invar_cp_columns(b, here.count);
 
     r->experts = (invar_row_offsets){start->data, experts};
-    r->own = (invar_row_offsets){(int64_t *)start->data + here.first + own.first, own.count};
-    r->first = own.first;
-    r->here = here.count;
-    r->begin = here.first;
+    r->local_expert_offsets =
+        (invar_row_offsets){(int64_t *)start->data + here.first + own.first, own.count};
+    r->local_first = own.first;
+    r->n_held = here.count;
+    r->held_first = here.first;
 }
 
 /*

@@ -35,7 +35,7 @@ invar_tensor invar_linear_quantize(invar_builder *b, const invar_tensor *x, cons
 }
 
 /* What a product with w takes for x. */
-static invar_tensor operand(invar_builder *b, const invar_tensor *x, const invar_weight *w)
+static invar_tensor builder_operand(invar_builder *b, const invar_tensor *x, const invar_weight *w)
 {
     invar_value_info *built = invar_build_value_info(b, x);
     bool slots = invar_tensor_present(&built->by_slot);
@@ -75,7 +75,7 @@ static invar_linear_group note_of(invar_tensor x, const invar_projection *output
         l.bias[i] = outputs[i].bias;
     }
     if (routes) {
-        l.experts = routes->own;
+        l.experts = routes->local_expert_offsets;
         l.row_token = routes->row_token;
     }
     return l;
@@ -84,11 +84,11 @@ static invar_linear_group note_of(invar_tensor x, const invar_projection *output
 /* Of the experts that the tensor has, those whose rows this rank multiplies. */
 static void take_own(invar_tensor *of, const invar_moe_routing *routes, bool all)
 {
-    int64_t each = of->shape[0] / (all ? routes->experts.count : routes->here);
-    int64_t first = (all ? routes->begin : 0) + routes->first;
+    int64_t each = of->shape[0] / (all ? routes->experts.count : routes->n_held);
+    int64_t first = (all ? routes->held_first : 0) + routes->local_first;
 
     if (invar_tensor_present(of))
-        *of = invar_tensor_rows(of, first * each, routes->own.count * each);
+        *of = invar_tensor_rows(of, first * each, routes->local_expert_offsets.count * each);
 }
 
 /* Weights have the experts that are here, and so do adapters that are cut; others have all. */
@@ -113,7 +113,7 @@ static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection
 
     take_experts(outputs, count, routes);
     for (int32_t i = 0; i < count; i++) {
-        int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->own.count : 1);
+        int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->local_expert_offsets.count : 1);
         outputs[i].y = invar_op_graph_tensor(
             b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage, x->shape[0], cols);
         outputs[i].u = invar_adapter_room(b, &outputs[i].w, x->shape[0]);
@@ -126,11 +126,11 @@ static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection
 /* Of a product over the layer's inputs. */
 static int32_t input_shards(const invar_weight *w)
 {
-    return w->cut.columns ? w->cut.pieces : 1;
+    return w->cut.columns ? w->cut.shards : 1;
 }
 
-static invar_linear_fwd_args arguments(const invar_tensor *x, const invar_projection *outputs,
-                                       int32_t count)
+static invar_linear_fwd_args projection_arguments(const invar_tensor *x,
+                                                  const invar_projection *outputs, int32_t count)
 {
     invar_linear_fwd_args args = {.y = outputs[0].y,
                                   .x = *x,
@@ -159,7 +159,7 @@ static void divided_product(invar_builder *b, const invar_tensor *taken,
         invar_tensor w = invar_tp_reduce_columns(&out->w.w, part);
         if (routes)
             INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = y, .x = x,
-                         .w = w, .experts = routes->own, .k_shards = part->shards,
+                         .w = w, .experts = routes->local_expert_offsets, .k_shards = part->shards,
                          .k_atom = out->w.cut.atom);
         else
             INVAR_APPEND(b->program, b->layer, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w,
@@ -178,14 +178,14 @@ static bool sums_over_ranks(const invar_weight *w)
 static void single_product(invar_builder *b, const invar_tensor *taken, const invar_projection *out,
                            const invar_moe_routing *routes)
 {
-    invar_linear_fwd_args args = arguments(taken, out, 1);
+    invar_linear_fwd_args args = projection_arguments(taken, out, 1);
 
     if (sums_over_ranks(&out->w))
         divided_product(b, taken, out, NULL, routes);
     else if (routes)
         INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = out->y, .x = *taken,
-                     .w = out->w.w, .experts = routes->own, .k_shards = args.k_shards,
-                     .k_atom = args.k_atom);
+                     .w = out->w.w, .experts = routes->local_expert_offsets,
+                     .k_shards = args.k_shards, .k_atom = args.k_atom);
     else
         invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
 }
@@ -199,7 +199,7 @@ static void adapted_product(invar_builder *b, const invar_tensor *x, const invar
                                   .w = &out->w,
                                   .x = *x,
                                   .u = out->u,
-                                  .experts = routes ? &routes->own : NULL};
+                                  .experts = routes ? &routes->local_expert_offsets : NULL};
     int64_t rows = out->y.shape[0], cols = out->y.shape[1];
     invar_projection low = {.w = invar_adapter_a(&out->w)}, added = {.w = invar_adapter_b(&out->w)};
     invar_projection base = *out;
@@ -239,11 +239,12 @@ static void lone_product(invar_builder *b, const invar_tensor *x, const invar_te
 }
 
 /* The products alone; results are shown. */
-static void products(invar_builder *b, const invar_tensor *x, const invar_projection *outputs,
-                     int32_t count, const invar_moe_routing *routes)
+static void builder_products(invar_builder *b, const invar_tensor *x,
+                             const invar_projection *outputs, int32_t count,
+                             const invar_moe_routing *routes)
 {
-    invar_tensor taken = operand(b, x, &outputs[0].w);
-    invar_linear_fwd_args args = arguments(&taken, outputs, count);
+    invar_tensor taken = builder_operand(b, x, &outputs[0].w);
+    invar_linear_fwd_args args = projection_arguments(&taken, outputs, count);
     bool at_once = !routes && !any_adapter(outputs, count) && !sums_over_ranks(&outputs[0].w);
 
     if (at_once)
@@ -261,7 +262,7 @@ void invar_graph_linears(invar_builder *b, invar_tensor x, invar_projection *out
     invar_linear_group l;
 
     make_rooms(b, &x, outputs, count, routes);
-    products(b, &x, outputs, count, routes);
+    builder_products(b, &x, outputs, count, routes);
     invar_build_reads(b, &x);
     l = note_of(x, outputs, count, routes);
     invar_build_record_backward(b, plain_back, &l, sizeof l);
@@ -294,8 +295,8 @@ invar_tensor invar_graph_add_linear(invar_builder *b, const char *name, invar_te
 
     out.y = invar_build_stream_room(b, b->storage, 1, w->w.shape[0]);
     out.u = invar_adapter_room(b, w, x.shape[0]);
-    taken = operand(b, &x, w);
-    args = arguments(&taken, &out, 1);
+    taken = builder_operand(b, &x, w);
+    args = projection_arguments(&taken, &out, 1);
     args.residual = residual;
     if (invar_adapter_is(w))
         adapted_product(b, &x, &taken, &out, &residual, NULL);
@@ -340,7 +341,7 @@ static void gated_back(invar_builder *b, const void *noted)
 /* One call for all; without a backward the device keeps the two products to itself. */
 static void activate_at_once(invar_builder *b, const gated *g, const invar_projection *gate_up)
 {
-    invar_linear_fwd_args args = arguments(&g->l.x, gate_up, 2);
+    invar_linear_fwd_args args = projection_arguments(&g->l.x, gate_up, 2);
 
     args.act = g->act;
     if (!b->train)
@@ -355,7 +356,7 @@ static void activate_alone(invar_builder *b, const gated *g, const invar_project
 {
     invar_tensor codes = invar_linear_codes(b, &g->act, &gate_up[0].w);
 
-    products(b, &g->l.x, gate_up, 2, routes);
+    builder_products(b, &g->l.x, gate_up, 2, routes);
     INVAR_APPEND(b->program, b->layer, SWIGLU_FWD, swiglu_fwd, .y = g->act, .gate = gate_up[0].y,
                  .up = gate_up[1].y, .y_q = codes);
     invar_build_value_info(b, &g->act)->codes = codes;

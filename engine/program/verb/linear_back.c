@@ -35,7 +35,7 @@ static bool join(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw
     return true;
 }
 
-static bool learns(const invar_linear_group *l)
+static bool linear_group_learns(const invar_linear_group *l)
 {
     for (int32_t i = 0; i < l->count; i++)
         if (invar_tensor_present(&l->w[i].dw) || invar_adapter_is(&l->w[i]))
@@ -48,7 +48,7 @@ static invar_tensor summed_rows(invar_builder *b, const invar_linear_group *l)
 {
     invar_tensor own;
 
-    if (l->of_experts || !learns(l))
+    if (l->of_experts || !linear_group_learns(l))
         return l->x;
     own = invar_build_value_rows(b, &l->x);
     return invar_cp_gather(b, &own);
@@ -167,7 +167,7 @@ static void divided_input_gradient(invar_builder *b, const invar_linear_group *l
 static void product_back(invar_builder *b, const invar_linear_group *l,
                          const invar_tensor *operands, const invar_tensor *dx)
 {
-    int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.pieces;
+    int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.shards;
     invar_sum_parts whole[INVAR_MAX_OUTPUTS];
     invar_tensor taken[INVAR_MAX_OUTPUTS];
 
@@ -229,7 +229,7 @@ static invar_linear_group adapters_back(invar_builder *b, const invar_linear_gro
             continue;
         du[narrow.count] = adapter_back(b, l, &of, &d[i]);
         narrow.w[narrow.count++] =
-            (invar_weight){.w = l->w[i].adapter.a, .cut = {.pieces = 1}, .pieces = 1};
+            (invar_weight){.w = l->w[i].adapter.a, .cut = {.shards = 1}, .pieces = 1};
     }
     return narrow;
 }

@@ -32,7 +32,7 @@ static invar_tensor exchange_found(invar_builder *b, const invar_tensor *found)
 
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
                                                             .whole = got,
-                                                            .own = *found,
+                                                            .local = *found,
                                                             .start = b->stream->row});
     return got;
 }
@@ -54,7 +54,7 @@ static void embed_divided(invar_builder *b, embedding *e, const invar_weight *ta
     else
         invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
                                                                 .whole = found,
-                                                                .own = own});
+                                                                .local = own});
     INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
                  .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, e->y.shape[0]));
     if (!invar_tensor_present(&e->dtable)) // frozen
@@ -97,7 +97,7 @@ static invar_tensor stream_blocks(invar_builder *b, const invar_tensor *own)
     all = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, own->shape[1]);
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
                                                             .whole = all,
-                                                            .own = *own,
+                                                            .local = *own,
                                                             .start = b->stream->block});
     return all;
 }
@@ -154,8 +154,8 @@ static void norm_back(invar_builder *b, const void *noted)
         return;
     }
     // in place, unless the same rows are still to be read as another value's gradient
-    dx = invar_build_value_info(b, &residual)->held > 1 ? invar_build_grad_buffer(b, &n->x)
-                                                        : residual;
+    dx = invar_build_value_info(b, &residual)->n_sharers > 1 ? invar_build_grad_buffer(b, &n->x)
+                                                             : residual;
     args.dx = invar_build_heads(&dx, 1);
     args.residual = invar_build_heads(&residual, 1);
     norm_call(b, n, &args);
@@ -175,7 +175,7 @@ invar_tensor invar_graph_norm(invar_builder *b, const char *name, invar_tensor x
     if (b->stream) {
         n.y = invar_build_all_rows(b, &own);
         invar_build_value_info(b, &n.y)->own = own;
-        invar_build_value_info(b, &n.y)->stays = b->quiet; // its backward comes next
+        invar_build_value_info(b, &n.y)->stays = b->hide_points; // its backward comes next
     }
     invar_build_reads(b, &x);
     invar_build_record_backward(b, norm_back, &n, sizeof n);

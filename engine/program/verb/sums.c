@@ -32,8 +32,8 @@ invar_tensor invar_tp_reduce_room(const invar_tp_reduce *d, int32_t i)
     return invar_tensor_rows(&d->sums, ((d->shared ? 0 : d->first) + i) * d->rows, d->rows);
 }
 
-static void fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
-                 const invar_tensor *residual, int32_t shards)
+static void builder_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
+                         const invar_tensor *residual, int32_t shards)
 {
     INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
                  .residual = *residual, .shards = shards);
@@ -48,20 +48,20 @@ static invar_tensor one_part(invar_builder *b, const invar_tp_reduce *d)
     if (d->parts == 1)
         return d->sums;
     sum = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, d->rows, d->sums.shape[1]);
-    fold(b, &sum, &d->sums, &none, d->parts);
+    builder_fold(b, &sum, &d->sums, &none, d->parts);
     return sum;
 }
 
 /* Of what all ranks have, this rank's rows, in `got`; shares begin at `start`
  * (invar_graph_transfer). */
-static void exchange(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *got,
-                     const int64_t *start)
+static void builder_exchange(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *got,
+                             const int64_t *start)
 {
     invar_tensor part = one_part(b, d);
 
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
                                                             .whole = *got,
-                                                            .own = part,
+                                                            .local = part,
                                                             .start = start});
 }
 
@@ -70,8 +70,8 @@ static void unite_stream(invar_builder *b, const invar_tp_reduce *d, const invar
 {
     invar_tensor got = invar_build_stream_room(b, INVAR_DTYPE_F32, b->tensors, y->shape[1]);
 
-    exchange(b, d, &got, b->stream->row);
-    fold(b, y, &got, residual, b->tensors);
+    builder_exchange(b, d, &got, b->stream->row);
+    builder_fold(b, y, &got, residual, b->tensors);
 }
 
 static void unite_shares(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
@@ -85,8 +85,8 @@ static void unite_shares(invar_builder *b, const invar_tp_reduce *d, const invar
     INVAR_CHECK(y->row_stride == y->shape[1]); // whole rows travel
     if (invar_tensor_present(residual))
         added = invar_tensor_rows(residual, own.first, own.count);
-    exchange(b, d, &got, NULL);
-    fold(b, &rows, &got, &added, b->tensors);
+    builder_exchange(b, d, &got, NULL);
+    builder_fold(b, &rows, &got, &added, b->tensors);
     invar_op_graph_move(b->program,
                         &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES, .whole = *y});
 }
@@ -96,8 +96,8 @@ static void unite_all(invar_builder *b, const invar_tp_reduce *d, const invar_te
 {
     invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
                                                             .whole = d->sums,
-                                                            .own = invar_tp_reduce_room(d, 0)});
-    fold(b, y, &d->sums, residual, d->all);
+                                                            .local = invar_tp_reduce_room(d, 0)});
+    builder_fold(b, y, &d->sums, residual, d->all);
 }
 
 void invar_tp_reduce_unite(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,

@@ -81,7 +81,7 @@ static invar_status make_cache(invar_draft_model *d, invar_kv_cache *large)
     limits.pages = large->shape.pages;
     be_like(d, &limits);
     INVAR_TRY(invar_model_runner_settle(&limits, d->own, 1, 1));
-    large->twin = d->own->cache;
+    large->draft_cache = d->own->cache;
     return INVAR_OK;
 }
 
@@ -110,7 +110,7 @@ void invar_draft_model_end(invar_draft_model *d)
 }
 
 /* A pass over the first `count` turns, with draws from the last row of each or with none. */
-static invar_status pass(invar_draft_model *d, int64_t count, bool draws)
+static invar_status draft_model_pass(invar_draft_model *d, int64_t count, bool draws)
 {
     invar_model_runner *feed = &d->feed;
     invar_status status;
@@ -137,7 +137,7 @@ static invar_status pass(invar_draft_model *d, int64_t count, bool draws)
 }
 
 /* The last two rows of `behind`, or the last one, if that before it is in a page of others. */
-static invar_seq_slice newest(const invar_draft_model *d, int64_t job, int64_t behind)
+static invar_seq_slice draft_model_newest(const invar_draft_model *d, int64_t job, int64_t behind)
 {
     int64_t shared = d->first->schedule.jobs[job].n_shared * d->view.shape.page_size;
     int64_t rows = behind - 2 < shared ? 1 : 2;
@@ -146,17 +146,19 @@ static invar_seq_slice newest(const invar_draft_model *d, int64_t job, int64_t b
 }
 
 /* The turn and the draw of the next guess of a sample. */
-static void plan(invar_draft_model *d, int64_t i, const invar_draft_request *g, int64_t owner)
+static void draft_model_plan(invar_draft_model *d, int64_t i, const invar_draft_request *g,
+                             int64_t owner)
 {
     const invar_rl_sample *s = g->sample;
     int64_t behind = s->n_tokens + g->count;
 
-    d->turns[i] =
-        g->count == 0 ? newest(d, g->job, behind) : (invar_seq_slice){g->job, behind - 1, 1};
-    d->draws[i] = (invar_draw){.at = {(uint32_t)behind, s->draw, s->rollout},
-                               .sampling = d->sampler.sampling ? NULL : g->sampling,
-                               .no_end = behind - s->prompt_tokens < g->sampling->min_response,
-                               .owner = owner};
+    d->turns[i] = g->count == 0 ? draft_model_newest(d, g->job, behind)
+                                : (invar_seq_slice){g->job, behind - 1, 1};
+    d->draws[i] =
+        (invar_draw){.coords = {(uint32_t)behind, s->draw_index, s->rollout},
+                     .sampling = d->sampler.sampling ? NULL : g->sampling,
+                     .ban_stop_ids = behind - s->prompt_tokens < g->sampling->min_response,
+                     .owner = owner};
 }
 
 invar_status invar_draft_model_make(void *self, invar_draft_request *guesses, int64_t count)
@@ -168,10 +170,10 @@ invar_status invar_draft_model_make(void *self, invar_draft_request *guesses, in
     for (int64_t k = 0; n > 0; k++) {
         n = 0;
         for (int64_t i = 0; i < count; i++)
-            if (guesses[i].count == k && k < guesses[i].most)
-                plan(d, n++, &guesses[i], i);
+            if (guesses[i].count == k && k < guesses[i].max_tokens)
+                draft_model_plan(d, n++, &guesses[i], i);
         if (n > 0)
-            INVAR_TRY(pass(d, n, true));
+            INVAR_TRY(draft_model_pass(d, n, true));
         for (int64_t i = 0; i < n; i++) {
             invar_draft_request *g = &guesses[d->draws[i].owner];
             if (isfinite(d->draws[i].logp))
@@ -191,9 +193,9 @@ invar_status invar_draft_model_read(invar_draft_model *d)
 
         if (!known && turn.count > 1)
             continue;
-        d->turns[n++] = known ? turn : newest(d, turn.job, turn.first + 1);
+        d->turns[n++] = known ? turn : draft_model_newest(d, turn.job, turn.first + 1);
     }
-    return n > 0 ? pass(d, n, false) : INVAR_OK;
+    return n > 0 ? draft_model_pass(d, n, false) : INVAR_OK;
 }
 
 invar_status invar_draft_model_rehearse(invar_draft_model *d,

@@ -27,7 +27,7 @@ typedef struct invar_draft_request {
     const struct invar_sampling_params *sampling; /* of it */
     struct invar_ngram_proposer *seen; /* where to look up; NULL: somebody else guesses */
     int64_t job;                       /* of the schedule */
-    int64_t most;                      /* tokens wanted; 0: none */
+    int64_t max_tokens;                /* tokens wanted; 0: none */
     int32_t *tokens;                   /* (most) to be written; they lie behind the sample's own */
     int64_t count;                     /* written */
 } invar_draft_request;

@@ -33,7 +33,7 @@ struct invar_ngram_proposer {
     int bits;
 };
 
-static void release(invar_ngram_proposer *g)
+static void ngram_proposer_release(invar_ngram_proposer *g)
 {
     invar_free(g->learned);
     invar_free(g->places);
@@ -41,7 +41,7 @@ static void release(invar_ngram_proposer *g)
     invar_free(g);
 }
 
-static invar_status fill(invar_ngram_proposer *g, int64_t count)
+static invar_status ngram_proposer_fill(invar_ngram_proposer *g, int64_t count)
 {
     size_t chains = (size_t)1 << g->bits;
 
@@ -54,7 +54,7 @@ static invar_status fill(invar_ngram_proposer *g, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         bool first = i == 0 || g->samples[i].group != g->samples[i - 1].group;
         int64_t prompt = first ? 0 : g->samples[i].prompt_tokens;
-        g->learned[i] = prompt > g->window.least - 1 ? prompt : g->window.least - 1;
+        g->learned[i] = prompt > g->window.min_n - 1 ? prompt : g->window.min_n - 1;
     }
     return INVAR_OK;
 }
@@ -65,7 +65,7 @@ invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl
     invar_ngram_proposer *g = NULL;
     invar_status status;
 
-    INVAR_CHECK(window->least >= 1 && window->most >= window->least && count <= INT32_MAX);
+    INVAR_CHECK(window->min_n >= 1 && window->max_n >= window->min_n && count <= INT32_MAX);
     INVAR_TRY(invar_alloc((void **)&g, 1, sizeof *g, "a look-up of tokens"));
     memset(g, 0, sizeof *g);
     g->samples = samples;
@@ -73,9 +73,9 @@ invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl
     g->window = *window;
     for (g->bits = 10; g->bits < 22 && (count >> (g->bits - 8)) > 0; g->bits++)
         continue;
-    status = fill(g, count);
+    status = ngram_proposer_fill(g, count);
     if (status != INVAR_OK) {
-        release(g);
+        ngram_proposer_release(g);
         return status;
     }
     *out = g;
@@ -85,7 +85,7 @@ invar_status invar_ngram_proposer_new(invar_ngram_proposer **out, const invar_rl
 void invar_ngram_proposer_leave(invar_ngram_proposer *g)
 {
     if (g && --g->users == 0)
-        release(g);
+        ngram_proposer_release(g);
 }
 
 /* The chain of the tokens of a sample that end at `at`. */
@@ -93,7 +93,7 @@ static int32_t *chain_of(const invar_ngram_proposer *g, const invar_rl_sample *s
 {
     uint64_t hash = (uint64_t)s->group;
 
-    for (int64_t i = at + 1 - g->window.least; i <= at; i++)
+    for (int64_t i = at + 1 - g->window.min_n; i <= at; i++)
         hash = (hash ^ (uint64_t)(uint32_t)s->tokens[i]) * UINT64_C(0x9E3779B97F4A7C15);
     return &g->newest[hash >> (64 - g->bits)];
 }
@@ -113,7 +113,7 @@ static invar_status make_room(invar_ngram_proposer *g)
 }
 
 /* All tokens of a sample but the last one, which nothing follows yet. */
-static invar_status learn(invar_ngram_proposer *g, int64_t sample)
+static invar_status ngram_proposer_learn(invar_ngram_proposer *g, int64_t sample)
 {
     const invar_rl_sample *s = &g->samples[sample];
 
@@ -132,12 +132,12 @@ static invar_status learn(invar_ngram_proposer *g, int64_t sample)
 }
 
 /* Tokens that agree, backwards from two places. */
-static int64_t agreement(const invar_ngram_proposer *g, const invar_rl_sample *a, int64_t at,
-                         const invar_rl_sample *b, int64_t place_at)
+static int64_t ngram_proposer_agreement(const invar_ngram_proposer *g, const invar_rl_sample *a,
+                                        int64_t at, const invar_rl_sample *b, int64_t place_at)
 {
     int64_t n = 0;
 
-    while (n < g->window.most && n <= at && n <= place_at &&
+    while (n < g->window.max_n && n <= at && n <= place_at &&
            a->tokens[at - n] == b->tokens[place_at - n])
         n++;
     return n;
@@ -146,17 +146,18 @@ static int64_t agreement(const invar_ngram_proposer *g, const invar_rl_sample *a
 /* The best place for what follows the last token of a sample; NULL: there is none. */
 static const place *look_up(const invar_ngram_proposer *g, const invar_rl_sample *s)
 {
-    int64_t last = s->n_tokens - 1, best = g->window.least - 1;
+    int64_t last = s->n_tokens - 1, best = g->window.min_n - 1;
     const place *found = NULL;
     int32_t next;
 
-    if (s->n_tokens < g->window.least)
+    if (s->n_tokens < g->window.min_n)
         return NULL;
     next = *chain_of(g, s, last);
-    for (int i = 0; i < TRIES && next >= 0 && best < g->window.most; i++) {
+    for (int i = 0; i < TRIES && next >= 0 && best < g->window.max_n; i++) {
         const place *p = &g->places[next];
         const invar_rl_sample *other = &g->samples[p->sample];
-        int64_t n = other->group == s->group ? agreement(g, s, last, other, p->at) : 0;
+        int64_t n =
+            other->group == s->group ? ngram_proposer_agreement(g, s, last, other, p->at) : 0;
 
         if (n > best) {
             best = n;
@@ -175,13 +176,13 @@ invar_status invar_ngram_proposer_make(void *self, invar_draft_request *guesses,
         invar_ngram_proposer *g = guesses[i].seen;
         const place *found;
 
-        INVAR_TRY(learn(g, s - g->samples));
-        found = guesses[i].most > 0 ? look_up(g, s) : NULL;
+        INVAR_TRY(ngram_proposer_learn(g, s - g->samples));
+        found = guesses[i].max_tokens > 0 ? look_up(g, s) : NULL;
         if (!found)
             continue;
         from = &g->samples[found->sample];
         // what was guessed of a sample continues it: a period goes on
-        for (int64_t n = 0, at = found->at + 1; n < guesses[i].most; n++, at++) {
+        for (int64_t n = 0, at = found->at + 1; n < guesses[i].max_tokens; n++, at++) {
             if (from != s && at >= from->n_tokens)
                 break;
             guesses[i].tokens[n] = from->tokens[at];

@@ -21,8 +21,8 @@ extern "C" {
 
 /* How many of the last tokens must have occurred before, and how many are compared at most. */
 typedef struct invar_ngram_proposer_window {
-    int64_t least; /* 1 or more */
-    int64_t most;  /* least or more */
+    int64_t min_n; /* 1 or more */
+    int64_t max_n; /* least or more */
 } invar_ngram_proposer_window;
 
 typedef struct invar_ngram_proposer invar_ngram_proposer;

@@ -191,7 +191,7 @@ static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
     put_int(text, "group", s->group);
     put_int(text, "prompt", s->prompt);
     put_int(text, "rollout", s->rollout);
-    put_int(text, "draw", s->draw);
+    put_int(text, "draw", s->draw_index);
     put_string(text, "prompt_text", s->prompt_text);
     put_string(text, "label", s->label);
     invar_json_text_key(text, "metadata");
@@ -209,15 +209,15 @@ static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
     invar_json_text_key(text, "response");
     invar_json_text_string(text, s->response ? s->response : "", s->response_bytes);
     put_string(text, "finish", invar_finish_name(s->finish));
-    put_int(text, "weights", s->weights);
-    if (s->weights_first != s->weights)
-        put_int(text, "weights_first", s->weights_first);
+    put_int(text, "weights", s->last_version);
+    if (s->first_version != s->last_version)
+        put_int(text, "weights_first", s->first_version);
     put_digest(text, "weights_hash", &s->weights_hash);
     put_digest(text, "prompt_hash", &s->prompt_hash);
     invar_json_text_key(text, "reward");
     invar_json_text_f64(text, s->reward);
     put_parts(text, &s->parts);
-    put_bool(text, "removed", s->removed);
+    put_bool(text, "removed", s->is_masked_out);
     if (s->turns)
         put_int(text, "turns", s->turns);
     invar_json_text_close(text, '}');

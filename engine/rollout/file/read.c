@@ -227,8 +227,8 @@ static invar_status take_routing(invar_rl_sample *s, line *l)
 
 /* ---- memory of what is borrowed -------------------------------------------------------------- */
 
-static invar_status hold(void **out, invar_rollout_file *data, size_t count, size_t size,
-                         const char *what)
+static invar_status rollout_file_hold(void **out, invar_rollout_file *data, size_t count,
+                                      size_t size, const char *what)
 {
     if (data->n_memory == data->capacity) {
         int64_t capacity = data->capacity ? 2 * data->capacity : 64;
@@ -250,7 +250,7 @@ static invar_status hold_text(const char **out, invar_rollout_file *data, const 
     size_t bytes = strlen(text) + 1;
     void *copy = NULL;
 
-    INVAR_TRY(hold(&copy, data, bytes, 1, "a text"));
+    INVAR_TRY(rollout_file_hold(&copy, data, bytes, 1, "a text"));
     memcpy(copy, text, bytes);
     *out = copy;
     return INVAR_OK;
@@ -306,7 +306,7 @@ static invar_status take_stops(invar_sampling_params *s, invar_rollout_file *dat
     void *copy = NULL;
 
     if (status == INVAR_OK)
-        status = hold(&copy, data, (size_t)s->n_stop_ids, sizeof *ids, "stop ids");
+        status = rollout_file_hold(&copy, data, (size_t)s->n_stop_ids, sizeof *ids, "stop ids");
     if (status == INVAR_OK)
         memcpy(copy, ids, (size_t)s->n_stop_ids * sizeof *ids);
     s->stop_ids = copy;
@@ -316,7 +316,8 @@ static invar_status take_stops(invar_sampling_params *s, invar_rollout_file *dat
     if (!list)
         return wrong_value(l, "stop", 0);
     s->n_stop = (int64_t)json_array_size(list);
-    INVAR_TRY(hold((void **)&stop, data, (size_t)s->n_stop, sizeof *stop, "stop strings"));
+    INVAR_TRY(
+        rollout_file_hold((void **)&stop, data, (size_t)s->n_stop, sizeof *stop, "stop strings"));
     s->stop = stop;
     for (size_t i = 0; i < (size_t)s->n_stop; i++) {
         const json_t *value = json_array_get(list, i);
@@ -435,11 +436,11 @@ static invar_status take_parts(invar_reward_parts *out, line *l)
 /* Versions; that of the first token is told only where it is another one. */
 static invar_status take_weights(invar_rl_sample *s, line *l)
 {
-    INVAR_TRY(take_int(&s->weights, l, "weights", 0, INT64_MAX));
-    s->weights_first = s->weights;
+    INVAR_TRY(take_int(&s->last_version, l, "weights", 0, INT64_MAX));
+    s->first_version = s->last_version;
     if (!json_object_get(l->object, "weights_first"))
         return INVAR_OK;
-    return take_int(&s->weights_first, l, "weights_first", 0, s->weights);
+    return take_int(&s->first_version, l, "weights_first", 0, s->last_version);
 }
 
 static invar_status take_sample(invar_rl_sample *s, invar_rollout_file *data, line *l)
@@ -448,7 +449,7 @@ static invar_status take_sample(invar_rl_sample *s, invar_rollout_file *data, li
     INVAR_TRY(take_int(&s->group, l, "group", 0, INT64_MAX));
     INVAR_TRY(take_int(&s->prompt, l, "prompt", 0, INT64_MAX));
     INVAR_TRY(take_u32(&s->rollout, l, "rollout"));
-    INVAR_TRY(take_u32(&s->draw, l, "draw"));
+    INVAR_TRY(take_u32(&s->draw_index, l, "draw"));
     INVAR_TRY(take_text(&s->prompt_text, data, l, "prompt_text"));
     INVAR_TRY(take_text(&s->label, data, l, "label"));
     INVAR_TRY(take_metadata(s, data, l));
@@ -460,7 +461,7 @@ static invar_status take_sample(invar_rl_sample *s, invar_rollout_file *data, li
     INVAR_TRY(take_digest(&s->prompt_hash, l, "prompt_hash"));
     INVAR_TRY(take_f64(&s->reward, l, "reward"));
     INVAR_TRY(take_parts(&s->parts, l));
-    INVAR_TRY(take_bool(&s->removed, l, "removed"));
+    INVAR_TRY(take_bool(&s->is_masked_out, l, "removed"));
     if (json_object_get(l->object, "turns"))
         INVAR_TRY(take_int(&s->turns, l, "turns", 1, INT64_MAX));
     return no_more(l);

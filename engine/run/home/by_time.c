@@ -29,7 +29,7 @@ static double minutes_of(const invar_train_loop *loop)
 
 static bool is_used(const invar_train_loop *loop)
 {
-    return minutes_of(loop) > 0.0 && loop->home.at.save[0] && !loop->options->replay;
+    return minutes_of(loop) > 0.0 && loop->dirs.paths.save[0] && !loop->options->replay;
 }
 
 void invar_train_loop_restart_clock(invar_train_loop *loop)
@@ -41,11 +41,11 @@ void invar_train_loop_restart_clock(invar_train_loop *loop)
 invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop *loop)
 {
     const invar_disk_ask ask = {.session = &loop->session,
-                                .settings = &loop->set,
+                                .settings = &loop->settings,
                                 .files = &loop->store.hf_files,
-                                .save = loop->home.at.save,
+                                .save = loop->dirs.paths.save,
                                 .bare = invar_train_loop_rests(loop),
-                                .fresh = loop->options->fresh && !loop->home.folder.held};
+                                .fresh = loop->options->fresh && !loop->dirs.folder.held};
 
     return invar_disk_plan(out, &ask);
 }

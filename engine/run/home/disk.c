@@ -47,7 +47,7 @@ static invar_status make_models(shapes *s, const invar_run_context *session)
     invar_model_spec critic = session->spec;
 
     invar_phase_arena_init(&s->stage, &session->dev, 0);
-    s->stage.backend.memory.tight = false;
+    s->stage.backend.memory.exact_size = false;
     INVAR_TRY(invar_model_new(&s->actor, &session->spec, session->format, NULL, &s->stage.dev));
     s->most = 4 * s->actor->n_params;
     if (!invar_train_settings_critic(session->recipe))

@@ -102,7 +102,7 @@ invar_status invar_run_paths_find(invar_run_paths *out, const invar_recipe *reci
 
     if (!save[0] && usual)
         save = usual;
-    out->usual = !save[0];
+    out->default_save_dir = !save[0];
     if (!invar_recipe_string(recipe, INVAR_KEY_RUN)[0]) // otherwise the name is only a name
         INVAR_TRY(check_name(invar_recipe_string(recipe, INVAR_KEY_NAME)));
     name_recipe(out->recipe_name, invar_recipe_string(recipe, INVAR_KEY_NAME), path);

@@ -28,7 +28,7 @@ typedef struct invar_run_paths {
     char run[INVAR_PATH_SIZE];
     char ledger[INVAR_PATH_SIZE];
     char save[INVAR_PATH_SIZE]; /* empty if no checkpoints are saved */
-    bool usual;                 /* neither `save` nor INVAR_SAVE names a folder */
+    bool default_save_dir;      /* neither `save` nor INVAR_SAVE names a folder */
 } invar_run_paths;
 
 /* `path`, the recipe's, names the run if neither the key `name` nor `run` does. It may be NULL. */

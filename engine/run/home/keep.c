@@ -41,7 +41,7 @@ typedef struct sheet {
     size_t used;
 } sheet;
 
-static void put(sheet *s, const char *text)
+static void sheet_put(sheet *s, const char *text)
 {
     size_t bytes = strlen(text);
 
@@ -56,24 +56,24 @@ static void put_entry(sheet *s, const invar_train_loop *loop, const invar_recipe
     const char *text = e->text;
 
     if (e->key == &invar_config_schema()->keys[INVAR_KEY_NAME] && !text[0])
-        text = loop->home.at.name; // else this file would name the next run
+        text = loop->dirs.paths.name; // else this file would name the next run
     if (strstr(text, "://")) {
         invar_text_redact_url(shown, sizeof shown, text);
         if (strcmp(shown, text) != 0)
-            put(s, "# without the values of the URL, which may be secrets\n");
+            sheet_put(s, "# without the values of the URL, which may be secrets\n");
         text = shown;
     }
-    put(s, e->key->name);
-    put(s, text[0] ? " = " : " =");
-    put(s, text);
-    put(s, "\n");
+    sheet_put(s, e->key->name);
+    sheet_put(s, text[0] ? " = " : " =");
+    sheet_put(s, text);
+    sheet_put(s, "\n");
 }
 
 static void put_recipe(sheet *s, const invar_train_loop *loop)
 {
     const char *section = "";
 
-    put(s, MARK);
+    sheet_put(s, MARK);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
 
@@ -81,9 +81,9 @@ static void put_recipe(sheet *s, const invar_train_loop *loop)
         if (!e.text)
             continue;
         if (strcmp(section, e.key->section) != 0) {
-            put(s, section[0] ? "\n[" : "[");
-            put(s, e.key->section);
-            put(s, "]\n");
+            sheet_put(s, section[0] ? "\n[" : "[");
+            sheet_put(s, e.key->section);
+            sheet_put(s, "]\n");
         }
         section = e.key->section;
         put_entry(s, loop, &e);
@@ -98,7 +98,7 @@ static invar_status set_aside(invar_train_loop *loop, const char *path)
 
     do {
         (void)snprintf(name, sizeof name, "recipe.%d.ini", ++n);
-        INVAR_TRY(invar_path_join(to, sizeof to, loop->home.at.run, name));
+        INVAR_TRY(invar_path_join(to, sizeof to, loop->dirs.paths.run, name));
     } while (invar_path_exists(to));
     if (rename(path, to) != 0) {
         int code = errno;
@@ -144,7 +144,7 @@ static invar_status keep_recipe(invar_train_loop *loop)
     sheet s = {NULL, 0};
     bool stays = false;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, RECIPE));
+    INVAR_TRY(invar_path_join(path, sizeof path, loop->dirs.paths.run, RECIPE));
     put_recipe(&s, loop);
     INVAR_TRY(invar_alloc((void **)&s.at, s.used + 1, 1, RECIPE));
     s.used = 0;
@@ -242,7 +242,7 @@ static invar_status open_log(invar_train_loop *loop)
     struct stat info;
     int fd, code;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, LOG));
+    INVAR_TRY(invar_path_join(path, sizeof path, loop->dirs.paths.run, LOG));
     fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW,
                        0666);
     if (fd < 0 && errno == ELOOP)
@@ -276,8 +276,8 @@ invar_status invar_train_loop_write_run_files(invar_train_loop *loop)
         return INVAR_OK;
     INVAR_TRY(open_log(loop));
     invar_digest_format(hex, &loop->identity.digest);
-    invar_train_loop_log(loop, "run %s, %s, identity %s", loop->home.at.name, loop->recorder.uuid,
-                         hex);
+    invar_train_loop_log(loop, "run %s, %s, identity %s", loop->dirs.paths.name,
+                         loop->recorder.uuid, hex);
     if (loop->place.step > 0)
         invar_train_loop_log(loop, "goes on after step %" PRId64, loop->place.step - 1);
     for (size_t at = 0; at < log->early_bytes; at += strlen(log->early + at) + 1)

@@ -67,15 +67,15 @@ static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer 
     o->beta2_power = from->beta2_power;
 }
 
-static invar_status load(invar_train_loop *loop, invar_checkpoint *c,
-                         const invar_checkpoint_state *state)
+static invar_status train_loop_load(invar_train_loop *loop, invar_checkpoint *c,
+                                    const invar_checkpoint_state *state)
 {
     invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
     bool bare = c && invar_checkpoint_is_bare(c);
     int n = invar_train_loop_parts(parts, loop);
 
     // rank 0 alone may have the checkpoint
-    if (invar_train_loop_rests(loop) || loop->fork.now) {
+    if (invar_train_loop_rests(loop) || loop->fork.starting) {
         INVAR_TRY(invar_ranks_broadcast(loop->world, "a checkpoint without weights", 0, &bare,
                                         sizeof bare));
         n = bare ? 0 : n; // the identity has its weights, or that of the parent has the same ones
@@ -90,8 +90,8 @@ static invar_status load(invar_train_loop *loop, invar_checkpoint *c,
         (invar_source_position){.samples = state->samples, .groups = state->groups};
     for (int64_t i = 0; i < state->n_cursors; i++)
         if (strcmp(state->cursors[i].name, "train") == 0)
-            loop->source.place.cursor = state->cursors[i].at;
-    loop->store.next = loop->fork.now ? 0 : loop->place.step;
+            loop->source.place.cursor = state->cursors[i].position;
+    loop->store.next = loop->fork.starting ? 0 : loop->place.step;
     return INVAR_OK;
 }
 
@@ -109,12 +109,12 @@ static invar_inflight_expectation flight_wants(const invar_train_loop *loop, con
                                         .groups = loop->source.place.groups,
                                         .round = o->round,
                                         .per_prompt = o->per_prompt,
-                                        .surplus = o->surplus,
+                                        .surplus = o->keep_surplus,
                                         .recorded = o->timetable != NULL,
                                         .lag = o->lag.rollouts,
-                                        .delay = o->delay,
+                                        .delay = o->max_delay,
                                         .fork = loop->fork.step >= 0,
-                                        .led = o->turns.on,
+                                        .led = o->turns.enabled,
                                         .route_size = invar_model_spec_route(o->spec)};
 
     invar_tokenizer_hash(&wants.tokenizer, o->tokenizer);
@@ -136,18 +136,18 @@ static invar_status read_flight(char **out, size_t *bytes_out, const invar_check
  * Whether so many rollouts can be in flight. A fork begins with those of its parent, few or many;
  * after its first rollout none are missing, and with each rollout one of those too many is gone.
  */
-static bool can_fly(const invar_train_loop *loop, int64_t count)
+static bool is_valid_inflight_count(const invar_train_loop *loop, int64_t count)
 {
-    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     int64_t done = loop->place.rollout - (loop->fork.step + 1) / steps; // since it is a fork
 
-    if (count == loop->set.lag.rollouts)
+    if (count == loop->settings.lag.rollouts)
         return true;
-    if (loop->set.recorded) // some may be late, as the file was asked
-        return loop->fork.step >= 0 ? done == 0 || count > 0 : count > loop->set.lag.rollouts;
+    if (loop->settings.recorded) // some may be late, as the file was asked
+        return loop->fork.step >= 0 ? done == 0 || count > 0 : count > loop->settings.lag.rollouts;
     if (loop->fork.step < 0)
         return false;
-    return done == 0 || (count > loop->set.lag.rollouts && count <= INVAR_LAG_MAX - done);
+    return done == 0 || (count > loop->settings.lag.rollouts && count <= INVAR_LAG_MAX - done);
 }
 
 /* The run draws no samples that it could have begun before their turn. */
@@ -165,21 +165,21 @@ static invar_status take_flight(invar_train_loop *loop, const char *where, const
 {
     const invar_inflight_expectation wants = flight_wants(loop, where);
     invar_sample_source *source = &loop->source;
-    int64_t lag = loop->set.lag.rollouts;
+    int64_t lag = loop->settings.lag.rollouts;
 
-    if (bytes && source->work != invar_sample_source_sample &&
-        source->work != invar_sample_source_recorded)
+    if (bytes && source->produce != invar_sample_source_sample &&
+        source->produce != invar_sample_source_recorded)
         return cannot_go_on(where);
     if (bytes)
         INVAR_TRY(invar_inflight_parse(&source->flight, text, bytes, &wants));
     if (source->options.agents_lead && source->flight.count > 0)
         return cannot_go_on(where);
     if (source->flight.count > 0 || source->flight.surplus.count > 0) { // perhaps a parent's alone
-        loop->set.stale = true;
-        loop->set.checks_flight =
-            loop->set.check_logprobs && !invar_run_context_two_formats(&loop->session);
+        loop->settings.off_policy = true;
+        loop->settings.checks_flight =
+            loop->settings.check_logprobs && !invar_run_context_two_formats(&loop->session);
     }
-    if (can_fly(loop, source->flight.count))
+    if (is_valid_inflight_count(loop, source->flight.count))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                       "%.1000s has %" PRId64 " rollouts in flight; rollout-lag is %" PRId64, where,
@@ -263,12 +263,12 @@ static invar_status check_identity(const invar_train_loop *loop, const invar_che
 /* Files with rollouts, from `rollout` on: none should turn out to be missing after hours. */
 static invar_status check_rollouts(const invar_train_loop *loop, int64_t rollout)
 {
-    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     invar_run_progress at = {.rollout = rollout, .step = rollout * steps};
 
     if (!loop->source.options.load[0] || loop->options->replay)
         return INVAR_OK;
-    for (; !invar_run_schedule_ended(&loop->set.course, &at);
+    for (; !invar_run_schedule_ended(&loop->settings.course, &at);
          at.rollout++, at.step += steps, at.done++)
         INVAR_TRY(invar_sample_source_check_file(&loop->source, at.rollout));
     return INVAR_OK;
@@ -324,7 +324,7 @@ static invar_status check_first_weights(const invar_train_loop *loop)
     char above[INVAR_PATH_SIZE];
     invar_digest had = none;
 
-    if (!loop->store.from || !invar_checkpoint_is_bare(loop->store.from))
+    if (!loop->store.resume_from || !invar_checkpoint_is_bare(loop->store.resume_from))
         return INVAR_OK;
     INVAR_TRY(ask_parent(&had, loop, loop->options->fork));
     INVAR_TRY(invar_path_join(above, sizeof above, loop->options->fork, ".."));
@@ -336,7 +336,7 @@ static invar_status check_first_weights(const invar_train_loop *loop)
                       "--fork: %.1000s has no weights, since its run has debug-rollout-only, and "
                       "%s: give the folder of that run, and the seed, hf-checkpoint or ref-load "
                       "that it began with",
-                      invar_checkpoint_path(loop->store.from),
+                      invar_checkpoint_path(loop->store.resume_from),
                       invar_digest_equal(&had, &none)
                           ? "no ledger beside it says which it began with"
                           : "the recipe begins with others than that run did");
@@ -345,7 +345,7 @@ static invar_status check_first_weights(const invar_train_loop *loop)
 /* Nothing can be learned after a checkpoint without moments. */
 static invar_status check_kept(const invar_train_loop *loop, const invar_checkpoint *c)
 {
-    if (!invar_checkpoint_is_bare(c) || !loop->set.rollout_only)
+    if (!invar_checkpoint_is_bare(c) || !loop->settings.rollout_only)
         return invar_run_context_check_adapters(&loop->session, c);
     return INVAR_OK;
 }
@@ -354,7 +354,7 @@ static invar_status check_kept(const invar_train_loop *loop, const invar_checkpo
 static invar_status check_fork(const invar_train_loop *loop, const invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
-    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
 
     INVAR_TRY(invar_model_spec_compare(&loop->session.spec, invar_checkpoint_path(c)));
     INVAR_TRY(check_kept(loop, c));
@@ -365,39 +365,39 @@ static invar_status check_fork(const invar_train_loop *loop, const invar_checkpo
                           " of each: a fork keeps that number (global-batch-size, "
                           "num-steps-per-rollout)",
                           invar_checkpoint_path(c), state->step + 1, state->rollout, steps);
-    if (state->rollout >= loop->set.course.rollouts)
+    if (state->rollout >= loop->settings.course.rollouts)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: %.1000s has done %" PRId64
                           " rollouts, and num-rollout, which counts them too, is %" PRId64
                           ": give a larger one",
-                          invar_checkpoint_path(c), state->rollout, loop->set.course.rollouts);
+                          invar_checkpoint_path(c), state->rollout, loop->settings.course.rollouts);
     return INVAR_OK;
 }
 
 invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop)
 {
     const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
-    bool known = invar_path_exists(loop->home.at.ledger) && !loop->options->fresh;
+    bool known = invar_path_exists(loop->dirs.paths.ledger) && !loop->options->fresh;
 
-    if (loop->fork.now)
-        return check_fork(loop, loop->store.from);
+    if (loop->fork.starting)
+        return check_fork(loop, loop->store.resume_from);
     if (!known)
         INVAR_TRY(check_rollouts(loop, 0));
-    if (!load[0] || invar_path_same(load, loop->home.at.save))
+    if (!load[0] || invar_path_same(load, loop->dirs.paths.save))
         return INVAR_OK;
-    INVAR_TRY(open_checkpoint(&loop->store.from, loop, load, false));
-    INVAR_TRY(check_identity(loop, loop->store.from));
+    INVAR_TRY(open_checkpoint(&loop->store.resume_from, loop, load, false));
+    INVAR_TRY(check_identity(loop, loop->store.resume_from));
     if (known || loop->options->replay)
         return INVAR_OK;
-    return invar_train_loop_fail_missing_run(loop,
-                                             invar_checkpoint_state_of(loop->store.from)->step);
+    return invar_train_loop_fail_missing_run(
+        loop, invar_checkpoint_state_of(loop->store.resume_from)->step);
 }
 
 /* All that is asked for is there, and the ledger says that the run ended well. */
 static invar_status look_for_end(invar_ledger_summary *out, const invar_train_loop *loop,
                                  const invar_checkpoint_state *state)
 {
-    bool done = state->rollout >= loop->set.course.rollouts ||
+    bool done = state->rollout >= loop->settings.course.rollouts ||
                 (loop->options->until >= 0 && state->step >= loop->options->until);
 
     *out = (invar_ledger_summary){.finished = false};
@@ -407,13 +407,13 @@ static invar_status look_for_end(invar_ledger_summary *out, const invar_train_lo
 }
 
 /* Nothing is written: the run stays as it is. */
-static void stay(invar_train_loop *loop, const invar_checkpoint_state *state)
+static void report_nothing_to_do(invar_train_loop *loop, const invar_checkpoint_state *state)
 {
     loop->summary->finished = true;
     loop->summary->resumed_after = state->step;
     loop->summary->last_step = state->step; // as when it ended there, whatever the ledger has
     loop->summary->chain = state->chain;
-    if (state->rollout < loop->set.course.rollouts)
+    if (state->rollout < loop->settings.course.rollouts)
         invar_recorder_print(&loop->recorder,
                              "nothing is left to do: the run is at step %" PRId64
                              ", and was to end after step %" PRId64,
@@ -423,7 +423,7 @@ static void stay(invar_train_loop *loop, const invar_checkpoint_state *state)
                              "the run is finished: %" PRId64
                              " rollouts are done, num-rollout is %" PRId64
                              "; a larger one continues it, --fresh starts over",
-                             state->rollout, loop->set.course.rollouts);
+                             state->rollout, loop->settings.course.rollouts);
 }
 
 /* Whether the ledger has ended where this checkpoint stands: the same steps, the same bits. */
@@ -449,26 +449,27 @@ typedef struct origin {
 } origin;
 
 /* Rank 0's part of it; the checkpoint stays open. */
-static invar_status decide(origin *out, invar_train_loop *loop)
+static invar_status train_loop_decide(origin *out, invar_train_loop *loop)
 {
     const invar_checkpoint_state *state;
     invar_ledger_summary found;
 
-    if (!loop->store.from)
-        INVAR_TRY(open_checkpoint(&loop->store.from, loop, loop->home.at.save, true));
-    out->checkpoint = loop->store.from != NULL;
+    if (!loop->store.resume_from)
+        INVAR_TRY(open_checkpoint(&loop->store.resume_from, loop, loop->dirs.paths.save, true));
+    out->checkpoint = loop->store.resume_from != NULL;
     if (!out->checkpoint)
         return INVAR_OK;
-    (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(loop->store.from));
-    state = invar_checkpoint_state_of(loop->store.from);
+    (void)snprintf(out->folder, sizeof out->folder, "%s",
+                   invar_checkpoint_path(loop->store.resume_from));
+    state = invar_checkpoint_state_of(loop->store.resume_from);
     out->state = *state;
-    if (loop->fork.now) // which was looked at
+    if (loop->fork.starting) // which was looked at
         return check_first_weights(loop);
-    INVAR_TRY(check_identity(loop, loop->store.from));
+    INVAR_TRY(check_identity(loop, loop->store.resume_from));
     INVAR_TRY(look_for_end(&found, loop, state));
     INVAR_TRY(is_end(&out->ended, loop, state, &found));
     if (out->ended)
-        stay(loop, state);
+        report_nothing_to_do(loop, state);
     return INVAR_OK;
 }
 
@@ -499,17 +500,17 @@ static invar_status tell_forked(invar_train_loop *loop)
 /* A rank that keeps nothing needs no checkpoint. */
 static invar_status go_on(invar_train_loop *loop, invar_checkpoint *c, const origin *from)
 {
-    INVAR_TRY(load(loop, c, &from->state));
+    INVAR_TRY(train_loop_load(loop, c, &from->state));
     INVAR_TRY(load_flight(loop, c, from->folder));
     INVAR_TRY(invar_train_loop_open_timetable(loop));
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
     if (!invar_ranks_is_leader(loop->world))
         return INVAR_OK;
-    INVAR_TRY(loop->fork.now ? tell_forked(loop) : tell_resumed(loop, c));
+    INVAR_TRY(loop->fork.starting ? tell_forked(loop) : tell_resumed(loop, c));
     return invar_train_loop_begin_timetable(loop);
 }
 
-static invar_status start(invar_train_loop *loop)
+static invar_status train_loop_start(invar_train_loop *loop)
 {
     INVAR_TRY(invar_train_loop_open_timetable(loop));
     if (!invar_ranks_is_leader(loop->world))
@@ -539,14 +540,15 @@ invar_status invar_train_loop_resume(invar_train_loop *loop)
     origin from = {.checkpoint = false};
 
     if (leads)
-        INVAR_TRY(decide(&from, loop));
+        INVAR_TRY(train_loop_decide(&from, loop));
     INVAR_TRY(invar_ranks_broadcast(loop->world, "resume", 0, &from, sizeof from));
     loop->summary->finished = from.ended;
-    if (from.checkpoint && !from.ended && !leads && !loop->sides.samples)
-        INVAR_TRY(invar_checkpoint_open_folder(&loop->store.from, from.folder));
+    if (from.checkpoint && !from.ended && !leads && !loop->roles.is_rollout_rank)
+        INVAR_TRY(invar_checkpoint_open_folder(&loop->store.resume_from, from.folder));
     if (!from.ended)
-        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.from, &from) : start(loop));
-    invar_checkpoint_close(loop->store.from);
-    loop->store.from = NULL;
+        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.resume_from, &from)
+                                  : train_loop_start(loop));
+    invar_checkpoint_close(loop->store.resume_from);
+    loop->store.resume_from = NULL;
     return invar_train_loop_write_owner(loop);
 }

@@ -37,7 +37,7 @@ int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
     const invar_run_context *s = &loop->session;
     int n = 0;
 
-    if (loop->sides.samples) // it keeps nothing
+    if (loop->roles.is_rollout_rank) // it keeps nothing
         return 0;
     out[n++] = actor_part(s->actor, loop->actor.optimizer);
     if (s->critic)
@@ -50,7 +50,7 @@ int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
 
 bool invar_train_loop_rests(const invar_train_loop *loop)
 {
-    return loop->set.rollout_only && loop->fork.step < 0;
+    return loop->settings.rollout_only && loop->fork.step < 0;
 }
 
 /* Like invar_train_loop_parts, but for the next checkpoint, which may have no weights. */
@@ -92,7 +92,7 @@ static void add_part(listing *l, const invar_checkpoint_part *p, const invar_ful
 {
     const invar_optimizer *o = p->optimizer;
 
-    add_set(l, p->masters, p->model, masters->of, masters->of ? NULL : &p->model->dev);
+    add_set(l, p->masters, p->model, masters->tensors, masters->tensors ? NULL : &p->model->dev);
     if (!moments || !o)
         return;
     add_set(l, p->m, p->model, o->m, invar_optimizer_place(o));
@@ -170,14 +170,14 @@ static void describe_state(invar_checkpoint_state *out, const invar_train_loop *
     describe_optimizer(&out->actor, loop->actor.optimizer);
     describe_optimizer(&out->critic, loop->critic.optimizer);
     (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->recorder.uuid);
-    (void)snprintf(out->name, sizeof out->name, "%s", loop->home.at.recipe_name);
+    (void)snprintf(out->name, sizeof out->name, "%s", loop->dirs.paths.recipe_name);
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
     (void)snprintf(out->numerics, sizeof out->numerics, "%s",
                    invar_numerics_name(INVAR_RECIPE_ENUM(invar_numerics, r, INVAR_KEY_NUMERICS)));
     if (invar_model_is_adapted(loop->session.actor))
         invar_run_context_describe_adapters(&out->adapters, &loop->session);
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
-    out->cursors[0].at = loop->source.place.cursor;
+    out->cursors[0].position = loop->source.place.cursor;
 }
 
 /*
@@ -191,7 +191,8 @@ static bool was_moved(invar_train_loop *loop, const char *path)
 
     (void)snprintf(before, sizeof before, "%s", path); // `path` may be what changes
     invar_error_take(&first);
-    if (invar_train_loop_refresh_paths(loop) == INVAR_OK && strcmp(before, loop->home.at.save) != 0)
+    if (invar_train_loop_refresh_paths(loop) == INVAR_OK &&
+        strcmp(before, loop->dirs.paths.save) != 0)
         return true;
     invar_error_put(&first);
     return false;
@@ -200,11 +201,11 @@ static bool was_moved(invar_train_loop *loop, const char *path)
 static invar_status write_now(invar_train_loop *loop, const invar_checkpoint_content *content,
                               const invar_checkpoint_options *options)
 {
-    invar_status status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
+    invar_status status = invar_checkpoint_write(NULL, loop->dirs.paths.save, content, options);
 
     // other ranks do not send their tensors a second time
-    if (status != INVAR_OK && !content->fetch && was_moved(loop, loop->home.at.save))
-        status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
+    if (status != INVAR_OK && !content->fetch && was_moved(loop, loop->dirs.paths.save))
+        status = invar_checkpoint_write(NULL, loop->dirs.paths.save, content, options);
     return status;
 }
 
@@ -239,7 +240,8 @@ static void note_success(invar_train_loop *loop, bool by_time)
 /* True after all rollouts of num-rollout; a run that a signal or `until` ends is not done. */
 static bool is_done(const invar_train_loop *loop, invar_train_loop_saving kind)
 {
-    return kind == INVAR_TRAIN_LOOP_SAVE_LAST && loop->place.rollout >= loop->set.course.rollouts;
+    return kind == INVAR_TRAIN_LOOP_SAVE_LAST &&
+           loop->place.rollout >= loop->settings.course.rollouts;
 }
 
 static invar_status write_content(invar_train_loop *loop, const invar_checkpoint_content *content,
@@ -251,7 +253,7 @@ static invar_status write_content(invar_train_loop *loop, const invar_checkpoint
                                         .by_time = kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME,
                                         .ends = is_done(loop, kind),
                                         .pool = loop->session.pool,
-                                        .claimed = loop->home.claim.held};
+                                        .claimed = loop->dirs.claim.locked};
     bool copy;
 
     INVAR_TRY(decide_copy(&copy, loop, content, kind));
@@ -262,7 +264,7 @@ static invar_status write_content(invar_train_loop *loop, const invar_checkpoint
     }
     if (!loop->store.writer)
         INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));
-    INVAR_TRY(invar_checkpoint_begin(loop->store.writer, loop->home.at.save, content, &options));
+    INVAR_TRY(invar_checkpoint_begin(loop->store.writer, loop->dirs.paths.save, content, &options));
     loop->store.by_time = options.by_time;
     return INVAR_OK;
 }
@@ -322,7 +324,7 @@ static invar_status write_checkpoint(invar_train_loop *loop, listing *l,
 static invar_status check_export(const invar_train_loop *loop, const char *pattern, int64_t rollout)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     bool empty;
 
     if ((rollout + 1) * steps <= loop->recorder.recorded + 1)
@@ -345,9 +347,10 @@ invar_status invar_train_loop_check_exports(const invar_train_loop *loop)
 
     if (!pattern[0] || loop->options->replay)
         return INVAR_OK;
-    for (int64_t end = interval; interval > 0 && end < loop->set.course.rollouts; end += interval)
+    for (int64_t end = interval; interval > 0 && end < loop->settings.course.rollouts;
+         end += interval)
         INVAR_TRY(check_export(loop, pattern, end - 1));
-    return check_export(loop, pattern, loop->set.course.rollouts - 1);
+    return check_export(loop, pattern, loop->settings.course.rollouts - 1);
 }
 
 static invar_status export_hf(invar_train_loop *loop)
@@ -360,12 +363,12 @@ static invar_status export_hf(invar_train_loop *loop)
     if (invar_ranks_is_leader(loop->world)) // a stop exports any
         INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
-    if (!loop->store.masters[0].of) // no checkpoint has them already
+    if (!loop->store.masters[0].tensors) // no checkpoint has them already
         INVAR_TRY(invar_full_masters_collect(&loop->store.masters[0], loop->session.actor));
     if (invar_model_is_adapted(loop->session.actor))
-        return invar_peft_save(loop->session.actor, loop->store.masters[0].of, path,
+        return invar_peft_save(loop->session.actor, loop->store.masters[0].tensors, path,
                                invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT));
-    return invar_hf_save(loop->session.actor, loop->store.masters[0].of, path,
+    return invar_hf_save(loop->session.actor, loop->store.masters[0].tensors, path,
                          loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
                                                                    : INVAR_DTYPE_BF16,
                          0, &loop->store.hf_files);
@@ -433,15 +436,16 @@ static invar_status save_together(invar_train_loop *loop, invar_train_loop_savin
 
 invar_status invar_train_loop_save(invar_train_loop *loop, invar_train_loop_saving kind)
 {
-    if (loop->home.at.save[0])
+    if (loop->dirs.paths.save[0])
         INVAR_TRY(save_together(loop, kind));
     return kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME ? INVAR_OK : export_hf(loop);
 }
 
 invar_status invar_train_loop_keep_fork(invar_train_loop *loop)
 {
-    return loop->fork.now && !loop->sides.samples ? save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST)
-                                                  : INVAR_OK;
+    return loop->fork.starting && !loop->roles.is_rollout_rank
+               ? save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST)
+               : INVAR_OK;
 }
 
 /* ---- after a failure ------------------------------------------------------------------------- */
@@ -449,17 +453,17 @@ invar_status invar_train_loop_keep_fork(invar_train_loop *loop)
 invar_status invar_train_loop_save_rescue_point(invar_train_loop *loop)
 {
     invar_train_loop_clear_rescue_point(loop);
-    loop->flew = true;
-    if (loop->home.at.save[0] && invar_ranks_is_leader(loop->world))
+    loop->inflight_copy_stale = true;
+    if (loop->dirs.paths.save[0] && invar_ranks_is_leader(loop->world))
         INVAR_TRY(invar_inflight_copy(&loop->flight, &loop->source.flight));
-    loop->untouched = true;
+    loop->can_save_previous = true;
     return INVAR_OK;
 }
 
 void invar_train_loop_clear_rescue_point(invar_train_loop *loop)
 {
-    loop->before = loop->source.place;
-    loop->flew = false;
+    loop->position_before = loop->source.place;
+    loop->inflight_copy_stale = false;
     invar_inflight_release(&loop->flight);
 }
 
@@ -468,18 +472,18 @@ static void go_back(invar_train_loop *loop)
 {
     invar_sample_source *source = &loop->source;
 
-    source->place = loop->before;
-    if (!loop->flew)
+    source->place = loop->position_before;
+    if (!loop->inflight_copy_stale)
         return;
     invar_inflight_release(&source->flight);
-    invar_rl_samples_reset(&source->ahead);
+    invar_rl_samples_reset(&source->active_ahead);
     source->flight = loop->flight;
     loop->flight = (invar_inflight){.count = 0};
 }
 
 bool invar_train_loop_has_rescue_point(const invar_train_loop *loop)
 {
-    return loop->untouched && loop->home.at.save[0] && !loop->options->replay;
+    return loop->can_save_previous && loop->dirs.paths.save[0] && !loop->options->replay;
 }
 
 /* Progress of a rank, exchanged with the other ranks. */
@@ -520,7 +524,7 @@ invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *
         return INVAR_OK;
     go_back(loop);
     INVAR_TRY(invar_train_loop_renew_layout(loop));
-    if (!loop->sides.samples)
+    if (!loop->roles.is_rollout_rank)
         INVAR_TRY(save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST));
     // a launcher ends all ranks as soon as one has ended
     return invar_ranks_min(&unused, loop->world, "rescue", 0);
@@ -536,7 +540,7 @@ void invar_train_loop_forget_masters(invar_train_loop *loop)
 
 void invar_train_loop_before_change(invar_train_loop *loop)
 {
-    loop->untouched = false;
+    loop->can_save_previous = false;
     if (loop->store.writer && invar_checkpoint_copying(loop->store.writer)) {
         invar_trace_begin(loop->recorder.trace, "save");
         invar_checkpoint_await_copy(loop->store.writer);

@@ -71,8 +71,8 @@ static bool is_of_a_run(const invar_train_loop *loop, DIR *folder, const char *n
     return goes_with_a_run(name) || strcmp(name, INVAR_RUN_PATHS_CHECKPOINTS) == 0 ||
            strcmp(name, "report.html") == 0 || strcmp(name, "dump") == 0 ||
            strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
-           leads_through(loop->home.at.save, loop->home.at.run, name) ||
-           leads_through(loop->home.at.ledger, loop->home.at.run, name) ||
+           leads_through(loop->dirs.paths.save, loop->dirs.paths.run, name) ||
+           leads_through(loop->dirs.paths.ledger, loop->dirs.paths.run, name) ||
            is_our_output(dirfd(folder), name);
 }
 
@@ -84,9 +84,9 @@ static invar_status check_foreign(const invar_train_loop *loop)
     bool foreign = false;
     DIR *folder;
 
-    if (invar_path_exists(loop->home.at.ledger))
+    if (invar_path_exists(loop->dirs.paths.ledger))
         return INVAR_OK;
-    folder = opendir(loop->home.at.run);
+    folder = opendir(loop->dirs.paths.run);
     if (!folder)
         return INVAR_OK; // it is not there, or making it says why it cannot be
     while (!foreign && (entry = readdir(folder)) != NULL)
@@ -97,7 +97,7 @@ static invar_status check_foreign(const invar_train_loop *loop)
     closedir(folder);
     if (!foreign)
         return INVAR_OK;
-    invar_path_show(shown, loop->home.at.run);
+    invar_path_show(shown, loop->dirs.paths.run);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "run: %s holds \"%s\" and no ledger: it is no folder of a run; give another "
                       "one with --run",
@@ -108,7 +108,7 @@ static invar_status check_foreign(const invar_train_loop *loop)
 
 static invar_status check_idle(const invar_train_loop *loop)
 {
-    const char *ledger = loop->home.at.ledger;
+    const char *ledger = loop->dirs.paths.ledger;
     char writer[INVAR_LEDGER_WRITER_SIZE];
 
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0] && invar_path_exists(ledger))
@@ -127,8 +127,8 @@ static invar_status check_idle(const invar_train_loop *loop)
 /* The run's folder without slashes at its end: where it is a link, the link is meant. */
 static void name_home(char out[INVAR_PATH_SIZE], const invar_train_loop *loop)
 {
-    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)invar_path_length(loop->home.at.run),
-                   loop->home.at.run);
+    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)invar_path_length(loop->dirs.paths.run),
+                   loop->dirs.paths.run);
 }
 
 /*
@@ -137,7 +137,7 @@ static void name_home(char out[INVAR_PATH_SIZE], const invar_train_loop *loop)
  */
 static bool goes_along(const invar_train_loop *loop)
 {
-    const char *save = loop->home.at.save;
+    const char *save = loop->dirs.paths.save;
     char home[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
     struct stat run, there;
     bool along = false;
@@ -177,11 +177,12 @@ static invar_status set_aside(const invar_train_loop *loop)
 
 /* ---- whose it is ----------------------------------------------------------------------------- */
 
-static invar_status refuse(const invar_train_loop *loop, const invar_checkpoint_owner *owner)
+static invar_status train_loop_fail(const invar_train_loop *loop,
+                                    const invar_checkpoint_owner *owner)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], who[INVAR_LEDGER_UUID_SIZE + 16] = "something else";
 
-    invar_path_show(shown, loop->home.at.save);
+    invar_path_show(shown, loop->dirs.paths.save);
     if (owner->uuid[0])
         (void)snprintf(who, sizeof who, "run %.8s", owner->uuid);
     return INVAR_FAIL(
@@ -195,14 +196,14 @@ static invar_status refuse(const invar_train_loop *loop, const invar_checkpoint_
             : "");
 }
 
-static invar_status claim(invar_train_loop *loop)
+static invar_status train_loop_claim(invar_train_loop *loop)
 {
-    if (!loop->home.at.save[0] || loop->options->replay || loop->home.claim.held)
+    if (!loop->dirs.paths.save[0] || loop->options->replay || loop->dirs.claim.locked)
         return INVAR_OK;
-    INVAR_TRY(invar_checkpoint_lock_acquire(&loop->home.claim, loop->home.at.save));
-    if (loop->home.claim.owned &&
-        (!loop->recorder.uuid[0] || strcmp(loop->home.claim.owner.uuid, loop->recorder.uuid) != 0))
-        return refuse(loop, &loop->home.claim.owner);
+    INVAR_TRY(invar_checkpoint_lock_acquire(&loop->dirs.claim, loop->dirs.paths.save));
+    if (loop->dirs.claim.owned &&
+        (!loop->recorder.uuid[0] || strcmp(loop->dirs.claim.owner.uuid, loop->recorder.uuid) != 0))
+        return train_loop_fail(loop, &loop->dirs.claim.owner);
     return INVAR_OK;
 }
 
@@ -219,14 +220,14 @@ static bool has_checkpoint(const char *folder)
 /* A run that is there has checkpoints, and `save` leads elsewhere: it would begin again. */
 static invar_status check_elsewhere(const invar_train_loop *loop)
 {
-    const char *save = loop->home.at.save[0] ? loop->home.at.save : "none";
+    const char *save = loop->dirs.paths.save[0] ? loop->dirs.paths.save : "none";
     char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
     char there[INVAR_PATH_SHOWN_SIZE], here[INVAR_PATH_SHOWN_SIZE];
 
-    if (loop->fork.now || invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0] ||
-        has_checkpoint(loop->home.at.save))
+    if (loop->fork.starting || invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0] ||
+        has_checkpoint(loop->dirs.paths.save))
         return INVAR_OK;
-    if (invar_run_paths_checkpoints(folder, warning, loop->home.at.run, -1) != INVAR_OK ||
+    if (invar_run_paths_checkpoints(folder, warning, loop->dirs.paths.run, -1) != INVAR_OK ||
         !has_checkpoint(folder)) { // what is gone cannot be gone on from
         invar_error_clear();
         return INVAR_OK;
@@ -250,10 +251,10 @@ invar_status invar_train_loop_check_home(const invar_train_loop *loop)
     if (loop->options->fresh) // what is there gets another name
         return INVAR_OK;
     INVAR_TRY(invar_train_loop_check_existing(uuid, loop));
-    if (invar_path_exists(loop->home.at.save))
-        INVAR_TRY(invar_checkpoint_owner_find(&owned, &owner, loop->home.at.save));
+    if (invar_path_exists(loop->dirs.paths.save))
+        INVAR_TRY(invar_checkpoint_owner_find(&owned, &owner, loop->dirs.paths.save));
     if (owned && strcmp(owner.uuid, uuid) != 0)
-        return refuse(loop, &owner);
+        return train_loop_fail(loop, &owner);
     return uuid[0] ? check_elsewhere(loop) : INVAR_OK;
 }
 
@@ -261,19 +262,20 @@ invar_status invar_train_loop_open_dirs(invar_train_loop *loop)
 {
     bool known;
 
-    if (loop->options->fresh && invar_path_exists(loop->home.at.run)) {
+    if (loop->options->fresh && invar_path_exists(loop->dirs.paths.run)) {
         INVAR_TRY(check_idle(loop));
-        if (invar_path_exists(loop->home.at.save) && !goes_along(loop))
-            INVAR_TRY(claim(loop)); // it stays where it is: refused before anything is renamed
+        if (invar_path_exists(loop->dirs.paths.save) && !goes_along(loop))
+            INVAR_TRY(
+                train_loop_claim(loop)); // it stays where it is: refused before anything is renamed
         INVAR_TRY(set_aside(loop));
     }
-    known = invar_path_exists(loop->home.at.ledger);
+    known = invar_path_exists(loop->dirs.paths.ledger);
     if (known)
         INVAR_TRY(invar_train_loop_open_ledger(loop));
     INVAR_TRY(invar_train_loop_check_exports(loop));
-    INVAR_TRY(claim(loop));
-    INVAR_TRY(invar_held_folder_make(loop->home.at.run));
-    INVAR_TRY(invar_held_folder_open(&loop->home.folder, loop->home.at.run));
+    INVAR_TRY(train_loop_claim(loop));
+    INVAR_TRY(invar_held_folder_make(loop->dirs.paths.run));
+    INVAR_TRY(invar_held_folder_open(&loop->dirs.folder, loop->dirs.paths.run));
     return known ? INVAR_OK : invar_train_loop_open_ledger(loop);
 }
 
@@ -281,11 +283,11 @@ invar_status invar_train_loop_write_owner(invar_train_loop *loop)
 {
     invar_checkpoint_owner owner = {.identity = loop->identity.digest};
 
-    if (!loop->home.claim.held)
+    if (!loop->dirs.claim.locked)
         return INVAR_OK;
     memcpy(owner.uuid, loop->recorder.uuid, sizeof owner.uuid);
-    INVAR_TRY(invar_checkpoint_lock_write_owner(&loop->home.claim, &owner));
-    return invar_checkpoint_remove_leftovers(loop->home.at.save);
+    INVAR_TRY(invar_checkpoint_lock_write_owner(&loop->dirs.claim, &owner));
+    return invar_checkpoint_remove_leftovers(loop->dirs.paths.save);
 }
 
 /* ---- a fork ---------------------------------------------------------------------------------- */
@@ -333,9 +335,10 @@ static invar_status recall_fork(bool *run_out, invar_train_loop *loop)
     invar_status status = INVAR_OK;
 
     *run_out = false;
-    if (!invar_path_exists(loop->home.at.ledger) || loop->options->fresh)
+    if (!invar_path_exists(loop->dirs.paths.ledger) || loop->options->fresh)
         return INVAR_OK;
-    if (invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}) != INVAR_OK) {
+    if (invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}) !=
+        INVAR_OK) {
         invar_error_clear(); // whoever opens it to write says what is wrong, or mends it
         return INVAR_OK;
     }
@@ -360,7 +363,7 @@ static invar_status check_beside_fork(const invar_train_loop *loop)
                           "--fork: '%s' is about a run's own checkpoints; choose one of the parent "
                           "with --fork-step, or leave out --fork to resume a fork",
                           step ? "ckpt-step" : "skip-damaged");
-    if (!loop->home.at.save[0])
+    if (!loop->dirs.paths.save[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: a fork needs checkpoints of its own to resume from; leave out "
                           "save = none");
@@ -381,17 +384,17 @@ static invar_status open_parent(invar_train_loop *loop, int64_t step)
     INVAR_TRY(invar_run_paths_checkpoints(folder, warning, loop->options->fork, choice.step));
     if (warning[0])
         invar_train_loop_print(loop, warning);
-    status = invar_checkpoint_open(&loop->store.from, folder, &choice);
+    status = invar_checkpoint_open(&loop->store.resume_from, folder, &choice);
     if (status == INVAR_E_NOTFOUND)
         return invar_error_advise(status, INVAR_E_NOTFOUND,
                                   "--fork needs the folder of a run that has checkpoints");
     INVAR_TRY(status);
-    state = invar_checkpoint_state_of(loop->store.from);
+    state = invar_checkpoint_state_of(loop->store.resume_from);
     if (!state->uuid[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: %.1000s is of no run; start from its weights with ref-load",
-                          invar_checkpoint_path(loop->store.from));
-    loop->fork = (invar_fork){.step = state->step, .chain = state->chain, .now = true};
+                          invar_checkpoint_path(loop->store.resume_from));
+    loop->fork = (invar_fork){.step = state->step, .chain = state->chain, .starting = true};
     memcpy(loop->fork.uuid, state->uuid, sizeof loop->fork.uuid);
     memcpy(loop->fork.name, state->name, sizeof loop->fork.name);
     return INVAR_OK;
@@ -429,17 +432,17 @@ static invar_status begin_again(invar_train_loop *loop)
     const invar_fork known = loop->fork;
     bool own;
 
-    INVAR_TRY(has_own(&own, loop->home.at.save));
+    INVAR_TRY(has_own(&own, loop->dirs.paths.save));
     INVAR_TRY(open_parent(loop, known.step));
     if (known.step != loop->fork.step || !invar_digest_equal(&known.chain, &loop->fork.chain))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%.1000s holds a fork of another run, or of another step; choose another "
                           "folder with --run, or start over with --fresh%s",
-                          loop->home.at.ledger, own ? ", or leave out --fork to resume it" : "");
+                          loop->dirs.paths.ledger, own ? ", or leave out --fork to resume it" : "");
     if (!own)
         return INVAR_OK;
-    invar_checkpoint_close(loop->store.from);
-    loop->store.from = NULL;
+    invar_checkpoint_close(loop->store.resume_from);
+    loop->store.resume_from = NULL;
     loop->fork = known;
     return INVAR_OK;
 }
@@ -456,7 +459,7 @@ static invar_status look_for_fork(invar_train_loop *loop)
         return open_parent(loop, INVAR_CHECKPOINT_LATEST);
     if (loop->fork.step >= 0)
         return begin_again(loop);
-    invar_path_show(shown, loop->home.at.run);
+    invar_path_show(shown, loop->dirs.paths.run);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "--fork: %s is there already, and is no fork; give the new run a name of its "
                       "own with --name or --run",
@@ -488,7 +491,7 @@ static int longer_key(int64_t *value_out, const invar_train_loop *loop, int64_t 
     const int64_t rollouts = invar_recipe_int(loop->recipe, INVAR_KEY_NUM_ROLLOUT);
     const int key = rollouts > 0 ? INVAR_KEY_NUM_ROLLOUT : INVAR_KEY_NUM_EPOCH;
 
-    if (rollouts_done < loop->set.course.rollouts)
+    if (rollouts_done < loop->settings.course.rollouts)
         return INVAR_KEY_COUNT;
     *value_out = rollouts > 0 ? rollouts_done + rollouts
                               : 2 * invar_recipe_int(loop->recipe, INVAR_KEY_NUM_EPOCH);
@@ -500,7 +503,7 @@ static void print_fork_command(FILE *out, const invar_train_loop *loop, const ch
 {
     int64_t most = 0;
     const int longer = longer_key(&most, loop, rollouts_done);
-    const invar_run_paths *at = &loop->home.at;
+    const invar_run_paths *at = &loop->dirs.paths;
 
     fputs("invar train", out);
     if (loop->options->recipe_path) {
@@ -509,7 +512,7 @@ static void print_fork_command(FILE *out, const invar_train_loop *loop, const ch
     }
     fputs(" --fork ", out);
     // the ledger in the run's folder says which weights a checkpoint without any had
-    invar_text_print_shell_word(out, !loop->set.rollout_only &&
+    invar_text_print_shell_word(out, !loop->settings.rollout_only &&
                                              invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0]
                                          ? at->save
                                          : at->run);
@@ -536,7 +539,8 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
     FILE *text;
 
     out[0] = '\0';
-    if (!loop->home.at.save[0] || invar_checkpoint_latest(&step, loop->home.at.save) != INVAR_OK) {
+    if (!loop->dirs.paths.save[0] ||
+        invar_checkpoint_latest(&step, loop->dirs.paths.save) != INVAR_OK) {
         invar_error_clear();
         return;
     }
@@ -549,7 +553,8 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
         return;
     setbuf(text, NULL); // so that ferror reports a command that is too long
     print_fork_command(text, loop, folder,
-                       (step + 1) / (loop->set.rollout_only ? 1 : loop->set.steps_per_rollout));
+                       (step + 1) /
+                           (loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout));
     if (ferror(text))
         out[0] = '\0';
     (void)fclose(text);
@@ -559,20 +564,20 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
 
 invar_status invar_train_loop_refresh_paths(invar_train_loop *loop)
 {
-    if (!loop->home.folder.held)
+    if (!loop->dirs.folder.held)
         return INVAR_OK;
-    INVAR_TRY(invar_held_folder_refresh(&loop->home.folder));
-    if (loop->home.claim.held) {
-        INVAR_TRY(invar_checkpoint_lock_refresh_path(&loop->home.claim));
-        memcpy(loop->home.at.save, loop->home.claim.folder.path, sizeof loop->home.at.save);
+    INVAR_TRY(invar_held_folder_refresh(&loop->dirs.folder));
+    if (loop->dirs.claim.locked) {
+        INVAR_TRY(invar_checkpoint_lock_refresh_path(&loop->dirs.claim));
+        memcpy(loop->dirs.paths.save, loop->dirs.claim.folder.path, sizeof loop->dirs.paths.save);
     }
-    if (strcmp(loop->home.folder.path, loop->home.at.run) == 0)
+    if (strcmp(loop->dirs.folder.path, loop->dirs.paths.run) == 0)
         return INVAR_OK;
     invar_recorder_print(&loop->recorder, "the run was moved, and continues in %s",
-                         loop->home.folder.path);
-    memcpy(loop->home.at.run, loop->home.folder.path, sizeof loop->home.at.run);
+                         loop->dirs.folder.path);
+    memcpy(loop->dirs.paths.run, loop->dirs.folder.path, sizeof loop->dirs.paths.run);
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0])
         return INVAR_OK;
-    return invar_path_join(loop->home.at.ledger, sizeof loop->home.at.ledger, loop->home.at.run,
-                           "ledger.db");
+    return invar_path_join(loop->dirs.paths.ledger, sizeof loop->dirs.paths.ledger,
+                           loop->dirs.paths.run, "ledger.db");
 }

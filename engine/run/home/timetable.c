@@ -48,8 +48,8 @@ static invar_status check_run(const invar_train_loop *loop, const invar_schedule
 /* The ticks before the one that comes next are all there. */
 static invar_status check_place(const invar_train_loop *loop, const char *shown)
 {
-    const invar_schedule_log *own = &loop->timetable.own;
-    int64_t steps = loop->set.steps_per_rollout, next = loop->place.rollout;
+    const invar_schedule_log *own = &loop->timetable.own_log;
+    int64_t steps = loop->settings.steps_per_rollout, next = loop->place.rollout;
     int64_t begin = loop->fork.step >= 0 ? (loop->fork.step + 1) / steps : 0;
 
     if (own->count == 0 ? next == begin
@@ -70,9 +70,9 @@ static invar_status check_place(const invar_train_loop *loop, const char *shown)
 /* A tick is in the file before its steps are in the ledger: if it is missing, lines were lost. */
 static invar_status check_recorded(const invar_train_loop *loop, const char *shown)
 {
-    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     int64_t last = loop->recorder.recorded, tick = last < 0 ? -1 : last / steps;
-    const invar_schedule_tick *found = invar_schedule_log_find(&loop->timetable.own, tick);
+    const invar_schedule_tick *found = invar_schedule_log_find(&loop->timetable.own_log, tick);
 
     if (!invar_ranks_is_leader(loop->world) || last <= loop->fork.step || (found && found->batched))
         return INVAR_OK;
@@ -90,12 +90,13 @@ static invar_status open_own(invar_train_loop *loop)
     size_t bytes = 0;
     invar_status status;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_RECORDED_SCHEDULE_FILE));
+    INVAR_TRY(
+        invar_path_join(path, sizeof path, loop->dirs.paths.run, INVAR_RECORDED_SCHEDULE_FILE));
     invar_path_show(shown, path);
     status = read_file(&text, &bytes, loop, path);
     if (status == INVAR_OK)
         status = invar_error_advise(
-            invar_schedule_log_read_file(&loop->timetable.own, &head, text, bytes, shown),
+            invar_schedule_log_read_file(&loop->timetable.own_log, &head, text, bytes, shown),
             INVAR_E_CORRUPT, "put the file back, or fork the run, which begins a new one");
     if (status == INVAR_OK && head.found)
         status = check_run(loop, &head, shown);
@@ -119,13 +120,14 @@ invar_status invar_train_loop_begin_timetable(invar_train_loop *loop)
     invar_digest uuid;
     invar_status status;
 
-    if (!loop->set.recorded || loop->options->replay)
+    if (!loop->settings.recorded || loop->options->replay)
         return INVAR_OK;
-    INVAR_TRY(invar_path_join(path, sizeof path, loop->home.at.run, INVAR_RECORDED_SCHEDULE_FILE));
+    INVAR_TRY(
+        invar_path_join(path, sizeof path, loop->dirs.paths.run, INVAR_RECORDED_SCHEDULE_FILE));
     INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
     if (loop->timetable.unchecked)
         INVAR_TRY(invar_train_loop_tell_unchecked(loop, INVAR_RECORDED_SCHEDULE_FILE));
-    invar_schedule_log_write(&lines, &loop->timetable.own, &loop->identity.digest, &uuid);
+    invar_schedule_log_write(&lines, &loop->timetable.own_log, &loop->identity.digest, &uuid);
     status = lines.status;
     if (status == INVAR_OK)
         status = invar_journal_create(&loop->timetable.file, path, lines.data, lines.bytes);
@@ -167,7 +169,7 @@ static invar_status read_record(invar_train_loop *loop, invar_schedule_log_head 
     invar_path_show(shown, record);
     status = read_file(&text, &bytes, loop, is_folder(record) ? path : record);
     if (status == INVAR_OK)
-        status = invar_schedule_log_read_file(&loop->timetable.other, head, text, bytes, shown);
+        status = invar_schedule_log_read_file(&loop->timetable.given_log, head, text, bytes, shown);
     if (status == INVAR_OK && !head->found)
         status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                             "rollout-record: %s is not, and has no, " INVAR_RECORDED_SCHEDULE_FILE
@@ -187,11 +189,11 @@ static invar_status read_record(invar_train_loop *loop, invar_schedule_log_head 
  */
 static invar_status check_record(const invar_train_loop *loop)
 {
-    const invar_train_settings *set = &loop->set;
+    const invar_train_settings *set = &loop->settings;
     int64_t tick = loop->fork.step >= 0 ? (loop->fork.step + 1) / set->steps_per_rollout : 0;
     invar_schedule_tick found;
 
-    if (!invar_ranks_is_leader(loop->world) || invar_path_exists(loop->home.at.ledger))
+    if (!invar_ranks_is_leader(loop->world) || invar_path_exists(loop->dirs.paths.ledger))
         return INVAR_OK; // the rank that writes speaks for all
     for (; tick < set->course.rollouts; tick++) {
         INVAR_TRY(invar_recorded_schedule_plan(&found, &loop->timetable, tick));
@@ -210,7 +212,7 @@ invar_status invar_train_loop_read_record(invar_train_loop *loop)
     const char *record = invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD);
     invar_schedule_log_head head;
 
-    if (!loop->set.recorded || loop->options->replay || !record[0])
+    if (!loop->settings.recorded || loop->options->replay || !record[0])
         return INVAR_OK;
     INVAR_TRY(read_record(loop, &head, record));
     loop->timetable.name = "rollout-record";
@@ -235,7 +237,7 @@ static invar_status take_replies(invar_train_loop *loop, const invar_recorded_re
 {
     for (size_t i = 0; i < stored->count; i++)
         if (strcmp(stored->items[i].plugin, INVAR_RECORDED_SCHEDULE_REPLY) == 0)
-            INVAR_TRY(invar_schedule_log_read(&loop->timetable.own, stored->items[i].data,
+            INVAR_TRY(invar_schedule_log_read(&loop->timetable.own_log, stored->items[i].data,
                                               stored->items[i].bytes, "the ledger's schedule"));
     return INVAR_OK;
 }
@@ -243,7 +245,7 @@ static invar_status take_replies(invar_train_loop *loop, const invar_recorded_re
 /* The ticks of all rollouts that are executed again, and what was drawn before the next one. */
 static invar_status read_ledger(invar_train_loop *loop)
 {
-    int64_t steps = loop->set.steps_per_rollout, step = loop->place.rollout * steps;
+    int64_t steps = loop->settings.steps_per_rollout, step = loop->place.rollout * steps;
     invar_recorded_replies stored = {0};
     invar_status status = INVAR_OK;
 
@@ -263,7 +265,7 @@ static invar_status read_ledger(invar_train_loop *loop)
 
 invar_status invar_train_loop_open_timetable(invar_train_loop *loop)
 {
-    if (!loop->set.recorded)
+    if (!loop->settings.recorded)
         return INVAR_OK;
     if (loop->options->replay)
         return read_ledger(loop);
@@ -275,7 +277,7 @@ invar_status invar_train_loop_open_timetable(invar_train_loop *loop)
 
 invar_status invar_train_loop_show_tick(invar_json_text *text, const invar_train_loop *loop)
 {
-    if (loop->set.recorded)
+    if (loop->settings.recorded)
         invar_recorded_schedule_show(text, &loop->timetable, loop->place.rollout);
     return text->status;
 }

@@ -24,7 +24,7 @@
 /* ref-load is where the actor begins, unless it is another model. */
 static bool begins_at_reference(const invar_run_context *s)
 {
-    return invar_config_is_nonempty(s->recipe, INVAR_KEY_REF_LOAD) && !s->ref_apart;
+    return invar_config_is_nonempty(s->recipe, INVAR_KEY_REF_LOAD) && !s->ref_has_own_spec;
 }
 
 /* A model that was named is never made up. */
@@ -138,7 +138,7 @@ static invar_status take_body(const invar_run_context *s, invar_param_loader *fi
         const invar_param *to = &s->critic->params[i];
         float *values;
 
-        if (to->own.experts == 0)
+        if (to->local.experts == 0)
             continue;
         if (to->kind == INVAR_PARAM_HEAD) {
             INVAR_TRY(invar_param_loader_zero(fill, to));
@@ -155,7 +155,7 @@ static invar_status take_body(const invar_run_context *s, invar_param_loader *fi
 static invar_status zero_head(const invar_run_context *s, invar_param_loader *fill)
 {
     for (int64_t i = 0; i < s->critic->n_params; i++)
-        if (s->critic->params[i].kind == INVAR_PARAM_HEAD && s->critic->params[i].own.experts > 0)
+        if (s->critic->params[i].kind == INVAR_PARAM_HEAD && s->critic->params[i].local.experts > 0)
             INVAR_TRY(invar_param_loader_zero(fill, &s->critic->params[i]));
     return INVAR_OK;
 }
@@ -191,7 +191,7 @@ static invar_status make_reference(invar_run_context *s)
 {
     invar_weights_origin from;
 
-    if (!s->ref_apart) {
+    if (!s->ref_has_own_spec) {
         INVAR_TRY(new_reference(s));
         return invar_model_copy(s->reference, s->actor);
     }
@@ -209,7 +209,7 @@ static invar_status read_teacher(invar_run_context *s, invar_model *whole)
     INVAR_TRY(invar_model_hash(&s->teacher_weights, whole, &s->dev));
     INVAR_TRY(
         invar_model_new_weights(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
-    memcpy(s->teacher->filled, whole->filled, sizeof whole->filled);
+    memcpy(s->teacher->load_checksum, whole->load_checksum, sizeof whole->load_checksum);
     return invar_model_copy(s->teacher, whole);
 }
 
@@ -227,12 +227,12 @@ static invar_status make_teacher(invar_run_context *s)
 
 const invar_model *invar_run_context_sampler(const invar_run_context *s)
 {
-    return s->rollout_actor ? s->rollout_actor : s->actor;
+    return s->sampler_model ? s->sampler_model : s->actor;
 }
 
 const invar_device *invar_run_context_sampler_dev(const invar_run_context *s)
 {
-    return s->beside.backend ? &s->beside : &s->dev;
+    return s->sampler_dev.backend ? &s->sampler_dev : &s->dev;
 }
 
 /* What a wrong copy draws agrees with what the same copy scores: so it is compared itself. */
@@ -247,7 +247,7 @@ static invar_status compare_copy(const invar_run_context *s)
     invar_tensor_hasher_init(&digests, &s->dev);
     for (int64_t i = 0; i < 2 * count && status == INVAR_OK; i++)
         status = invar_tensor_hasher_add(
-            &digests, &(i < count ? s->actor : s->rollout_actor)->params[i % count].weight, 1);
+            &digests, &(i < count ? s->actor : s->sampler_model)->params[i % count].weight, 1);
     if (status == INVAR_OK)
         status = invar_tensor_hasher_read(of, &digests);
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
@@ -263,39 +263,39 @@ static invar_status compare_copy(const invar_run_context *s)
 
 static invar_status copy_actor(const invar_run_context *s)
 {
-    INVAR_TRY(invar_model_copy(s->rollout_actor, s->actor));
+    INVAR_TRY(invar_model_copy(s->sampler_model, s->actor));
     return compare_copy(s);
 }
 
 /* Ops of the one device do not wait for those of the other. */
 invar_status invar_run_context_refresh_sampler(invar_run_context *s)
 {
-    if (!s->rollout_actor)
+    if (!s->sampler_model)
         return INVAR_OK;
     INVAR_TRY(invar_run_context_two_formats(s)
-                  ? invar_model_refresh_from(s->rollout_actor, s->actor, &s->dev)
+                  ? invar_model_refresh_from(s->sampler_model, s->actor, &s->dev)
                   : copy_actor(s));
-    return s->beside.backend ? invar_device_synchronize(&s->dev) : INVAR_OK;
+    return s->sampler_dev.backend ? invar_device_synchronize(&s->dev) : INVAR_OK;
 }
 
 /* In another format its base is read once more; adapters alone change. */
 static invar_status adapted_sampler(invar_run_context *s)
 {
     if (!invar_run_context_two_formats(s))
-        return invar_model_new_sharing_base(&s->rollout_actor, s->actor, &s->dev);
-    INVAR_TRY(invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format, s->layout,
+        return invar_model_new_sharing_base(&s->sampler_model, s->actor, &s->dev);
+    INVAR_TRY(invar_model_new_weights(&s->sampler_model, &s->spec, s->rollout_format, s->layout,
                                       &s->dev));
-    INVAR_TRY(load_base_again(s, s->rollout_actor));
-    return invar_base_hash(&s->sampled_base, s->rollout_actor, &s->dev);
+    INVAR_TRY(load_base_again(s, s->sampler_model));
+    return invar_base_hash(&s->sampled_base, s->sampler_model, &s->dev);
 }
 
 static invar_status make_sampler(invar_run_context *s)
 {
-    if (!invar_run_context_two_formats(s) && !s->beside.backend)
+    if (!invar_run_context_two_formats(s) && !s->sampler_dev.backend)
         return INVAR_OK;
     INVAR_TRY(invar_model_is_adapted(s->actor)
                   ? adapted_sampler(s)
-                  : invar_model_new_weights(&s->rollout_actor, &s->spec, s->rollout_format,
+                  : invar_model_new_weights(&s->sampler_model, &s->spec, s->rollout_format,
                                             s->layout, &s->dev));
     return invar_run_context_refresh_sampler(s);
 }

@@ -28,7 +28,7 @@
 
 static int64_t default_threads(const invar_model_spec *spec, const invar_local_ranks *crowd)
 {
-    int64_t most = invar_process_cores(crowd->process, crowd->host);
+    int64_t most = invar_process_cores(crowd->process_ranks, crowd->host_ranks);
 
     return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
 }
@@ -39,7 +39,7 @@ static int64_t threads_of(const invar_run_context *s, const invar_local_ranks *c
 
     if (threads == 0)
         return default_threads(&s->spec, crowd);
-    return threads > crowd->process ? threads / crowd->process : 1;
+    return threads > crowd->process_ranks ? threads / crowd->process_ranks : 1;
 }
 
 static invar_backend imagined_table;
@@ -48,7 +48,7 @@ static void imagine_gpu(void)
 {
     imagined_table = *invar_backend_cpu();
     imagined_table.name = "cuda";
-    imagined_table.memory.far = true;
+    imagined_table.memory.device_local = true;
 }
 
 /* A GPU as far as its memory goes. Ranks that are threads share it. */
@@ -73,10 +73,10 @@ static invar_status open_device(invar_run_context *s, bool any, bool profiled,
     s->dev =
         (invar_device){.numerics = INVAR_RECIPE_ENUM(invar_numerics, s->recipe, INVAR_KEY_NUMERICS),
                        .pool = s->pool,
-                       .ordinal = crowd->place};
+                       .ordinal = crowd->local_rank};
     if (profiled)
         INVAR_TRY(invar_profile_new(&s->profile));
-    s->dev.meter = invar_profile_meter(s->profile);
+    s->dev.profiler = invar_profile_meter(s->profile);
     status = invar_backend_find(&s->dev.backend, kind);
     if (status == INVAR_OK)
         status = invar_device_open(&s->dev);
@@ -95,12 +95,12 @@ static invar_status open_beside(invar_run_context *s)
         INVAR_TRY(invar_pool_new(&s->beside_pool, invar_pool_threads(s->pool)));
     if (s->profile)
         INVAR_TRY(invar_profile_new(&s->beside_profile));
-    s->beside = s->dev;
-    s->beside.meter = invar_profile_meter(s->beside_profile);
-    s->beside.pool = s->beside_pool;
-    s->beside.context = NULL;
-    s->beside.urgent = true; // few at a time, and each waits for the one before
-    return invar_device_open(&s->beside);
+    s->sampler_dev = s->dev;
+    s->sampler_dev.profiler = invar_profile_meter(s->beside_profile);
+    s->sampler_dev.pool = s->beside_pool;
+    s->sampler_dev.context = NULL;
+    s->sampler_dev.high_priority = true; // few at a time, and each waits for the one before
+    return invar_device_open(&s->sampler_dev);
 }
 
 /* ---- tokenizer ------------------------------------------------------------------------------- */
@@ -260,7 +260,7 @@ invar_rollout_exec_options invar_run_context_limits(const invar_run_context *s)
 
     return (invar_rollout_exec_options){
         .concurrency = invar_recipe_int(r, INVAR_KEY_ROLLOUT_CONCURRENCY),
-        .chunk = invar_recipe_int(r, INVAR_KEY_CHUNKED_PREFILL_SIZE),
+        .prefill_chunk = invar_recipe_int(r, INVAR_KEY_CHUNKED_PREFILL_SIZE),
         .page_size = invar_recipe_int(r, INVAR_KEY_PAGE_SIZE),
         .pages = invar_recipe_int(r, INVAR_KEY_KV_PAGES),
         .no_prefix_sharing = invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING),
@@ -307,7 +307,7 @@ invar_status invar_run_context_open(invar_run_context *session, const invar_reci
                                     unsigned wants)
 {
     return invar_run_context_open_beside(session, recipe, wants,
-                                         &(invar_local_ranks){.process = 1, .host = 1});
+                                         &(invar_local_ranks){.process_ranks = 1, .host_ranks = 1});
 }
 
 invar_status invar_run_context_open_beside(invar_run_context *session, const invar_recipe *recipe,
@@ -334,12 +334,12 @@ void invar_run_context_close(invar_run_context *session)
     invar_model_free(session->critic);
     invar_model_free(session->teacher);
     invar_model_free(session->reference);
-    invar_model_free(session->rollout_actor);
+    invar_model_free(session->sampler_model);
     invar_model_free(session->actor);
     invar_tokenizer_free(session->tokenizer);
     invar_free(session->stop_ids);
     invar_free(session->stop);
-    invar_device_close(&session->beside);
+    invar_device_close(&session->sampler_dev);
     invar_device_close(&session->dev);
     invar_profile_free(session->beside_profile);
     invar_profile_free(session->profile);

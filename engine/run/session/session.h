@@ -38,21 +38,22 @@ typedef struct invar_run_context {
     const invar_recipe *recipe; /* borrowed, checked */
     invar_pool *pool;
     invar_device dev;
-    bool imagined;       /* the device is a GPU that is not there; its ops have the CPU's scratch */
-    invar_device beside; /* once more, of a thread that samples while others learn, */
-    invar_pool *beside_pool; /* which has as many threads; no backend: nobody does */
+    bool imagined; /* the device is a GPU that is not there; its ops have the CPU's scratch */
+    invar_device sampler_dev; /* once more, of a thread that samples while others learn, */
+    invar_pool *beside_pool;  /* which has as many threads; no backend: nobody does */
     invar_profile *profile, *beside_profile; /* who measures them; NULL: nobody */
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
     invar_format format, rollout_format;
     const invar_layout *layout; /* of the ranks that the models are on; NULL: one rank */
     invar_model *actor;
-    invar_model *rollout_actor; /* its weights in another format, or beside it; NULL: it samples */
+    invar_model *sampler_model; /* its weights in another format, or beside it; NULL: it samples */
     invar_model *reference;     /* NULL: not needed */
     invar_model *teacher;
     invar_model *critic;
     invar_model_spec ref_spec, teacher_spec, critic_spec;
-    bool ref_apart, teacher_apart, critic_apart; /* it is a model of its own, not of that shape */
+    bool ref_has_own_spec, teacher_apart,
+        critic_apart;   /* it is a model of its own, not of that shape */
     invar_model *draft; /* whole, where this rank samples; its spec is known before */
     invar_model_spec draft_spec;
     invar_eval_config
@@ -98,9 +99,9 @@ invar_status invar_run_context_open(invar_run_context *session, const invar_reci
 
 /* Ranks beside this one: */
 typedef struct invar_local_ranks {
-    int process;                /* so many, itself included, share the threads of its process, */
-    int host;                   /* and the cores of its host; */
-    int place;                  /* its number among these: that of its GPU */
+    int process_ranks;          /* so many, itself included, share the threads of its process, */
+    int host_ranks;             /* and the cores of its host; */
+    int local_rank;             /* its number among these: that of its GPU */
     const invar_layout *layout; /* borrowed */
 } invar_local_ranks;
 

@@ -312,7 +312,7 @@ static invar_status read_reference(invar_run_context *s)
     s->ref_spec.lora = (invar_lora_spec){0};
     if (!invar_train_settings_reference(s->recipe))
         return INVAR_OK;
-    INVAR_TRY(read_beside(&s->ref_spec, &s->ref_apart, s, INVAR_KEY_REF_LOAD));
+    INVAR_TRY(read_beside(&s->ref_spec, &s->ref_has_own_spec, s, INVAR_KEY_REF_LOAD));
     return check_language(s, &s->ref_spec, INVAR_KEY_REF_LOAD);
 }
 

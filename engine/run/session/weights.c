@@ -31,7 +31,7 @@ static invar_status cut_out(float *out, const invar_param *p, invar_checkpoint *
                           "a tensor of a checkpoint"));
     status = invar_checkpoint_load(&whole, c, set, p->name);
     if (status == INVAR_OK)
-        invar_param_shard_take(out, p, &p->own, whole.data);
+        invar_param_shard_take(out, p, &p->local, whole.data);
     invar_free(whole.data);
     return status;
 }
@@ -41,7 +41,7 @@ invar_status invar_run_context_load_own(float *out, const invar_param *p, invar_
 {
     invar_tensor whole = invar_param_whole(p, out);
 
-    if (p->own.experts == 0)
+    if (p->local.experts == 0)
         return invar_checkpoint_skip_tensor(c, set, p->name);
     if (invar_param_elements(p) < invar_param_all_elements(p))
         return cut_out(out, p, c, set);
@@ -53,7 +53,7 @@ static invar_status load_param(invar_param_loader *fill, const invar_param *p,
 {
     float *near;
 
-    if (p->own.experts == 0)
+    if (p->local.experts == 0)
         return invar_checkpoint_skip_tensor(checkpoint, set, p->name);
     INVAR_TRY(invar_param_loader_room_all(&near, fill, p));
     INVAR_TRY(invar_run_context_load_own(near, p, checkpoint, set));
@@ -75,7 +75,7 @@ static invar_status load_value_head(invar_param_loader *fill, const invar_param 
     if (has_tensor(checkpoint, set, p->name))
         return load_param(fill, p, checkpoint, set);
     (void)has_tensor(checkpoint, set, "lm_head.weight"); // passed over
-    return p->own.experts > 0 ? invar_param_loader_zero(fill, p) : INVAR_OK;
+    return p->local.experts > 0 ? invar_param_loader_zero(fill, p) : INVAR_OK;
 }
 
 /* The model's parameters, or those of its frozen base. */
@@ -194,7 +194,7 @@ static invar_status check_config(const invar_model *model, const char *dir, unsi
     return how & INVAR_LOAD_COMPARED ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
 }
 
-static void describe(invar_weights_origin *out, const invar_checkpoint *checkpoint)
+static void checkpoint_describe(invar_weights_origin *out, const invar_checkpoint *checkpoint)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(checkpoint);
 
@@ -212,7 +212,7 @@ static invar_status load_checkpoint(invar_weights_origin *out, invar_model *mode
 {
     invar_status status;
 
-    describe(out, checkpoint);
+    checkpoint_describe(out, checkpoint);
     status = check_config(model, invar_checkpoint_path(checkpoint), how);
     if (status == INVAR_OK)
         status = load_sets(model, checkpoint, how);
@@ -317,7 +317,7 @@ invar_status invar_run_context_check_adapters(const invar_run_context *session,
 {
     invar_weights_origin from;
 
-    describe(&from, checkpoint);
+    checkpoint_describe(&from, checkpoint);
     INVAR_TRY(check_set(session->actor, checkpoint));
     return invar_run_context_check_base(session, &from);
 }

@@ -11,7 +11,7 @@
 unsigned invar_setup_wants(const invar_train_loop *loop)
 {
     return INVAR_RUN_CONTEXT_DATA |
-           (loop->sides.samples ? INVAR_RUN_CONTEXT_SAMPLE : INVAR_RUN_CONTEXT_LEARN);
+           (loop->roles.is_rollout_rank ? INVAR_RUN_CONTEXT_SAMPLE : INVAR_RUN_CONTEXT_LEARN);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -23,10 +23,10 @@ static invar_status share_hashes(invar_train_loop *loop)
     invar_digest hashes[] = {s->weights,     s->teacher_weights, s->critic_weights,
                              s->ref_weights, s->base_weights,    s->filled};
 
-    if (loop->sides.first == 0)
+    if (loop->roles.first_rollout_rank == 0)
         return INVAR_OK;
     INVAR_TRY(invar_ranks_broadcast(loop->world, "identity", 0, hashes, sizeof hashes));
-    if (!loop->sides.samples)
+    if (!loop->roles.is_rollout_rank)
         return INVAR_OK;
     s->weights = hashes[0];
     s->teacher_weights = hashes[1];
@@ -47,12 +47,12 @@ typedef struct filling {
 static filling filling_of(const invar_run_context *s)
 {
     const invar_model *models[FILLED] = {s->actor, s->teacher, s->critic,
-                                         s->ref_apart ? s->reference : NULL};
+                                         s->ref_has_own_spec ? s->reference : NULL};
     filling out = {{{0}}};
 
     for (int i = 0; i < FILLED; i++)
         for (int k = 0; k < 2; k++)
-            out.of[i][k] = models[i] ? models[i]->filled[k] : 0;
+            out.of[i][k] = models[i] ? models[i]->load_checksum[k] : 0;
     return out;
 }
 
@@ -73,7 +73,7 @@ static invar_status sum_up_fillings(invar_train_loop *loop)
     filling own = filling_of(&loop->session), sum = {{{0}}}, *all = NULL;
     invar_status status;
 
-    if (!invar_layout_divides(ranks) || loop->sides.samples)
+    if (!invar_layout_divides(ranks) || loop->roles.is_rollout_rank)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(ranks), sizeof *all,
                           "what ranks have read"));
@@ -135,41 +135,42 @@ static invar_status make_checker(invar_train_loop *loop)
 {
     invar_trainer_options o = trainer_options(loop, invar_run_context_sampler(&loop->session));
 
-    if (!loop->ask.checks)
+    if (!loop->ask.verify_inflight)
         return INVAR_OK;
     o.tick = invar_train_loop_tick_ahead;
     o.payload = loop;
-    return invar_trainer_new(
-        &loop->checker, invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_CHECKING), &o);
+    return invar_trainer_new(&loop->async_verifier,
+                             invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_CHECKING),
+                             &o);
 }
 
 /* Without training the actor is only hashed. */
 static invar_status make_learners(invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
-    bool learns = !loop->set.rollout_only;
+    bool learns = !loop->settings.rollout_only;
     invar_learner_options o = {.dev = &s->dev,
                                .prefix = "",
-                               .schedule = loop->set.schedule,
-                               .adamw = loop->set.adamw,
-                               .piece = loop->ask.piece};
+                               .schedule = loop->settings.schedule,
+                               .adamw = loop->settings.adamw,
+                               .piece = loop->ask.offload_chunk_bytes};
 
     INVAR_TRY(invar_learner_open(&loop->actor, s->actor, learns, &o));
     o.prefix = "critic.";
-    o.schedule = loop->set.critic_schedule;
+    o.schedule = loop->settings.critic_schedule;
     return s->critic && learns ? invar_learner_open(&loop->critic, s->critic, true, &o) : INVAR_OK;
 }
 
 static invar_status make_sync(invar_train_loop *loop)
 {
     invar_run_context *s = &loop->session;
-    const invar_weight_sync_options o = {.sides = &loop->sides,
-                                         .model = s->rollout_actor ? s->rollout_actor : s->actor,
+    const invar_weight_sync_options o = {.sides = &loop->roles,
+                                         .model = s->sampler_model ? s->sampler_model : s->actor,
                                          .dev = &loop->session.dev,
                                          .bucket = loop->ask.bucket};
 
     loop->synced = -1;
-    return loop->sides.first > 0 ? invar_weight_sync_new(&loop->sync, &o) : INVAR_OK;
+    return loop->roles.first_rollout_rank > 0 ? invar_weight_sync_new(&loop->sync, &o) : INVAR_OK;
 }
 
 invar_status invar_setup_take_memory(invar_train_loop *loop, const invar_memory_plan *plan)
@@ -179,7 +180,7 @@ invar_status invar_setup_take_memory(invar_train_loop *loop, const invar_memory_
         INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
     INVAR_TRY(invar_phase_memory_alloc(&loop->block, &loop->session.dev,
                                        invar_run_context_sampler_dev(&loop->session), plan));
-    if (!loop->sides.samples) {
+    if (!loop->roles.is_rollout_rank) {
         INVAR_TRY(make_trainer(loop));
         INVAR_TRY(make_learners(loop));
     }

@@ -22,9 +22,9 @@ invar_status invar_setup_find_together(invar_train_loop *loop, invar_status stat
         return invar_ranks_compare_digests(&who, loop->world, "what was found", &said);
     invar_error_take(&own);
     invar_hash_bytes(&said, own.message, strlen(own.message));
-    loop->agreed =
+    loop->all_ranks_failed =
         invar_ranks_compare_digests(&who, loop->world, "what was found", &said) == INVAR_OK &&
-        who.odd < 0;
+        who.differing_rank < 0;
     invar_error_put(&own);
     return status;
 }
@@ -41,9 +41,9 @@ static invar_status open_sides(invar_train_loop *loop, const invar_rank_role_siz
     double seconds = loop->layout.seconds;
 
     INVAR_TRY(
-        invar_rank_roles_open(&loop->sides, &loop->layout, loop->options->comm, seconds, sizes));
-    loop->ranks = invar_comm_size(loop->sides.own) > 1 ? &loop->layout : NULL;
-    loop->world = &loop->sides.world;
+        invar_rank_roles_open(&loop->roles, &loop->layout, loop->options->comm, seconds, sizes));
+    loop->ranks = invar_comm_size(loop->roles.role_comm) > 1 ? &loop->layout : NULL;
+    loop->world = &loop->roles.world;
     return INVAR_OK;
 }
 
@@ -89,7 +89,7 @@ invar_status invar_train_loop_renew_layout(invar_train_loop *loop)
         return INVAR_OK;
     invar_layout_close_transport(&loop->layout, &loop->session.dev);
     invar_layout_release(&loop->layout);
-    invar_rank_roles_close(&loop->sides);
+    invar_rank_roles_close(&loop->roles);
     join_world(loop);
     return divide_model(loop);
 }

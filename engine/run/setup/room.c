@@ -16,12 +16,12 @@ static invar_status count_sharers(int *out, const invar_train_loop *loop)
     invar_rank_outlier found;
     invar_digest memory;
 
-    *out = invar_setup_crowd(loop).host;
+    *out = invar_setup_crowd(loop).host_ranks;
     if (!dev->backend->memory.identify)
         return INVAR_OK;
     dev->backend->memory.identify(dev, &memory);
     INVAR_TRY(invar_ranks_compare_digests(&found, loop->world, "memory", &memory));
-    *out = found.alike;
+    *out = found.n_same;
     return INVAR_OK;
 }
 
@@ -58,14 +58,14 @@ static invar_status agree_choice(invar_memory_plan_choice *choice, const invar_l
 /* Ranks that only sample, and those that leave it to them, ask for less. */
 static void take_side(invar_memory_workload *ask, const invar_train_loop *loop)
 {
-    if (loop->sides.first == 0)
+    if (loop->roles.first_rollout_rank == 0)
         return;
-    ask->sides = &loop->sides;
-    if (loop->sides.samples)
+    ask->sides = &loop->roles;
+    if (loop->roles.is_rollout_rank)
         invar_memory_planning_sample_alone(ask);
     else {
         memset(ask->rollouts, 0, sizeof ask->rollouts);
-        ask->checks = false;
+        ask->verify_inflight = false;
     }
 }
 
@@ -75,7 +75,7 @@ invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *l
     size_t room;
 
     INVAR_TRY(find_room(&room, loop));
-    *ask = invar_memory_planning_ask(&loop->session, &loop->set, &loop->identity.data);
+    *ask = invar_memory_planning_ask(&loop->session, &loop->settings, &loop->identity.data);
     ask->layout = loop->ranks;
     take_side(ask, loop);
     INVAR_TRY(invar_setup_find_together(loop, invar_memory_plan_make(out, ask, room)));
@@ -93,11 +93,11 @@ invar_status invar_setup_settle_memory(invar_train_loop *loop)
     const invar_run_context *s = &loop->session;
     invar_dry_run_objects parts = {.rollout = loop->rollout,
                                    .trainer = loop->trainer,
-                                   .checker = loop->checker,
+                                   .checker = loop->async_verifier,
                                    .sampler = invar_run_context_sampler(s),
                                    .actor = s->actor,
                                    .critic = s->critic,
-                                   .reference = s->ref_apart ? s->reference : NULL,
+                                   .reference = s->ref_has_own_spec ? s->reference : NULL,
                                    .teacher = s->teacher_apart ? s->teacher : NULL,
                                    .actor_grads = loop->actor.grads,
                                    .critic_grads = loop->critic.grads};

@@ -23,7 +23,7 @@ static invar_status open_recorder(invar_train_loop *loop)
         .pool = loop->session.pool,
         .dev = &loop->session.dev,
         .sampler = invar_run_context_sampler_dev(&loop->session),
-        .layout = loop->sides.samples ? loop->world : loop->ranks,
+        .layout = loop->roles.is_rollout_rank ? loop->world : loop->ranks,
         .keep = loop->options->replay ? 0 : invar_recipe_int(r, INVAR_KEY_KEEP_SAMPLES),
         .tokenizer = loop->session.tokenizer,
         .replay = loop->options->replay,
@@ -51,7 +51,7 @@ static void tell_reference(const invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
 
-    if (s->ref_apart && !loop->options->replay)
+    if (s->ref_has_own_spec && !loop->options->replay)
         invar_recorder_print(&loop->recorder,
                              "ref-load: another model than the actor; it is the reference, and the "
                              "actor begins with the weights of %s",
@@ -74,7 +74,7 @@ static invar_status open_profile(invar_train_loop *loop)
     const invar_op_trace_options options = {
         .layout = loop->world,
         .device = loop->session.profile,
-        .beside = loop->session.beside_profile,
+        .sampler_profile = loop->session.beside_profile,
         .first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START),
         .end = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_END)};
 
@@ -121,22 +121,23 @@ static invar_status check_outputs(const invar_train_loop *loop)
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
     const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
     const invar_track_plan plan = {.recipe = loop->recipe,
-                                   .name = loop->home.at.name,
-                                   .folder = loop->home.at.run,
+                                   .name = loop->dirs.paths.name,
+                                   .folder = loop->dirs.paths.run,
                                    .begins = loop->options->fresh ||
-                                             !invar_path_exists(loop->home.at.ledger)};
+                                             !invar_path_exists(loop->dirs.paths.ledger)};
 
     if (!loop->options->replay) {
-        INVAR_TRY(invar_run_paths_check(&loop->home.at, loop->recipe, loop->options->fresh));
+        INVAR_TRY(invar_run_paths_check(&loop->dirs.paths, loop->recipe, loop->options->fresh));
         INVAR_TRY(invar_train_loop_check_home(loop));
     }
     if (trace[0])
-        INVAR_TRY(invar_error_of_key(invar_trace_check_path(trace, loop->home.at.run), "trace"));
+        INVAR_TRY(invar_error_of_key(invar_trace_check_path(trace, loop->dirs.paths.run), "trace"));
     if (loop->options->replay)
         return INVAR_OK;
     if (rollouts[0])
-        INVAR_TRY(invar_error_of_key(invar_rollout_file_check(rollouts, loop->set.course.rollouts),
-                                     "save-debug-rollout-data"));
+        INVAR_TRY(
+            invar_error_of_key(invar_rollout_file_check(rollouts, loop->settings.course.rollouts),
+                               "save-debug-rollout-data"));
     return invar_track_check(&plan);
 }
 
@@ -147,8 +148,8 @@ static invar_status check_files(invar_train_loop *loop)
     INVAR_TRY(invar_setup_open_source(loop));
     INVAR_TRY(check_outputs(loop));
     INVAR_TRY(invar_train_loop_find_checkpoint(loop));
-    return invar_path_exists(loop->home.at.ledger) ? INVAR_OK
-                                                   : invar_train_loop_check_exports(loop);
+    return invar_path_exists(loop->dirs.paths.ledger) ? INVAR_OK
+                                                      : invar_train_loop_check_exports(loop);
 }
 
 /* All that the one rank has that writes. */
@@ -170,8 +171,8 @@ static invar_status open_outputs(invar_train_loop *loop)
     INVAR_TRY(invar_train_loop_write_run_files(loop));
     INVAR_TRY(open_trace(loop, trace));
     INVAR_TRY(invar_train_loop_open_track(loop));
-    started.run = loop->home.at.name;
-    started.folder = loop->home.at.run;
+    started.run = loop->dirs.paths.name;
+    started.folder = loop->dirs.paths.run;
     return invar_run_plugins_hook(&loop->plugins, &started, NULL);
 }
 
@@ -235,7 +236,7 @@ static invar_status admit(const invar_train_loop *loop)
 static invar_status admit_prompts(invar_train_loop *loop)
 {
     const invar_admission_prompts prompts = {.session = &loop->session,
-                                             .settings = &loop->set,
+                                             .settings = &loop->settings,
                                              .forked = loop->fork.step >= 0,
                                              .say = invar_train_loop_print,
                                              .payload = loop};
@@ -269,7 +270,7 @@ static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loo
         INVAR_TRY(invar_hf_files_take_config(&loop->store.hf_files, hf));
     }
     INVAR_TRY(open_recorder(loop));
-    invar_train_settings_read(&loop->set, loop->recipe,
+    invar_train_settings_read(&loop->settings, loop->recipe,
                               loop->session.data ? invar_dataset_size(loop->session.data) : 0,
                               loop->options->until);
     INVAR_TRY(invar_train_loop_read_record(loop));
@@ -305,15 +306,16 @@ static invar_status open_parts(invar_train_loop *loop)
             INVAR_TRY(open_trace(loop, ""));
     }
     loop->custom = (invar_loss_custom){invar_train_loop_ask_loss, loop};
-    loop->set.rl.custom = &loop->custom;
+    loop->settings.rl.custom = &loop->custom;
     return INVAR_OK;
 }
 
-static invar_status prepare(invar_train_loop *loop, const invar_recipe *recipe,
-                            const invar_train_options *options, invar_train_summary *summary)
+static invar_status train_loop_prepare(invar_train_loop *loop, const invar_recipe *recipe,
+                                       const invar_train_options *options,
+                                       invar_train_summary *summary)
 {
     *loop = (invar_train_loop){.recipe = recipe, .options = options, .summary = summary};
-    INVAR_TRY(invar_run_paths_find(&loop->home.at, recipe, options->recipe_path));
+    INVAR_TRY(invar_run_paths_find(&loop->dirs.paths, recipe, options->recipe_path));
     INVAR_TRY(invar_setup_open_layout(loop));
     INVAR_TRY(invar_train_loop_find_fork(loop));
     return options->replay ? INVAR_OK // the recorded run has its own
@@ -323,7 +325,7 @@ static invar_status prepare(invar_train_loop *loop, const invar_recipe *recipe,
 invar_status invar_train_loop_open(invar_train_loop *loop, const invar_recipe *recipe,
                                    const invar_train_options *options, invar_train_summary *summary)
 {
-    INVAR_TRY(prepare(loop, recipe, options, summary));
+    INVAR_TRY(train_loop_prepare(loop, recipe, options, summary));
     return open_parts(loop);
 }
 
@@ -332,7 +334,7 @@ invar_status invar_train_loop_read(invar_train_loop *loop, const invar_recipe *r
 {
     invar_memory_plan budget;
 
-    INVAR_TRY(prepare(loop, recipe, options, NULL));
+    INVAR_TRY(train_loop_prepare(loop, recipe, options, NULL));
     INVAR_TRY(open_inputs(&budget, loop));
     INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
     if (!invar_ranks_is_leader(loop->world))
@@ -349,12 +351,12 @@ void invar_train_loop_close(invar_train_loop *loop)
     invar_weight_sync_free(loop->sync);
     invar_run_plugins_close(&loop->plugins);
     invar_rl_samples_reset(&loop->batch.samples);
-    invar_token_arrays_release(&loop->flat);
+    invar_token_arrays_release(&loop->arrays);
     invar_rollout_free(loop->rollout);
-    invar_trainer_free(loop->checker);
+    invar_trainer_free(loop->async_verifier);
     invar_trainer_free(loop->trainer);
     invar_audit_free(loop->audit);
-    invar_checkpoint_close(loop->store.from);
+    invar_checkpoint_close(loop->store.resume_from);
     invar_checkpoint_writer_free(loop->store.writer);
     invar_train_loop_forget_masters(loop);
     invar_learner_close(&loop->actor);
@@ -363,11 +365,11 @@ void invar_train_loop_close(invar_train_loop *loop)
     invar_recorder_close(&loop->recorder);
     invar_saved_rollouts_release(&loop->identity.saved);
     invar_user_facts_release(&loop->identity.facts);
-    invar_checkpoint_lock_release(&loop->home.claim);
-    invar_held_folder_release(&loop->home.folder);
+    invar_checkpoint_lock_release(&loop->dirs.claim);
+    invar_held_folder_release(&loop->dirs.folder);
     invar_hf_files_release(&loop->store.hf_files);
     invar_layout_close_transport(&loop->layout, &loop->session.dev);
     invar_run_context_close(&loop->session);
     invar_layout_release(&loop->layout);
-    invar_rank_roles_close(&loop->sides);
+    invar_rank_roles_close(&loop->roles);
 }

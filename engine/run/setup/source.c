@@ -11,10 +11,10 @@
 #include "base/invar_banned.h"
 
 /* Points of the rollout are wanted, and its tokens are given. */
-static bool follows(const invar_train_loop *loop)
+static bool train_loop_follows(const invar_train_loop *loop)
 {
-    return loop->recorder.options.level > INVAR_PROBE_STEP && loop->identity.saved.own &&
-           !loop->set.sft && !invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY) &&
+    return loop->recorder.options.level > INVAR_PROBE_STEP && loop->identity.saved.on_policy &&
+           !loop->settings.sft && !invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY) &&
            invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0];
 }
 
@@ -23,9 +23,9 @@ invar_status invar_setup_make_rollout(invar_train_loop *loop)
     invar_run_context *s = &loop->session;
     const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
-    if (loop->sides.first > 0 && !loop->sides.samples)
+    if (loop->roles.first_rollout_rank > 0 && !loop->roles.is_rollout_rank)
         return INVAR_OK;
-    if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
+    if (!loop->identity.evaluates && !train_loop_follows(loop) && (loop->settings.sft || loads[0]))
         return INVAR_OK;
     loop->ask.limits.speculation.model = s->draft; // which the plan had not loaded
     return invar_rollout_new(&loop->rollout, invar_run_context_sampler(s), s->tokenizer,
@@ -40,7 +40,7 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
         loop->options->progress(
             loop->options->payload,
             &(invar_train_progress){.rollout = loop->place.rollout,
-                                    .rollouts = loop->set.course.rollouts,
+                                    .rollouts = loop->settings.course.rollouts,
                                     .step = loop->place.step,
                                     .phase = "rollout",
                                     .samples_done = samples_done,
@@ -51,12 +51,12 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
 
 /* Who only samples goes on with rollouts ahead while others train, unless these would first have
    to score what is drawn, with the weights that training changes. A thread has a copy of them. */
-static bool overlaps(const invar_train_loop *loop)
+static bool train_loop_overlaps(const invar_train_loop *loop)
 {
-    const invar_train_settings *set = &loop->set;
+    const invar_train_settings *set = &loop->settings;
 
-    return set->overlap || (loop->sides.first > 0 && set->lag.rollouts > 0 &&
-                            (!set->checks_flight || set->checks_ahead));
+    return set->overlap || (loop->roles.first_rollout_rank > 0 && set->lag.rollouts > 0 &&
+                            (!set->checks_flight || set->sampler_verifies));
 }
 
 /* An event of the step that learns from the rollout. */
@@ -78,12 +78,13 @@ static invar_agent_server_options door_of(invar_train_loop *loop)
 
     return (invar_agent_server_options){
         .command = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH),
-        .seconds = (double)invar_recipe_int(r, INVAR_KEY_PLUGIN_TIMEOUT),
-        .programs = invar_recipe_int(r, INVAR_KEY_AGENT_CONCURRENCY),
-        .calls = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_CALLS),
+        .session_timeout_s = (double)invar_recipe_int(r, INVAR_KEY_PLUGIN_TIMEOUT),
+        .max_processes = invar_recipe_int(r, INVAR_KEY_AGENT_CONCURRENCY),
+        .max_calls = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_CALLS),
         .branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES),
-        .tolerant = INVAR_RECIPE_ENUM(invar_agent_failure, r, INVAR_KEY_AGENT_FAILURE) ==
-                    INVAR_AGENT_FAILURE_ZERO,
+        .zero_reward_on_failure =
+            INVAR_RECIPE_ENUM(invar_agent_failure, r, INVAR_KEY_AGENT_FAILURE) ==
+            INVAR_AGENT_FAILURE_ZERO,
         .rollout = loop->rollout,
         .chat = {.tokenizer = s->tokenizer,
                  .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
@@ -92,12 +93,12 @@ static invar_agent_server_options door_of(invar_train_loop *loop)
                  .vocab = s->spec.vocab,
                  .context = context,
                  .cut_responses = true},
-        .facts = {.model = "invar",
-                  .base = s->base_weights,
-                  .adapted = s->spec.lora.rank > 0,
-                  .numerics = invar_numerics_name(s->dev.numerics),
-                  .format = invar_format_name(s->rollout_format),
-                  .context = context}};
+        .server_info = {.model = "invar",
+                        .base = s->base_weights,
+                        .adapted = s->spec.lora.rank > 0,
+                        .numerics = invar_numerics_name(s->dev.numerics),
+                        .format = invar_format_name(s->rollout_format),
+                        .context = context}};
 }
 
 /* A replay has the record, and no folder to write to. */
@@ -108,7 +109,7 @@ static invar_status make_agents(invar_train_loop *loop)
     const invar_agents_options o = {.plugin = loop->plugins.of[INVAR_RUN_PLUGINS_AGENTS],
                                     .door = door_of(loop),
                                     .recorded = recorded,
-                                    .folder = replay || recorded ? NULL : loop->home.at.run,
+                                    .folder = replay || recorded ? NULL : loop->dirs.paths.run,
                                     .run = loop->identity.digest,
                                     .uuid = loop->recorder.uuid,
                                     .tell = tell_agents,
@@ -121,7 +122,7 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
     const invar_run_context *s = &loop->session;
-    const invar_train_settings *set = &loop->set;
+    const invar_train_settings *set = &loop->settings;
     // which questions a plug-in is asked, and when, must not depend on probes or checkpoints
     const bool led =
         set->lag.rollouts > 0 && invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0];
@@ -138,31 +139,35 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
                     loop->plugins.of[INVAR_RUN_PLUGINS_FILTER]},
         .buffer = {invar_recipe_string(r, INVAR_KEY_BUFFER_FILTER_PATH)[0],
                    loop->plugins.of[INVAR_RUN_PLUGINS_BUFFER]},
-        .chooser = {invar_recipe_string(r, INVAR_KEY_DATA_SOURCE_PATH)[0],
-                    loop->plugins.of[INVAR_RUN_PLUGINS_PROMPTS]},
-        .spread = INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
-                  INVAR_GROUP_FILTER_NONZERO_STD,
+        .prompt_selector = {invar_recipe_string(r, INVAR_KEY_DATA_SOURCE_PATH)[0],
+                            loop->plugins.of[INVAR_RUN_PLUGINS_PROMPTS]},
+        .drop_zero_std =
+            INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
+            INVAR_GROUP_FILTER_NONZERO_STD,
         .shuffle = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE),
-        .answers = set->sft,
+        .use_data_answers = set->sft,
         .prompts = set->prompts,
         .per_prompt = set->per_prompt,
         .round = set->round,
-        .surplus = set->surplus,
+        .keep_surplus = set->surplus,
         .lag = set->lag,
         .timetable = set->recorded ? &loop->timetable : NULL,
-        .delay = set->delay,
-        .apart = loop->recorder.options.level > INVAR_PROBE_STEP || overlaps(loop) || led,
-        .overlaps = overlaps(loop),
-        .thread = loop->set.overlap,
-        .look = {loop->set.overlap || loop->checker ? invar_train_loop_verify_async : NULL, loop},
-        .end = loop->home.at.save[0] || led || set->recorded ? 0 : set->course.rollouts,
+        .max_delay = set->max_delay,
+        .separate_async_phase =
+            loop->recorder.options.level > INVAR_PROBE_STEP || train_loop_overlaps(loop) || led,
+        .async = train_loop_overlaps(loop),
+        .use_thread = loop->settings.overlap,
+        .verify = {loop->settings.overlap || loop->async_verifier ? invar_train_loop_verify_async
+                                                                  : NULL,
+                   loop},
+        .stop_rollout = loop->dirs.paths.save[0] || led || set->recorded ? 0 : set->course.rollouts,
         .tick = tick,
         .payload = loop,
         .load = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
         .saved = &loop->identity.saved,
         .run = loop->identity.digest,
         .replay = loop->options->replay,
-        .follow = follows(loop),
+        .recompute_points = train_loop_follows(loop),
         .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs,
         .needs_routing = set->replay_routing};
 
@@ -174,7 +179,7 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
     INVAR_TRY(make_agents(loop));
     o.agents_lead = invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0];
     o.agents = loop->agents;
-    o.judged = invar_estimator_traits_of(set->rl.estimator)->judged;
+    o.judged = invar_estimator_traits_of(set->rl.estimator)->needs_reward;
     invar_sample_source_open(&loop->source, &o);
     return INVAR_OK;
 }

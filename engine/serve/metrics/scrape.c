@@ -28,8 +28,8 @@ struct invar_metrics_server {
     size_t bytes;
 };
 
-static void reply(invar_http_transaction *e, int status, const char *type, const char *text,
-                  size_t bytes)
+static void http_transaction_reply(invar_http_transaction *e, int status, const char *type,
+                                   const char *text, size_t bytes)
 {
     e->status = status;
     e->type = type;
@@ -43,7 +43,7 @@ static void reply(invar_http_transaction *e, int status, const char *type, const
     e->reply_bytes = bytes;
 }
 
-static bool admit(void *payload, invar_http_transaction *e)
+static bool http_transaction_admit(void *payload, invar_http_transaction *e)
 {
     const invar_metrics_server *s = payload;
     static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
@@ -51,37 +51,38 @@ static bool admit(void *payload, invar_http_transaction *e)
     if (!invar_server_asked_here(e->host, s->port)) {
         char text[INVAR_SERVER_NOT_HERE_SIZE];
         invar_server_not_here(text, s->port);
-        reply(e, 403, PLAIN, text, strlen(text));
+        http_transaction_reply(e, 403, PLAIN, text, strlen(text));
         return false;
     }
     if (strcmp(e->path, "/metrics") != 0) {
-        reply(e, 404, PLAIN, none, sizeof none - 1);
+        http_transaction_reply(e, 404, PLAIN, none, sizeof none - 1);
         return false;
     }
     if (strcmp(e->method, "GET") != 0) {
         e->allow = "GET";
-        reply(e, 405, PLAIN, other, sizeof other - 1);
+        http_transaction_reply(e, 405, PLAIN, other, sizeof other - 1);
         return false;
     }
     return true;
 }
 
-static void answer(void *payload, invar_http_transaction *e)
+static void http_transaction_answer(void *payload, invar_http_transaction *e)
 {
     invar_metrics_server *s = payload;
 
     (void)pthread_mutex_lock(&s->lock);
-    reply(e, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
+    http_transaction_reply(e, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-static invar_status start(invar_metrics_server *s, int64_t port)
+static invar_status metrics_server_start(invar_metrics_server *s, int64_t port)
 {
-    const invar_serve_settings settings = {
-        .port = (uint16_t)port,
-        .connections = CONNECTIONS,
-        .client_seconds = CLIENT_SECONDS,
-        .handler = {.payload = s, .admit = admit, .answer = answer}};
+    const invar_serve_settings settings = {.port = (uint16_t)port,
+                                           .connections = CONNECTIONS,
+                                           .client_seconds = CLIENT_SECONDS,
+                                           .handler = {.payload = s,
+                                                       .admit = http_transaction_admit,
+                                                       .answer = http_transaction_answer}};
     char why[INVAR_SERVE_WHY_SIZE] = "";
     uint16_t at; // known already: requests come on other threads
 
@@ -105,7 +106,7 @@ invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port)
     INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "a server of metrics"));
     *s = (invar_metrics_server){.http = http};
     (void)pthread_mutex_init(&s->lock, NULL);
-    status = start(s, port);
+    status = metrics_server_start(s, port);
     if (status != INVAR_OK) {
         invar_metrics_server_close(s);
         return status;
@@ -135,7 +136,7 @@ void invar_metrics_server_close(invar_metrics_server *s)
     if (!s)
         return;
     if (s->listener) {
-        s->http->close_door(s->listener);
+        s->http->stop_accepting(s->listener);
         s->http->stop(s->listener);
     }
     (void)pthread_mutex_destroy(&s->lock);

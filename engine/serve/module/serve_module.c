@@ -93,7 +93,7 @@ static bool find_inode(ino_t *out, int fd)
 }
 
 /* Counts a connection, before the library has it. NULL: there is no memory. */
-static visitor *enter(server *s, int fd, bool keyed)
+static visitor *server_enter(server *s, int fd, bool keyed)
 {
     visitor *v = NULL;
     ino_t inode;
@@ -127,7 +127,7 @@ static void remove_visitor(server *s, visitor **at)
 }
 
 /* The connection has ended. `v` may be NULL. */
-static void leave(server *s, const visitor *v)
+static void server_exit(server *s, const visitor *v)
 {
     visitor **at = &s->visitors;
 
@@ -184,7 +184,7 @@ static void on_connection(void *payload, struct MHD_Connection *connection, void
     if (code == MHD_CONNECTION_NOTIFY_STARTED && info)
         *context = find_started(payload, info->connect_fd);
     else if (code == MHD_CONNECTION_NOTIFY_CLOSED)
-        leave(payload, *context);
+        server_exit(payload, *context);
 }
 
 /* NULL if there was no memory for the visitor. */
@@ -268,12 +268,12 @@ static bool knows(void *payload, const char *authorization)
 static void pass(void *payload, int fd, const invar_address *from, socklen_t bytes, bool keyed)
 {
     server *s = payload;
-    const visitor *v = enter(s, fd, keyed);
+    const visitor *v = server_enter(s, fd, keyed);
 
     if (!v)
         (void)close(fd);
     else if (MHD_add_connection(s->daemon, fd, &from->any, bytes) != MHD_YES)
-        leave(s, v); // the library has closed the socket
+        server_exit(s, v); // the library has closed the socket
 }
 
 static bool alive(const void *connection)
@@ -343,8 +343,8 @@ static enum MHD_Result send_reply(inquiry *q, struct MHD_Connection *connection)
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /* The first of the calls for a request: its head is there. */
-static inquiry *begin(server *s, struct MHD_Connection *connection, const char *url,
-                      const char *method)
+static inquiry *server_begin(server *s, struct MHD_Connection *connection, const char *url,
+                             const char *method)
 {
     const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
     inquiry *q = NULL;
@@ -417,7 +417,7 @@ static bool grow(inquiry *q, size_t room)
 }
 
 /* Appends to the body; what is too long is counted and not kept. */
-static enum MHD_Result take(inquiry *q, const char *data, size_t bytes)
+static enum MHD_Result inquiry_take(inquiry *q, const char *data, size_t bytes)
 {
     invar_http_transaction *e = &q->exchange;
     size_t room;
@@ -455,13 +455,13 @@ static enum MHD_Result on_request(void *payload, struct MHD_Connection *connecti
 
     (void)version;
     if (!q) {
-        q = *context = begin(s, connection, url, method);
+        q = *context = server_begin(s, connection, url, method);
         if (!q)
             return MHD_NO;
         return on_head(q, connection);
     }
     if (*bytes > 0) {
-        enum MHD_Result result = take(q, data, *bytes);
+        enum MHD_Result result = inquiry_take(q, data, *bytes);
         *bytes = 0;
         return result;
     }
@@ -587,8 +587,8 @@ static bool start_parts(server *s, const invar_serve_settings *settings, const i
     return errno == 0;
 }
 
-static void *start(const invar_serve_settings *settings, uint16_t *port_out,
-                   char why[INVAR_SERVE_WHY_SIZE])
+static void *serve_settings_start(const invar_serve_settings *settings, uint16_t *port_out,
+                                  char why[INVAR_SERVE_WHY_SIZE])
 {
     server *s = NULL;
     invar_address at;
@@ -616,4 +616,5 @@ static void *start(const invar_serve_settings *settings, uint16_t *port_out,
 }
 
 __attribute__((visibility("default"))) extern const invar_serve_table INVAR_SERVE_TABLE;
-const invar_serve_table INVAR_SERVE_TABLE = {INVAR_SERVE_ABI, start, close_door, stop, alive};
+const invar_serve_table INVAR_SERVE_TABLE = {INVAR_SERVE_ABI, serve_settings_start, close_door,
+                                             stop, alive};

@@ -83,7 +83,7 @@ typedef struct invar_serve_table {
     void *(*start)(const invar_serve_settings *settings, uint16_t *port_out,
                    char why[INVAR_SERVE_WHY_SIZE]);
     /* Accepts no more connections. */
-    void (*close_door)(void *server);
+    void (*stop_accepting)(void *server);
     /* Waits for all replies, or breaks them off by their next read. */
     void (*stop)(void *server);
     /* Does somebody still wait for the reply? */

@@ -42,7 +42,7 @@ typedef enum invar_cuda_reason {
  */
 typedef struct invar_cuda_ring {
     char *memory; /* (slots) */
-    cudaEvent_t read[INVAR_CUDA_SLOTS];
+    cudaEvent_t copied[INVAR_CUDA_SLOTS];
     bool full[INVAR_CUDA_SLOTS]; /* until `read` has come */
     int slot;                    /* that is being filled */
     size_t used;                 /* of it */
@@ -53,19 +53,20 @@ typedef struct invar_cuda_ring {
 typedef struct invar_cuda {
     int ordinal;
     cudaUUID_t uuid;
-    char model[128];                         /* as in the facts of a device */
-    int shared_most;                         /* bytes of shared memory that a block can have */
-    const void *allowed[INVAR_CUDA_KERNELS]; /* kernels that may have as much, by their hash */
+    char model[128];      /* as in the facts of a device */
+    int max_shared_bytes; /* bytes of shared memory that a block can have */
+    /* kernels that may have as much, by their hash */
+    const void *shared_limit_raised[INVAR_CUDA_KERNELS];
     int multiprocessors;
     cudaStream_t stream; /* where ops go: its own, or one of the caller's */
-    cudaStream_t own;
-    cudaEvent_t passed;       /* all that the stream before had */
-    invar_cuda_fault *fault;  /* device memory */
-    invar_cuda_fault *landed; /* pinned host memory */
-    cudaEvent_t told;         /* `fault` is in `landed`, where somebody has asked for it */
-    bool asked;
+    cudaStream_t own_stream;
+    cudaEvent_t previous_done;    /* all that the stream before had */
+    invar_cuda_fault *fault;      /* device memory */
+    invar_cuda_fault *fault_host; /* pinned host memory */
+    cudaEvent_t fault_copied;     /* `fault` is in `fault_host`, where somebody has asked for it */
+    bool fault_copy_pending;
     invar_cuda_ring ring;
-    void *landing;      /* pinned host memory, for small results */
+    void *host_buffer;  /* pinned host memory, for small results */
     cudaEvent_t *marks; /* (INVAR_DEVICE_TIMERS_MAX), those that were needed; NULL: none was */
 } invar_cuda;
 

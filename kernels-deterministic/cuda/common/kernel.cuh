@@ -119,12 +119,12 @@ __device__ __forceinline__ uint16_t invar_bf16_bits(float x)
     return (uint16_t)invar_bf16x2_bits(x, 0.0f);
 }
 
-__device__ __forceinline__ void invar_run_checkpoints(float *p, float x)
+__device__ __forceinline__ void invar_store(float *p, float x)
 {
     *p = x;
 }
 
-__device__ __forceinline__ void invar_run_checkpoints(__nv_bfloat16 *p, float x)
+__device__ __forceinline__ void invar_store(__nv_bfloat16 *p, float x)
 {
     *(uint16_t *)p = invar_bf16_bits(x);
 }

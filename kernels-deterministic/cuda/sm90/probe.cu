@@ -399,6 +399,6 @@ invar_status invar_hardware_check_facts(const invar_device *dev, invar_device_in
     out->multiprocessors = cuda->multiprocessors;
     INVAR_TRY(
         invar_hardware_check_step(&out->step_outputs, &out->step_differences, dev, FACT_TILES));
-    INVAR_TRY(invar_hardware_check_unit(&out->unit_results, &out->unit_differences, dev, true));
+    INVAR_TRY(invar_hardware_check_unit(&out->sfu_results, &out->sfu_differences, dev, true));
     return measure_copies(&out->copy_bytes_per_second, dev);
 }

@@ -238,7 +238,7 @@ template <typename T> struct invar_typed {
 
     __device__ __forceinline__ void put(float x, int64_t row, int64_t at) const
     {
-        invar_run_checkpoints(data + row * stride + at, x);
+        invar_store(data + row * stride + at, x);
     }
 
     template <int N>

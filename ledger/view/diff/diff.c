@@ -47,7 +47,7 @@ invar_status invar_diff_corrupt(const invar_diff_source *source, const char *wha
                       invar_sql_path(source->sql), source->run, what);
 }
 
-static invar_status corrupt(const view *v, const char *what)
+static invar_status view_corrupt(const view *v, const char *what)
 {
     invar_diff_source source = source_of(v, -1, -1);
 
@@ -75,7 +75,7 @@ invar_status invar_diff_prepare(invar_sql_stmt **out, const invar_diff_source *s
 /* ---- looking at a run ------------------------------------------------------------------------ */
 
 /* *found_out: the view has the step. */
-static invar_status look(bool *found_out, moment *out, view *v, int64_t step)
+static invar_status read_step(bool *found_out, moment *out, view *v, int64_t step)
 {
     invar_status status;
     bool whole = true;
@@ -90,7 +90,7 @@ static invar_status look(bool *found_out, moment *out, view *v, int64_t step)
                 invar_sql_digest(&out->root, v->at, 4) && invar_sql_digest(&out->chain, v->at, 5);
     }
     invar_sql_reset(v->at);
-    return whole ? status : corrupt(v, "a digest of a step has not 16 bytes");
+    return whole ? status : view_corrupt(v, "a digest of a step has not 16 bytes");
 }
 
 /* Both sides at a step that both must have. */
@@ -99,9 +99,9 @@ static invar_status look_both(moment out[2], invar_diff *diff, view sides[2], in
     diff->lookups++;
     for (int i = 0; i < 2; i++) {
         bool found;
-        INVAR_TRY(look(&found, &out[i], &sides[i], step));
+        INVAR_TRY(read_step(&found, &out[i], &sides[i], step));
         if (!found)
-            return corrupt(&sides[i], "the steps have a gap");
+            return view_corrupt(&sides[i], "the steps have a gap");
     }
     return INVAR_OK;
 }
@@ -127,12 +127,12 @@ static invar_status read_side(invar_diff *diff, view *v, invar_sql_stmt *row)
     side->run = v->run;
     side->seg = -1;
     fork = invar_sql_int(row, 6);
-    side->keys = invar_sql_int(row, 7) != 0;
+    side->replayable = invar_sql_int(row, 7) != 0;
     begins = side->last_step == -1
                  ? side->first_step == -1
                  : side->first_step == 0 || (side->first_step > 0 && side->first_step - 1 == fork);
     if (!begins || side->last_step == INT64_MAX)
-        return corrupt(v, "the steps do not count from 0, nor from where a fork begins");
+        return view_corrupt(v, "the steps do not count from 0, nor from where a fork begins");
     return INVAR_OK;
 }
 
@@ -184,7 +184,8 @@ static invar_status search_chains(int64_t *out, invar_diff *diff, view sides[2],
     INVAR_TRY(look_both(now, diff, sides, first));
     // before the first step of a fork chains may differ by what its parent did
     if ((first > begin || begin == 0) && invar_digest_equal(&now[0].root, &now[1].root))
-        return corrupt(&sides[1], "it or the other run has a chain that its roots do not make");
+        return view_corrupt(&sides[1],
+                            "it or the other run has a chain that its roots do not make");
     *out = first;
     return INVAR_OK;
 }
@@ -214,16 +215,16 @@ static invar_status search_content(int64_t *out, const view sides[2], int64_t fi
 }
 
 /* The same of both: where tensors part, else where anything else of a step does. */
-static invar_status search(int64_t *out, invar_diff *diff, view sides[2], int64_t first,
-                           int64_t last)
+static invar_status diff_search(int64_t *out, invar_diff *diff, view sides[2], int64_t first,
+                                int64_t last)
 {
     INVAR_TRY(search_chains(out, diff, sides, first, last));
     return *out < 0 ? search_content(out, sides, first, last) : INVAR_OK;
 }
 
-static void part(invar_diff *diff, int64_t step, bool evaluations)
+static void set_divergence(invar_diff *diff, int64_t step, bool evaluations)
 {
-    diff->parted = true;
+    diff->diverged = true;
     diff->step = step;
     diff->evaluations = evaluations;
 }
@@ -231,17 +232,17 @@ static void part(invar_diff *diff, int64_t step, bool evaluations)
 /* ---- a run and itself ------------------------------------------------------------------------ */
 
 /* True when the segment that sides[1] ends with has done the step, and one before has too. */
-static invar_status repeated(bool *out, invar_diff *diff, view sides[2], int64_t step)
+static invar_status diff_repeated(bool *out, invar_diff *diff, view sides[2], int64_t step)
 {
     moment old, new;
     bool found;
 
     diff->lookups++;
     *out = false;
-    INVAR_TRY(look(&found, &new, &sides[1], step));
+    INVAR_TRY(read_step(&found, &new, &sides[1], step));
     if (!found || new.seg != sides[1].newest)
         return INVAR_OK;
-    return look(out, &old, &sides[0], step);
+    return read_step(out, &old, &sides[0], step);
 }
 
 /* The first step that a segment repeated with another result; -1: none. */
@@ -255,18 +256,18 @@ static invar_status search_segment(int64_t *out, invar_diff *diff, view sides[2]
     if (side->first_step < 0 || after >= high)
         return INVAR_OK;
     low = first = after < side->first_step ? side->first_step : after + 1;
-    INVAR_TRY(repeated(&twice, diff, sides, first));
+    INVAR_TRY(diff_repeated(&twice, diff, sides, first));
     if (!twice)
         return INVAR_OK;
     while (low < high) { // the repeated steps are the first ones of the segment: find the last
         int64_t middle = high - (high - low) / 2;
-        INVAR_TRY(repeated(&twice, diff, sides, middle));
+        INVAR_TRY(diff_repeated(&twice, diff, sides, middle));
         if (twice)
             low = middle;
         else
             high = middle - 1;
     }
-    return search(out, diff, sides, first, low);
+    return diff_search(out, diff, sides, first, low);
 }
 
 /* A step that a segment of the run repeated with another result, and `twice` its executions. */
@@ -289,7 +290,7 @@ static invar_status search_segments(invar_diff *diff, view twice[2], const invar
     }
     invar_sql_free(segments);
     if (status == INVAR_OK && step >= 0)
-        part(diff, step, false);
+        set_divergence(diff, step, false);
     return status;
 }
 
@@ -307,7 +308,7 @@ static invar_status search_repeated(invar_diff *diff, view twice[2], const invar
     if (status == INVAR_OK)
         status = invar_sql_step(&row, rows);
     if (status == INVAR_OK && row) {
-        part(diff, invar_sql_int(rows, 0), true);
+        set_divergence(diff, invar_sql_int(rows, 0), true);
         twice[0].newest = invar_sql_int(rows, 1);
         twice[1].newest = invar_sql_int(rows, 2);
     }
@@ -322,11 +323,11 @@ static invar_status search_self(invar_diff *diff, view sides[2], const view *v, 
     view twice[2] = {*v, *v};
 
     INVAR_TRY(search_segments(diff, twice, &run));
-    if (!diff->parted)
+    if (!diff->diverged)
         INVAR_TRY(search_repeated(diff, twice, &run));
-    if (!diff->parted)
+    if (!diff->diverged)
         return INVAR_OK;
-    diff->self = name;
+    diff->self_contradicting_side = name;
     diff->a = diff->b = *v->side;
     if (diff->evaluations) { // which need not have executed the step
         diff->a.seg = twice[0].newest;
@@ -353,13 +354,13 @@ static invar_status compare_evaluations(invar_diff *diff, const view sides[2])
     bool found;
 
     INVAR_TRY(invar_diff_compare_evaluations(&found, &step, &a, &b, false));
-    if (found && (!diff->parted || step < diff->step))
-        part(diff, step, true);
-    if (diff->parted)
+    if (found && (!diff->diverged || step < diff->step))
+        set_divergence(diff, step, true);
+    if (diff->diverged)
         return INVAR_OK;
     INVAR_TRY(invar_diff_compare_evaluations(&found, &step, &a, &b, true));
     if (found)
-        part(diff, step, true);
+        set_divergence(diff, step, true);
     return INVAR_OK;
 }
 
@@ -393,16 +394,16 @@ static invar_status compare_steps(invar_diff *diff, view sides[2])
     if (beside)
         INVAR_TRY(search_content(&step, sides, first, last));
     if (step >= 0)
-        part(diff, step, false);
+        set_divergence(diff, step, false);
     if (beside)
         INVAR_TRY(compare_evaluations(diff, sides));
-    diff->steps_compared = (diff->parted && !diff->evaluations ? diff->step : last) - first + 1;
+    diff->steps_compared = (diff->diverged && !diff->evaluations ? diff->step : last) - first + 1;
     return INVAR_OK;
 }
 
 int64_t invar_diff_compared_step(const invar_diff *diff)
 {
-    return diff->parted ? diff->step : diff->common_last;
+    return diff->diverged ? diff->step : diff->common_last;
 }
 
 /* The hash of the weights that a run began with, from its identity; false: it has none. */
@@ -462,7 +463,7 @@ static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_
         side->root = now[i].root;
         side->chain = now[i].chain;
     }
-    diff->roots_differ = diff->parted && !invar_digest_equal(&now[0].root, &now[1].root);
+    diff->roots_differ = diff->diverged && !invar_digest_equal(&now[0].root, &now[1].root);
     diff->same_batch = compare_digests(&now[0].batch, &now[1].batch);
     diff->same_rng = compare_digests(&now[0].rng, &now[1].rng);
     INVAR_TRY(compare_weights(&diff->same_weights, now, of));
@@ -475,7 +476,7 @@ static invar_status compare_step(invar_diff *diff, view sides[2])
     int64_t step = invar_diff_compared_step(diff);
     invar_diff_source of[2] = {source_of(&sides[0], step, -1), source_of(&sides[1], step, -1)};
 
-    if (step < 0 && !diff->parted)
+    if (step < 0 && !diff->diverged)
         return INVAR_OK;
     // before any step nothing is recorded
     diff->same_batch = diff->same_rng = diff->same_weights = INVAR_TRISTATE_UNKNOWN;
@@ -491,28 +492,30 @@ static invar_status compare_circumstances(invar_diff *diff, const view sides[2])
 
     for (int i = 0; i < 2; i++) {
         int64_t seg = sides[i].side->seg;
-        of[i] = source_of(&sides[i], diff->self ? seg : 0, diff->self ? seg : INT64_MAX);
+        of[i] = source_of(&sides[i], diff->self_contradicting_side ? seg : 0,
+                          diff->self_contradicting_side ? seg : INT64_MAX);
     }
     return invar_diff_compare_facts(diff, &of[0], &of[1]);
 }
 
 /* True when values differ, and not only what was evaluated. */
-static bool contradicts(const invar_diff *diff)
+static bool diff_contradicts(const invar_diff *diff)
 {
     if (!diff->evaluations)
-        return diff->parted;
+        return diff->diverged;
     for (const invar_diff_metric *m = diff->metrics; m < diff->metrics + diff->n_metrics; m++)
         if (m->in_a && m->in_b)
             return true;
     return false;
 }
 
-static void judge(invar_diff *diff)
+static void compute_verdict(invar_diff *diff)
 {
-    diff->twins = diff->twins && !diff->self && contradicts(diff);
-    if (diff->twins || (diff->self && !invar_diff_program_change(diff)))
+    diff->same_inputs =
+        diff->same_inputs && !diff->self_contradicting_side && diff_contradicts(diff);
+    if (diff->same_inputs || (diff->self_contradicting_side && !invar_diff_program_change(diff)))
         diff->verdict = INVAR_DIFF_VERDICT_NONDETERMINISTIC;
-    else if (diff->parted)
+    else if (diff->diverged)
         diff->verdict = INVAR_DIFF_VERDICT_DIFFERENT;
     else if (diff->common_first < 0)
         diff->verdict = INVAR_DIFF_VERDICT_NOTHING;
@@ -530,12 +533,12 @@ static invar_status compare_one(invar_diff *diff, view sides[2], int64_t step)
     diff->common_first = diff->common_last = step;
     diff->steps_compared = 1;
     if (!invar_digest_equal(&now[0].root, &now[1].root))
-        part(diff, step, false);
+        set_divergence(diff, step, false);
     INVAR_TRY(compare_step(diff, sides));
-    if (diff->n_points && !diff->parted)
-        part(diff, step, false);
+    if (diff->n_points && !diff->diverged)
+        set_divergence(diff, step, false);
     INVAR_TRY(compare_circumstances(diff, sides));
-    judge(diff);
+    compute_verdict(diff);
     return INVAR_OK;
 }
 
@@ -549,19 +552,19 @@ static invar_status compare_all(invar_diff *diff, view runs[2], int64_t step)
     INVAR_TRY(open_side(diff, &runs[1]));
     memcpy(sides, runs, sizeof sides);
     INVAR_TRY(search_self(diff, sides, &runs[0], 'A'));
-    if (!diff->self && !same)
+    if (!diff->self_contradicting_side && !same)
         INVAR_TRY(search_self(diff, sides, &runs[1], 'B'));
-    if (!diff->self)
+    if (!diff->self_contradicting_side)
         INVAR_TRY(compare_steps(diff, sides));
     INVAR_TRY(compare_step(diff, sides));
     INVAR_TRY(compare_circumstances(diff, sides));
-    judge(diff);
+    compute_verdict(diff);
     return INVAR_OK;
 }
 
-static invar_status make(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
-                         int64_t run_b, int64_t step,
-                         invar_status (*compare)(invar_diff *diff, view runs[2], int64_t step))
+static invar_status
+ledger_make(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b, int64_t run_b,
+            int64_t step, invar_status (*compare)(invar_diff *diff, view runs[2], int64_t step))
 {
     bool began[2] = {false, false};
     invar_diff *diff;
@@ -591,11 +594,11 @@ static invar_status make(invar_diff **out, invar_ledger *a, int64_t run_a, invar
 invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
                              int64_t run_b)
 {
-    return make(out, a, run_a, b, run_b, -1, compare_all);
+    return ledger_make(out, a, run_a, b, run_b, -1, compare_all);
 }
 
 invar_status invar_diff_step(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
                              int64_t run_b, int64_t step)
 {
-    return make(out, a, run_a, b, run_b, step, compare_one);
+    return ledger_make(out, a, run_a, b, run_b, step, compare_one);
 }

@@ -43,7 +43,7 @@ typedef struct invar_diff_side {
     const char *ledger; /* path of its file */
     int64_t run;        /* its number there */
     const char *uuid, *name, *kind;
-    bool keys; /* it has free keys of a recipe: a run of this program, which can replay it */
+    bool replayable; /* it has free keys of a recipe: a run of this program, which can replay it */
     int64_t segments;
     int64_t first_step, last_step; /* -1, -1: none */
     int64_t seg;                   /* that executed or evaluated the step below; -1: no step */
@@ -72,11 +72,11 @@ typedef struct invar_diff_point {
     int64_t layer;                                        /* -1: of no layer */
     int64_t level;                                        /* 0: part of the root */
     int64_t inputs;                                       /* how many points feed it */
-    bool born;         /* all its inputs are equal, or it has none on record and is the first */
-    bool bridged;      /* its inputs are not the same points on both sides; those of both decide */
-    bool fused;        /* both sides also have what the parts of its call gave (NAME.parts): */
-    bool odd_a, odd_b; /* the call gave other bits than its parts */
-    bool parts_equal;  /* the parts gave the same bits on both sides */
+    bool is_origin;     /* all its inputs are equal, or it has none on record and is the first */
+    bool inputs_differ; /* its inputs are not the same points on both sides; those of both decide */
+    bool fused;         /* both sides also have what the parts of its call gave (NAME.parts): */
+    bool fused_mismatch_a, fused_mismatch_b; /* the call gave other bits than its parts */
+    bool parts_equal;                        /* the parts gave the same bits on both sides */
     invar_digest a, b;
 } invar_diff_point;
 
@@ -130,8 +130,9 @@ typedef enum invar_tristate {
 
 typedef struct invar_diff {
     invar_diff_verdict verdict;
-    char self;  /* 'A' or 'B': that run disagrees with itself; both sides are then its segments */
-    bool twins; /* same identity and program, different bits */
+    /* 'A' or 'B': that run disagrees with itself, and both sides are segments of it. */
+    char self_contradicting_side;
+    bool same_inputs; /* same identity and program, different bits */
     invar_diff_side a, b;
 
     int64_t common_first, common_last; /* steps that both have; -1, -1: none */
@@ -139,8 +140,8 @@ typedef struct invar_diff {
     int64_t only_a, only_b;            /* steps that the other side does not have */
     int64_t lookups;                   /* of chains, to find the step */
 
-    bool parted;  /* there is a difference, at `step` */
-    int64_t step; /* the first divergent one, -1 before the first step of all; -1: not parted */
+    bool diverged; /* there is a difference, at `step` */
+    int64_t step;  /* the first divergent one, -1 before the first step of all; -1: not parted */
     bool roots_differ; /* there; else only what is recorded beside the tensors */
     bool evaluations;  /* there; the step itself is equal, only evaluations after it are not */
     invar_tristate same_batch, same_rng; /* there */

@@ -118,7 +118,7 @@ static invar_status read_facts(invar_diff *diff, invar_diff_list *facts,
 }
 
 /* True for what must be equal if two runs are to have the same bits. */
-static bool obliges(const fact *f)
+static bool must_match(const fact *f)
 {
     return f->rank == 0 || (f->rank == 1 && strcmp(f->key, "parent") == 0) ||
            (f->rank == 2 && strcmp(f->key, "binary") == 0) || strcmp(f->scope, "op") == 0 ||
@@ -133,8 +133,8 @@ static invar_status add_fact(invar_diff *diff, invar_diff_list *facts, const fac
     INVAR_TRY(invar_diff_add(&entry, diff, facts, sizeof(invar_diff_fact)));
     *(invar_diff_fact *)entry =
         (invar_diff_fact){any->scope, any->key, a ? a->value : NULL, b ? b->value : NULL};
-    if (obliges(any))
-        diff->twins = false;
+    if (must_match(any))
+        diff->same_inputs = false;
     return INVAR_OK;
 }
 
@@ -162,7 +162,7 @@ static invar_status merge_facts(invar_diff *diff, const invar_diff_list *a,
     size_t i = 0, k = 0;
     bool program = false;
 
-    diff->twins = true;
+    diff->same_inputs = true;
     while (i < a->count || k < b->count) {
         int order = i == a->count ? 1 : k == b->count ? -1 : compare_facts(&x[i], &y[k]);
         if (order == 0 && strcmp(x[i].value, y[k].value) == 0) {
@@ -174,7 +174,7 @@ static invar_status merge_facts(invar_diff *diff, const invar_diff_list *a,
         i += order <= 0;
         k += order >= 0;
     }
-    diff->twins = diff->twins && program;
+    diff->same_inputs = diff->same_inputs && program;
     diff->facts = facts.data;
     diff->n_facts = facts.count;
     return INVAR_OK;

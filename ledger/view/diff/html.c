@@ -117,8 +117,8 @@ static void put_side(FILE *f, const invar_diff *diff, const invar_diff_side *s, 
     else
         fprintf(f, "<div><dt>steps</dt><dd>%" PRId64 " to %" PRId64 "</dd></div>", s->first_step,
                 s->last_step);
-    invar_html_item_number(f, diff->self ? "segment" : "segments",
-                           diff->self ? s->seg : s->segments);
+    invar_html_item_number(f, diff->self_contradicting_side ? "segment" : "segments",
+                           diff->self_contradicting_side ? s->seg : s->segments);
     invar_html_item(f, "ledger", s->ledger);
     if (diff->step >= 0) {
         item_digest(f, "root", &s->root);
@@ -147,7 +147,7 @@ static void put_steps(FILE *f, const void *data)
     int64_t steps = diff->common_last - diff->common_first + 1;
     double at = share(diff->step - diff->common_first, steps);
 
-    if (diff->step < 0 || diff->self)
+    if (diff->step < 0 || diff->self_contradicting_side)
         return;
     fprintf(f,
             "<section><h2>Step %" PRId64 "</h2><div class=\"strip\">"
@@ -186,7 +186,7 @@ static void put_culprit(FILE *f, const void *data)
     fputs("</h3>", f);
     if (p->inputs)
         fprintf(f, "<span class=\"tag good\">%" PRId64 " input%s equal%s</span>", p->inputs,
-                p->inputs == 1 ? "" : "s", p->bridged ? " where both have them" : "");
+                p->inputs == 1 ? "" : "s", p->inputs_differ ? " where both have them" : "");
     fputs("<span class=\"tag bad\">value differs</span><dl class=\"wide\">", f);
     invar_html_item(f, "phase", p->phase);
     if (p->layer >= 0)
@@ -324,8 +324,9 @@ static void put_points(FILE *f, const void *data)
         fputs("</td>", f);
         cell_digest(f, &p->a);
         cell_digest(f, &p->b);
-        invar_html_cell_format(f, "", "%s%s%s", p->born ? "begins here" : "",
-                               p->born && p->level ? ", " : "", p->level ? "not in the root" : "");
+        invar_html_cell_format(f, "", "%s%s%s", p->is_origin ? "begins here" : "",
+                               p->is_origin && p->level ? ", " : "",
+                               p->level ? "not in the root" : "");
         fputs("</tr>", f);
     }
     close_table(f, diff->n_points);

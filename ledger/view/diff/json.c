@@ -47,7 +47,7 @@ static json_t *layer(int64_t value)
     return value < 0 ? json_null() : json_integer(value);
 }
 
-static json_t *side(const invar_diff_side *s)
+static json_t *diff_side_side(const invar_diff_side *s)
 {
     return json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:b}", "ledger",
                      s->ledger, "run", (json_int_t)s->run, "uuid", s->uuid, "name", s->name, "kind",
@@ -63,7 +63,7 @@ json_t *invar_tristate_json(invar_tristate answer)
                                             : json_boolean(answer == INVAR_TRISTATE_YES);
 }
 
-static json_t *fact(const invar_diff *diff, size_t i)
+static json_t *diff_fact(const invar_diff *diff, size_t i)
 {
     const invar_diff_fact *f = &diff->facts[i];
 
@@ -71,7 +71,7 @@ static json_t *fact(const invar_diff *diff, size_t i)
                      f->b);
 }
 
-static json_t *change(const invar_diff *diff, size_t i)
+static json_t *diff_change(const invar_diff *diff, size_t i)
 {
     const invar_diff_manifest_change *c = &diff->changes[i];
 
@@ -79,10 +79,10 @@ static json_t *change(const invar_diff *diff, size_t i)
                      c->b);
 }
 
-static json_t *fused(const invar_diff_point *p)
+static json_t *diff_point_fused(const invar_diff_point *p)
 {
-    return p->fused ? json_pack("{s:b, s:b, s:b}", "a_differs", p->odd_a, "b_differs", p->odd_b,
-                                "parts_equal", p->parts_equal)
+    return p->fused ? json_pack("{s:b, s:b, s:b}", "a_differs", p->fused_mismatch_a, "b_differs",
+                                p->fused_mismatch_b, "parts_equal", p->parts_equal)
                     : json_null();
 }
 
@@ -92,16 +92,16 @@ static json_t *point_object(const invar_diff_point *p)
                      "name", p->name, "phase", p->phase, "layer", layer(p->layer), "op", p->op,
                      "kind", p->kind, "level", (json_int_t)p->level, "dtype", p->dtype, "shape",
                      p->shape, "ord", (json_int_t)p->ord, "inputs", (json_int_t)p->inputs, "born",
-                     p->born, "bridged", p->bridged, "fused", fused(p), "a", digest(&p->a), "b",
-                     digest(&p->b));
+                     p->is_origin, "bridged", p->inputs_differ, "fused", diff_point_fused(p), "a",
+                     digest(&p->a), "b", digest(&p->b));
 }
 
-static json_t *point(const invar_diff *diff, size_t i)
+static json_t *diff_point(const invar_diff *diff, size_t i)
 {
     return point_object(&diff->points[i]);
 }
 
-static json_t *group(const invar_diff *diff, size_t i)
+static json_t *diff_group(const invar_diff *diff, size_t i)
 {
     const invar_diff_group *g = &diff->groups[i];
 
@@ -109,7 +109,7 @@ static json_t *group(const invar_diff *diff, size_t i)
                      (json_int_t)g->equal, "different", (json_int_t)g->different);
 }
 
-static json_t *metric(const invar_diff *diff, size_t i)
+static json_t *diff_metric(const invar_diff *diff, size_t i)
 {
     const invar_diff_metric *m = &diff->metrics[i];
     char ulp[24];
@@ -121,7 +121,7 @@ static json_t *metric(const invar_diff *diff, size_t i)
                      "ulp_of", m->ulp ? invar_diff_ulp_format(m) : NULL);
 }
 
-static json_t *sample(const invar_diff *diff, size_t i)
+static json_t *diff_sample(const invar_diff *diff, size_t i)
 {
     const invar_diff_sample *s = &diff->samples[i];
     json_t *fields = json_array();
@@ -138,8 +138,8 @@ static json_t *sample(const invar_diff *diff, size_t i)
                      fields);
 }
 
-static json_t *list(const invar_diff *diff, size_t count,
-                    json_t *(*element)(const invar_diff *diff, size_t i))
+static json_t *diff_list(const invar_diff *diff, size_t count,
+                         json_t *(*element)(const invar_diff *diff, size_t i))
 {
     json_t *array = json_array();
 
@@ -151,9 +151,9 @@ static json_t *list(const invar_diff *diff, size_t count,
     return array;
 }
 
-static json_t *whole(const invar_diff *diff)
+static json_t *diff_whole(const invar_diff *diff)
 {
-    char headline[INVAR_DIFF_HEADLINE_SIZE], self[] = {diff->self, 0};
+    char headline[INVAR_DIFF_HEADLINE_SIZE], self[] = {diff->self_contradicting_side, 0};
 
     invar_diff_headline(headline, diff);
     return json_pack(
@@ -162,33 +162,33 @@ static json_t *whole(const invar_diff *diff)
         "s:o, s:I,"
         " s:I, s:I}",
         "verdict", invar_diff_verdict_name(diff->verdict), "headline", headline, "self",
-        diff->self ? self : NULL, "twins", diff->twins, "a", side(&diff->a), "b", side(&diff->b),
-        "compared", "first_step", (json_int_t)diff->common_first, "last_step",
-        (json_int_t)diff->common_last, "steps", (json_int_t)diff->steps_compared, "only_a",
-        (json_int_t)diff->only_a, "only_b", (json_int_t)diff->only_b, "lookups",
-        (json_int_t)diff->lookups, "points",
+        diff->self_contradicting_side ? self : NULL, "twins", diff->same_inputs, "a",
+        diff_side_side(&diff->a), "b", diff_side_side(&diff->b), "compared", "first_step",
+        (json_int_t)diff->common_first, "last_step", (json_int_t)diff->common_last, "steps",
+        (json_int_t)diff->steps_compared, "only_a", (json_int_t)diff->only_a, "only_b",
+        (json_int_t)diff->only_b, "lookups", (json_int_t)diff->lookups, "points",
         (json_int_t)(diff->points_equal + (int64_t)diff->n_points), "metrics",
         (json_int_t)(diff->metrics_equal + (int64_t)diff->n_metrics), "samples",
         (json_int_t)(diff->samples_equal + (int64_t)diff->n_samples), "step",
         (json_int_t)diff->step, "roots_differ", diff->roots_differ, "evaluations",
         diff->evaluations, "same_batch", invar_tristate_json(diff->same_batch), "same_rng",
         invar_tristate_json(diff->same_rng), "same_weights",
-        invar_tristate_json(diff->same_weights), "facts", list(diff, diff->n_facts, fact),
+        invar_tristate_json(diff->same_weights), "facts", diff_list(diff, diff->n_facts, diff_fact),
         "facts_equal", (json_int_t)diff->facts_equal, "changes",
-        list(diff, diff->n_changes, change), "points_a", (json_int_t)diff->points_a, "points_b",
-        (json_int_t)diff->points_b, "culprit",
+        diff_list(diff, diff->n_changes, diff_change), "points_a", (json_int_t)diff->points_a,
+        "points_b", (json_int_t)diff->points_b, "culprit",
         diff->culprit ? point_object(diff->culprit) : json_null(), "points",
-        list(diff, diff->n_points, point), "points_equal", (json_int_t)diff->points_equal, "groups",
-        list(diff, diff->n_groups, group), "metrics", list(diff, diff->n_metrics, metric),
-        "metrics_equal", (json_int_t)diff->metrics_equal, "samples",
-        list(diff, diff->n_samples, sample), "samples_equal", (json_int_t)diff->samples_equal,
-        "replies_different", (json_int_t)diff->replies_different, "replies_equal",
-        (json_int_t)diff->replies_equal);
+        diff_list(diff, diff->n_points, diff_point), "points_equal", (json_int_t)diff->points_equal,
+        "groups", diff_list(diff, diff->n_groups, diff_group), "metrics",
+        diff_list(diff, diff->n_metrics, diff_metric), "metrics_equal",
+        (json_int_t)diff->metrics_equal, "samples", diff_list(diff, diff->n_samples, diff_sample),
+        "samples_equal", (json_int_t)diff->samples_equal, "replies_different",
+        (json_int_t)diff->replies_different, "replies_equal", (json_int_t)diff->replies_equal);
 }
 
 invar_status invar_diff_json(FILE *stream, const invar_diff *diff)
 {
-    json_t *object = whole(diff);
+    json_t *object = diff_whole(diff);
     int failed;
 
     if (!object)

@@ -198,7 +198,7 @@ static invar_status add_change(invar_diff *diff, invar_diff_list *changes, const
 }
 
 /* "forward, linear, act, bf16 [4,8]": what a point is that only one side has. */
-static invar_status describe(const char **out, invar_diff *diff, const point *p)
+static invar_status diff_describe(const char **out, invar_diff *diff, const point *p)
 {
     return invar_diff_format(out, diff, "%s, %s, %s, %s %s", p->phase, p->op, p->kind, p->dtype,
                              p->shape);
@@ -299,13 +299,13 @@ static invar_status compare_structure(invar_diff *diff, const manifest *a, const
             INVAR_TRY(compare_fields(diff, &changes, a, b, p, &b->points[p->twin]));
             continue;
         }
-        INVAR_TRY(describe(&text, diff, p));
+        INVAR_TRY(diff_describe(&text, diff, p));
         INVAR_TRY(add_change(diff, &changes, p->name, "point", text, NULL));
     }
     for (const point *q = b->points; q < b->points + b->count; q++) {
         if (q->twin >= 0)
             continue;
-        INVAR_TRY(describe(&text, diff, q));
+        INVAR_TRY(diff_describe(&text, diff, q));
         INVAR_TRY(add_change(diff, &changes, q->name, "point", NULL, text));
     }
     INVAR_TRY(compare_order(diff, &changes, a));
@@ -333,7 +333,7 @@ static bool inputs_settled(const manifest *m, const point *p)
 }
 
 /* Inputs come before what is made of them, so one pass settles all. */
-static void settle(manifest *m, const manifest *other)
+static void propagate_equality(manifest *m, const manifest *other)
 {
     for (point *p = m->points; p < m->points + m->count; p++) {
         p->fate = p->twin < 0 ? FATE_ALONE : compare_values(p, &other->points[p->twin]);
@@ -433,8 +433,8 @@ static void compare_parts(invar_diff_point *out, const point *a, const point *b)
     out->fused = a && b;
     if (!out->fused)
         return;
-    out->odd_a = !invar_digest_equal(&out->a, &a->value);
-    out->odd_b = !invar_digest_equal(&out->b, &b->value);
+    out->fused_mismatch_a = !invar_digest_equal(&out->a, &a->value);
+    out->fused_mismatch_b = !invar_digest_equal(&out->b, &b->value);
     out->parts_equal = invar_digest_equal(&a->value, &b->value);
 }
 
@@ -458,8 +458,8 @@ static invar_status add_point(invar_diff *diff, invar_diff_list *points, const m
         .layer = p->layer,
         .level = p->level,
         .inputs = (int64_t)p->n_inputs,
-        .born = known && inputs_settled(a, p) && inputs_settled(b, q),
-        .bridged = !same_inputs(a, p, q),
+        .is_origin = known && inputs_settled(a, p) && inputs_settled(b, q),
+        .inputs_differ = !same_inputs(a, p, q),
         .a = p->value,
         .b = q->value,
     };
@@ -482,7 +482,7 @@ static invar_status list_values(invar_diff *diff, const manifest *a, const manif
     diff->points = points.data;
     diff->n_points = points.count;
     for (size_t i = 0; i < diff->n_points && !diff->culprit; i++)
-        if (diff->points[i].born)
+        if (diff->points[i].is_origin)
             diff->culprit = &diff->points[i];
     return join_stretches(diff, &stretches);
 }
@@ -501,7 +501,7 @@ invar_status invar_diff_compare_points(invar_diff *diff, const invar_diff_source
     INVAR_TRY(read_points(diff, &x, NULL));
     INVAR_TRY(read_points(diff, &y, &x));
     INVAR_TRY(compare_structure(diff, &x, &y));
-    settle(&x, &y);
-    settle(&y, &x);
+    propagate_equality(&x, &y);
+    propagate_equality(&y, &x);
     return list_values(diff, &x, &y);
 }

@@ -53,9 +53,9 @@ typedef struct line {
     size_t used, size;
 } line;
 
-static void add(line *l, const char *format, ...) INVAR_PRINTF(2, 3);
+static void line_add(line *l, const char *format, ...) INVAR_PRINTF(2, 3);
 
-static void add(line *l, const char *format, ...)
+static void line_add(line *l, const char *format, ...)
 {
     va_list args;
     int length;
@@ -85,21 +85,22 @@ void invar_diff_fused(char out[INVAR_DIFF_FUSED_SIZE], const invar_diff_point *p
     out[0] = '\0';
     if (!point->fused)
         return;
-    add(&l, "fused %.*s ", clip(point->op, 64), point->op);
-    if (!point->odd_a && !point->odd_b)
-        add(&l, "equals its parts %s and %s", in_a, in_b);
+    line_add(&l, "fused %.*s ", clip(point->op, 64), point->op);
+    if (!point->fused_mismatch_a && !point->fused_mismatch_b)
+        line_add(&l, "equals its parts %s and %s", in_a, in_b);
     else
-        add(&l, "differs from its parts %s%s%s", point->odd_a ? in_a : "",
-            point->odd_a && point->odd_b ? " and " : "", point->odd_b ? in_b : "");
-    add(&l, ", the parts %s", point->parts_equal ? "are equal" : "differ as well");
+        line_add(&l, "differs from its parts %s%s%s", point->fused_mismatch_a ? in_a : "",
+                 point->fused_mismatch_a && point->fused_mismatch_b ? " and " : "",
+                 point->fused_mismatch_b ? in_b : "");
+    line_add(&l, ", the parts %s", point->parts_equal ? "are equal" : "differ as well");
 }
 
 static void add_place(line *l, const invar_diff_point *p)
 {
-    add(l, ", point %.*s (%.*s", clip(p->name, 256), p->name, clip(p->phase, 64), p->phase);
+    line_add(l, ", point %.*s (%.*s", clip(p->name, 256), p->name, clip(p->phase, 64), p->phase);
     if (p->layer >= 0)
-        add(l, ", layer %" PRId64, p->layer);
-    add(l, ")");
+        line_add(l, ", layer %" PRId64, p->layer);
+    line_add(l, ")");
 }
 
 /* The place where tensors part. */
@@ -110,24 +111,24 @@ static void add_tensors(line *l, const invar_diff *diff)
 
     if (p) {
         add_place(l, p);
-        add(l, p->inputs == 0 ? ", the first that differs"
-               : p->bridged   ? ", whose inputs are equal where both have them"
-                              : ", its inputs are equal");
+        line_add(l, p->inputs == 0     ? ", the first that differs"
+                    : p->inputs_differ ? ", whose inputs are equal where both have them"
+                                       : ", its inputs are equal");
         if (p->inputs > 0 && diff->same_weights == INVAR_TRISTATE_NO)
-            add(l, ", but not the weights");
+            line_add(l, ", but not the weights");
         invar_diff_fused(fused, p, "in A", "in B");
-        add(l, "%s%s", *fused ? "; " : "", fused);
+        line_add(l, "%s%s", *fused ? "; " : "", fused);
     } else if (diff->n_points) {
         add_place(l, diff->points);
-        add(l, ", where it begins is not known");
+        line_add(l, ", where it begins is not known");
     } else if (!diff->a.digests || !diff->b.digests) {
-        add(l, "; its points are not in this copy of %s",
-            diff->b.digests   ? "A"
-            : diff->a.digests ? "B"
-                              : "A and B");
+        line_add(l, "; its points are not in this copy of %s",
+                 diff->b.digests   ? "A"
+                 : diff->a.digests ? "B"
+                                   : "A and B");
     } else {
-        add(l, ", in structure only: %zu change%s of what is computed", diff->n_changes,
-            invar_text_plural((int64_t)diff->n_changes));
+        line_add(l, ", in structure only: %zu change%s of what is computed", diff->n_changes,
+                 invar_text_plural((int64_t)diff->n_changes));
     }
 }
 
@@ -135,40 +136,41 @@ static void add_tensors(line *l, const invar_diff *diff)
 static void add_records(line *l, const invar_diff *diff)
 {
     if (diff->evaluations)
-        add(l, ", in %zu result%s of evaluations", diff->n_metrics,
-            invar_text_plural((int64_t)diff->n_metrics));
+        line_add(l, ", in %zu result%s of evaluations", diff->n_metrics,
+                 invar_text_plural((int64_t)diff->n_metrics));
     else if (diff->n_metrics + diff->n_samples == 0 && diff->replies_different == 0)
-        add(l, ", not in tensors but in what the step was given");
+        line_add(l, ", not in tensors but in what the step was given");
     else
-        add(l, ", not in tensors but in %zu metric%s, %zu sample%s, %" PRId64 " plug-in repl%s",
-            diff->n_metrics, invar_text_plural((int64_t)diff->n_metrics), diff->n_samples,
-            invar_text_plural((int64_t)diff->n_samples), diff->replies_different,
-            diff->replies_different == 1 ? "y" : "ies");
+        line_add(l,
+                 ", not in tensors but in %zu metric%s, %zu sample%s, %" PRId64 " plug-in repl%s",
+                 diff->n_metrics, invar_text_plural((int64_t)diff->n_metrics), diff->n_samples,
+                 invar_text_plural((int64_t)diff->n_samples), diff->replies_different,
+                 diff->replies_different == 1 ? "y" : "ies");
 }
 
 static void add_identical(line *l, const invar_diff *diff)
 {
-    add(l, "%" PRId64 " step%s, %" PRId64 " points a step", diff->steps_compared,
-        invar_text_plural(diff->steps_compared), diff->points_equal + (int64_t)diff->n_points);
+    line_add(l, "%" PRId64 " step%s, %" PRId64 " points a step", diff->steps_compared,
+             invar_text_plural(diff->steps_compared), diff->points_equal + (int64_t)diff->n_points);
     if (diff->only_a)
-        add(l, "; %" PRId64 " more only in A", diff->only_a);
+        line_add(l, "; %" PRId64 " more only in A", diff->only_a);
     if (diff->only_b)
-        add(l, "; %" PRId64 " more only in B", diff->only_b);
+        line_add(l, "; %" PRId64 " more only in B", diff->only_b);
     if (diff->n_changes)
-        add(l, "; %zu change%s of structure", diff->n_changes,
-            invar_text_plural((int64_t)diff->n_changes));
+        line_add(l, "; %zu change%s of structure", diff->n_changes,
+                 invar_text_plural((int64_t)diff->n_changes));
     if (diff->n_points)
-        add(l, "; %zu point%s outside the root differ%s", diff->n_points,
-            invar_text_plural((int64_t)diff->n_points), diff->n_points == 1 ? "s" : "");
+        line_add(l, "; %zu point%s outside the root differ%s", diff->n_points,
+                 invar_text_plural((int64_t)diff->n_points), diff->n_points == 1 ? "s" : "");
 }
 
 /* "step 7", and before all steps what stands there. */
 static void add_step(line *l, const invar_diff *diff, const char *start)
 {
     if (diff->step >= 0)
-        add(l, "step %" PRId64, diff->step);
+        line_add(l, "step %" PRId64, diff->step);
     else
-        add(l, "%s", start);
+        line_add(l, "%s", start);
 }
 
 void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *diff)
@@ -177,27 +179,27 @@ void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *d
     bool plugins = makers && strcmp(makers->scope, "plugin") == 0;
     line l = {out, 0, INVAR_DIFF_HEADLINE_SIZE};
 
-    add(&l, "%s: ", invar_diff_verdict_name(diff->verdict));
+    line_add(&l, "%s: ", invar_diff_verdict_name(diff->verdict));
     if (diff->verdict == INVAR_DIFF_VERDICT_NOTHING) {
-        add(&l, "the runs have no step in common");
+        line_add(&l, "the runs have no step in common");
         return;
     }
     if (diff->verdict == INVAR_DIFF_VERDICT_IDENTICAL) {
         add_identical(&l, diff);
         return;
     }
-    if (diff->self) {
-        add(&l, "run %.*s (%.8s) %s ", clip(diff->a.name, 64), diff->a.name, diff->a.uuid,
-            diff->evaluations ? "evaluated" : "did");
+    if (diff->self_contradicting_side) {
+        line_add(&l, "run %.*s (%.8s) %s ", clip(diff->a.name, 64), diff->a.name, diff->a.uuid,
+                 diff->evaluations ? "evaluated" : "did");
         add_step(&l, diff, "its start");
-        add(&l, " twice%s with two results",
-            plugins  ? " by two plug-ins"
-            : makers ? " by two programs"
-                     : "");
+        line_add(&l, " twice%s with two results",
+                 plugins  ? " by two plug-ins"
+                 : makers ? " by two programs"
+                          : "");
     } else {
         if (plugins)
-            add(&l, "another plug-in (%.*s), ", clip(makers->key, 64), makers->key);
-        add(&l, "%sfirst at ", diff->twins ? "same identity and program, " : "");
+            line_add(&l, "another plug-in (%.*s), ", clip(makers->key, 64), makers->key);
+        line_add(&l, "%sfirst at ", diff->same_inputs ? "same identity and program, " : "");
         add_step(&l, diff, "the start, before any step");
     }
     if (diff->roots_differ || diff->n_points)
@@ -220,11 +222,11 @@ static void add_run(line *l, const invar_diff_side *side)
 {
     bool bare = plain(side->ledger);
 
-    add(l, bare ? " %s:%.8s" : " '%s:%.8s'", side->ledger, side->uuid);
+    line_add(l, bare ? " %s:%.8s" : " '%s:%.8s'", side->ledger, side->uuid);
 }
 
 /* False for what a forged or oddly named ledger would make of a command. */
-static bool nameable(const invar_diff_side *side)
+static bool diff_side_nameable(const invar_diff_side *side)
 {
     return plain(side->uuid) && strlen(side->ledger) < INVAR_DIFF_NEXT_SIZE / 2 &&
            !strchr(side->ledger, '\'') && !strchr(side->ledger, '\\');
@@ -234,39 +236,40 @@ bool invar_diff_replay_would_help(const invar_diff *diff)
 {
     const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points;
 
-    return diff->roots_differ && diff->n_points && at->inputs == 0 && !diff->self &&
-           !diff->replayed && diff->a.keys && diff->b.keys && strcmp(diff->a.kind, "train") == 0 &&
+    return diff->roots_differ && diff->n_points && at->inputs == 0 &&
+           !diff->self_contradicting_side && !diff->replayed && diff->a.replayable &&
+           diff->b.replayable && strcmp(diff->a.kind, "train") == 0 &&
            strcmp(diff->b.kind, "train") == 0;
 }
 
 int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff)
 {
     const invar_diff_side *sides[] = {&diff->a, &diff->b};
-    int count = !diff->parted ? 0 : diff->self ? 1 : 2;
+    int count = !diff->diverged ? 0 : diff->self_contradicting_side ? 1 : 2;
 
-    if (!nameable(&diff->a) || !nameable(&diff->b))
+    if (!diff_side_nameable(&diff->a) || !diff_side_nameable(&diff->b))
         return 0;
     if (invar_diff_replay_would_help(diff)) {
         line l = {out[0], 0, INVAR_DIFF_NEXT_SIZE};
-        add(&l, "%s diff", invar_op_graph());
+        line_add(&l, "%s diff", invar_op_graph());
         add_run(&l, &diff->a);
         add_run(&l, &diff->b);
-        add(&l, " --replay");
+        line_add(&l, " --replay");
         return 1;
     }
     for (int i = 0; i < count; i++) {
         line l = {out[i], 0, INVAR_DIFF_NEXT_SIZE};
-        add(&l, "%s ledger show", invar_op_graph());
+        line_add(&l, "%s ledger show", invar_op_graph());
         add_run(&l, sides[i]);
         if (diff->step >= 0)
-            add(&l, " --step %" PRId64, diff->step);
+            line_add(&l, " --step %" PRId64, diff->step);
     }
     return count;
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-static const char *style(const printer *p, invar_term_style s)
+static const char *printer_style(const printer *p, invar_term_style s)
 {
     return invar_term_escape(p->colour, s);
 }
@@ -281,7 +284,7 @@ static int columns(const char *text)
 }
 
 /* The text padded to `width` columns, cut after `most`. */
-static void put(const printer *p, const char *text, int width, int most)
+static void printer_put(const printer *p, const char *text, int width, int most)
 {
     const char *end = text;
     int count = 0;
@@ -299,10 +302,11 @@ static void put(const printer *p, const char *text, int width, int most)
 }
 
 /* Begins a section; one with a list is set apart from its neighbours. */
-static void title(printer *p, const char *name, bool list)
+static void printer_title(printer *p, const char *name, bool list)
 {
-    fprintf(p->stream, "%s%s%s%s: ", list || p->listed ? "\n" : "", style(p, INVAR_TERM_STYLE_BOLD),
-            name, style(p, INVAR_TERM_STYLE_PLAIN));
+    fprintf(p->stream, "%s%s%s%s: ", list || p->listed ? "\n" : "",
+            printer_style(p, INVAR_TERM_STYLE_BOLD), name,
+            printer_style(p, INVAR_TERM_STYLE_PLAIN));
     p->listed = list;
 }
 
@@ -311,18 +315,19 @@ static void count_title(printer *p, const char *name, size_t different, int64_t 
 {
     if (different == 0 && equal == 0)
         return;
-    title(p, name, different > 0);
+    printer_title(p, name, different > 0);
     if (different)
         fprintf(p->stream, "%zu differ, ", different);
     fprintf(p->stream, "%" PRId64 " equal\n", equal);
 }
 
 /* What was left out of a list of `count`. */
-static void rest(const printer *p, size_t count)
+static void printer_rest(const printer *p, size_t count)
 {
     if (count > LINES)
         fprintf(p->stream, "  %s... and %zu more; --json has all%s\n",
-                style(p, INVAR_TERM_STYLE_DIM), count - LINES, style(p, INVAR_TERM_STYLE_PLAIN));
+                printer_style(p, INVAR_TERM_STYLE_DIM), count - LINES,
+                printer_style(p, INVAR_TERM_STYLE_PLAIN));
 }
 
 /* "NAME  A | B", or on three lines when they are long. */
@@ -331,16 +336,16 @@ static void put_pair(const printer *p, const char *name, int width, const char *
     a = a ? a : "-";
     b = b ? b : "-";
     if (columns(a) + columns(b) <= PAIR_COLUMNS) {
-        put(p, name, width, NAME_COLUMNS);
-        fprintf(p->stream, "%s %s|%s %s\n", a, style(p, INVAR_TERM_STYLE_DIM),
-                style(p, INVAR_TERM_STYLE_PLAIN), b);
+        printer_put(p, name, width, NAME_COLUMNS);
+        fprintf(p->stream, "%s %s|%s %s\n", a, printer_style(p, INVAR_TERM_STYLE_DIM),
+                printer_style(p, INVAR_TERM_STYLE_PLAIN), b);
         return;
     }
-    put(p, name, 0, NAME_COLUMNS);
+    printer_put(p, name, 0, NAME_COLUMNS);
     for (int i = 0; i < 2; i++) {
-        fprintf(p->stream, "\n    %s%c%s ", style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
-                style(p, INVAR_TERM_STYLE_PLAIN));
-        put(p, i ? b : a, 0, VALUE_COLUMNS);
+        fprintf(p->stream, "\n    %s%c%s ", printer_style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
+                printer_style(p, INVAR_TERM_STYLE_PLAIN));
+        printer_put(p, i ? b : a, 0, VALUE_COLUMNS);
     }
     fputc('\n', p->stream);
 }
@@ -361,21 +366,22 @@ static void print_sides(const printer *p, const invar_diff *diff)
 
     for (int i = 0; i < 2; i++) {
         const invar_diff_side *s = sides[i];
-        fprintf(p->stream, "  %s%c%s  ", style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
-                style(p, INVAR_TERM_STYLE_PLAIN));
-        put(p, s->name, widest(columns(diff->a.name), diff->b.name, NAME_COLUMNS), NAME_COLUMNS);
+        fprintf(p->stream, "  %s%c%s  ", printer_style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
+                printer_style(p, INVAR_TERM_STYLE_PLAIN));
+        printer_put(p, s->name, widest(columns(diff->a.name), diff->b.name, NAME_COLUMNS),
+                    NAME_COLUMNS);
         fprintf(p->stream, "  %.8s  ", s->uuid);
         if (s->first_step < 0)
             fprintf(p->stream, "no steps");
         else
             fprintf(p->stream, "steps %" PRId64 "-%" PRId64, s->first_step, s->last_step);
-        if (diff->self)
+        if (diff->self_contradicting_side)
             fprintf(p->stream, "  segment %" PRId64, s->seg);
         else if (s->segments > 1)
             fprintf(p->stream, "  %" PRId64 " segments", s->segments);
-        fprintf(p->stream, "  %s", style(p, INVAR_TERM_STYLE_DIM));
-        put(p, s->ledger, 0, VALUE_COLUMNS);
-        fprintf(p->stream, "%s\n", style(p, INVAR_TERM_STYLE_PLAIN));
+        fprintf(p->stream, "  %s", printer_style(p, INVAR_TERM_STYLE_DIM));
+        printer_put(p, s->ledger, 0, VALUE_COLUMNS);
+        fprintf(p->stream, "%s\n", printer_style(p, INVAR_TERM_STYLE_PLAIN));
     }
 }
 
@@ -391,10 +397,10 @@ static void print_facts(printer *p, const invar_diff *diff)
     for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
         const invar_diff_fact *f = &diff->facts[i];
         fprintf(p->stream, "  ");
-        put(p, f->scope, scope + 2, NAME_COLUMNS);
+        printer_put(p, f->scope, scope + 2, NAME_COLUMNS);
         put_pair(p, f->key, key + 2, f->a, f->b);
     }
-    rest(p, diff->n_facts);
+    printer_rest(p, diff->n_facts);
 }
 
 static void print_digests(const printer *p, const char *what, const invar_digest *a,
@@ -404,8 +410,8 @@ static void print_digests(const printer *p, const char *what, const invar_digest
 
     invar_digest_format(x, a);
     invar_digest_format(y, b);
-    fprintf(p->stream, "  %-6s %s %s|%s %s\n", what, x, style(p, INVAR_TERM_STYLE_DIM),
-            style(p, INVAR_TERM_STYLE_PLAIN), y);
+    fprintf(p->stream, "  %-6s %s %s|%s %s\n", what, x, printer_style(p, INVAR_TERM_STYLE_DIM),
+            printer_style(p, INVAR_TERM_STYLE_PLAIN), y);
 }
 
 const char *invar_tristate_name(invar_tristate answer)
@@ -424,7 +430,7 @@ static void print_step(printer *p, const invar_diff *diff)
     char name[32];
 
     snprintf(name, sizeof name, "step %" PRId64, diff->step);
-    title(p, name, true);
+    printer_title(p, name, true);
     fprintf(p->stream, "same data: %s, same random numbers: %s, same weights before it: %s\n",
             invar_tristate_name(diff->same_batch), invar_tristate_name(diff->same_rng),
             invar_tristate_name(diff->same_weights));
@@ -438,7 +444,7 @@ static void print_changes(printer *p, const invar_diff *diff)
 
     if (diff->n_changes == 0)
         return;
-    title(p, "structure", true);
+    printer_title(p, "structure", true);
     fprintf(p->stream, "%zu change%s; A has %" PRId64 " points, B %" PRId64 "\n", diff->n_changes,
             invar_text_plural((int64_t)diff->n_changes), diff->points_a, diff->points_b);
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++)
@@ -446,10 +452,10 @@ static void print_changes(printer *p, const invar_diff *diff)
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++) {
         const invar_diff_manifest_change *c = &diff->changes[i];
         fprintf(p->stream, "  ");
-        put(p, c->point, name + 2, POINT_COLUMNS);
+        printer_put(p, c->point, name + 2, POINT_COLUMNS);
         put_pair(p, c->what, 12, c->a, c->b);
     }
-    rest(p, diff->n_changes);
+    printer_rest(p, diff->n_changes);
 }
 
 /* The layers with differences as ranges, "layer 3-7, 9". */
@@ -489,10 +495,10 @@ static void print_phases(const printer *p, const invar_diff *diff)
             count++;
         }
         fprintf(p->stream, "  ");
-        put(p, first->phase, 12, NAME_COLUMNS);
+        printer_put(p, first->phase, 12, NAME_COLUMNS);
         if (different == 0) {
-            fprintf(p->stream, "%s%" PRId64 " equal%s\n", style(p, INVAR_TERM_STYLE_DIM), equal,
-                    style(p, INVAR_TERM_STYLE_PLAIN));
+            fprintf(p->stream, "%s%" PRId64 " equal%s\n", printer_style(p, INVAR_TERM_STYLE_DIM),
+                    equal, printer_style(p, INVAR_TERM_STYLE_PLAIN));
             continue;
         }
         fprintf(p->stream, "%" PRId64 " of %" PRId64 " differ", different, equal + different);
@@ -515,16 +521,18 @@ static void print_point(const printer *p, const invar_diff *diff, const invar_di
 
     invar_digest_format(a, &q->a);
     invar_digest_format(b, &q->b);
-    fprintf(p->stream, "%s%c ", culprit ? style(p, INVAR_TERM_STYLE_RED) : "", culprit ? '>' : ' ');
-    put(p, q->name, name + 2, POINT_COLUMNS);
+    fprintf(p->stream, "%s%c ", culprit ? printer_style(p, INVAR_TERM_STYLE_RED) : "",
+            culprit ? '>' : ' ');
+    printer_put(p, q->name, name + 2, POINT_COLUMNS);
     if (has_room(p, name + POINT_DETAIL)) {
-        put(p, q->op, 16, NAME_COLUMNS);
-        put(p, q->kind, 7, NAME_COLUMNS);
-        put(p, q->dtype, 5, NAME_COLUMNS);
-        put(p, q->shape, 16, NAME_COLUMNS);
+        printer_put(p, q->op, 16, NAME_COLUMNS);
+        printer_put(p, q->kind, 7, NAME_COLUMNS);
+        printer_put(p, q->dtype, 5, NAME_COLUMNS);
+        printer_put(p, q->shape, 16, NAME_COLUMNS);
     }
     fprintf(p->stream, " %.8s | %.8s%s%s%s\n", a, b, q->level ? "  (not in the root)" : "",
-            q->born ? "  begins here" : "", culprit ? style(p, INVAR_TERM_STYLE_PLAIN) : "");
+            q->is_origin ? "  begins here" : "",
+            culprit ? printer_style(p, INVAR_TERM_STYLE_PLAIN) : "");
 }
 
 static void print_points(printer *p, const invar_diff *diff)
@@ -532,7 +540,7 @@ static void print_points(printer *p, const invar_diff *diff)
     int name = 0;
 
     if (!diff->a.digests || !diff->b.digests) {
-        title(p, "points", false);
+        printer_title(p, "points", false);
         fprintf(p->stream, "not in the ledger of %s: only the root of the step is known\n",
                 diff->b.digests   ? "A"
                 : diff->a.digests ? "B"
@@ -549,7 +557,7 @@ static void print_points(printer *p, const invar_diff *diff)
         print_point(p, diff, diff->culprit, name);
     for (size_t i = 0; i < diff->n_points && i < LINES; i++)
         print_point(p, diff, &diff->points[i], name);
-    rest(p, diff->n_points);
+    printer_rest(p, diff->n_points);
 }
 
 void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value)
@@ -605,7 +613,7 @@ static void print_metrics(printer *p, const invar_diff *diff)
     for (size_t i = 0; i < diff->n_metrics && i < LINES; i++) {
         const invar_diff_metric *m = &diff->metrics[i];
         fprintf(p->stream, "  ");
-        put(p, m->name, name + 2, POINT_COLUMNS);
+        printer_put(p, m->name, name + 2, POINT_COLUMNS);
         put_number(p, m->in_a, m->a);
         put_number(p, m->in_b, m->b);
         if (has_room(p, name + METRIC_DETAIL)) {
@@ -615,7 +623,7 @@ static void print_metrics(printer *p, const invar_diff *diff)
         invar_diff_distance(distance, m);
         fprintf(p->stream, "%s%s\n", *distance ? "  " : "", distance);
     }
-    rest(p, diff->n_metrics);
+    printer_rest(p, diff->n_metrics);
 }
 
 static void print_samples(printer *p, const invar_diff *diff)
@@ -636,15 +644,15 @@ static void print_samples(printer *p, const invar_diff *diff)
         }
         fputc('\n', p->stream);
     }
-    rest(p, diff->n_samples);
+    printer_rest(p, diff->n_samples);
     count_title(p, "plug-in replies", (size_t)diff->replies_different, diff->replies_equal);
 }
 
 static void print_compared(printer *p, const invar_diff *diff)
 {
-    title(p, "compared", true);
+    printer_title(p, "compared", true);
     if (diff->common_first < 0) {
-        fprintf(p->stream, "%s\n", diff->parted ? "evaluations before any step" : "nothing");
+        fprintf(p->stream, "%s\n", diff->diverged ? "evaluations before any step" : "nothing");
         return;
     }
     fprintf(p->stream,
@@ -668,7 +676,7 @@ static void print_next(printer *p, const invar_diff *diff)
 
     if (count == 0)
         return;
-    title(p, "next", true);
+    printer_title(p, "next", true);
     fprintf(p->stream, "%s\n",
             invar_diff_replay_would_help(diff) ? "to find the op that differs"
                                                : "to see the numbers");
@@ -684,8 +692,8 @@ invar_status invar_diff_print(FILE *stream, const invar_diff *diff, bool colour)
     char headline[INVAR_DIFF_HEADLINE_SIZE];
 
     invar_diff_headline(headline, diff);
-    fprintf(stream, "%s%s%s\n\n", style(&p, styles[diff->verdict]), headline,
-            style(&p, INVAR_TERM_STYLE_PLAIN));
+    fprintf(stream, "%s%s%s\n\n", printer_style(&p, styles[diff->verdict]), headline,
+            printer_style(&p, INVAR_TERM_STYLE_PLAIN));
     print_sides(&p, diff);
     print_facts(&p, diff);
     if (diff->step >= 0)

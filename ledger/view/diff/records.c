@@ -124,7 +124,8 @@ static invar_status compare_metrics(invar_diff *diff, const invar_diff_source *a
         bool both = join.in_a && join.in_b;
         if (both && invar_diff_join_same(&join, METRIC_BITS))
             diff->metrics_equal++;
-        else if (both || !diff->self || !is_evaluation(&join)) // a segment need not evaluate
+        else if (both || !diff->self_contradicting_side ||
+                 !is_evaluation(&join)) // a segment need not evaluate
             status = add_metric(diff, &metrics, &join);
     }
     invar_diff_join_release(&join);

@@ -348,7 +348,8 @@ invar_status invar_golden_accept(invar_golden **out, const invar_golden *golden,
 static void note_op(invar_golden_comparison *out, const char *name, const char *was, const char *is)
 {
     if (out->ops_differ < INVAR_GOLDEN_SHOWN)
-        out->ops[out->ops_differ] = (invar_golden_op_change){.name = name, .was = was, .is = is};
+        out->ops[out->ops_differ] =
+            (invar_golden_op_change){.name = name, .old_revision = was, .new_revision = is};
     out->ops_differ++;
 }
 
@@ -375,12 +376,12 @@ static void compare_ops(invar_golden_comparison *out, const invar_golden *was,
 void invar_golden_compare(invar_golden_comparison *out, const invar_golden *was,
                           const invar_golden *is)
 {
-    *out = (invar_golden_comparison){.compared =
-                                         was->n_steps < is->n_steps ? was->n_steps : is->n_steps,
-                                     .steps = was->n_steps,
-                                     .first = -1,
-                                     .identity = invar_digest_equal(&was->identity, &is->identity),
-                                     .manifest = invar_digest_equal(&was->manifest, &is->manifest)};
+    *out = (invar_golden_comparison){
+        .compared = was->n_steps < is->n_steps ? was->n_steps : is->n_steps,
+        .steps = was->n_steps,
+        .first = -1,
+        .same_identity = invar_digest_equal(&was->identity, &is->identity),
+        .same_manifest = invar_digest_equal(&was->manifest, &is->manifest)};
     for (int64_t i = 0; i < out->compared && out->first < 0; i++) {
         const invar_golden_step *a = &was->steps[i], *b = &is->steps[i];
         bool chain = invar_digest_equal(&a->chain, &b->chain);

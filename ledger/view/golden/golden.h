@@ -97,18 +97,18 @@ typedef enum invar_golden_verdict {
 
 typedef struct invar_golden_op_change {
     const char *name;
-    const char *was, *is; /* revisions; NULL: not there */
+    const char *old_revision, *new_revision; /* revisions; NULL: not there */
 } invar_golden_op_change;
 
 typedef struct invar_golden_comparison {
     invar_golden_verdict verdict;
-    int64_t compared;  /* steps */
-    int64_t steps;     /* of the golden */
-    int64_t first;     /* step whose chain or loss differs; -1: none */
-    bool identity;     /* the same was asked for */
-    bool manifest;     /* the same points were hashed */
-    bool only_loss;    /* at `first` the chains are equal */
-    size_t ops_differ; /* of them the first are listed; strings of both goldens */
+    int64_t compared;   /* steps */
+    int64_t steps;      /* of the golden */
+    int64_t first;      /* step whose chain or loss differs; -1: none */
+    bool same_identity; /* the same was asked for */
+    bool same_manifest; /* the same points were hashed */
+    bool only_loss;     /* at `first` the chains are equal */
+    size_t ops_differ;  /* of them the first are listed; strings of both goldens */
     invar_golden_op_change ops[INVAR_GOLDEN_SHOWN];
 } invar_golden_comparison;
 

@@ -65,7 +65,7 @@ static void note_field(invar_golden_divergence *out, const char *point, const ch
         note(out, "%.90s: %s %.40s, was %.40s", point, field, is, was);
 }
 
-static bool comparable(const invar_golden_point *a, const invar_golden_point *b)
+static bool golden_point_comparable(const invar_golden_point *a, const invar_golden_point *b)
 {
     return strcmp(a->dtype, b->dtype) == 0 && strcmp(a->shape, b->shape) == 0;
 }
@@ -137,7 +137,8 @@ static void compare_values(invar_golden_divergence *out, const pairs *p, const c
 {
     for (size_t i = 0; i < p->was->n_points; i++) {
         const char *was = a + INVAR_GOLDEN_DIGITS * i, *is;
-        if (p->twin[i] == ALONE || !comparable(&p->was->points[i], &p->is->points[p->twin[i]]))
+        if (p->twin[i] == ALONE ||
+            !golden_point_comparable(&p->was->points[i], &p->is->points[p->twin[i]]))
             continue;
         is = b + INVAR_GOLDEN_DIGITS * p->twin[i];
         if (memcmp(was, is, INVAR_GOLDEN_DIGITS) == 0) {

@@ -285,7 +285,7 @@ static const invar_golden_format format = {
     .free = free_points};
 
 /* Whether the points are those of the golden, not of one before or after it. */
-static bool fits(const invar_golden_points *points, const invar_golden *golden)
+static bool golden_points_fits(const invar_golden_points *points, const invar_golden *golden)
 {
     return points->last_step == golden->n_steps - 1 &&
            invar_digest_equal(&points->identity, &golden->identity) &&
@@ -306,7 +306,7 @@ invar_status invar_golden_points_beside(invar_golden_points **out, const invar_g
         invar_error_clear();
         return INVAR_OK;
     }
-    if (status == INVAR_OK && !fits(*out, golden)) {
+    if (status == INVAR_OK && !golden_points_fits(*out, golden)) {
         invar_golden_points_free(*out);
         *out = NULL;
     }
@@ -343,7 +343,7 @@ typedef struct recording {
     size_t digests;    /* of the manifest: what a step's data must hold at least */
 } recording;
 
-static invar_status remember(recording *r, int64_t ord)
+static invar_status recording_remember(recording *r, int64_t ord)
 {
     void *larger;
 
@@ -384,7 +384,7 @@ static invar_status take_point(void *payload, const char *const *columns,
             INVAR_TRY(invar_golden_putf(&r->text, "\t%s", (const char *)values[i].data));
     }
     INVAR_TRY(invar_golden_put(&r->text, "\n", 1));
-    return remember(r, values[0].integer);
+    return recording_remember(r, values[0].integer);
 }
 
 static invar_status put_values(recording *r, int64_t step, const uint8_t *data)

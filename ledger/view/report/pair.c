@@ -195,7 +195,7 @@ static invar_status add_point(json_t *pair, const invar_diff *diff)
                             json_pack("{s:s, s:s, s:o, s:s, s:s, s:I, s:b, s:o, s:o}", "name",
                                       p->name, "phase", p->phase, "layer", layer_of(p->layer), "op",
                                       p->op, "kind", p->kind, "inputs", (json_int_t)p->inputs,
-                                      "born", p->born, "a", invar_report_digest(&p->a), "b",
+                                      "born", p->is_origin, "a", invar_report_digest(&p->a), "b",
                                       invar_report_digest(&p->b)));
 }
 
@@ -223,16 +223,18 @@ static invar_status add_lists(json_t *pair, const invar_diff *diff)
     return INVAR_OK;
 }
 
-static invar_status describe(json_t *pair, const invar_diff *diff)
+static invar_status diff_describe(json_t *pair, const invar_diff *diff)
 {
-    json_t *first = diff->parted ? json_integer(diff->step) : json_null();
-    const char *self = diff->self == 'A' ? "a" : diff->self == 'B' ? "b" : NULL;
+    json_t *first = diff->diverged ? json_integer(diff->step) : json_null();
+    const char *self = diff->self_contradicting_side == 'A'   ? "a"
+                       : diff->self_contradicting_side == 'B' ? "b"
+                                                              : NULL;
 
     INVAR_TRY(invar_report_set(pair, "first", first));
     INVAR_TRY(
         invar_report_set(pair, "verdict", json_string(invar_diff_verdict_name(diff->verdict))));
     INVAR_TRY(invar_report_set(pair, "self", self ? json_string(self) : json_null()));
-    INVAR_TRY(invar_report_set(pair, "twins", json_boolean(diff->twins)));
+    INVAR_TRY(invar_report_set(pair, "twins", json_boolean(diff->same_inputs)));
     INVAR_TRY(invar_report_set(pair, "same_weights", invar_tristate_json(diff->same_weights)));
     INVAR_TRY(invar_report_set(pair, "same_batch", invar_tristate_json(diff->same_batch)));
     INVAR_TRY(invar_report_set(pair, "same_rng", invar_tristate_json(diff->same_rng)));
@@ -250,7 +252,7 @@ invar_status invar_report_add_pair(json_t *pairs, const invar_report_run *runs, 
 
     INVAR_TRY(invar_report_append(pairs, pair));
     INVAR_TRY(invar_diff_runs(&diff, a->ledger, a->run, b->ledger, b->run));
-    invar_status status = describe(pair, diff);
+    invar_status status = diff_describe(pair, diff);
     if (status == INVAR_OK)
         status = add_strip(pair, a, b, diff);
     invar_diff_free(diff);

@@ -156,7 +156,8 @@ invar_status invar_report_append(json_t *array, json_t *value)
     return made(json_array_append_new(array, value));
 }
 
-static invar_status each(invar_sql_stmt *stmt, int64_t run, invar_report_row_fn take, void *payload)
+static invar_status sql_stmt_for_each(invar_sql_stmt *stmt, int64_t run, invar_report_row_fn take,
+                                      void *payload)
 {
     bool row;
 
@@ -176,7 +177,7 @@ invar_status invar_report_each(const invar_report_run *run, const char *text,
     invar_sql_stmt *stmt;
 
     INVAR_TRY(invar_sql_prepare(&stmt, run->ledger->sql, text));
-    invar_status status = each(stmt, run->run, take, payload);
+    invar_status status = sql_stmt_for_each(stmt, run->run, take, payload);
     invar_sql_free(stmt);
     return status;
 }
@@ -217,15 +218,15 @@ static invar_status add_defaults(json_t *data, const invar_report_options *optio
 static invar_status add_without(json_t *data, const invar_report_options *options)
 {
     return invar_report_set(data, "without",
-                            options->share        ? json_string("share")
+                            options->redact       ? json_string("share")
                             : options->no_samples ? json_string("samples")
                                                   : json_null());
 }
 
-static invar_status collect(json_t *data, const invar_report_run *runs, size_t count,
-                            const invar_report_options *options)
+static invar_status report_run_collect(json_t *data, const invar_report_run *runs, size_t count,
+                                       const invar_report_options *options)
 {
-    bool samples = !options->no_samples && !options->share;
+    bool samples = !options->no_samples && !options->redact;
     json_t *list, *facts, *pairs;
     int64_t limit;
 
@@ -240,7 +241,7 @@ static invar_status collect(json_t *data, const invar_report_run *runs, size_t c
     }
     for (size_t i = 1; i < count; i++)
         INVAR_TRY(invar_report_add_pair(pairs, runs, i));
-    return options->share ? invar_report_redact(data) : INVAR_OK;
+    return options->redact ? invar_report_redact(data) : INVAR_OK;
 }
 
 /* The rest of the runs inside this one's snapshot; a ledger that several share has one. */
@@ -250,7 +251,7 @@ static invar_status collect_at_once(json_t *data, const invar_report_run *runs, 
     bool began;
 
     if (index == count)
-        return collect(data, runs, count, options);
+        return report_run_collect(data, runs, count, options);
     INVAR_TRY(invar_ledger_snapshot(&began, runs[index].ledger));
     invar_status status = collect_at_once(data, runs, count, options, index + 1);
     invar_ledger_snapshot_end(runs[index].ledger, began);

@@ -43,7 +43,7 @@ typedef struct invar_report_options {
     const invar_ledger_pair *defaults; /* (n_defaults) of recipes: other values are shown first */
     size_t n_defaults;
     bool no_samples; /* without the samples that were kept */
-    bool share;      /* for others: without them, commands, folders, host, author, messages */
+    bool redact;     /* for others: without them, commands, folders, host, author, messages */
     bool live;       /* the page asks its server for news: state and data, beside it */
     /* A line for each kept sample that is damaged, which the page names and leaves out; or NULL. */
     void (*damaged)(void *payload, const char *line);

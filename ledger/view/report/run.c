@@ -154,8 +154,8 @@ static invar_status take_answer(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_status ask(json_t *answers, const invar_report_run *run, const char *name,
-                        double factor, int64_t count)
+static invar_status report_run_query(json_t *answers, const invar_report_run *run, const char *name,
+                                     double factor, int64_t count)
 {
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}},
@@ -234,11 +234,11 @@ invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int
         INVAR_TRY(invar_report_each(run, lists[i].text, lists[i].take, member));
     }
     INVAR_TRY(invar_report_member(&member, object, "slow", json_array()));
-    INVAR_TRY(ask(member, run, "slow-steps", 1.5, INVAR_REPORT_SLOW_STEPS));
+    INVAR_TRY(report_run_query(member, run, "slow-steps", 1.5, INVAR_REPORT_SLOW_STEPS));
     INVAR_TRY(invar_report_member(&member, object, "ranks", json_array()));
-    INVAR_TRY(ask(member, run, "slow-ranks", 0, 0));
+    INVAR_TRY(report_run_query(member, run, "slow-ranks", 0, 0));
     INVAR_TRY(invar_report_member(&member, object, "nan", json_array()));
-    INVAR_TRY(ask(member, run, "nan-birth", 0, 1));
+    INVAR_TRY(report_run_query(member, run, "nan-birth", 0, 1));
     INVAR_TRY(invar_report_member(&member, object, "series", json_array()));
     return invar_report_add_series(member, run, summary.first_step, summary.last_step, limit);
 }

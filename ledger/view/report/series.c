@@ -65,7 +65,7 @@ static void curve_release(curve *c)
 
 /* ---- thinning -------------------------------------------------------------------------------- */
 
-static invar_status reserve(curve *c)
+static invar_status curve_reserve(curve *c)
 {
     size_t room = c->room > 0 ? 2 * c->room : 64 * (size_t)INVAR_REPORT_BITS_DIGITS;
     char *larger;
@@ -81,7 +81,7 @@ static invar_status reserve(curve *c)
     return INVAR_OK;
 }
 
-static invar_status keep(curve *c, const point *p)
+static invar_status curve_add_point(curve *c, const point *p)
 {
     uint64_t before = c->at ? (uint64_t)c->kept_step : 0;
 
@@ -90,7 +90,7 @@ static invar_status keep(curve *c, const point *p)
     if (!c->at)
         c->at = json_array();
     INVAR_TRY(invar_report_append(c->at, json_integer((json_int_t)((uint64_t)p->step - before))));
-    INVAR_TRY(reserve(c));
+    INVAR_TRY(curve_reserve(c));
     invar_report_bits(c->bits + c->used, p->bits);
     c->used += INVAR_REPORT_BITS_DIGITS;
     c->kept_step = p->step;
@@ -121,12 +121,12 @@ static invar_status end_stretch(curve *c, bool ends_series)
         }
     }
     for (int i = 0; i < n; i++)
-        INVAR_TRY(keep(c, left[i]));
+        INVAR_TRY(curve_add_point(c, left[i]));
     c->finite = c->bad = 0;
     return INVAR_OK;
 }
 
-static invar_status add(curve *c, const sheet *s, int64_t step, uint64_t bits)
+static invar_status curve_add(curve *c, const sheet *s, int64_t step, uint64_t bits)
 {
     point p = {.step = step, .bits = bits};
     uint64_t stretch = ((uint64_t)step - s->first_step) / s->width;
@@ -153,7 +153,7 @@ static invar_status add(curve *c, const sheet *s, int64_t step, uint64_t bits)
 }
 
 /* Puts the series into the data; it is released. */
-static invar_status finish(curve *c, const sheet *s)
+static invar_status curve_finish(curve *c, const sheet *s)
 {
     invar_status status = INVAR_OK;
 
@@ -197,7 +197,7 @@ static invar_status take_name(void *payload, invar_sql_stmt *row)
     return c->name ? INVAR_OK : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a series");
 }
 
-static curve *find(const sheet *s, int64_t series)
+static curve *sheet_find(const sheet *s, int64_t series)
 {
     int64_t i = invar_binary_search(s->curves, s->count, sizeof *s->curves, offsetof(curve, series),
                                     series);
@@ -209,14 +209,14 @@ static invar_status take_value(void *payload, invar_sql_stmt *row)
 {
     sheet *s = payload;
     int64_t series = invar_sql_int(row, 0);
-    curve *c = find(s, series);
+    curve *c = sheet_find(s, series);
 
     if (!c)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "ledger %.1000s: series %" PRId64
                           " has no name; invar ledger verify says more",
                           invar_sql_path(s->run->ledger->sql), series);
-    return add(c, s, invar_sql_int(row, 1), (uint64_t)invar_sql_int(row, 2));
+    return curve_add(c, s, invar_sql_int(row, 1), (uint64_t)invar_sql_int(row, 2));
 }
 
 static invar_status read_side_by_side(sheet *s, const char *text)
@@ -227,7 +227,7 @@ static invar_status read_side_by_side(sheet *s, const char *text)
                                 take_name, s));
     INVAR_TRY(invar_report_each(s->run, text, take_value, s));
     for (int64_t i = 0; i < s->count; i++)
-        INVAR_TRY(finish(&s->curves[i], s));
+        INVAR_TRY(curve_finish(&s->curves[i], s));
     return INVAR_OK;
 }
 
@@ -270,7 +270,7 @@ static invar_status take_named(void *payload, invar_sql_stmt *row)
     if (c->name && json_equal(c->name, name)) {
         json_decref(name);
     } else {
-        invar_status status = finish(c, s);
+        invar_status status = curve_finish(c, s);
         c->name = name;
         INVAR_TRY(status);
     }
@@ -278,7 +278,7 @@ static invar_status take_named(void *payload, invar_sql_stmt *row)
         double value = invar_sql_real(row, 2);
         memcpy(&bits, &value, sizeof bits);
     }
-    return add(c, s, invar_sql_int(row, 1), bits);
+    return curve_add(c, s, invar_sql_int(row, 1), bits);
 }
 
 static invar_status add_one_by_one(sheet *s, const char *kind, const char *text)
@@ -289,7 +289,7 @@ static invar_status add_one_by_one(sheet *s, const char *kind, const char *text)
     s->curves = &present;
     invar_status status = invar_report_each(s->run, text, take_named, s);
     if (status == INVAR_OK)
-        status = finish(&present, s);
+        status = curve_finish(&present, s);
     curve_release(&present);
     return status;
 }

@@ -132,9 +132,17 @@ static void test_base_alloc__tree_hash_survives_each_failure(void **state)
 /* ---- recipe ---------------------------------------------------------------------------------- */
 
 static const invar_recipe_key keys[] = {
-    {.section = "a", .name = "text", .type = INVAR_RECIPE_TYPE_STRING, .fallback = "x", .doc = "d"},
-    {.section = "a", .name = "int", .type = INVAR_RECIPE_TYPE_INT, .fallback = "1", .doc = "d"},
-    {.section = "b", .name = "float", .type = INVAR_RECIPE_TYPE_FLOAT, .fallback = "1", .doc = "d"},
+    {.section = "a",
+     .name = "text",
+     .type = INVAR_RECIPE_TYPE_STRING,
+     .default_text = "x",
+     .doc = "d"},
+    {.section = "a", .name = "int", .type = INVAR_RECIPE_TYPE_INT, .default_text = "1", .doc = "d"},
+    {.section = "b",
+     .name = "float",
+     .type = INVAR_RECIPE_TYPE_FLOAT,
+     .default_text = "1",
+     .doc = "d"},
 };
 static const invar_recipe_schema schema = {.keys = keys, .count = 3};
 

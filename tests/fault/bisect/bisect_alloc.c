@@ -46,7 +46,7 @@ static void expect_answer(const invar_bisect_result *answer, int n)
     if (answer->verdict != INVAR_BISECT_FOUND || answer->n_changes != 1 || !answer->confirmed ||
         strcmp(answer->changes->commit.subject, "value 4") != 0)
         fail_msg("allocation %d: verdict %d, %zu changes: %s", n, (int)answer->verdict,
-                 answer->n_changes, answer->story);
+                 answer->n_changes, answer->reason);
 }
 
 /* Returns how many allocations there were. */

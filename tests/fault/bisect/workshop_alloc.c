@@ -125,9 +125,9 @@ static void test_workshop_alloc__a_look_that_fails_ends_the_run(void **state)
                                      .environment = environment,
                                      .until = -1,
                                      .timeout = 60,
-                                     .watch = watch,
+                                     .should_stop = watch,
                                      .payload = &looks,
-                                     .anew = true};
+                                     .no_cache = true};
         invar_status status;
 
         f.calls = f.live = 0;

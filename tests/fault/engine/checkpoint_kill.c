@@ -192,8 +192,8 @@ static void check_ledger(const char *path, int64_t step)
 
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-    if (verdict.bad != 0)
-        fail_msg("%s", verdict.first);
+    if (verdict.problems != 0)
+        fail_msg("%s", verdict.first_problem);
     if (step >= 0) { // what is in a checkpoint is in the ledger
         expected = scenario_chain(step);
         assert_ok(invar_ledger_find(&summary, ledger, NULL));

@@ -94,7 +94,7 @@ static inline void ckpt_fill(ckpt_data *d, int64_t step, int64_t rows)
     d->state.actor = (invar_checkpoint_optimizer){step + 1, 0.9f, 0.999f};
     d->state.critic = (invar_checkpoint_optimizer){0, 1, -0.0f};
     memcpy(d->state.cursors[0].name, "train", 6);
-    d->state.cursors[0].at = (invar_data_cursor){step / 3, step % 3};
+    d->state.cursors[0].position = (invar_data_cursor){step / 3, step % 3};
     d->state.n_cursors = 1;
 }
 

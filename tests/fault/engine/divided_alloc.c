@@ -67,14 +67,14 @@ static invar_status step(invar_model *model, invar_grads *grads)
 static invar_status collect(const invar_model *model)
 {
     invar_full_param_reader whole = {.room = 0};
-    invar_full_masters masters = {.of = NULL};
+    invar_full_masters masters = {.tensors = NULL};
     invar_status status = invar_full_masters_collect(&masters, model);
     const float *values;
 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_full_param_source source = {
-            model, i, masters.of ? &masters.of[i] : invar_param_f32(&model->params[i]),
-            masters.of ? NULL : &model->dev};
+            model, i, masters.tensors ? &masters.tensors[i] : invar_param_f32(&model->params[i]),
+            masters.tensors ? NULL : &model->dev};
         status = invar_full_param_reader_read(&values, &whole, &source, 0, model->params[i].stack);
     }
     invar_full_masters_release(&masters);

@@ -96,7 +96,7 @@ static const char *check_steps(invar_ledger *ledger, int64_t last)
     invar_ledger_summary summary = {.last_step = -1};
     invar_digest chain, expected;
 
-    if (invar_ledger_verify(&verdict, ledger, NULL, NULL) != INVAR_OK || verdict.bad != 0)
+    if (invar_ledger_verify(&verdict, ledger, NULL, NULL) != INVAR_OK || verdict.problems != 0)
         return "the ledger does not verify";
     if (invar_ledger_find(&summary, ledger, NULL) != INVAR_OK)
         return last >= 0 ? "the run is lost" : NULL;

@@ -68,7 +68,7 @@ static invar_status step(invar_model *model, invar_grads *grads)
 static invar_status use(invar_trainer *trainer, invar_model *model)
 {
     float now[TOKENS], entropy[TOKENS];
-    invar_trainer_result result = {.now = now, .entropy = entropy};
+    invar_trainer_result result = {.train_logp = now, .entropy = entropy};
     invar_trainer_loss loss = {.run = ones, .entropy = true};
     invar_grads *grads;
     invar_status status;

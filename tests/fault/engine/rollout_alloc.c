@@ -83,7 +83,7 @@ static invar_status live_score(void)
     static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7};
     const int32_t *const sequences[] = {tokens, tokens + 2};
     const int64_t n[] = {7, 5};
-    const invar_rollout_exec_options limits = {.chunk = 4};
+    const invar_rollout_exec_options limits = {.prefill_chunk = 4};
     float logp[2][6], *out[] = {logp[0], logp[1]};
     invar_rollout *rollout;
     invar_status status;

@@ -51,11 +51,11 @@ static invar_status part(rank_run *run)
     invar_rank_roles sides;
     invar_status status = invar_rank_roles_open(&sides, &own, run->comm, DIVIDED_SECONDS, &sizes);
 
-    if (status == INVAR_OK && sides.samples)
+    if (status == INVAR_OK && sides.is_rollout_rank)
         status = invar_model_new_weights(&model, &spec, INVAR_FORMAT_BF16, &own, &dev);
     else if (status == INVAR_OK)
         status = invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &own, &dev);
-    if (status == INVAR_OK && !sides.samples)
+    if (status == INVAR_OK && !sides.is_rollout_rank)
         status = invar_model_init(model, 5, &dev);
     if (status == INVAR_OK)
         status = sync_once(&sides, model);

@@ -191,8 +191,8 @@ static bool ledger_finds(const char *path)
     invar_ledger_close(ledger);
     if (status != INVAR_OK)
         assert_int_equal(status, INVAR_E_CORRUPT);
-    assert_int_equal(verdict.bad > 0, verdict.first[0] != '\0');
-    return status != INVAR_OK || verdict.bad > 0;
+    assert_int_equal(verdict.problems > 0, verdict.first_problem[0] != '\0');
+    return status != INVAR_OK || verdict.problems > 0;
 }
 
 /* ---- what becomes of a damaged file ---------------------------------------------------------- */
@@ -285,7 +285,7 @@ static void cut_short(const char *name, int64_t cuts, uint64_t seed)
 /* "whole.db": every table but one has rows; "short.db": a copy without old detail has that one. */
 static int make_ledgers(void **state)
 {
-    const invar_ledger_retention keep = {.last = 3, .every = 0};
+    const invar_ledger_retention keep = {.last_steps = 3, .every_n_steps = 0};
     char seal[INVAR_LEDGER_SEAL_SIZE];
     invar_ledger *ledger;
 
@@ -353,8 +353,8 @@ static int64_t check_prefix(const char *path)
 
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.write = true}));
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-    if (verdict.bad != 0)
-        fail_msg("%s", verdict.first);
+    if (verdict.problems != 0)
+        fail_msg("%s", verdict.first_problem);
     if (invar_ledger_find(&summary, ledger, NULL) == INVAR_OK) {
         last = summary.last_step;
         expected = scenario_chain(last);

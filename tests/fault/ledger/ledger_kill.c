@@ -123,8 +123,8 @@ static int64_t check(const record *r, const char *path)
 
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-    if (verdict.bad != 0)
-        fail_msg("%s", verdict.first);
+    if (verdict.problems != 0)
+        fail_msg("%s", verdict.first_problem);
     if (invar_ledger_find(&summary, ledger, NULL) == INVAR_OK) {
         more = summary.last_step - (r->steps - 1);
         if (r->steps > 0) {

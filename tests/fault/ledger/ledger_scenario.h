@@ -98,7 +98,7 @@ static inline invar_status scenario_append(invar_ledger *ledger, int64_t step)
     const invar_ledger_rank_time work = {1, "node1", "rollout", "samples", 1, 2, 3, 4};
     const invar_ledger_event event = {-1, "info", "note", "all is well", "{\"a\":1}"};
     const invar_ledger_step made = {.step = step,
-                                    .weights = step,
+                                    .weights_version = step,
                                     .batch = d,
                                     .rng = d,
                                     .digests = digests,
@@ -143,7 +143,7 @@ static inline bool scenario_evaluates(int64_t step)
 
 static inline invar_status scenario_resume(invar_ledger *ledger, int64_t after)
 {
-    const invar_ledger_provenance bare = {.bare = true};
+    const invar_ledger_provenance bare = {.no_auto_facts = true};
     invar_digest chain = scenario_chain(after);
 
     return invar_ledger_resume(ledger, NULL, after, &chain, &bare);
@@ -286,8 +286,8 @@ static inline scenario_result scenario_check_whole(const scenario *s)
 
     assert_ok(invar_ledger_open(&ledger, s->path, NULL));
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-    if (verdict.bad != 0)
-        fail_msg("%s", verdict.first);
+    if (verdict.problems != 0)
+        fail_msg("%s", verdict.first_problem);
     assert_ok(invar_ledger_find(&summary, ledger, NULL));
     assert_int_equal(summary.last_step, SCENARIO_STEPS - 1);
     assert_true(summary.finished);
@@ -306,8 +306,8 @@ static inline void scenario_check_kept(const scenario *s, invar_ledger *ledger, 
     invar_digest chain, expected;
 
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-    if (verdict.bad != 0)
-        fail_msg("%s", verdict.first);
+    if (verdict.problems != 0)
+        fail_msg("%s", verdict.first_problem);
     *run_out = invar_ledger_find(&summary, ledger, NULL) == INVAR_OK;
     assert_true(*run_out || !s->begun);
     for (int64_t i = 0; i < s->steps; i++) {

@@ -93,7 +93,7 @@ static void read_file(const uint8_t *data, size_t size)
     if (status != INVAR_OK)
         fuzz_check_failure(status);
     for (int64_t i = 0; status == INVAR_OK && i < logged.count; i++)
-        check_session(&logged.items[i].is);
+        check_session(&logged.items[i].session);
     invar_journal_contents_release(&logged);
     invar_free(text);
 }

@@ -108,8 +108,8 @@ static void put_hashes(const invar_checkpoint_index *index)
     if (invar_checkpoint_files_list(&files, index) != INVAR_OK)
         return;
     for (int64_t i = 0; i < files.count; i++) {
-        snprintf(path, sizeof path, "%s/iter_0000003/%s", save, files.of[i].name);
-        if (invar_file_hash(&files.of[i].hash, &bytes, path) != INVAR_OK)
+        snprintf(path, sizeof path, "%s/iter_0000003/%s", save, files.files[i].name);
+        if (invar_file_hash(&files.files[i].hash, &bytes, path) != INVAR_OK)
             invar_error_clear();
     }
     put(INVAR_CHECKPOINT_HASHES, text, invar_checkpoint_files_text(text, &files));

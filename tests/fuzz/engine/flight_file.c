@@ -81,10 +81,11 @@ static void check_sample(const invar_rl_sample *s, const invar_inflight_expectat
     INVAR_CHECK(s->prompt_tokens >= 1 && s->n_tokens >= s->prompt_tokens);
     INVAR_CHECK(!bare || (wants->recorded && s->finish == INVAR_FINISH_NONE));
     INVAR_CHECK(s->n_tokens <= s->prompt_tokens + RESPONSE && s->n_tokens <= CONTEXT);
-    INVAR_CHECK(s->fresh == s->n_tokens && !s->logp == bare && !s->mask == bare);
+    INVAR_CHECK(s->current_version_from == s->n_tokens && !s->logp == bare && !s->mask == bare);
     INVAR_CHECK((s->finish == INVAR_FINISH_NONE) == !s->response);
     INVAR_CHECK(s->index >= 0 && s->index < wants->samples);
-    INVAR_CHECK(s->weights_first >= 0 && s->weights_first <= s->weights && s->weights <= FIRST);
+    INVAR_CHECK(s->first_version >= 0 && s->first_version <= s->last_version &&
+                s->last_version <= FIRST);
     INVAR_CHECK(s->route_size == (bare ? 0 : wants->route_size));
     INVAR_CHECK(s->route_size == 0 || s->routing);
     for (int64_t i = 0; i < s->n_tokens; i++)
@@ -121,11 +122,11 @@ static void check_flight(const invar_inflight *flight, const invar_inflight_expe
         INVAR_CHECK(flight->surplus.items[i].rollout < FIRST);
     }
     for (int64_t r = 0; r < flight->count; r++) {
-        INVAR_CHECK(flight->begun[r].count <= PROMPTS * EACH);
+        INVAR_CHECK(flight->started[r].count <= PROMPTS * EACH);
         INVAR_CHECK(wants->recorded ||
-                    flight->begun[r].count >= (wants->surplus ? EACH : PROMPTS * EACH));
-        for (int64_t i = 0; i < flight->begun[r].count; i++)
-            check_sample(&flight->begun[r].items[i], wants);
+                    flight->started[r].count >= (wants->surplus ? EACH : PROMPTS * EACH));
+        for (int64_t i = 0; i < flight->started[r].count; i++)
+            check_sample(&flight->started[r].items[i], wants);
     }
     format(&first, &first_bytes, flight, wants);
     INVAR_CHECK(invar_inflight_parse(&again, first, first_bytes, wants) == INVAR_OK);
@@ -157,7 +158,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             INVAR_CHECK(strncmp(invar_error_last()->message, "fuzz", 4) == 0);
             fuzz_check_failure(status);
             for (int64_t r = 0; r <= INVAR_LAG_MAX; r++)
-                INVAR_CHECK(flight.count == 0 && flight.begun[r].count == 0);
+                INVAR_CHECK(flight.count == 0 && flight.started[r].count == 0);
             INVAR_CHECK(flight.surplus.count == 0);
         }
         invar_inflight_release(&flight);

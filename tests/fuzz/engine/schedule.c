@@ -15,7 +15,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
 
-static const char head[] = "{\"invar_scheduler\":1,\"run\":\"00000000000000000000000000000000\"}\n";
+static const char head[] = "{\"invar_schedule\":1,\"run\":\"00000000000000000000000000000000\"}\n";
 
 static void check_tick(const invar_schedule_tick *tick, bool first, bool last)
 {

@@ -35,7 +35,7 @@ static void check_golden(const invar_golden *golden, const uint8_t *data, size_t
     invar_free(text);
     invar_golden_compare(&c, golden, golden);
     INVAR_CHECK(c.verdict == (golden->n_steps ? INVAR_GOLDEN_SAME : INVAR_GOLDEN_NOTHING));
-    INVAR_CHECK(c.ops_differ == 0 && c.identity && c.manifest);
+    INVAR_CHECK(c.ops_differ == 0 && c.same_identity && c.same_manifest);
     if (golden->n_accepted == INVAR_GOLDEN_ACCEPTED)
         return;
     INVAR_CHECK(invar_golden_accept(&more, golden, golden, "somebody") == INVAR_OK);

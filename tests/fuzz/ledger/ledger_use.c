@@ -99,7 +99,7 @@ bool fuzz_use(invar_ledger *ledger, invar_ledger *other, int query)
     check(status);
     alarm(0);
     fclose(sink);
-    return status == INVAR_OK && verdict.bad == 0 && runs == 1;
+    return status == INVAR_OK && verdict.problems == 0 && runs == 1;
 }
 
 void fuzz_write_on(const char *path)

@@ -318,8 +318,8 @@ static void make_paged(invar_case *c, uint64_t seed)
         }
     a->rows = segments_of(&m, rows);
     a->lengths = lengths_of(&m);
-    a->q = input(&m, a->rows.start[m.samples], m.f.heads, m.scale);
-    a->o = output(&m, a->rows.start[m.samples], m.f.heads);
+    a->q = input(&m, a->rows.offsets[m.samples], m.f.heads, m.scale);
+    a->o = output(&m, a->rows.offsets[m.samples], m.f.heads);
     a->shape = m.shape;
 }
 
@@ -333,8 +333,8 @@ static void make_write(invar_case *c, uint64_t seed)
     a->cache = empty_cache(&m);
     a->rows = segments_of(&m, rows);
     a->lengths = lengths_of(&m);
-    a->k = input(&m, a->rows.start[m.samples], m.f.kv_heads, 1.0f);
-    a->v = values(&m, a->rows.start[m.samples]);
+    a->k = input(&m, a->rows.offsets[m.samples], m.f.kv_heads, 1.0f);
+    a->v = values(&m, a->rows.offsets[m.samples]);
 }
 
 static void make(invar_case *c, uint64_t seed)

@@ -476,7 +476,7 @@ static void make_tree_of_pieces(maker *m)
     a->cuts = cuts + invar_roll(&m->dice, (int64_t)(sizeof cuts / sizeof *cuts) - count + 1);
     a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
     snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors, the first in %d pieces", count,
-             a->cuts[0].pieces);
+             a->cuts[0].shards);
 }
 
 /* ---- the family ------------------------------------------------------------------------------ */

@@ -523,14 +523,14 @@ static int64_t fill_tokens(maker *m, const invar_tensor *row_token,
     int64_t tokens = 1;
 
     for (int64_t e = 0; e < experts->count; e++) {
-        int64_t rows = experts->start[e + 1] - experts->start[e];
+        int64_t rows = experts->offsets[e + 1] - experts->offsets[e];
         tokens = rows > tokens ? rows : tokens;
     }
     tokens += invar_roll(&m->dice, tokens + 1);
     for (int64_t e = 0; e < experts->count; e++) {
         int64_t next = 0;
-        for (int64_t i = experts->start[e]; i < experts->start[e + 1]; i++) {
-            int64_t spare = tokens - next - (experts->start[e + 1] - i);
+        for (int64_t i = experts->offsets[e]; i < experts->offsets[e + 1]; i++) {
+            int64_t spare = tokens - next - (experts->offsets[e + 1] - i);
             next += invar_roll(&m->dice, (spare < 3 ? spare : 3) + 1);
             token[i] = (int32_t)next++;
         }

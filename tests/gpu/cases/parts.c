@@ -97,7 +97,7 @@ static invar_status compare(bool *same_out, const invar_device *dev,
     invar_status status = fetch_tensor(&fused, dev, &o->fused, o->field->host);
 
     if (status == INVAR_OK)
-        status = fetch_tensor(&side, dev, &o->side, o->host);
+        status = fetch_tensor(&side, dev, &o->reference, o->host);
     *same_out = status == INVAR_OK && same(&fused, &side);
     invar_free(fused.data);
     invar_free(fused.scale);

@@ -365,7 +365,7 @@ static rows run_forward(const layer *l, const tokens *t, const invar_tensor *sco
                                        .scores = *scores,
                                        .logits = logits,
                                        .router = l->router};
-    invar_moe_plan_args plan = {r.row_token, r.slot_row, (int64_t *)r.experts.start, t->out[IDS],
+    invar_moe_plan_args plan = {r.row_token, r.slot_row, (int64_t *)r.experts.offsets, t->out[IDS],
                                 l->experts};
     invar_moe_gather_fwd_args gather = {r.x, t->in[X], r.row_token};
     invar_swiglu_fwd_args swiglu = {.y = r.act, .gate = r.gate, .up = r.up};
@@ -548,7 +548,7 @@ static void test_experts__controls_are_seen(void **state)
     args.k_shards = 1;
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_FWD, &args);
     assert_true(invar_sweep_same(s, &p.y, &p.expected_y, 0));
-    args.experts.start = invar_sweep_numbers(s, start, 3);
+    args.experts.offsets = invar_sweep_numbers(s, start, 3);
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_FWD, &args);
     assert_false(invar_sweep_same(s, &p.y, &p.expected_y, 0));
     invar_test_free(&p.expected_y, &p.expected_dx);

@@ -173,9 +173,9 @@ static void check_prompts(const subject *u)
     static const invar_rollout_exec_options ways[] = {
         {.concurrency = 3},
         {.no_prefix_sharing = true},
-        {.chunk = 100, .page_size = 24},
-        {.chunk = 1000, .page_size = 128},
-        {.concurrency = 1, .chunk = 33, .page_size = 8},
+        {.prefill_chunk = 100, .page_size = 24},
+        {.prefill_chunk = 1000, .page_size = 128},
+        {.concurrency = 1, .prefill_chunk = 33, .page_size = 8},
         {.speculation = {INVAR_SPECULATIVE_ALGORITHM_NGRAM, 4, {1, 4}, NULL}},
         {.page_size = 8, .speculation = {INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = 8}},
         {.speculation = {INVAR_SPECULATIVE_ALGORITHM_DRAFT, .tokens = 2}}};
@@ -194,7 +194,7 @@ static void check_prompts(const subject *u)
 
         for (int64_t i = 0; i < expected.count; i++) {
             const invar_rl_sample *e = &expected.items[i];
-            assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw));
+            assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw_index));
         }
         (void)snprintf(what, sizeof what, "%s, way %d", u->name, way);
         if (limits.speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
@@ -219,7 +219,7 @@ static void score_cached(const subject *u, const invar_rl_samples *samples, int6
                          float temperature, const char *what)
 {
     static float logp[MOST_SCORES];
-    const invar_rollout_exec_options limits = {.chunk = chunk};
+    const invar_rollout_exec_options limits = {.prefill_chunk = chunk};
     const int32_t *tokens[MOST_SAMPLES];
     float *out[MOST_SAMPLES];
     int64_t n[MOST_SAMPLES], next = 0;

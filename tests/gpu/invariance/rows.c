@@ -439,7 +439,7 @@ static void sum_units(invar_sweep *s, const token_sums *t, const int64_t *start,
 
     for (int64_t u = first; u <= end; u++)
         own[u - first] = start[u] - row;
-    norm.units.start = units.start = invar_sweep_numbers(s, own, units.count + 1);
+    norm.units.offsets = units.offsets = invar_sweep_numbers(s, own, units.count + 1);
     norm.units.count = units.count;
     invar_sweep_run(s, INVAR_OP_TOKEN_SUM, &(invar_token_sum_args){t->sum[0], dy, units});
     invar_sweep_run(s, INVAR_OP_RMSNORM_BWD, &norm);

@@ -195,7 +195,7 @@ static double grad_errors(const invar_subject *s, const char *kind, const invar_
         const invar_param *p = &s->model->params[i];
         const float *sketch = sketches + place_of(s, p->name) * INVAR_SUBJECT_SKETCH;
         double e =
-            invar_subject_sketch_error(sketch, grads->of[i].data, NULL, count_of(&p->master));
+            invar_subject_sketch_error(sketch, grads->tensors[i].data, NULL, count_of(&p->master));
         worst = fmax(worst, e);
         least = fmin(least, e);
     }
@@ -219,7 +219,7 @@ static double whole_errors(const invar_subject *s, const invar_grads *grads)
             continue;
         assert_int_equal(t->type, INVAR_ORACLE_F32);
         assert_int_equal(t->count, count_of(&p->master));
-        worst = fmax(worst, invar_subject_whole_error(t->data, grads->of[i].data, t->count));
+        worst = fmax(worst, invar_subject_whole_error(t->data, grads->tensors[i].data, t->count));
     }
     return worst;
 }
@@ -237,7 +237,7 @@ static double train(invar_subject *s, invar_subject_loss how, invar_grads **grad
 static void assert_same_grads(const invar_subject *s, const invar_grads *a, const invar_grads *b)
 {
     for (int64_t i = 0; i < s->model->n_params; i++)
-        invar_assert_bits_tensor(&a->of[i], &b->of[i], s->model->params[i].name);
+        invar_assert_bits_tensor(&a->tensors[i], &b->tensors[i], s->model->params[i].name);
 }
 
 static void test_fp32__gradients(void **state)
@@ -298,7 +298,7 @@ static double step_error(const invar_subject *s, int64_t i, const invar_grads *g
     invar_adamw_args args = {.master = flat(&master),
                              .m = m,
                              .v = v,
-                             .grad = flat(&grads->of[i]),
+                             .grad = flat(&grads->tensors[i]),
                              .clip = clip,
                              .lr = 1e-3f,
                              .beta1 = 0.9f,
@@ -329,7 +329,7 @@ static void test_fp32__step(void **state)
 
     invar_subject_init(&s, oracle, folder, *state, INVAR_FORMAT_FP32, INVAR_NUMERICS_IEEE);
     train(&s, (invar_subject_loss){.kind = "sample"}, &grads);
-    args.grads = grads->of;
+    args.grads = grads->tensors;
     args.count = s.model->n_params;
     args.max_norm = *(const float *)invar_subject_data(&s, "max_norm", INVAR_ORACLE_F32, 1);
     assert_ok(invar_grad_norm(&s.dev, &args));

@@ -91,14 +91,14 @@ void invar_subject_init(invar_subject *s, const invar_oracle *oracle, const char
     assert_ok(invar_hf_load(s->model, dir, &s->dev));
 
     s->samples = segments(s, "samples");
-    s->rows = s->samples.start[s->samples.count];
+    s->rows = s->samples.offsets[s->samples.count];
     s->tokens = invar_subject_data(s, "tokens", INVAR_ORACLE_I32, s->rows);
     s->targets = invar_subject_data(s, "targets", INVAR_ORACLE_I32, s->rows);
     s->positions = calloc((size_t)s->rows, sizeof *s->positions);
     assert_non_null(s->positions);
     for (int64_t i = 0; i < s->samples.count; i++)
-        for (int64_t row = s->samples.start[i]; row < s->samples.start[i + 1]; row++)
-            s->positions[row] = (int32_t)(row - s->samples.start[i]);
+        for (int64_t row = s->samples.offsets[i]; row < s->samples.offsets[i + 1]; row++)
+            s->positions[row] = (int32_t)(row - s->samples.offsets[i]);
 }
 
 void invar_subject_release(invar_subject *s)
@@ -113,11 +113,11 @@ void invar_subject_release(invar_subject *s)
 /* The samples [first, last) as rows of their own; `start` has room for their boundaries. */
 static invar_packed_rows pack(const invar_subject *s, int64_t first, int64_t last, int64_t *start)
 {
-    int64_t row0 = s->samples.start[first];
+    int64_t row0 = s->samples.offsets[first];
     invar_packed_rows rows = {0};
 
     for (int64_t i = first; i <= last; i++)
-        start[i - first] = s->samples.start[i] - row0;
+        start[i - first] = s->samples.offsets[i] - row0;
     rows.count = start[last - first];
     rows.ids = s->tokens + row0;
     rows.positions = s->positions + row0;
@@ -180,14 +180,14 @@ static void read_options(batch *b, const invar_subject *s, const char *kind)
 static void read_batch(batch *b, const invar_subject *s, const char *kind)
 {
     invar_row_offsets response = segments(s, "response");
-    int64_t tokens = response.start[response.count];
+    int64_t tokens = response.offsets[response.count];
     char name[40];
 
     memset(b, 0, sizeof *b);
     read_options(b, s, kind);
     b->prompt = invar_subject_data(s, "prompt", INVAR_ORACLE_I64, response.count);
     b->arrays.samples = response.count;
-    b->arrays.start = response.start;
+    b->arrays.start = response.offsets;
     b->arrays.group = invar_subject_data(s, "group", INVAR_ORACLE_I64, response.count);
     b->arrays.mask = invar_subject_data(s, "mask", INVAR_ORACLE_U8, tokens);
     b->arrays.reward = invar_subject_data(s, "reward", INVAR_ORACLE_F32, response.count);

@@ -107,7 +107,7 @@ static void chunk(invar_oracle_run *r, const problem *p, const invar_kv_pages *c
 /* Chunks of `size` rows, sample by sample; size 0: all samples whole, in one call. */
 static void paged(invar_oracle_run *r, const problem *p, int64_t size)
 {
-    const int64_t *shape = invar_oracle_fixture(r, "k_cache")->shape, *start = p->samples.start;
+    const int64_t *shape = invar_oracle_fixture(r, "k_cache")->shape, *start = p->samples.offsets;
     invar_tensor view = invar_tensor_4d(NULL, r->storage, shape[0], shape[1], shape[2], shape[3]);
     invar_kv_pages cache = {invar_oracle_output(r, view), invar_oracle_output(r, view),
                             invar_oracle_given(r, "pages")};

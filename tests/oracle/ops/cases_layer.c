@@ -152,8 +152,8 @@ static void make_rope(layer *l, invar_oracle_run *r)
         .cosine = invar_oracle_output(r, view),
         .sine = invar_oracle_output(r, view)};
     for (int64_t s = 0; s < l->samples.count; s++)
-        for (int64_t t = l->samples.start[s]; t < l->samples.start[s + 1]; t++)
-            ((int32_t *)l->rope.positions.data)[t] = (int32_t)(t - l->samples.start[s]);
+        for (int64_t t = l->samples.offsets[s]; t < l->samples.offsets[s + 1]; t++)
+            ((int32_t *)l->rope.positions.data)[t] = (int32_t)(t - l->samples.offsets[s]);
     assert_ok(invar_rope_table(
         &r->dev, &(invar_rope_table_args){.cosine = l->rope.cosine,
                                           .sine = l->rope.sine,

@@ -60,7 +60,7 @@ static void generate(invar_rl_samples *out, const invar_model *model, const inva
 static void score_cached(float out[TOKENS], const invar_rl_samples *samples,
                          const invar_model *model, const invar_device *dev, int64_t chunk)
 {
-    const invar_rollout_exec_options limits = {.chunk = chunk, .page_size = 4};
+    const invar_rollout_exec_options limits = {.prefill_chunk = chunk, .page_size = 4};
     const int32_t *tokens[GROUPS * EACH];
     float *logp[GROUPS * EACH];
     int64_t n[GROUPS * EACH], next = 0;
@@ -129,7 +129,8 @@ static const invar_sampling_params usual = {.seed = 11,
 
 static void test_far_model__every_kind_and_format(void **state)
 {
-    const invar_rollout_exec_options limits = {.concurrency = 7, .chunk = 9, .page_size = 4};
+    const invar_rollout_exec_options limits = {
+        .concurrency = 7, .prefill_chunk = 9, .page_size = 4};
     int step = invar_test_full() ? 1 : 3;
 
     (void)state;
@@ -144,7 +145,7 @@ static void test_far_model__every_way_of_sampling(void **state)
 {
     static const invar_rollout_exec_options ways[] = {
         {.concurrency = 64},
-        {.concurrency = 3, .chunk = 2, .page_size = 1},
+        {.concurrency = 3, .prefill_chunk = 2, .page_size = 1},
         {.page_size = 16, .no_prefix_sharing = true}};
     invar_sampling_params sampling[3] = {usual, usual, usual};
 
@@ -229,8 +230,8 @@ static void test_far_model__graphs_change_no_bit(void **state)
         {.concurrency = 16},
         {.concurrency = 10, .page_size = 2},
         {.page_size = 16, .pages = 9},
-        {.page_size = 1, .pages = 48},  // samples give way to others
-        {.concurrency = 5, .chunk = 1}, // passes that no token is drawn from
+        {.page_size = 1, .pages = 48},          // samples give way to others
+        {.concurrency = 5, .prefill_chunk = 1}, // passes that no token is drawn from
     };
 
     (void)state;
@@ -336,7 +337,7 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
         .beta1 = 0.9f, .beta2 = 0.98f, .eps = 1e-8f, .clip_grad = 1.0f};
     static float now[TOKENS];
     invar_trainer_loss loss = {.run = sum_loss, .payload = samples->items};
-    invar_trainer_result result = {.now = now};
+    invar_trainer_result result = {.train_logp = now};
     invar_optimizer *optimizer;
     invar_trainer *trainer;
     invar_grads *grads;

@@ -56,7 +56,7 @@ static void fill_gradients(invar_grads *grads, const invar_model *model, int ste
         assert_non_null(values);
         for (size_t i = 0; i < bytes / sizeof(float); i++)
             values[i] = invar_test_normal((uint64_t)(step * 1000 + p), i, 0.1f);
-        assert_ok(invar_device_upload(&model->dev, grads->of[p].data, values, bytes));
+        assert_ok(invar_device_upload(&model->dev, grads->tensors[p].data, values, bytes));
         free(values);
     }
 }

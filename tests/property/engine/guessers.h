@@ -47,10 +47,10 @@ static inline invar_status guess_make(void *self, invar_draft_request *guesses, 
     for (int64_t i = 0; i < count; i++) {
         invar_draft_request *g = &guesses[i];
         const invar_rl_sample *known = &m->expected->items[g->sample - m->samples->items];
-        int64_t from = g->sample->n_tokens, n = g->most;
+        int64_t from = g->sample->n_tokens, n = g->max_tokens;
 
         if (m->kind == GUESS_ERRS)
-            n = invar_test_random(78, m->calls++) % (g->most + 1);
+            n = invar_test_random(78, m->calls++) % (g->max_tokens + 1);
         for (g->count = 0; g->count < n; g->count++)
             g->tokens[g->count] = guess_token(m, known, from + g->count);
     }

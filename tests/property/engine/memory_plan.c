@@ -29,9 +29,9 @@ const invar_backend *invar_backend_cuda(void)
     if (far)
         return invar_far_backend();
     table = *invar_backend_cpu();
-    table.memory.take = invar_counted_take;
-    table.memory.give = invar_counted_give;
-    table.memory.room = room;
+    table.memory.alloc = invar_counted_take;
+    table.memory.free = invar_counted_give;
+    table.memory.free_bytes = room;
     return &table;
 }
 

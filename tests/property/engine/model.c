@@ -87,8 +87,8 @@ static void assert_same(const outcome *a, const outcome *b, const invar_model *m
     invar_assert_bits_f32(a->logp, b->logp, a->tokens, "log-probabilities");
     invar_assert_bits_f32(a->entropy, b->entropy, a->tokens, "entropies");
     for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_tensor *t = &a->grads->of[i];
-        invar_assert_bits_f32(t->data, b->grads->of[i].data, t->shape[0] * t->row_stride,
+        const invar_tensor *t = &a->grads->tensors[i];
+        invar_assert_bits_f32(t->data, b->grads->tensors[i].data, t->shape[0] * t->row_stride,
                               model->params[i].name);
     }
 }
@@ -97,7 +97,7 @@ static void assert_same(const outcome *a, const outcome *b, const invar_model *m
 static void assert_moves(const outcome *a, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_tensor *t = &a->grads->of[i];
+        const invar_tensor *t = &a->grads->tensors[i];
         const float *values = t->data;
         int64_t count = t->shape[0] * t->row_stride, moved = 0;
         for (int64_t j = 0; j < count; j++)
@@ -269,7 +269,7 @@ static void test_model__accuracy_of_adapters_gradients(void **state)
         invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
         run(&got, model, &samples, &dev, &(execution){.micro_batch = SAMPLES});
         for (int64_t i = 0; i < model->n_params; i++)
-            check_slope(model, &got.grads->of[i], i, &samples, &dev);
+            check_slope(model, &got.grads->tensors[i], i, &samples, &dev);
         invar_grads_free(got.grads);
         invar_rl_samples_reset(&samples);
         invar_model_free(model);
@@ -355,7 +355,7 @@ static void assert_no_gradients(invar_grads *grads, const invar_model *model,
 {
     assert_ok(invar_grads_finalize(grads, model, dev));
     for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_tensor *t = &grads->of[i];
+        const invar_tensor *t = &grads->tensors[i];
         for (int64_t j = 0; j < t->shape[0] * t->row_stride; j++)
             if (((const uint32_t *)t->data)[j] != 0)
                 fail_msg("the gradient of %s is not zero", model->params[i].name);

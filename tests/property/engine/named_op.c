@@ -49,7 +49,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
 {
     invar_trainer_options options = {.plan = {1, 1, 2, 0}, .temperature = 1.0f};
     invar_trainer_loss loss = {.run = run_loss, .payload = samples->items};
-    invar_trainer_result result = {.now = out->now, .entropy = out->entropy};
+    invar_trainer_result result = {.train_logp = out->now, .entropy = out->entropy};
     const invar_probe_options watched = {.level = level};
     invar_point_namer view = {.prefix = ""};
     invar_forward_hooks show = {
@@ -99,7 +99,7 @@ static void assert_named(const outcome *right, const outcome *other, const char 
 static bool gradients_differ(const outcome *a, const outcome *b, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++)
-        if (invar_tensors_differ(&a->grads->of[i], &b->grads->of[i]))
+        if (invar_tensors_differ(&a->grads->tensors[i], &b->grads->tensors[i]))
             return true;
     return false;
 }

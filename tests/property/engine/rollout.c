@@ -35,7 +35,7 @@ static void generate(invar_rl_samples *samples, const invar_model *model, const 
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
     assert_ok(invar_rollout_run(rollout, samples->items, samples->count, sampling, NULL, NULL));
     invar_rollout_get_counters(&counted, rollout);
-    rows_again += counted.again;
+    rows_again += counted.recomputed;
     invar_rollout_free(rollout);
 }
 
@@ -116,7 +116,7 @@ static void pack(packed *p, const invar_rl_samples *samples, float temperature)
             p->positions[t] = (int32_t)n;
             if (n + 1 < s->n_tokens && n + 1 >= s->prompt_tokens) {
                 p->row[r] = t;
-                p->coords[r] = (invar_sample_coords){(uint32_t)n + 1, s->draw, s->rollout};
+                p->coords[r] = (invar_sample_coords){(uint32_t)n + 1, s->draw_index, s->rollout};
                 p->targets[r++] = s->tokens[n + 1];
             }
         }
@@ -214,9 +214,9 @@ static void check_scores(const invar_rl_samples *samples, const invar_model *mod
                          const invar_device *dev, const char *what)
 {
     static const invar_rollout_exec_options others[] = {
-        {.chunk = 1, .concurrency = 5},
-        {.chunk = 7, .page_size = 1, .concurrency = 3},
-        {.chunk = 1, .concurrency = 64, .page_size = 2}};
+        {.prefill_chunk = 1, .concurrency = 5},
+        {.prefill_chunk = 7, .page_size = 1, .concurrency = 3},
+        {.prefill_chunk = 1, .concurrency = 64, .page_size = 2}};
     const invar_rollout_exec_options usual_limits = {0};
     scores whole, got;
 
@@ -234,13 +234,14 @@ static void check_scores(const invar_rl_samples *samples, const invar_model *mod
 static void check_neighbours(const invar_rl_samples *expected, const invar_model *model,
                              const invar_device *dev, const char *what)
 {
-    const invar_rollout_exec_options limits = {.concurrency = 5, .chunk = 4, .page_size = 3};
+    const invar_rollout_exec_options limits = {
+        .concurrency = 5, .prefill_chunk = 4, .page_size = 3};
     invar_rl_samples samples = {0};
     int64_t last = expected->count - 1;
 
     for (int64_t i = 0; i <= last; i += invar_test_count(5, 1)) {
         const invar_rl_sample *e = &expected->items[i];
-        assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw));
+        assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw_index));
         generate(&samples, model, dev, &limits, &usual);
         if (!prompts_equal(&samples.items[0], e))
             fail_msg("%s: sample %d alone differs", what, (int)i);
@@ -248,7 +249,7 @@ static void check_neighbours(const invar_rl_samples *expected, const invar_model
     }
     for (int64_t i = 0; i <= last; i++) {
         const invar_rl_sample *e = &expected->items[last - i];
-        assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw));
+        assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw_index));
     }
     generate(&samples, model, dev, &limits, &usual);
     for (int64_t i = 0; i <= last; i++)
@@ -269,7 +270,7 @@ static int64_t set_pauses(invar_rl_samples *samples, uint64_t seed)
 
         if (s->finish != INVAR_FINISH_NONE)
             continue;
-        s->pause = s->n_tokens + 1 + invar_test_random(seed, (uint64_t)i) % 7;
+        s->suspend_at = s->n_tokens + 1 + invar_test_random(seed, (uint64_t)i) % 7;
         moved = *s;
         *s = samples->items[left];
         samples->items[left++] = moved;
@@ -281,7 +282,7 @@ static const invar_rl_sample *with_draw(const invar_rl_samples *samples, uint32_
 {
     int64_t i = 0;
 
-    while (samples->items[i].draw != draw)
+    while (samples->items[i].draw_index != draw)
         i++;
     return &samples->items[i];
 }
@@ -306,7 +307,7 @@ static void check_pauses(const invar_rl_samples *expected, const invar_model *mo
     }
     assert_true(runs > 3);
     for (int64_t i = 0; i < expected->count; i++)
-        if (!prompts_equal(with_draw(&samples, expected->items[i].draw), &expected->items[i]))
+        if (!prompts_equal(with_draw(&samples, expected->items[i].draw_index), &expected->items[i]))
             fail_msg("%s: sample %d differs", what, (int)i);
     invar_rl_samples_reset(&samples);
     invar_test_device_release(&dev);
@@ -511,7 +512,7 @@ static void assert_all_differ(fixture *f, const invar_sampling_params *sampling,
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, f->model->spec.vocab));
     for (int64_t i = 0; i < samples.count; i++) {
-        samples.items[i].draw += draw_shift;
+        samples.items[i].draw_index += draw_shift;
         samples.items[i].rollout += rollout_shift;
     }
     generate(&samples, f->model, &f->dev, &limits, sampling);

@@ -49,7 +49,7 @@ static void finish(points *out, invar_probe *probe, invar_rollout_points *sequen
 
     assert_true(samples->count <= MOST);
     for (int64_t i = 0; i < samples->count; i++)
-        draws[i] = samples->items[i].draw;
+        draws[i] = samples->items[i].draw_index;
     invar_probe_begin(probe, NULL);
     define_tokens(probe);
     assert_ok(invar_rollout_points_emit(sequences, &view, draws, samples->count));
@@ -192,7 +192,7 @@ static void test_rollout_points__are_of_the_samples_asked_for(void **state)
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     watch(&all, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
     last = &samples.items[samples.count - 1];
-    assert_ok(prompts_add(&one, last->tokens, last->prompt_tokens, last->group, last->draw));
+    assert_ok(prompts_add(&one, last->tokens, last->prompt_tokens, last->group, last->draw_index));
     watch(&alone, &one, model, dev, &limits, INVAR_PROBE_FULL, true);
     for (int64_t i = 1; i < all.count; i++)
         assert_true(points_differ(&all, &alone, i));
@@ -215,7 +215,7 @@ static void test_rollout_points__are_of_the_samples_asked_for(void **state)
 static int sweep(invar_test_model kind, invar_format format, const invar_device *dev)
 {
     invar_model *model = invar_test_model_new(kind, format, 3, dev);
-    const invar_rollout_exec_options limits = {.concurrency = 4, .chunk = 5};
+    const invar_rollout_exec_options limits = {.concurrency = 4, .prefill_chunk = 5};
     invar_device bad = *dev;
     invar_rl_samples samples;
     const invar_ledger_point *first;

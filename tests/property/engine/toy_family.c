@@ -68,7 +68,7 @@ static void learn(learnt *out, const invar_model *model, const invar_device *dev
         .plan = {how->unit_rows ? how->unit_rows : 1, 1, how->micro_batch, 0},
         .recompute = how->recompute,
         .temperature = 1.0f};
-    invar_trainer_result result = {.now = out->now};
+    invar_trainer_result result = {.train_logp = out->now};
     invar_rl_samples samples = {0};
     invar_trainer_loss loss = {.run = run_loss};
     invar_trainer *trainer = NULL;
@@ -108,7 +108,7 @@ static void slopes(double out[2], invar_model *model, int64_t param, const invar
 {
     const invar_param *p = &model->params[param];
     int64_t n = p->rows * (p->cols ? p->cols : 1);
-    const float *d = grads->of[param].data;
+    const float *d = grads->tensors[param].data;
     float *w = p->master.data, *before = calloc((size_t)n, sizeof *before);
     const double h = 1e-2;
     double loss[2];
@@ -162,7 +162,7 @@ static int64_t differing(const learnt *a, const learnt *b, const invar_model *mo
     int64_t count = 0;
 
     for (int64_t p = 0; p < model->n_params; p++)
-        count += invar_tensors_differ(&a->grads->of[p], &b->grads->of[p]);
+        count += invar_tensors_differ(&a->grads->tensors[p], &b->grads->tensors[p]);
     return count;
 }
 

@@ -31,7 +31,7 @@ static inline invar_rollout_exec_options way_limits(const way *w, int64_t longes
 {
     return (invar_rollout_exec_options){
         .concurrency = w->concurrency,
-        .chunk = w->chunk,
+        .prefill_chunk = w->chunk,
         .page_size = w->page_size,
         .pages = w->tight ? (longest - 1 + w->page_size - 1) / w->page_size + w->tight - 1 : 0,
         .no_prefix_sharing = w->alone};

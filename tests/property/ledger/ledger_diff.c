@@ -56,7 +56,7 @@ static void assert_place(const invar_diff *diff, int64_t step, const char *point
     assert_string_equal(diff->culprit->name, point);
     assert_int_equal(diff->n_points + (size_t)diff->points_equal, INVAR_TEST_LEDGER_POINTS);
     for (const invar_diff_point *p = diff->points; p < diff->points + diff->n_points; p++)
-        assert_int_equal(p->born, p == diff->culprit);
+        assert_int_equal(p->is_origin, p == diff->culprit);
 }
 
 static void test_ledger_diff__every_step_and_point(void **state)
@@ -154,7 +154,7 @@ static invar_status define(invar_ledger *ledger)
 static invar_status append(invar_ledger *ledger, int64_t step, bool other, int point)
 {
     invar_digest digests[POINTS];
-    invar_ledger_step now = {.step = step, .weights = step, .digests = digests};
+    invar_ledger_step now = {.step = step, .weights_version = step, .digests = digests};
 
     for (int i = 0; i < POINTS; i++) {
         int64_t words[2] = {step, i};
@@ -167,7 +167,7 @@ static invar_status append(invar_ledger *ledger, int64_t step, bool other, int p
 /* The run, or a segment of it that goes on with the step `from`. */
 static void start_life(invar_ledger *ledger, int64_t run, int64_t life, int64_t from)
 {
-    invar_ledger_provenance bare = {.bare = true};
+    invar_ledger_provenance bare = {.no_auto_facts = true};
     invar_ledger_run begun = {.name = "random", .kind = "train", .circumstances = bare};
     invar_ledger_summary summary;
     invar_digest chain = {{0}};
@@ -271,7 +271,7 @@ static void check_pair(census *seen, invar_ledger *ledger, int64_t run, const pl
     if (self_a >= 0 || self_b >= 0) {
         seen->self++;
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
-        assert_int_equal(diff->self, self_a >= 0 ? 'A' : 'B');
+        assert_int_equal(diff->self_contradicting_side, self_a >= 0 ? 'A' : 'B');
         assert_int_equal(diff->step, self_a >= 0 ? self_a : self_b);
         assert_int_equal(diff->culprit->ord, self_a >= 0 ? p->point : q->point);
     } else {
@@ -380,8 +380,9 @@ static void tell_step(invar_ledger *ledger, const story *s, int64_t life, int64_
 {
     invar_digest digest;
     invar_ledger_metric metrics[] = {{"x", twisted(s, TWIST_METRIC, life, step)}, {"y", 1}};
-    invar_ledger_sample samples[] = {{.rng = "0", .finish = "stop", .arrival = life},
-                                     {.rng = "1", .finish = "stop"}};
+    invar_ledger_sample samples[] = {
+        {.rng = "0", .finish_reason = "stop", .completion_order = life},
+        {.rng = "1", .finish_reason = "stop"}};
     invar_ledger_plugin_reply reply = {.plugin = "p", .data = "good", .bytes = 4};
     invar_ledger_step now = {
         .step = step,
@@ -470,7 +471,7 @@ static void check_stories(tally *seen, invar_ledger *ledger, int64_t run, const 
     if (self_a || self_b) {
         seen->self++;
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
-        assert_int_equal(diff->self, self_a ? 'A' : 'B');
+        assert_int_equal(diff->self_contradicting_side, self_a ? 'A' : 'B');
         assert_int_equal(diff->step, stories[self_a ? 0 : 1].step);
     } else if (invar_digest_equal(&contents[0], &contents[1])) {
         seen->identical++;

@@ -84,7 +84,7 @@ static void spell_field(spelled *s, const invar_field *f, const invar_op_args *a
     switch (f->kind) {
     case INVAR_FIELD_TENSOR: spell_tensor(s, a, in); break;
     case INVAR_FIELD_SEGMENTS:
-        vector = invar_tensor_1d((void *)(uintptr_t)segments->start, INVAR_DTYPE_I64,
+        vector = invar_tensor_1d((void *)(uintptr_t)segments->offsets, INVAR_DTYPE_I64,
                                  segments->count + 1);
         spell_tensor(s, a, &vector);
         break;

@@ -44,7 +44,7 @@ static invar_divergence place_of(const invar_test_ledger *a, const invar_test_le
     assert_ok(invar_divergence_compare(&place, before, after));
     assert_string_equal(place.ledger_before, before);
     assert_string_equal(place.ledger_after, after);
-    assert_false(place.fine);
+    assert_false(place.op_level);
     return place;
 }
 
@@ -135,8 +135,8 @@ static void test_place__structure_alone(void **state)
         invar_ledger *ledger;
         assert_ok(invar_ledger_open(&ledger, paths[i], &(invar_ledger_options){.create = true}));
         assert_ok(invar_ledger_begin(
-            ledger,
-            &(invar_ledger_run){.name = "t", .kind = "train", .circumstances = {.bare = true}}));
+            ledger, &(invar_ledger_run){
+                        .name = "t", .kind = "train", .circumstances = {.no_auto_facts = true}}));
         assert_ok(invar_ledger_define(ledger, &point, 1));
         assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.digests = &digest}));
         assert_ok(invar_ledger_finish(ledger, 0, "done"));
@@ -238,7 +238,7 @@ invar_status invar_workspace_run(invar_run_result *out, invar_workspace *worksho
     (void)snprintf(fake.program[i], sizeof fake.program[i], "%s", request->program);
     (void)snprintf(fake.name[i], sizeof fake.name[i], "%s", request->name);
     fake.until[i] = request->until;
-    fake.watched |= request->watch != NULL || request->payload != NULL;
+    fake.watched |= request->should_stop != NULL || request->payload != NULL;
     memset(out, 0, sizeof *out);
     out->state = fake.states[i];
     if (out->state == INVAR_RUN_DONE)
@@ -260,7 +260,7 @@ static const invar_run_request asked[2] = {{.program = "before",
                                             .flags = some_flags,
                                             .name = "1",
                                             .until = 99,
-                                            .watch = never,
+                                            .should_stop = never,
                                             .payload = &fake},
                                            {.program = "after", .name = "1", .until = 99}};
 
@@ -306,7 +306,7 @@ static void test_refine__names_the_finer_point(void **state)
 
     (void)state;
     assert_ok(invar_divergence_refine(&place, NULL, 17, &asked[0], &asked[1]));
-    assert_true(place.known && place.fine);
+    assert_true(place.known && place.op_level);
     assert_string_equal(place.point, "layer.0.norm.out");
     assert_int_equal(place.step, 4);
     assert_string_equal(place.ledger_before, fake.ledgers[0]);
@@ -390,7 +390,7 @@ static void test_refine__looks_behind_samples(void **state)
         assert_flags(2, "--debug-determinism full --on-mismatch record "
                         "--load-debug-rollout-data ");
         assert_int_equal(fake.until[2], 4);
-        assert_true(place.known && place.fine);
+        assert_true(place.known && place.op_level);
         assert_string_equal(place.point, i == 0 ? "layer.1.mlp.out" : "rollout.tokens");
         assert_string_equal(place.ledger_after, i == 0 ? third : kept[1]);
     }

@@ -129,9 +129,10 @@ static bool is_in_place(const invar_case *c)
     const invar_field *fields = invar_op_fields(&count, c->op);
 
     for (int i = 0; i < count && fields[i].role != INVAR_FIELD_IN; i++)
-        for (int n = 0; fields[i].other[n]; n++) {
+        for (int n = 0; fields[i].may_alias[n]; n++) {
             const invar_tensor *a = invar_field_in(&fields[i], &c->args);
-            const invar_tensor *b = (const void *)((const char *)&c->args + fields[i].other[n] - 1);
+            const invar_tensor *b =
+                (const void *)((const char *)&c->args + fields[i].may_alias[n] - 1);
             if (invar_tensor_present(a) && a->data == b->data)
                 return true;
         }
@@ -248,7 +249,7 @@ static void test_fields__counts_do_not_overflow(void **state)
             char args[INVAR_OP_ARGS_MAX] = {0};
             const int64_t most = INT64_MAX;
 
-            if (!fields[i].count_at || !fields[i].more)
+            if (!fields[i].count_at || !fields[i].extra_elements)
                 continue;
             memcpy(args + fields[i].count_at, &most, sizeof most);
             assert_true(invar_field_count(&fields[i], args) == INT64_MAX);

@@ -78,14 +78,14 @@ static bool within(const void *p, size_t bytes, const char *memory, size_t size)
 static void check_output(const invar_case *c, const invar_case_parts *p,
                          const invar_fused_part_output *o)
 {
-    int64_t row = invar_tensor_row_elements(&o->side);
-    size_t bytes = (size_t)(o->side.shape[0] * row * invar_dtype_bits(o->side.dtype)) / 8;
+    int64_t row = invar_tensor_row_elements(&o->reference);
+    size_t bytes = (size_t)(o->reference.shape[0] * row * invar_dtype_bits(o->reference.dtype)) / 8;
 
     assert_true(invar_field_present(o->field, &c->args));
-    assert_ok(invar_check_like(c->op, "side", &o->side, "fused", &o->fused));
-    assert_int_equal(o->side.row_stride, row);
-    assert_true(o->host ? within(o->side.data, bytes, p->host_side, p->list.host_bytes)
-                        : within(o->side.data, bytes, p->side, p->list.bytes));
+    assert_ok(invar_check_like(c->op, "side", &o->reference, "fused", &o->fused));
+    assert_int_equal(o->reference.row_stride, row);
+    assert_true(o->host ? within(o->reference.data, bytes, p->host_side, p->list.host_bytes)
+                        : within(o->reference.data, bytes, p->side, p->list.bytes));
     assert_true(o->call >= 0 && o->call < p->list.count);
 }
 
@@ -214,7 +214,7 @@ static void test_parts__know_every_optional_field(void **state)
         int count;
         const invar_field *fields = invar_op_fields(&count, op);
         for (int i = 0; i < count; i++) {
-            const char *why = fields[i].whole;
+            const char *why = fields[i].not_fused_reason;
             if (fields[i].optional ? fields[i].fused == (why && strlen(why) >= 8)
                                    : fields[i].fused || why)
                 fail_msg("%s: %s: needs parts, or a reason for none", invar_op_name(op),

@@ -35,8 +35,8 @@ static invar_status define(invar_ledger *ledger, size_t count)
 static invar_status begin(invar_ledger *ledger)
 {
     return invar_ledger_begin(
-        ledger,
-        &(invar_ledger_run){.name = "small", .kind = "train", .circumstances = {.bare = true}});
+        ledger, &(invar_ledger_run){
+                    .name = "small", .kind = "train", .circumstances = {.no_auto_facts = true}});
 }
 
 /* A new ledger whose run has begun. */
@@ -57,7 +57,7 @@ static invar_ledger_step step_of(int64_t step)
         int64_t key[2] = {step, i};
         invar_hash_bytes(&digests[i], key, sizeof key);
     }
-    return (invar_ledger_step){.step = step, .weights = step, .digests = digests};
+    return (invar_ledger_step){.step = step, .weights_version = step, .digests = digests};
 }
 
 static invar_status append(invar_ledger *ledger, int64_t step)
@@ -119,9 +119,9 @@ static void test_ledger_append__state(void **state)
     reader = raw_reader(path); // which has no run, whatever the file has
     assert_fails(begin(reader), INVAR_E_STATE, "it is open for reading only");
     assert_fails(append(reader, 1), INVAR_E_STATE, "");
-    assert_fails(
-        invar_ledger_resume(reader, NULL, -1, NULL, &(invar_ledger_provenance){.bare = true}),
-        INVAR_E_STATE, "it is open for reading only");
+    assert_fails(invar_ledger_resume(reader, NULL, -1, NULL,
+                                     &(invar_ledger_provenance){.no_auto_facts = true}),
+                 INVAR_E_STATE, "it is open for reading only");
     invar_ledger_close(reader);
 
     assert_ok(invar_ledger_finish(ledger, 3, "out of steps"));
@@ -149,10 +149,10 @@ static invar_status append_named(invar_ledger *ledger, int64_t step, int place, 
     const invar_ledger_timing timing = {.phase = name};
     const invar_ledger_rank_time work = {.host = place == 7 ? name : "node1",
                                          .phase = place == 8 ? name : "train",
-                                         .move = place == MOVE ? name : ""};
+                                         .transfer = place == MOVE ? name : ""};
     const invar_ledger_reward_part part = {.name = name};
     const invar_ledger_sample sample = {.rng = place == 4 ? name : "0",
-                                        .finish = place == 5 ? name : "stop"};
+                                        .finish_reason = place == 5 ? name : "stop"};
     const invar_ledger_event event = {.level = place == PLACES ? name : "info",
                                       .kind = place == 6 ? name : "note",
                                       .message = ""};
@@ -229,11 +229,11 @@ static void test_ledger_append__duplicates(void **state)
         {.plugin = "p", .call = 1}, {.plugin = "p"}, {.plugin = "p", .call = 1}};
     static const invar_ledger_timing timings[] = {{"x", 1, 1}, {"y", 1, 1}, {"x", 2, 2}};
     static const invar_ledger_stat stats[] = {{.rank = 1}, {.point = 1}, {.rank = 1, .nans = 3}};
-    static const invar_ledger_rank_time work[] = {{.host = "h", .phase = "p", .move = ""},
-                                                  {.host = "h", .phase = "p", .move = "m"},
-                                                  {.host = "i", .phase = "p", .move = "m"}};
+    static const invar_ledger_rank_time work[] = {{.host = "h", .phase = "p", .transfer = ""},
+                                                  {.host = "h", .phase = "p", .transfer = "m"},
+                                                  {.host = "i", .phase = "p", .transfer = "m"}};
     static const invar_ledger_reward_part parts[] = {{0, "a", 1}, {0, "a", 2}};
-    static const invar_ledger_sample sample = {.rng = "0/1", .finish = "stop"};
+    static const invar_ledger_sample sample = {.rng = "0/1", .finish_reason = "stop"};
     const invar_ledger_replica_digests replicas[] = {{1, digests}, {2, digests}, {1, digests}};
     const struct {
         invar_ledger_step step;
@@ -293,7 +293,7 @@ static void test_ledger_append__ranges(void **state)
         {{0, "x", 0}, {0}},
         {{0, "x", INVAR_LEDGER_KEPT_SAMPLE_BYTES + 1}, {0}},
         {{0, "x", 1}, {0, "x", 1}}};
-    static const invar_ledger_sample alone = {.rng = "0/1", .finish = "stop"};
+    static const invar_ledger_sample alone = {.rng = "0/1", .finish_reason = "stop"};
     invar_ledger *ledger = fresh("ranges.db");
     invar_ledger_step made = step_of(0);
 
@@ -310,7 +310,7 @@ static void test_ledger_append__ranges(void **state)
         assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "there are 4 points");
     }
     made.n_stats = 0;
-    made.work = &(invar_ledger_rank_time){.rank = -1, .host = "h", .phase = "p", .move = ""};
+    made.work = &(invar_ledger_rank_time){.rank = -1, .host = "h", .phase = "p", .transfer = ""};
     made.n_work = 1;
     assert_fails(invar_ledger_append(ledger, &made), INVAR_E_INVALID, "numbered from 0");
     made.n_work = 0;
@@ -373,7 +373,7 @@ static void test_ledger_append__bits(void **state)
     const char *path = raw_path("bits.db");
     invar_ledger *ledger = fresh("bits.db");
     invar_ledger_step made = step_of(0);
-    invar_ledger_sample sample = {.rng = "0", .finish = "stop"};
+    invar_ledger_sample sample = {.rng = "0", .finish_reason = "stop"};
     invar_ledger_stat stat = {0};
 
     (void)state;
@@ -386,7 +386,7 @@ static void test_ledger_append__bits(void **state)
     made.n_metrics = made.n_gauges = COUNT(cases);
     sample.reward = metrics[11].value;
     sample.advantage = metrics[1].value;
-    sample.diff = metrics[8].value;
+    sample.logp_diff_max = metrics[8].value;
     stat.absmax = metrics[7].value;
     stat.l2 = metrics[12].value;
     made.samples = &sample;

@@ -75,7 +75,7 @@ static void draft_init(draft *d, int64_t step)
         d->digests[i] = d->replica_digests[i] = digest_of(step, i);
     d->replicas[0] = (invar_ledger_replica_digests){1, d->replica_digests};
     d->step = (invar_ledger_step){.step = step,
-                                  .weights = step,
+                                  .weights_version = step,
                                   .batch = digest_of(step, 40),
                                   .rng = digest_of(step, 41),
                                   .digests = d->digests,
@@ -136,7 +136,8 @@ static invar_ledger *begin(const char *name, size_t points)
     raw_remove(raw_path(name));
     ledger = raw_writer(raw_path(name));
     assert_ok(invar_ledger_begin(
-        ledger, &(invar_ledger_run){.name = name, .kind = "ci", .circumstances = {.bare = true}}));
+        ledger,
+        &(invar_ledger_run){.name = name, .kind = "ci", .circumstances = {.no_auto_facts = true}}));
     define(ledger, points);
     return ledger;
 }
@@ -192,7 +193,7 @@ static void swap_results(draft *d)
     }
 
 CHANGE(nothing, (void)d)
-CHANGE(other_arrival, d->samples[0].arrival = 1)
+CHANGE(other_arrival, d->samples[0].completion_order = 1)
 CHANGE(other_time, d->timings[0].duration_ns = 99)
 CHANGE(no_times, d->step.n_timings = 0)
 CHANGE(other_work, d->work[1].sent = 99)
@@ -245,7 +246,7 @@ static void swap_samples(draft *d)
 CHANGE(minus_zero, d->metrics[1].value = -0.0)
 CHANGE(other_metric, d->metrics[2].name = "rollout/rewarD")
 CHANGE(fewer_metrics, d->step.n_metrics = 2)
-CHANGE(other_weights, d->step.weights++)
+CHANGE(other_weights, d->step.weights_version++)
 CHANGE(other_batch, d->step.batch.bytes[15] ^= 1)
 CHANGE(other_rng, d->step.rng.bytes[0] ^= 1)
 CHANGE(other_point, d->digests[1].bytes[7] ^= 0x80)
@@ -262,9 +263,9 @@ CHANGE(sample_rollout, d->samples[1].rollout_logp.bytes[0] ^= 1)
 CHANGE(sample_train, d->samples[1].train_logp.bytes[0] ^= 1)
 CHANGE(sample_reward, d->samples[1].reward = 0)
 CHANGE(sample_advantage, d->samples[1].advantage = 0.5)
-CHANGE(sample_diff, d->samples[1].diff = 0.5)
-CHANGE(sample_diff_at, d->samples[1].diff_at = -1)
-CHANGE(sample_finish, d->samples[1].finish = "length")
+CHANGE(sample_diff, d->samples[1].logp_diff_max = 0.5)
+CHANGE(sample_diff_at, d->samples[1].logp_diff_position = -1)
+CHANGE(sample_finish, d->samples[1].finish_reason = "length")
 CHANGE(fewer_samples, d->step.n_samples = d->step.n_parts = 1)
 CHANGE(reply_data, d->replies[1].data = "on")
 CHANGE(reply_bytes, d->replies[1].bytes = 1)
@@ -314,7 +315,7 @@ static void test_ledger_content__different(void **state)
 static void resume(invar_ledger *ledger, int64_t after)
 {
     static const invar_ledger_fact fact = {"host", "name", "another"};
-    const invar_ledger_provenance there = {.facts = &fact, .n_facts = 1, .bare = true};
+    const invar_ledger_provenance there = {.facts = &fact, .n_facts = 1, .no_auto_facts = true};
     invar_digest chain = {{0}};
 
     if (after >= 0)

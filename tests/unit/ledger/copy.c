@@ -112,8 +112,8 @@ static void test_ledger_copy__import_gives_other_numbers(void **state)
 
     (void)state;
     assert_ok(invar_ledger_begin(
-        ledger,
-        &(invar_ledger_run){.name = "first", .kind = "ci", .circumstances = {.bare = true}}));
+        ledger, &(invar_ledger_run){
+                    .name = "first", .kind = "ci", .circumstances = {.no_auto_facts = true}}));
     assert_ok(invar_ledger_define(ledger, NULL, 0));
     assert_ok(invar_ledger_append(
         ledger, &(invar_ledger_step){.step = 0, .metrics = other, .n_metrics = COUNT(other)}));
@@ -239,7 +239,8 @@ static void test_ledger_copy__import_beside_a_run(void **state)
     other = raw_writer(ahead);
     source = raw_reader(ahead);
     assert_ok(invar_ledger_find(&(invar_ledger_summary){0}, source, "1"));
-    assert_ok(invar_ledger_resume(other, "1", -1, NULL, &(invar_ledger_provenance){.bare = true}));
+    assert_ok(invar_ledger_resume(other, "1", -1, NULL,
+                                  &(invar_ledger_provenance){.no_auto_facts = true}));
     assert_fails(invar_ledger_import(&runs, target, source), INVAR_E_STATE, "is being written");
     assert_ok(invar_test_ledger_step(target, &spec, 0, 2));
     invar_ledger_close(other);

@@ -231,8 +231,8 @@ static void test_ledger_live__reader_sees_whole_steps(void **state)
             raw_write(stop, "", 0); // it was really looked at meanwhile
         if (++looks % 32 == 0) {
             assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-            if (verdict.bad > 0)
-                fail_msg("at step %d: %s", (int)s.last, verdict.first);
+            if (verdict.problems > 0)
+                fail_msg("at step %d: %s", (int)s.last, verdict.first_problem);
         }
     }
     assert_int_equal(status, 0);
@@ -300,8 +300,8 @@ static int64_t count_steps(const char *path, const invar_digest *chains)
     sight s;
 
     assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-    if (verdict.bad > 0)
-        fail_msg("%s", verdict.first);
+    if (verdict.problems > 0)
+        fail_msg("%s", verdict.first_problem);
     look(&s, ledger);
     assert_int_equal(s.last, s.steps - 1);
     assert_int_equal(s.metrics, 20 * s.steps);

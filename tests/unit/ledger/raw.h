@@ -477,8 +477,8 @@ static inline void raw_assert_clean(const char *path)
 {
     invar_ledger_verify_result verdict = raw_verify(path);
 
-    if (verdict.bad > 0)
-        fail_msg("%s: %s", path, verdict.first);
+    if (verdict.problems > 0)
+        fail_msg("%s: %s", path, verdict.first_problem);
     assert_true(verdict.rows > 0);
 }
 

@@ -90,12 +90,12 @@ static void test_ledger_seal__stays_true(void **state)
     for (int i = 0; i < 3; i++)
         assert_ok(check(path, lines[i]));
     verdict = raw_verify(path);
-    assert_int_equal(verdict.bad, 0);
+    assert_int_equal(verdict.problems, 0);
     assert_int_equal(verdict.seals, 5);
     // one that is stored shows what it covers without any line
     raw_tamper(path, "UPDATE seal SET sha256 = flip(sha256) WHERE entry = (SELECT max(entry) FROM "
                      "seal)");
-    assert_true(raw_verify(path).bad > 0);
+    assert_true(raw_verify(path).problems > 0);
     assert_int_equal(raw_verify(path).seals, 4);
 }
 
@@ -314,9 +314,11 @@ static void test_ledger_seal__is_what_sha256sum_says(void **state)
 
     (void)state;
     assert_ok(invar_ledger_begin(
-        ledger, &(invar_ledger_run){.name = "n", .kind = "ci", .circumstances = {.bare = true}}));
+        ledger,
+        &(invar_ledger_run){.name = "n", .kind = "ci", .circumstances = {.no_auto_facts = true}}));
     assert_ok(invar_ledger_define(ledger, &point, 1));
-    assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.weights = 5, .digests = &digest}));
+    assert_ok(invar_ledger_append(ledger,
+                                  &(invar_ledger_step){.weights_version = 5, .digests = &digest}));
     invar_ledger_close(ledger);
     ledger = raw_reader(path);
     assert_ok(invar_ledger_seal(line, ledger, 1));

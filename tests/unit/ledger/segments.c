@@ -5,7 +5,7 @@
  */
 #include "tests/unit/ledger/raw.h"
 
-static const invar_ledger_provenance bare = {.bare = true};
+static const invar_ledger_provenance bare = {.no_auto_facts = true};
 static const invar_test_ledger spec = {.steps = 5};
 
 /* A new ledger with a run of `steps` steps, open for more. */
@@ -64,7 +64,7 @@ static void test_ledger_segments__begin_refuses(void **state)
          "an object's kind is empty"},
         {{.name = "a",
           .kind = "train",
-          .circumstances = {.facts = facts, .n_facts = 2, .bare = true}},
+          .circumstances = {.facts = facts, .n_facts = 2, .no_auto_facts = true}},
          "fact has that row already"},
     };
     const char *path = raw_path("begin.db");
@@ -167,7 +167,7 @@ static invar_ledger *fork_of(const char *name, const invar_digest *chain, int64_
                                   .parent = "00112233445566778899aabbccddeeff",
                                   .fork_step = step,
                                   .fork_chain = chain,
-                                  .circumstances = {.bare = true}};
+                                  .circumstances = {.no_auto_facts = true}};
     invar_ledger *ledger;
 
     raw_remove(raw_path(name));

@@ -42,8 +42,9 @@ static void assert_found(const char *table, const char *sql, const char *named)
     raw_copy(path, raw_with_rows(table));
     raw_tamper(path, sql);
     verdict = raw_verify(path);
-    if (verdict.bad == 0 || !strstr(verdict.first, named))
-        fail_msg("%s: %" PRId64 " findings, the first: \"%s\"", sql, verdict.bad, verdict.first);
+    if (verdict.problems == 0 || !strstr(verdict.first_problem, named))
+        fail_msg("%s: %" PRId64 " findings, the first: \"%s\"", sql, verdict.problems,
+                 verdict.first_problem);
 }
 
 /* How a table's damage shows: by the row itself, unless there is something to say about it. */
@@ -69,8 +70,8 @@ static void test_ledger_verify__control(void **state)
     invar_ledger_verify_result verdict = raw_verify(raw_path("whole.db"));
 
     (void)state;
-    assert_int_equal(verdict.bad, 0);
-    assert_string_equal(verdict.first, "");
+    assert_int_equal(verdict.problems, 0);
+    assert_string_equal(verdict.first_problem, "");
     assert_int_equal(verdict.runs, 1);
     assert_int_equal(verdict.entries, raw_int(raw_path("whole.db"), "SELECT count(*) FROM entry"));
     assert_int_equal(verdict.rows, raw_int(raw_path("whole.db"), "SELECT sum(rows) FROM entry"));
@@ -78,13 +79,13 @@ static void test_ledger_verify__control(void **state)
     assert_int_equal(verdict.seals, 1);
     assert_int_equal(verdict.pruned + verdict.seals_pruned, 0);
     verdict = raw_verify(raw_path("short.db"));
-    assert_int_equal(verdict.bad, 0);
+    assert_int_equal(verdict.problems, 0);
     assert_int_equal(verdict.seals, 0);
     assert_int_equal(verdict.seals_pruned, 1);
     assert_int_equal(verdict.pruned, raw_int(raw_path("short.db"), "SELECT sum(rows) FROM pruned"));
     assert_true(verdict.pruned > 100);
     invar_ledger_close(raw_writer(raw_path("empty.db")));
-    assert_int_equal(raw_verify(raw_path("empty.db")).bad, 0);
+    assert_int_equal(raw_verify(raw_path("empty.db")).problems, 0);
     // a copy and a change that is none: what the other tests do is not what is found
     raw_copy(raw_path("bad.db"), raw_path("whole.db"));
     raw_tamper(raw_path("bad.db"), "UPDATE metric SET value = value");
@@ -309,11 +310,12 @@ static void test_ledger_verify__names_the_run(void **state)
     raw_tamper(path, "UPDATE metric SET value_bits = flip(value_bits) WHERE run = 2 AND step = 1 "
                      "AND series = (SELECT series FROM series WHERE name = 'train/loss')");
     verdict = raw_verify(path);
-    assert_non_null(strstr(verdict.first, "run 2: metric (step 1, seg 0, series train/loss)"));
+    assert_non_null(
+        strstr(verdict.first_problem, "run 2: metric (step 1, seg 0, series train/loss)"));
     // a name that a terminal would obey
     raw_tamper(path, "UPDATE series SET name = char(27) || '[31m' WHERE name = 'train/loss'");
     verdict = raw_verify(path);
-    assert_non_null(strstr(verdict.first, "series ?[31m"));
+    assert_non_null(strstr(verdict.first_problem, "series ?[31m"));
 }
 
 typedef struct track {
@@ -353,7 +355,7 @@ static void test_ledger_verify__writer(void **state)
     assert_ok(invar_test_ledger_begin(ledger, &spec));
     for (int64_t step = 0; step < 3; step++) {
         assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
-        assert_int_equal(verdict.bad, 0);
+        assert_int_equal(verdict.problems, 0);
         assert_int_equal(verdict.steps, step);
         assert_ok(invar_test_ledger_step(ledger, &spec, 0, step));
     }

@@ -159,7 +159,7 @@ static void test_far__a_graph_runs_what_was_noted(void **state)
         assert_ok(invar_device_download(&dev, back, y, sizeof back));
         assert_true(back[1] == (i == 0 ? 0.0f : 2.0f * (here[1] - 1.0f))); // it has not run yet
         assert_ok(invar_device_upload(&dev, x, here, sizeof here));
-        assert_ok(graphs->run(&dev, graph));
+        assert_ok(graphs->launch(&dev, graph));
     }
     graphs->free(&dev, graph);
     assert_ok(graphs->begin(&dev));

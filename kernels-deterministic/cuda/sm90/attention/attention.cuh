@@ -69,7 +69,7 @@ __device__ __forceinline__ bool invar_attention_segment(invar_cuda_fault *fault,
                                                         const invar_row_offsets &segments,
                                                         int64_t rows, int64_t segment)
 {
-    int64_t begin = segments.start[segment], end = segments.start[segment + 1];
+    int64_t begin = segments.offsets[segment], end = segments.offsets[segment + 1];
     bool good = begin >= 0 && begin <= end && end <= rows && (segment > 0 || begin == 0) &&
                 (segment + 1 < segments.count || end == rows);
 

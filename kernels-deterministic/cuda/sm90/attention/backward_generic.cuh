@@ -366,8 +366,8 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
                 p = STEP::probability(invar_fmaf(s[e] + 0.0f, call.form.c, -w.lse2[at.x]));
                 ds = p * ((dp[e] + 0.0f) - w.delta[at.x]);
             }
-            invar_run_checkpoints(w.p + to, p);
-            invar_run_checkpoints(w.ds + to, ds);
+            invar_store(w.p + to, p);
+            invar_store(w.ds + to, ds);
         }
         __syncthreads();
     }
@@ -384,8 +384,8 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
             for (int e = 0; e < 4; e++) {
                 int2 at = STEP::place(i, e);
                 if (position + at.x < length && at.y < dim)
-                    invar_run_checkpoints(to.row(row0 + position + at.x) + head * dim + at.y,
-                                          sum.at[i][e] * factor);
+                    invar_store(to.row(row0 + position + at.x) + head * dim + at.y,
+                                sum.at[i][e] * factor);
             }
         }
     }
@@ -531,9 +531,9 @@ __global__ void __launch_bounds__(THREADS)
         bool is_query = task < query_tasks;
         int64_t of = is_query ? heads : call.form.kv_heads,
                 n = is_query ? task : task - query_tasks;
-        int64_t first, sample = invar_attention_slot(&first, call.samples.start, call.samples.count,
-                                                     1, TILE, n / of);
-        int64_t begin = call.samples.start[sample], end = call.samples.start[sample + 1];
+        int64_t first, sample = invar_attention_slot(&first, call.samples.offsets,
+                                                     call.samples.count, 1, TILE, n / of);
+        int64_t begin = call.samples.offsets[sample], end = call.samples.offsets[sample + 1];
         if (begin < 0 || end > call.q.rows || first < 0 || first >= end - begin)
             continue;
         worker<T, STEP, SHARDS> work = {

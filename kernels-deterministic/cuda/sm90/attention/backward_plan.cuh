@@ -157,12 +157,12 @@ template <int D>
 __device__ void prepare_rows(const problem<bf16> &call, const tables &t, int64_t slot, int head)
 {
     constexpr int LANES = D / 8, PER_PASS = 256 / LANES;
-    int64_t first, sample = invar_attention_slot(&first, call.samples.start, call.samples.count, 1,
-                                                 QUERIES, slot);
-    int64_t row0 = call.samples.start[sample] + first, end = call.samples.start[sample + 1];
+    int64_t first, sample = invar_attention_slot(&first, call.samples.offsets, call.samples.count,
+                                                 1, QUERIES, slot);
+    int64_t row0 = call.samples.offsets[sample] + first, end = call.samples.offsets[sample + 1];
     float *rows = t.rows + (head * (int64_t)t.slots + slot) * 2 * QUERIES;
     int part = (int)threadIdx.x % LANES * 8;
-    bool good = call.samples.start[sample] >= 0 && first >= 0 && end <= call.q.rows;
+    bool good = call.samples.offsets[sample] >= 0 && first >= 0 && end <= call.q.rows;
 
     if (threadIdx.x == 0)
         *(int2 *)(t.added + 2 * (head * (int64_t)t.slots + slot)) = make_int2(0, 0);
@@ -231,12 +231,12 @@ struct planner {
 
     __device__ int blocks_of(int64_t s) const
     {
-        return (int)((call.samples.start[s + 1] - call.samples.start[s] + KEYS - 1) / KEYS);
+        return (int)((call.samples.offsets[s + 1] - call.samples.offsets[s] + KEYS - 1) / KEYS);
     }
 
     __device__ task task_of(int64_t s, int kv_head, int block, int low) const
     {
-        int64_t start = call.samples.start[s], length = call.samples.start[s + 1] - start;
+        int64_t start = call.samples.offsets[s], length = call.samples.offsets[s + 1] - start;
         // the last query that sees the block's last key
         int64_t last = (int64_t)block * KEYS + KEYS - 2 + call.form.window;
         task job = {};

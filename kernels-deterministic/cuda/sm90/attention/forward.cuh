@@ -15,8 +15,8 @@
 #include "kernels-deterministic/cuda/sm90/sfu.cuh"
 
 /*
- * Query rows of sequence s are [rows.start[s], rows.start[s + 1]), its last positions. Keys lie in
- * rows like the queries (a sequence has as many keys as queries), or in pages.
+ * Query rows of sequence s are [rows.offsets[s], rows.offsets[s + 1]), its last positions. Keys lie
+ * in rows like the queries (a sequence has as many keys as queries), or in pages.
  */
 typedef struct invar_attention_problem {
     invar_op op;
@@ -82,7 +82,7 @@ __device__ __forceinline__ bool invar_attention_find(invar_attention_sequence *o
 {
     if (!invar_attention_segment(p.fault, p.op, p.rows, p.n_rows, number))
         return false;
-    int64_t begin = p.rows.start[number], count = p.rows.start[number + 1] - begin;
+    int64_t begin = p.rows.offsets[number], count = p.rows.offsets[number + 1] - begin;
     int64_t length = p.paged ? p.lengths[number] : count;
 
     out->number = number;
@@ -130,7 +130,7 @@ __device__ __forceinline__ int64_t invar_attention_find_slot(const invar_attenti
 
     while (low < high) {
         int64_t step = (high - low + 31) / 32, probe = low + ((int)threadIdx.x % 32 + 1) * step;
-        bool before = probe <= high && p.rows.start[probe] * p.form.group / size + probe <= slot;
+        bool before = probe <= high && p.rows.offsets[probe] * p.form.group / size + probe <= slot;
         low += __popc(__ballot_sync(0xFFFFFFFFu, before)) * step;
         high = min(high, low + step - 1);
     }
@@ -145,7 +145,7 @@ __device__ __forceinline__ bool invar_attention_tile_of(invar_attention_tile *ou
     int64_t slots = invar_attention_slots(p.n_rows, p.rows.count, p.form.group, size);
     int64_t slot = slots - 1 - index / p.form.kv_heads;
     int64_t number = invar_attention_find_slot(p, size, slot);
-    int64_t first = (slot - (p.rows.start[number] * p.form.group / size + number)) * size;
+    int64_t first = (slot - (p.rows.offsets[number] * p.form.group / size + number)) * size;
 
     if (!invar_attention_find(&out->sequence, p, number))
         return false;

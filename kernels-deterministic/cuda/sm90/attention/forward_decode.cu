@@ -579,13 +579,13 @@ __global__ void merge_spans(const __grid_constant__ invar_attention_problem p, p
 
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
-        if (p.rows.start[middle] <= row)
+        if (p.rows.offsets[middle] <= row)
             low = middle;
         else
             high = middle - 1;
     }
-    if (!invar_attention_find(&s, p, low) || row < p.rows.start[low] ||
-        row >= p.rows.start[low + 1])
+    if (!invar_attention_find(&s, p, low) || row < p.rows.offsets[low] ||
+        row >= p.rows.offsets[low + 1])
         return;
     int position = (int)(row - s.row0);
     int span = (int)(invar_attention_first(p, position) / p.form.kv_span);

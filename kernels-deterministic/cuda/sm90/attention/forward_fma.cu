@@ -334,7 +334,7 @@ template <typename T, int DIM> struct tile_run {
             for (int c = 0; c < thread_columns; c++) {
                 int column = sum_column() + c * memory_type::columns;
                 if (column < p.form.dim)
-                    invar_run_checkpoints(to + column, total[r][c] / memory.l[row] + 0.0f);
+                    invar_store(to + column, total[r][c] / memory.l[row] + 0.0f);
             }
         }
     }

@@ -79,14 +79,14 @@ __device__ bool plan_slot(tile_entry *out, int *weight_out, const invar_attentio
 
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
-        if (p.rows.start[middle] / tile_rows + 2 * middle <= slot)
+        if (p.rows.offsets[middle] / tile_rows + 2 * middle <= slot)
             low = middle;
         else
             high = middle - 1;
     }
     if (!invar_attention_find(&s, p, low))
         return false;
-    int64_t index = slot - (p.rows.start[low] / tile_rows + 2 * low);
+    int64_t index = slot - (p.rows.offsets[low] / tile_rows + 2 * low);
     int64_t tile = s.before / tile_rows + index;
     if (index < 0 || tile * tile_rows >= s.length || s.before == s.length)
         return false;

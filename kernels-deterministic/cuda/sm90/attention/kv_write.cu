@@ -35,7 +35,7 @@ __device__ bool find_sequence(invar_attention_sequence *out, int64_t *position_o
 
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
-        if (p.rows.start[middle] <= row)
+        if (p.rows.offsets[middle] <= row)
             low = middle;
         else
             high = middle - 1;
@@ -101,8 +101,8 @@ struct page_batch {
         for (int i = 0; i < COUNT; i++) {
             s[i].number = n + i * step;
             bool there = s[i].number < p.rows.count;
-            begin[i] = there ? p.rows.start[s[i].number] : 0;
-            end[i] = there ? p.rows.start[s[i].number + 1] : 0;
+            begin[i] = there ? p.rows.offsets[s[i].number] : 0;
+            end[i] = there ? p.rows.offsets[s[i].number + 1] : 0;
             length[i] = there ? p.lengths[s[i].number] : 0;
         }
 #pragma unroll
@@ -193,12 +193,12 @@ __device__ slot find_slots(const invar_attention_problem &p, int64_t first, int 
 
     while (low < high) { // the last sequence that begins at or before the first row
         int64_t step = (high - low + 31) / 32, probe = low + (lane + 1) * step;
-        bool before = probe <= high && p.rows.start[probe] <= first;
+        bool before = probe <= high && p.rows.offsets[probe] <= first;
         low += __popc(__ballot_sync(0xFFFFFFFFu, before)) * step;
         high = min(high, low + step - 1);
     }
     int64_t next = low + 1 + lane;
-    next = next < p.rows.count ? p.rows.start[next] : INT64_MAX;
+    next = next < p.rows.count ? p.rows.offsets[next] : INT64_MAX;
     for (int i = 0; i < rows; i++) {
         int begun = __popc(__ballot_sync(0xFFFFFFFFu, next <= first + i));
         ahead = lane == i ? begun : ahead;

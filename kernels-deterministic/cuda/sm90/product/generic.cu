@@ -122,7 +122,7 @@ __device__ __forceinline__ void store_one(T *out, const invar_gemm &p, int64_t r
 {
     if (p.residual)
         x = invar_with_residual((const T *)p.residual + row * p.residual_stride + col, x);
-    invar_run_checkpoints(out + row * p.out_stride + col, x);
+    invar_store(out + row * p.out_stride + col, x);
 }
 
 template <typename STEP>

@@ -189,7 +189,7 @@ static __global__ void fold_shards(invar_gemm p, const float4 *shards, int64_t f
         if (p.residual)
             x[i] = invar_with_residual((const T *)p.residual + row * p.residual_stride + col + i,
                                        x[i]);
-        invar_run_checkpoints(out + col + i, x[i]);
+        invar_store(out + col + i, x[i]);
     }
 }
 
@@ -527,7 +527,7 @@ static invar_gemm product_into(invar_op op, const invar_tensor *out, int32_t sha
 
 static void by_expert(invar_gemm *p, const invar_row_offsets *experts)
 {
-    p->start = experts->start;
+    p->start = experts->offsets;
     p->groups = experts->count;
 }
 

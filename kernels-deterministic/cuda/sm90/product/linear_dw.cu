@@ -46,17 +46,17 @@ static __global__ void cut_experts(int64_t *cuts, const int32_t *tokens, int64_t
                                    invar_cuda_fault *fault)
 {
     int64_t *cut = cuts + (int64_t)blockIdx.x * (units.count + 1);
-    int64_t all = units.start[units.count], first = 0, end = 0;
-    bool good = invar_segments_good(experts.start, experts.count, rows, op, fault, true);
+    int64_t all = units.offsets[units.count], first = 0, end = 0;
+    bool good = invar_segments_good(experts.offsets, experts.count, rows, op, fault, true);
 
-    good = invar_segments_good(units.start, units.count, all, op, fault) && good;
+    good = invar_segments_good(units.offsets, units.count, all, op, fault) && good;
     if (good) {
-        first = experts.start[blockIdx.x];
-        end = experts.start[blockIdx.x + 1];
+        first = experts.offsets[blockIdx.x];
+        end = experts.offsets[blockIdx.x + 1];
         good = tokens_good(tokens, first, end, all, op, fault);
     }
     for (int64_t u = threadIdx.x; u <= units.count; u += THREADS)
-        cut[u] = good ? first_not_below(tokens, first, end, units.start[u]) : 0;
+        cut[u] = good ? first_not_below(tokens, first, end, units.offsets[u]) : 0;
 }
 
 /* ---- dw -------------------------------------------------------------------------------------- */
@@ -115,7 +115,7 @@ invar_status invar_cuda_linear_dw(const invar_device *dev, const invar_linear_dw
         p.units = a->units.count;
         p.cut = (int64_t *)workspace;
         INVAR_TRY(invar_launch(dev, op, copy_segments, dim3(1), dim3(THREADS),
-                               0)((int64_t *)workspace, a->units.start, p.units, p.tokens, op,
+                               0)((int64_t *)workspace, a->units.offsets, p.units, p.tokens, op,
                                   invar_cuda_of(dev)->fault, false));
     }
     return add_gradients(dev, &p);

@@ -293,9 +293,9 @@ __device__ __forceinline__ void store_one(const skinny_rows_out &out, bool bf16,
     int64_t at = row * out.stride + col;
 
     if (bf16)
-        invar_run_checkpoints((__nv_bfloat16 *)out.data + at, y);
+        invar_store((__nv_bfloat16 *)out.data + at, y);
     else
-        invar_run_checkpoints((float *)out.data + at, y);
+        invar_store((float *)out.data + at, y);
 }
 
 /* ---- block ----------------------------------------------------------------------------------- */

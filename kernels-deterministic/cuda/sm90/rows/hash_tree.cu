@@ -313,11 +313,11 @@ static tree_source source_of(const invar_tensor *x, int64_t shards, const void *
 static tree_source tree_of(const invar_hash_tree_args *a, int64_t number)
 {
     invar_logical_split cut = {a->shards, 0, 1, 1}; // what is not cut is one, also a stack
-    if (a->cuts && a->cuts[number].pieces > 1)
+    if (a->cuts && a->cuts[number].shards > 1)
         cut = a->cuts[number];
-    tree_source source = source_of(&a->x[number], cut.pieces * cut.stack, a->digest);
+    tree_source source = source_of(&a->x[number], cut.shards * cut.experts, a->digest);
 
-    source.parts = cut.stack;
+    source.parts = cut.experts;
     source.atom = cut.atom;
     if (cut.columns)
         source.column_bytes = invar_dtype_bits(a->x[number].dtype) / 8;
@@ -628,5 +628,5 @@ invar_status invar_cuda_hash_leaves(const invar_device *dev, const invar_hash_le
     return invar_launch_early(
         dev, INVAR_OP_HASH_LEAVES, is_linear(&x) ? hash_segments<true> : hash_segments<false>,
         dim3((unsigned)(1 + (blocks < most ? blocks : most))), dim3(32 * WARPS),
-        0)(a->digest, x, a->samples.start, invar_cuda_of(dev)->fault);
+        0)(a->digest, x, a->samples.offsets, invar_cuda_of(dev)->fault);
 }

@@ -115,8 +115,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 8) route_few_back(route_bac
     }
     __syncwarp();
     if (live)
-        invar_run_checkpoints(out + chosen,
-                              softmax ? own * (dscore - mean) : dscore * (own * (1.0f - own)));
+        invar_store(out + chosen, softmax ? own * (dscore - mean) : dscore * (own * (1.0f - own)));
 }
 
 size_t invar_cuda_moe_route_bwd_workspace(const invar_device *dev,

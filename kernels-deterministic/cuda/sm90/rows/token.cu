@@ -274,7 +274,7 @@ invar_status invar_cuda_embedding_bwd(const invar_device *dev, const invar_embed
     int32_t *unit = (int32_t *)((char *)workspace + invar_sort_bytes(tokens));
     token_ids ids = {(const int32_t *)a->ids.data,
                      a->dtable.shape[0],
-                     a->units.start,
+                     a->units.offsets,
                      a->units.count,
                      tokens,
                      unit,

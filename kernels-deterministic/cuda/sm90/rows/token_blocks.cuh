@@ -24,7 +24,7 @@ static inline invar_token_blocks invar_blocks_of_units(const invar_device *dev, 
                                                        const invar_row_offsets *units,
                                                        int64_t tokens)
 {
-    return {units->start, units->count, tokens, op, invar_cuda_of(dev)->fault};
+    return {units->offsets, units->count, tokens, op, invar_cuda_of(dev)->fault};
 }
 
 /* Scratch for the sums of all blocks that there can be. */

@@ -31,51 +31,51 @@ static const invar_recipe_key keys[KEY_COUNT] = {
     [LAYERS] = {.section = "model",
                 .name = "num-layers",
                 .type = INVAR_RECIPE_TYPE_INT,
-                .fallback = "4",
+                .default_text = "4",
                 .int_min = 1,
                 .int_max = 1024,
                 .doc = "layers"},
     [ESTIMATOR] = {.section = "grpo",
                    .name = "advantage-estimator",
                    .type = INVAR_RECIPE_TYPE_ENUM,
-                   .fallback = "grpo",
+                   .default_text = "grpo",
                    .choices = &estimators,
                    .doc = "how advantages are computed"},
     [USE_KL] = {.section = "grpo",
                 .name = "use-kl-loss",
                 .type = INVAR_RECIPE_TYPE_BOOL,
-                .fallback = "false",
+                .default_text = "false",
                 .doc = "adds the KL term"},
     [EPS_CLIP] = {.section = "grpo",
                   .name = "eps-clip",
                   .type = INVAR_RECIPE_TYPE_FLOAT,
-                  .fallback = "0.2",
+                  .default_text = "0.2",
                   .float_min = -1e300,
                   .float_max = 1e300,
                   .doc = "clip range"},
     [SEED] = {.section = "engine",
               .name = "seed",
               .type = INVAR_RECIPE_TYPE_INT,
-              .fallback = "0",
+              .default_text = "0",
               .doc = "seed"},
     [THREADS] = {.section = "engine",
                  .name = "threads",
                  .type = INVAR_RECIPE_TYPE_INT,
                  .effect = INVAR_RECIPE_EFFECT_FREE,
-                 .fallback = "1",
+                 .default_text = "1",
                  .int_min = 1,
                  .int_max = 1024,
                  .doc = "threads"},
     [PROMPT_DATA] = {.section = "engine",
                      .name = "prompt-data",
                      .type = INVAR_RECIPE_TYPE_STRING,
-                     .fallback = "",
+                     .default_text = "",
                      .doc = "data set"},
     [LATE] = {.section = "engine",
               .name = "late",
               .type = INVAR_RECIPE_TYPE_FLOAT,
               .effect = INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET,
-              .fallback = "0.5",
+              .default_text = "0.5",
               .float_min = 0,
               .float_max = 1,
               .doc = "came when runs were recorded already"},
@@ -457,7 +457,7 @@ static void test_base_recipe__reset_takes_flags_back(void **state)
         assert_ok(invar_recipe_reset(recipe));
         invar_recipe_entry_get(&entry, recipe, LAYERS);
         assert_int_equal(entry.source, INVAR_RECIPE_SOURCE_DEFAULT);
-        assert_string_equal(entry.text, entry.key->fallback);
+        assert_string_equal(entry.text, entry.key->default_text);
     }
     // a key without a default has no value again
     assert_fails(invar_recipe_check(recipe), INVAR_E_INVALID, "'model-name'");
@@ -608,7 +608,7 @@ static void test_base_recipe__canonical_text_may_be_empty(void **state)
                                          .name = "k",
                                          .type = INVAR_RECIPE_TYPE_BOOL,
                                          .effect = INVAR_RECIPE_EFFECT_FREE,
-                                         .fallback = "true",
+                                         .default_text = "true",
                                          .doc = "d"};
     static const invar_recipe_schema free_only = {.keys = &key, .count = 1};
     invar_recipe *recipe;
@@ -759,26 +759,34 @@ static void test_base_recipe__wrong_access_aborts(void **state)
 
 static void test_base_recipe__refuses_a_wrong_schema(void **state)
 {
-    static const invar_recipe_key good = {
-        .section = "s", .name = "a", .type = INVAR_RECIPE_TYPE_INT, .fallback = "1", .doc = "d"};
+    static const invar_recipe_key good = {.section = "s",
+                                          .name = "a",
+                                          .type = INVAR_RECIPE_TYPE_INT,
+                                          .default_text = "1",
+                                          .doc = "d"};
     static const struct {
         invar_recipe_key second;
         const char *message;
     } cases[] = {
-        {{.section = "s", .name = "a", .fallback = "true", .doc = "d"}, "two keys 'a'"},
-        {{.section = "s", .name = "b c", .fallback = "true", .doc = "d"}, "is not a valid name"},
-        {{.section = "", .name = "b", .fallback = "true", .doc = "d"}, "is not a valid name"},
-        {{.section = "s", .name = "b", .fallback = "yes", .doc = "d"},
+        {{.section = "s", .name = "a", .default_text = "true", .doc = "d"}, "two keys 'a'"},
+        {{.section = "s", .name = "b c", .default_text = "true", .doc = "d"},
+         "is not a valid name"},
+        {{.section = "", .name = "b", .default_text = "true", .doc = "d"}, "is not a valid name"},
+        {{.section = "s", .name = "b", .default_text = "yes", .doc = "d"},
          "recipe schema: b: expected true or false"},
-        {{.section = "s", .name = "b", .fallback = "true"}, "'b' lacks its doc"},
+        {{.section = "s", .name = "b", .default_text = "true"}, "'b' lacks its doc"},
         {{.section = "s", .name = "b", .effect = INVAR_RECIPE_EFFECT_SEMANTIC_IF_SET, .doc = "d"},
          "'b' came later and has no default"},
-        {{.section = "s", .name = "b", .type = INVAR_RECIPE_TYPE_ENUM, .fallback = "x", .doc = "d"},
+        {{.section = "s",
+          .name = "b",
+          .type = INVAR_RECIPE_TYPE_ENUM,
+          .default_text = "x",
+          .doc = "d"},
          "'b' lacks its doc or its choices"},
         {{.section = "s",
           .name = "b",
           .type = INVAR_RECIPE_TYPE_INT,
-          .fallback = "9",
+          .default_text = "9",
           .int_min = 1,
           .int_max = 3,
           .doc = "d"},
@@ -797,7 +805,7 @@ static void test_base_recipe__refuses_a_wrong_schema(void **state)
     table[1].section = "other";
     table[1].name = "b";
     table[1].type = INVAR_RECIPE_TYPE_STRING;
-    table[1].fallback = "";
+    table[1].default_text = "";
     table[1].doc = "d";
     table[2].name = "c";
     assert_fails(invar_recipe_new(&recipe, &(invar_recipe_schema){.keys = table, .count = 3}),

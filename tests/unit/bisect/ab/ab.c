@@ -161,7 +161,7 @@ static void write_run(invar_ledger *ledger, int seed, int side, int64_t steps)
                                       .dtype = "f32",
                                       .shards = 1};
     const invar_ledger_run run = {
-        .name = side ? "b" : "a", .kind = "ab", .circumstances = {.bare = true}};
+        .name = side ? "b" : "a", .kind = "ab", .circumstances = {.no_auto_facts = true}};
     invar_ledger_metric metrics[16];
     invar_digest digest = {{1}};
 
@@ -249,14 +249,14 @@ static void test_ab_effects__odd_metrics(void **state)
     assert_false(e->same);
     assert_int_equal(e->last.equal, 3);
     e = named(&effects, "broken"); // one NaN: that seed is left out, in the tail that step
-    assert_int_equal(e->odd, 1);
+    assert_int_equal(e->n_unusable, 1);
     assert_int_equal(e->last.pairs, 2);
     assert_int_equal(e->tail.pairs, 3);
     assert_true(e->last.mean == 0 && e->tail.mean == 0);
     e = named(&effects, "gone");
     assert_false(e->same);
     assert_true(e->step == INVAR_AB_NO_STEP);
-    assert_int_equal(e->odd, SEEDS * STEPS);
+    assert_int_equal(e->n_unusable, SEEDS * STEPS);
     assert_int_equal(e->last.pairs, 0);
     e = named(&effects, "begun");
     assert_int_equal(e->step, 9);
@@ -445,13 +445,13 @@ static void test_ab_headline__verdicts(void **state)
     assert_non_null(strstr(line, "different: from step 7, point p"));
     assert_non_null(strstr(line, "in 2 of 2 seeds"));
     answer.verdict = INVAR_AB_UNTESTABLE;
-    answer.who = INVAR_AB_B;
+    answer.side = INVAR_AB_B;
     (void)snprintf(answer.story, sizeof answer.story, "exit code 2: no rule");
     invar_ab_headline(line, &answer);
     assert_string_equal(line, "untestable: B: exit code 2: no rule");
     answer.verdict = INVAR_AB_NONDETERMINISTIC;
-    answer.who = INVAR_AB_A;
-    answer.gates[0] = (invar_aa_check){.made = true, .seed = 5, .with = "x", .headline = "h"};
+    answer.side = INVAR_AB_A;
+    answer.gates[0] = (invar_aa_check){.ran = true, .seed = 5, .varied_keys = "x", .headline = "h"};
     invar_ab_headline(line, &answer);
     assert_string_equal(line, "nondeterministic: A against itself, seed 5, again with x: h");
 }

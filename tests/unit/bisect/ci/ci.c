@@ -202,7 +202,7 @@ static void test_ci_chaos__is_drawn_and_never_the_same_twice(void **state)
     assert_string_not_equal(a.told, seen[0]);
     // one alone, with what it needs
     invar_chaos_compose(&a, &drawn, 1);
-    assert_string_equal(a.told, drawn.items[1].told);
+    assert_string_equal(a.told, drawn.items[1].description);
     assert_true(strncmp(a.flags[1], "--use-dynamic-batch-size=", 25) == 0);
     assert_true(!a.flags[2] && !a.environment[0] && !a.prefix && !a.same_addresses);
 }
@@ -233,7 +233,7 @@ static invar_ci_result hostile(const invar_ci_case *item, char *headline, size_t
     for (size_t i = 0; i + 1 < size && i < 255; i++)
         headline[i] = (char)(i + 1);
     memcpy(r.headline, headline, 256);
-    memcpy(r.story, headline, 256);
+    memcpy(r.reason, headline, 256);
     memcpy(r.varied, headline, 256);
     memcpy(r.place.point, headline, 256);
     return r;

@@ -60,8 +60,8 @@ static invar_bisect_state_trial a_trial(int number)
     (void)snprintf(t.trial.commit, sizeof t.trial.commit, "%040d", number / 2);
     t.trial.role = number ? "search" : "good end";
     t.trial.verdict = number % 3 == 2 ? "skip" : "good";
-    t.trial.via = "ran";
-    t.trial.parted = number - 1;
+    t.trial.source = "ran";
+    t.trial.diverged_at = number - 1;
     t.trial.exit_code = number;
     t.trial.build_s = 0.25 * number;
     if (number % 3 != 2)
@@ -86,7 +86,7 @@ static void check_trials(const invar_bisect_state *state, size_t expected)
         assert_string_equal(trials[i].trial.ledger, t.trial.ledger);
         assert_string_equal(trials[i].trial.story, t.trial.story);
         assert_int_equal(trials[i].attempt, t.attempt);
-        assert_int_equal(trials[i].trial.parted, t.trial.parted);
+        assert_int_equal(trials[i].trial.diverged_at, t.trial.diverged_at);
         assert_int_equal(trials[i].trial.exit_code, t.trial.exit_code);
         assert_true(trials[i].trial.build_s == t.trial.build_s);
     }

@@ -63,7 +63,7 @@ static void fill_commit(invar_repo_commit *c, char digit, const char *subject)
 static void fill_place(invar_divergence *p)
 {
     memset(p, 0, sizeof *p);
-    p->known = p->fine = true;
+    p->known = p->op_level = true;
     p->step = 7;
     set(p->point, "layer.3.q");
     set(p->phase, "forward");
@@ -109,10 +109,10 @@ static void fill_trials(sample *s)
         set(t->commit, id(trials[i].digit));
         t->role = trials[i].role;
         t->verdict = trials[i].verdict;
-        t->via = trials[i].via;
+        t->source = trials[i].via;
         set(t->value, trials[i].value);
         t->position = trials[i].position;
-        t->parted = i == 1 ? 7 : -1;
+        t->diverged_at = i == 1 ? 7 : -1;
         t->build_s = 1.5;
         t->run_s = 0.25;
         set(t->subject, i == 2 ? "subject of <trial> 2" : "");
@@ -163,7 +163,7 @@ static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
     }
     if (verdict == INVAR_BISECT_FOUND) {
         fill_place(&a->place);
-        a->confirmed = a->third = true;
+        a->confirmed = a->has_third_value = true;
     }
     if (verdict == INVAR_BISECT_SUSPECTS) {
         a->suspects = s->suspects;
@@ -171,10 +171,10 @@ static invar_bisect_result *make(sample *s, invar_bisect_verdict verdict)
         a->all_suspects = 70;
     }
     if (verdict == INVAR_BISECT_NONDETERMINISTIC)
-        set(a->who, id('c'));
+        set(a->commit, id('c'));
     if (verdict == INVAR_BISECT_WRONG_END || verdict == INVAR_BISECT_UNTESTABLE) {
-        set(a->who, id('a'));
-        set(a->story, "exit code 1: " HOSTILE);
+        set(a->commit, id('a'));
+        set(a->reason, "exit code 1: " HOSTILE);
     }
     if (verdict == INVAR_BISECT_FIXED)
         set(a->base, id('7'));
@@ -260,12 +260,12 @@ static void test_answer__text_says_only_what_is_known(void **state)
     char *text;
 
     (void)state;
-    a->confirmed = a->third = false;
+    a->confirmed = a->has_third_value = false;
     a->place.known = false;
     a->first_parted = -1;
     s.changes[0].commit.files = 2;
     s.changes[0].merge = true;
-    s.changes[0].between = 3;
+    s.changes[0].n_untested_before = 3;
     text = text_of(a, print_plain);
     assert_has(text, "confirmed  no");
     assert_has(text, "a merge whose value none of its parents has, or one of 3 commits before it");
@@ -334,7 +334,7 @@ static void test_answer__a_run_that_leaves_the_question_open(void **state)
     char *text;
 
     (void)state;
-    set(a->story, "ledger: the run has no metric 'lss'");
+    set(a->reason, "ledger: the run has no metric 'lss'");
     a->range = 0; // it was not looked at
     text = text_of(a, print_plain);
     assert_has(text,

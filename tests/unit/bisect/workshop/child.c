@@ -329,13 +329,13 @@ static void test_child__ends_in_time(void **state)
 
     // one that cleans up when it is asked to end has the time for it, and its tools have
     r = run_with(
-        (invar_child_request){.log = log_path, .timeout = 0.3, .grace = SLOW},
+        (invar_child_request){.log = log_path, .timeout = 0.3, .kill_grace_s = SLOW},
         "sh -c 'trap \"sleep 0.2; echo clean; exit 4\" TERM; while :; do sleep 0.01; done'");
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_false(r.killed);
     assert_string_equal(r.last_words, "clean");
 
-    r = run_with((invar_child_request){.log = log_path, .timeout = 0.1, .grace = 0.1},
+    r = run_with((invar_child_request){.log = log_path, .timeout = 0.1, .kill_grace_s = 0.1},
                  "trap '' TERM; while :; do sleep 0.01; done");
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
     assert_true(r.killed);
@@ -370,7 +370,7 @@ static bool watch(void *payload)
 static void test_child__ends_when_enough_was_seen(void **state)
 {
     watcher w = {.enough = 3};
-    invar_child_request request = {.watch = watch, .payload = &w, .grace = SLOW};
+    invar_child_request request = {.should_stop = watch, .payload = &w, .kill_grace_s = SLOW};
     invar_child_result r = run_with(request, "trap 'exit 0' TERM; while :; do sleep 0.01; done");
 
     (void)state;

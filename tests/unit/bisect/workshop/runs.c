@@ -174,9 +174,9 @@ static void test_workshop__run_is_made_once(void **state)
     request.flags = flags + 2;
     assert_false(run(s, &request).cached);
     assert_true(run(s, &request).cached);
-    request.anew = true;
+    request.no_cache = true;
     assert_false(run(s, &request).cached);
-    request.anew = false;
+    request.no_cache = false;
     assert_true(run(s, &request).cached);
     assert_ok(invar_file_write(recipe_path, "[ckpt]\n# more\n", 14));
     assert_false(run(s, &request).cached);
@@ -337,7 +337,7 @@ static void test_workshop__run_ends_when_enough_was_seen(void **state)
     invar_run_request request = request_for(&built, flags);
     invar_run_result a;
 
-    request.watch = watch;
+    request.should_stop = watch;
     request.payload = &w;
     a = run(s, &request);
     assert_int_equal(a.state, INVAR_RUN_DONE);
@@ -359,10 +359,10 @@ static void test_workshop__run_ends_when_enough_was_seen(void **state)
     assert_true(last_step(a.ledger) >= 30);
     w = (watcher){.enough = 4};
     assert_true(run(s, &request).cached);
-    request.watch = NULL;
+    request.should_stop = NULL;
     request.timeout = 0.5; // whoever wants all of it makes it anew, here without end
     assert_int_equal(run(s, &request).state, INVAR_RUN_FAILED);
-    request.watch = watch;
+    request.should_stop = watch;
     request.timeout = SLOW;
 
     // one that ends by itself is looked at once more, whole

@@ -282,18 +282,19 @@ static void test_workshop__failed_build_is_remembered(void **state)
     invar_revision_build a = build(s, first, COUNT "echo no such header; exit 2"), b;
 
     assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
-    assert_string_equal(a.story, "exit code 2: no such header");
+    assert_string_equal(a.failure_reason, "exit code 2: no such header");
     assert_string_equal(a.path, "");
     assert_contains(a.log, "no such header\n");
     b = build(s, first, COUNT "echo no such header; exit 2");
     assert_true(b.cached);
     assert_int_equal(b.state, INVAR_REVISION_BUILD_FAILED);
-    assert_string_equal(b.story, a.story);
+    assert_string_equal(b.failure_reason, a.failure_reason);
     assert_int_equal(count_builds(), 1);
 
     a = build(s, first, COUNT "true");
     assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
-    assert_string_equal(a.story, "the build ended well, but there is no program @prog after it");
+    assert_string_equal(a.failure_reason,
+                        "the build ended well, but there is no program @prog after it");
     a = build(s, first, "mkdir -p \"$INVAR_BUILD/prog\"");
     assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
 }
@@ -310,7 +311,7 @@ static void test_workshop__interrupted_build_is_forgotten(void **state)
         assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, NULL));
         assert_int_equal(a.state, INVAR_REVISION_BUILD_FAILED);
         assert_false(a.cached);
-        assert_string_equal(a.story, "no end within 0.2 s");
+        assert_string_equal(a.failure_reason, "no end within 0.2 s");
     }
     assert_ok(invar_workspace_program(&a, s->shop, &s->slot, s->repo, first, &how, &stop));
     assert_int_equal(a.state, INVAR_REVISION_BUILD_STOPPED);

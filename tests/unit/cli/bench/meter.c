@@ -192,7 +192,7 @@ static void test_meter__keeps_what_is_missing_missing(void **state)
     less.ops[INVAR_OP_ADD].run = NULL;
     assert_ok(invar_profiling_backend_new(&meter, &less));
     assert_true(invar_profiling_backend_backend(meter)->ops[INVAR_OP_ADD].run == NULL);
-    assert_true(invar_profiling_backend_backend(meter)->memory.far);
+    assert_true(invar_profiling_backend_backend(meter)->memory.device_local);
     invar_profiling_backend_free(meter);
 }
 

@@ -14,7 +14,7 @@ enum { LONG = 1 << 20, LARGE_TOKEN = 100000000 }; /* ten bytes each, in a record
 
 static const invar_sampling_params sampling = {
     .temperature = 1.0f, .top_p = 1.0f, .max_response = 1};
-static const invar_agent_server_options options = {.calls = 8, .branches = 8};
+static const invar_agent_server_options options = {.max_calls = 8, .branches = 8};
 static const invar_agent_batch_options order = {.sampling = &sampling};
 static const int32_t few[] = {1, 2, 3};
 static const invar_rl_sample sample = {.index = 7};
@@ -29,16 +29,16 @@ static void scene_init(scene *s)
 {
     memset(s, 0, sizeof *s);
     s->desk = (invar_live_session){.task = {&sample, &s->session}, .key = "invar-1"};
-    s->desks =
-        (invar_session_table){.options = &options, .order = &order, .of = &s->desk, .count = 1};
+    s->desks = (invar_session_table){
+        .options = &options, .batch = &order, .sessions = &s->desk, .count = 1};
     (void)pthread_mutex_init(&s->desks.lock, NULL);
-    (void)pthread_cond_init(&s->desks.quiet, NULL);
+    (void)pthread_cond_init(&s->desks.idle_cond, NULL);
 }
 
 static void scene_release(scene *s)
 {
     invar_agent_session_release(&s->session);
-    (void)pthread_cond_destroy(&s->desks.quiet);
+    (void)pthread_cond_destroy(&s->desks.idle_cond);
     (void)pthread_mutex_destroy(&s->desks.lock);
 }
 
@@ -83,7 +83,7 @@ static void test_desk__a_record_has_a_limit(void **state)
     }
     assert_fails(ask(&s, s.desk.key), INVAR_E_INVALID, "would have more than 32 MiB");
     assert_int_equal(s.session.n_calls, 4);
-    assert_int_equal(s.desks.visits, 0);
+    assert_int_equal(s.desks.n_active_requests, 0);
     scene_release(&s);
     invar_free(prompt);
 }

@@ -111,7 +111,7 @@ static void test_log__survives_any_cut(void **state)
 
         assert_ok(invar_journal_contents_read(&logged, text, cut, &now, &limits, "test"));
         for (int64_t i = 0; i < logged.count; i++)
-            ended += logged.items[i].is.end != NULL;
+            ended += logged.items[i].session.end != NULL;
         assert_int_equal(ended, (cut >= first) + (cut == bytes));
         invar_journal_contents_release(&logged);
     }

@@ -159,7 +159,7 @@ static void test_session__fills_a_sample(void **state)
     assert_memory_equal(sample.mask, ((uint8_t[]){1, 0, 1, 1, 0, 0, 1, 1}), 8);
     assert_memory_equal(sample.logp, ((float[]){-1, 0, -1, -2, 0, 0, -1, -2}), 32);
     assert_int_equal(sample.n_cuts, 1);
-    assert_int_equal(sample.cuts[0], 5);
+    assert_int_equal(sample.branch_starts[0], 5);
     assert_int_equal(sample.turns, 3);
     assert_string_equal(sample.response, "24598");
     assert_int_equal(sample.finish, INVAR_FINISH_STOP);

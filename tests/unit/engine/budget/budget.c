@@ -28,14 +28,14 @@ static invar_device device_of(bool far)
     invar_device dev = {.backend = &tables[far], .numerics = INVAR_NUMERICS_IEEE};
 
     tables[far] = far ? *invar_far_backend() : *invar_backend_cpu();
-    tables[far].memory.tight = true;
+    tables[far].memory.exact_size = true;
     if (far) {
-        tables[far].memory.take_host = invar_counted_take;
-        tables[far].memory.give_host = invar_counted_give;
+        tables[far].memory.alloc_host = invar_counted_take;
+        tables[far].memory.free_host = invar_counted_give;
         invar_far_begin(0);
     } else {
-        tables[far].memory.take = invar_counted_take;
-        tables[far].memory.give = invar_counted_give;
+        tables[far].memory.alloc = invar_counted_take;
+        tables[far].memory.free = invar_counted_give;
     }
     assert_ok(invar_device_open(&dev));
     return dev;
@@ -121,7 +121,7 @@ static size_t measure(invar_model *model, invar_grads *grads, const invar_device
                                      .temperature = 1.0f,
                                      .layout = ask->layout};
     float now[SAMPLES * RESPONSE], entropy[SAMPLES * RESPONSE];
-    invar_trainer_result result = {.now = now, .entropy = entropy};
+    invar_trainer_result result = {.train_logp = now, .entropy = entropy};
     invar_trainer_loss loss = {.run = some_loss};
     invar_trainer *trainer = NULL;
     invar_rl_samples samples;
@@ -193,7 +193,7 @@ typedef struct partner {
 static invar_status take_part(partner *p, invar_trainer *trainer, const invar_rl_samples *samples)
 {
     float now[SAMPLES * RESPONSE], entropy[SAMPLES * RESPONSE];
-    invar_trainer_result result = {.now = now, .entropy = entropy};
+    invar_trainer_result result = {.train_logp = now, .entropy = entropy};
     invar_trainer_loss loss = {.run = some_loss};
     invar_grads *grads;
     invar_status status;
@@ -348,19 +348,19 @@ static void compare_teacher(invar_format format, bool far)
     assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
     assert_ok(invar_model_new(&whole, &large, format, NULL, &dev));
     assert_ok(invar_model_new_weights(&teacher, &large, format, NULL, &dev));
-    check_close("loading", now_taken(far), b.loading);
+    check_close("loading", now_taken(far), b.load_peak_bytes);
     invar_model_free(whole);
     check_close("a teacher", now_taken(far), bytes_of(&b, "teacher: weights"));
     assert_int_equal(b.resident - alone.resident, bytes_of(&b, "teacher: weights"));
-    assert_int_equal(alone.loading, 0);
+    assert_int_equal(alone.load_peak_bytes, 0);
     // so large a one is what the run needs, and is named where it does not fit
-    assert_int_equal(b.need, b.loading);
-    assert_ok(invar_memory_plan_make(&b, &ask, b.loading - 1));
+    assert_int_equal(b.need, b.load_peak_bytes);
+    assert_ok(invar_memory_plan_make(&b, &ask, b.load_peak_bytes - 1));
     assert_fails(invar_memory_plan_check_fits(&b, &ask), INVAR_E_NOMEM, "loading the teacher");
     // one of the actor's size is not
     ask.teacher_spec = NULL;
     assert_ok(invar_memory_plan_make(&b, &ask, PLENTY));
-    assert_int_equal(b.need, b.resident + b.block + b.around);
+    assert_int_equal(b.need, b.resident + b.block + b.outside_block_bytes);
     assert_true(bytes_of(&b, "teacher: weights") <= bytes_of(&b, "actor: weights"));
     invar_model_free(teacher);
     invar_device_close(&dev);

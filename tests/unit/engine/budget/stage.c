@@ -37,15 +37,15 @@ static void test_stage__counts_without_memory(void **state)
     invar_phase_arena_init(&other, &cpu, 1);
     a = taken(&s, 1);
     b = taken(&s, (size_t)1 << 40); // nobody has that much
-    assert_int_equal(s.taken, UNIT + ((size_t)1 << 40));
+    assert_int_equal(s.overflow_bytes, UNIT + ((size_t)1 << 40));
     assert_true(taken(&other, 1) != a);
     invar_device_free(&s.dev, a);
     c = taken(&s, 0); // the first gap, and never nothing
     assert_ptr_equal(c, a);
     invar_device_free(&s.dev, b);
     invar_phase_arena_mark(&s);
-    assert_int_equal(s.most, UNIT);
-    assert_int_equal(s.top, UNIT + ((size_t)1 << 40));
+    assert_int_equal(s.peak_bytes, UNIT);
+    assert_int_equal(s.high_water, UNIT + ((size_t)1 << 40));
     // copies do nothing, and the host reads zeros
     assert_ok(invar_device_upload(&s.dev, c, bytes, sizeof bytes));
     assert_ok(invar_device_copy(&s.dev, c, b, 1));
@@ -74,15 +74,15 @@ static void test_stage__two_have_one_piece(void **state)
         first[i] = taken(&s[i], 3 * UNIT);
         assert_ptr_equal(first[i], piece);
         invar_phase_arena_activate(&s[i]);
-        assert_false(s[i].dev.backend->memory.dry);
-        assert_true(s[i].dev.backend->memory.tight);
+        assert_false(s[i].dev.backend->memory.dry_run);
+        assert_true(s[i].dev.backend->memory.exact_size);
     }
     assert_int_equal(at(&s[0], taken(&s[0], UNIT)), 3 * UNIT);
     beyond = taken(&s[0], UNIT);
     assert_true((char *)beyond < (char *)piece || (char *)beyond >= (char *)piece + 4 * UNIT);
     memset(beyond, 1, UNIT); // memory of its own
     invar_device_free(&s[0].dev, beyond);
-    assert_int_equal(s[0].top, 4 * UNIT);
+    assert_int_equal(s[0].high_water, 4 * UNIT);
     invar_free(piece);
 }
 

@@ -524,7 +524,7 @@ static void test_engine_checkpoint__refuses_impossible_contents(void **state)
     assert_write_fails(INVAR_E_INVALID, "65 blobs");
     data.state.n_cursors = 17;
     assert_write_fails(INVAR_E_INVALID, "17 cursors");
-    data.state.cursors[0].at.offset = -1;
+    data.state.cursors[0].position.offset = -1;
     assert_write_fails(INVAR_E_INVALID, "\"train\" is impossible");
     memcpy(data.state.uuid, "xyz", 4);
     assert_write_fails(INVAR_E_INVALID, "uuid");

@@ -23,7 +23,7 @@ static void test_engine_checkpoint__belongs_to_one_run(void **state)
     invar_checkpoint_lock_release(&claim);
     invar_checkpoint_lock_release(&claim);
     assert_ok(invar_checkpoint_lock_acquire(&claim, save));
-    assert_true(claim.owned && claim.is_signed);
+    assert_true(claim.owned && claim.has_owner_file);
     assert_string_equal(claim.owner.uuid, owner.uuid);
     assert_memory_equal(&claim.owner.identity, &owner.identity, sizeof owner.identity);
     put("owner", ""); // removed and made again by somebody else
@@ -40,7 +40,7 @@ static void test_engine_checkpoint__without_an_owner_belongs_to_its_writer(void 
     write_step(1, 0);
     write_step(2, 0);
     assert_ok(invar_checkpoint_lock_acquire(&claim, save));
-    assert_true(claim.owned && !claim.is_signed);
+    assert_true(claim.owned && !claim.has_owner_file);
     assert_string_equal(claim.owner.uuid, data.content.state->uuid);
     invar_checkpoint_lock_release(&claim);
     put("iter_0000002/state.json", "{"); // the one before it says so, too

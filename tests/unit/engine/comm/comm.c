@@ -30,20 +30,26 @@ static void test_comm__counts_bytes_of_others(void **state)
                                  .in_bytes = in_bytes,
                                  .out_bytes = out_bytes},
            1, 50, 8);
-    counts((invar_comm_transfer){.op = INVAR_COMM_BROADCAST, .from = 2, .from_bytes = 7}, 2, 21, 0);
-    counts((invar_comm_transfer){.op = INVAR_COMM_BROADCAST, .from = 2, .from_bytes = 7}, 1, 0, 7);
-    counts(
-        (invar_comm_transfer){
-            .op = INVAR_COMM_SENDRECV, .to = 0, .to_bytes = 5, .from = 3, .from_bytes = 6},
-        2, 5, 6);
-    counts(
-        (invar_comm_transfer){
-            .op = INVAR_COMM_SENDRECV, .to = 2, .to_bytes = 5, .from = 2, .from_bytes = 5},
-        2, 0, 0);
+    counts((invar_comm_transfer){.op = INVAR_COMM_BROADCAST, .src_rank = 2, .from_bytes = 7}, 2, 21,
+           0);
+    counts((invar_comm_transfer){.op = INVAR_COMM_BROADCAST, .src_rank = 2, .from_bytes = 7}, 1, 0,
+           7);
     counts((invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
-                                 .to = INVAR_COMM_NONE,
+                                 .dst_rank = 0,
                                  .to_bytes = 5,
-                                 .from = 0,
+                                 .src_rank = 3,
+                                 .from_bytes = 6},
+           2, 5, 6);
+    counts((invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
+                                 .dst_rank = 2,
+                                 .to_bytes = 5,
+                                 .src_rank = 2,
+                                 .from_bytes = 5},
+           2, 0, 0);
+    counts((invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
+                                 .dst_rank = INVAR_COMM_NONE,
+                                 .to_bytes = 5,
+                                 .src_rank = 0,
                                  .from_bytes = 6},
            2, 0, 6);
     counts((invar_comm_transfer){.op = INVAR_COMM_BARRIER}, 2, 0, 0);
@@ -70,9 +76,9 @@ static void test_comm__refuses_what_is_no_move(void **state)
     (void)state;
     refuses((invar_comm_transfer){.op = INVAR_COMM_OPS}, "no op or no phase");
     refuses((invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = ""}, "no op or no phase");
-    refuses((invar_comm_transfer){.op = INVAR_COMM_BARRIER, .seconds = -1},
+    refuses((invar_comm_transfer){.op = INVAR_COMM_BARRIER, .timeout_s = -1},
             "barrier in phase \"check\"");
-    refuses((invar_comm_transfer){.op = INVAR_COMM_BARRIER, .seconds = (double)NAN},
+    refuses((invar_comm_transfer){.op = INVAR_COMM_BARRIER, .timeout_s = (double)NAN},
             "a deadline is 0");
     refuses((invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV}, "numbers of bytes are missing");
     refuses((invar_comm_transfer){.op = INVAR_COMM_ALLTOALLV, .out_bytes = out_bytes},
@@ -84,12 +90,16 @@ static void test_comm__refuses_what_is_no_move(void **state)
             "gives itself another number");
     refuses((invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV, .out_bytes = huge},
             "more than memory");
-    refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .to = 4, .from = 1}, "no such rank");
-    refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .to = -2, .from = 1}, "no such rank");
-    refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .to = 1, .from = 4}, "no such rank");
-    refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .to = 0, .from = 1}, "from itself");
+    refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .dst_rank = 4, .src_rank = 1},
+            "no such rank");
+    refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .dst_rank = -2, .src_rank = 1},
+            "no such rank");
+    refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .dst_rank = 1, .src_rank = 4},
+            "no such rank");
+    refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .dst_rank = 0, .src_rank = 1},
+            "from itself");
     refuses((invar_comm_transfer){.op = INVAR_COMM_SENDRECV, .to_bytes = 1}, "than it expects");
-    refuses((invar_comm_transfer){.op = INVAR_COMM_BROADCAST, .from = -1}, "no such rank");
+    refuses((invar_comm_transfer){.op = INVAR_COMM_BROADCAST, .src_rank = -1}, "no such rank");
     assert_ok(invar_comm_self(&comm));
     assert_fails(invar_comm_run(comm, &gather), INVAR_E_INVALID, "no memory");
     gather.in = &s;
@@ -160,7 +170,7 @@ static void test_comm__of_imagined_ranks_counts_only(void **state)
     size_t bytes[] = {10, 20, 30};
     invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
                                 .phase = "plan",
-                                .seconds = 1,
+                                .timeout_s = 1,
                                 .in = (const void *)16,
                                 .out = (void *)4096,
                                 .out_bytes = bytes};

@@ -89,18 +89,18 @@ static inline void plan_pair(exchange *x, leg *l)
     int shift = (int)((key >> 8) % (uint64_t)x->size), me = x->names[x->rank];
 
     if (key % 4 == 0) { // a chain: the first gets nothing, the last gives nothing
-        l->move.to = x->rank + 1 < x->size ? x->rank + 1 : INVAR_COMM_NONE;
-        l->move.from = x->rank - 1;
+        l->move.dst_rank = x->rank + 1 < x->size ? x->rank + 1 : INVAR_COMM_NONE;
+        l->move.src_rank = x->rank - 1;
     } else {
-        l->move.to = (x->rank + shift) % x->size;
-        l->move.from = (x->rank - shift + x->size) % x->size;
+        l->move.dst_rank = (x->rank + shift) % x->size;
+        l->move.src_rank = (x->rank - shift + x->size) % x->size;
     }
-    if (l->move.to >= 0)
-        l->move.to_bytes = l->in_bytes[l->move.to] =
-            length_of(x, l->number, me, x->names[l->move.to]);
-    if (l->move.from >= 0)
-        l->move.from_bytes = l->out_bytes[l->move.from] =
-            length_of(x, l->number, x->names[l->move.from], me);
+    if (l->move.dst_rank >= 0)
+        l->move.to_bytes = l->in_bytes[l->move.dst_rank] =
+            length_of(x, l->number, me, x->names[l->move.dst_rank]);
+    if (l->move.src_rank >= 0)
+        l->move.from_bytes = l->out_bytes[l->move.src_rank] =
+            length_of(x, l->number, x->names[l->move.src_rank], me);
 }
 
 static inline void plan_leg(exchange *x, leg *l, invar_comm_op op)
@@ -109,7 +109,7 @@ static inline void plan_leg(exchange *x, leg *l, invar_comm_op op)
 
     memset(l, 0, sizeof *l);
     l->number = x->moves++;
-    l->move = (invar_comm_transfer){.op = op, .phase = "test", .seconds = SECONDS};
+    l->move = (invar_comm_transfer){.op = op, .phase = "test", .timeout_s = SECONDS};
     for (int r = 0; r < x->size; r++) {
         l->getter[r] = op == INVAR_COMM_ALLGATHERV || op == INVAR_COMM_BROADCAST ? ALL : me;
         if (op == INVAR_COMM_ALLGATHERV) {
@@ -126,7 +126,7 @@ static inline void plan_leg(exchange *x, leg *l, invar_comm_op op)
         int root = (int)(key_of(x, l->number, 1, ALL) % (uint64_t)x->size);
         size_t bytes = length_of(x, l->number, x->names[root], ALL);
 
-        l->move.from = root;
+        l->move.src_rank = root;
         l->move.from_bytes = l->out_bytes[root] = bytes;
         for (int r = 0; r < x->size; r++)
             l->in_bytes[r] = root == x->rank ? bytes : 0;
@@ -230,7 +230,7 @@ static inline invar_status learn_names(exchange *x, int name)
     size_t bytes[MAX_RANKS];
     invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
                                 .phase = "names",
-                                .seconds = SECONDS,
+                                .timeout_s = SECONDS,
                                 .in = &x->names[x->rank], // already where it belongs
                                 .out = x->names,
                                 .out_bytes = bytes};
@@ -251,7 +251,7 @@ static inline invar_status check_counts(const exchange *x)
         const invar_comm_stats *due = &x->counts[op];
 
         if (is.calls != due->calls || is.sent != due->sent || is.received != due->received ||
-            !(is.waited >= 0))
+            !(is.wait_s >= 0))
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                               "%s of rank %d of %d: counted %d calls, %d and %d"
                               " bytes, not %d, %d, %d",
@@ -339,7 +339,7 @@ static inline invar_status exchange_apart(invar_comm *comm)
         int g = (i + rank) % 2;
         invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
                                     .phase = "apart",
-                                    .seconds = SECONDS,
+                                    .timeout_s = SECONDS,
                                     .in = &in[g],
                                     .out = &out[g],
                                     .from_bytes = sizeof in[g]};
@@ -364,7 +364,7 @@ static inline invar_status exchange_run(uint64_t *out, invar_comm *comm, uint64_
     int rank = invar_comm_rank(comm), size = invar_comm_size(comm);
     invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
                                 .phase = "digests",
-                                .seconds = SECONDS,
+                                .timeout_s = SECONDS,
                                 .in = &digests[rank],
                                 .out = digests,
                                 .out_bytes = bytes};

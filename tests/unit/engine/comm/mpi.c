@@ -24,7 +24,8 @@ static const char *program;
 static invar_status barrier(invar_comm *comm, const char *phase, double seconds)
 {
     return invar_comm_run(
-        comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = seconds});
+        comm,
+        &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .timeout_s = seconds});
 }
 
 static invar_status gather(invar_comm *comm, const char *phase, size_t each)
@@ -36,7 +37,7 @@ static invar_status gather(invar_comm *comm, const char *phase, size_t each)
         bytes[i] = each;
     return invar_comm_run(comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
                                                        .phase = phase,
-                                                       .seconds = SECONDS,
+                                                       .timeout_s = SECONDS,
                                                        .in = in,
                                                        .out = out,
                                                        .out_bytes = bytes});
@@ -50,11 +51,11 @@ static invar_status send_large(invar_comm *comm)
     char *memory = malloc(bytes);
     invar_comm_transfer move = {.op = INVAR_COMM_SENDRECV,
                                 .phase = "large",
-                                .seconds = SECONDS,
+                                .timeout_s = SECONDS,
                                 .in = memory,
                                 .out = memory,
-                                .to = gives ? 1 : INVAR_COMM_NONE,
-                                .from = gives ? INVAR_COMM_NONE : 0,
+                                .dst_rank = gives ? 1 : INVAR_COMM_NONE,
+                                .src_rank = gives ? INVAR_COMM_NONE : 0,
                                 .to_bytes = bytes,
                                 .from_bytes = bytes};
     invar_status status;
@@ -95,10 +96,10 @@ static invar_status wait_in_row(invar_comm *comm)
     nanosleep(&(struct timespec){.tv_nsec = 150000000 * rank}, NULL);
     return invar_comm_run(comm, &(invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
                                                        .phase = "row",
-                                                       .seconds = 1.0,
+                                                       .timeout_s = 1.0,
                                                        .out = &byte,
-                                                       .to = INVAR_COMM_NONE,
-                                                       .from = rank + 1,
+                                                       .dst_rank = INVAR_COMM_NONE,
+                                                       .src_rank = rank + 1,
                                                        .from_bytes = 1});
 }
 

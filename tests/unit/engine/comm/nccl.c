@@ -73,7 +73,7 @@ static invar_status gather(invar_comm *comm, const char *phase, size_t each, dou
         bytes[i] = each;
     return invar_comm_run(comm, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
                                                        .phase = phase,
-                                                       .seconds = seconds,
+                                                       .timeout_s = seconds,
                                                        .in = in,
                                                        .out = out,
                                                        .out_bytes = bytes});
@@ -82,7 +82,8 @@ static invar_status gather(invar_comm *comm, const char *phase, size_t each, dou
 static invar_status barrier(invar_comm *comm, const char *phase)
 {
     return invar_comm_run(
-        comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = SECONDS});
+        comm,
+        &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .timeout_s = SECONDS});
 }
 
 static invar_status other_op(invar_comm *comm, bool odd)

@@ -50,8 +50,8 @@ static invar_status look_early(rank_run *run)
                                 .phase = "early",
                                 .in = in,
                                 .out = out,
-                                .to = 1 - rank,
-                                .from = 1 - rank,
+                                .dst_rank = 1 - rank,
+                                .src_rank = 1 - rank,
                                 .to_bytes = sizeof in,
                                 .from_bytes = sizeof out};
     invar_comm_request *ticket;
@@ -82,7 +82,8 @@ static void test_comm_thread__the_adversary_shows_early_reads(void **state)
 static invar_status barrier(invar_comm *comm, const char *phase, double seconds)
 {
     return invar_comm_run(
-        comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = seconds});
+        comm,
+        &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = phase, .timeout_s = seconds});
 }
 
 static invar_status gather(invar_comm *comm, const char *phase, size_t each)

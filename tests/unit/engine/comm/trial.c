@@ -41,12 +41,12 @@ static void beat(void *self)
 
 static invar_status hear(void *self)
 {
-    return threads->hear(self);
+    return threads->poll_failure(self);
 }
 
 static void tell(void *self, invar_comm_failure *failure)
 {
-    threads->tell(self, failure);
+    threads->send_failure(self, failure);
 }
 
 static void revive(void *self)
@@ -117,7 +117,7 @@ static void test_comm_trial__wrong_bytes_are_found(void **state)
         assert_true(trials[0].wrong == 0 && trials[1].wrong == 0);
         assert_true(trials[ODD].wrong == cases[i].wrong);
         assert_int_equal(trials[ODD].op, cases[i].op);
-        assert_int_equal(trials[ODD].from, cases[i].from);
+        assert_int_equal(trials[ODD].src_rank, cases[i].from);
     }
 }
 

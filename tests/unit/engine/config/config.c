@@ -98,8 +98,8 @@ static void test_config__defaults_are_canonical(void **state)
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry entry;
         invar_recipe_entry_get(&entry, recipe, i);
-        if (entry.key->fallback)
-            assert_string_equal(entry.text, entry.key->fallback);
+        if (entry.key->default_text)
+            assert_string_equal(entry.text, entry.key->default_text);
         else
             assert_null(entry.text);
     }
@@ -214,10 +214,11 @@ static void add_key(page *out, const invar_recipe_key *key, const char *miles)
     head.used = body.used = 0;
     add(&head, "- **`%s`**: ", key->name);
     add_values(&head, key);
-    if (!key->fallback)
+    if (!key->default_text)
         add(&head, "; must be given");
     else
-        add(&head, key->fallback[0] ? "; default `%s`" : "; default empty%s", key->fallback);
+        add(&head, key->default_text[0] ? "; default `%s`" : "; default empty%s",
+            key->default_text);
     add(&head, "; %s", invar_recipe_effect_name(key->effect));
     if (strcmp(miles, key->name) != 0)
         add(&head, miles[0] ? "; Miles: `%s`" : "; not in Miles%s", miles);

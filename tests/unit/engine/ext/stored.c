@@ -52,7 +52,7 @@ static invar_status ask(double reward[6], float loss[3], invar_plugin *plugin)
 static void append(invar_ledger *ledger, int64_t step, const invar_plugin *plugin)
 {
     invar_plugin_replies replies = {NULL, 0};
-    invar_ledger_step entry = {.step = step, .weights = step};
+    invar_ledger_step entry = {.step = step, .weights_version = step};
 
     if (plugin)
         replies = invar_plugin_get_replies(plugin);
@@ -63,7 +63,8 @@ static void append(invar_ledger *ledger, int64_t step, const invar_plugin *plugi
 
 static void test_ext_stored__a_step_comes_back_from_the_ledger(void **state)
 {
-    const invar_ledger_run run = {.name = "a", .kind = "train", .circumstances = {.bare = true}};
+    const invar_ledger_run run = {
+        .name = "a", .kind = "train", .circumstances = {.no_auto_facts = true}};
     invar_plugin *live = open_plugin(UNRULY), *offline = open_plugin(NULL);
     invar_recorded_replies stored = {0};
     double reward[6], again[6];

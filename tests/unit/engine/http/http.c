@@ -28,9 +28,9 @@ static invar_http *open_fake(int attempts)
                                                            .url = "http://judge:1/x",
                                                            .timeout = 1,
                                                            .attempts = attempts,
-                                                           .pause = 0.001,
-                                                           .parallel = 2,
-                                                           .most_bytes = 1 << 20,
+                                                           .retry_delay_s = 0.001,
+                                                           .max_concurrency = 2,
+                                                           .max_response_bytes = 1 << 20,
                                                            .module = MODULE}));
     return http;
 }
@@ -140,8 +140,8 @@ static void test_http__refuses_an_answer_without_an_end(void **state)
                                 .url = url,
                                 .timeout = 60,
                                 .attempts = 1,
-                                .parallel = 1,
-                                .most_bytes = 1 << 20,
+                                .max_concurrency = 1,
+                                .max_response_bytes = 1 << 20,
                                 .module = CLIENT};
         invar_http *http;
         int port;
@@ -170,8 +170,8 @@ static void test_http__steady_answer(void **state)
                             .url = url,
                             .timeout = 60,
                             .attempts = 1,
-                            .parallel = 1,
-                            .most_bytes = 1 << 20,
+                            .max_concurrency = 1,
+                            .max_response_bytes = 1 << 20,
                             .module = CLIENT};
     invar_http *http;
     int waits = 0, port;
@@ -238,9 +238,9 @@ static void test_http__keys(void **state)
     invar_http_options o = {.name = "teacher",
                             .url = "http://judge:1/x",
                             .attempts = 1,
-                            .parallel = 1,
-                            .most_bytes = 100,
-                            .key = "~k-!1",
+                            .max_concurrency = 1,
+                            .max_response_bytes = 100,
+                            .api_key = "~k-!1",
                             .module = MODULE};
     invar_http_exchange e = {.body = "header"};
     char key[4098];
@@ -253,13 +253,13 @@ static void test_http__keys(void **state)
     release(&e, 1);
     invar_http_close(http);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        o.key = bad[i];
+        o.api_key = bad[i];
         assert_fails(invar_http_open(&http, &o), INVAR_E_INVALID,
                      "teacher: the key for its server");
     }
     memset(key, 'k', sizeof key);
     key[sizeof key - 1] = '\0';
-    o.key = key;
+    o.api_key = key;
     assert_fails(invar_http_open(&http, &o), INVAR_E_INVALID, "more than 4096 characters");
     key[sizeof key - 2] = '\0';
     assert_ok(invar_http_open(&http, &o));
@@ -282,7 +282,8 @@ static void test_http__wrong_addresses(void **state)
                                        "file:///etc/x",
                                        "http://a b/",
                                        "http://a/\r\nHost: b"};
-    invar_http_options o = {.name = "rm-url", .attempts = 1, .parallel = 1, .module = MODULE};
+    invar_http_options o = {
+        .name = "rm-url", .attempts = 1, .max_concurrency = 1, .module = MODULE};
     invar_http *http;
 
     (void)state;

@@ -59,13 +59,14 @@ static invar_status answer(rank_run *run)
     INVAR_TRY(invar_ranks_all_gather(&layout, "gather", &own, sizeof own, all));
     INVAR_TRY(invar_ranks_broadcast(&layout, "share", q->size - 1, &shared, sizeof shared));
     right = equal("first", first, q->first) && equal("least", least, q->least) &&
-            equal("odd", odd.odd, q->odd.odd) && equal("usual", odd.usual, q->odd.usual) &&
+            equal("odd", odd.differing_rank, q->odd.odd) &&
+            equal("usual", odd.majority_rank, q->odd.usual) &&
             equal("shared", shared, q->own[q->size - 1]) &&
             equal("leads", invar_ranks_is_leader(&layout), rank == 0) &&
             equal("size", invar_ranks_size(&layout), q->size) &&
             equal("here", invar_ranks_local_size(&layout), q->size) &&
             equal("place", invar_ranks_local_rank(&layout), rank) &&
-            equal("alike", odd.alike, same) &&
+            equal("alike", odd.n_same, same) &&
             memcmp(all, q->own, (size_t)q->size * sizeof *all) == 0;
     return right ? INVAR_OK : INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong");
 }
@@ -150,8 +151,8 @@ static void test_agree__one_rank_agrees_with_itself(void **state)
     assert_ok(invar_ranks_all_gather(NULL, "x", &own, sizeof own, &data));
     assert_int_equal(data, 9);
     assert_ok(invar_ranks_compare_digests(&odd, NULL, "x", &digest));
-    assert_int_equal(odd.odd, -1);
-    assert_int_equal(odd.alike, 1);
+    assert_int_equal(odd.differing_rank, -1);
+    assert_int_equal(odd.n_same, 1);
 }
 
 int main(void)

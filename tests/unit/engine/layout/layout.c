@@ -90,7 +90,7 @@ static invar_status divide_part(rank_run *run)
     status = invar_layout_divide(&layout, &axes);
     place = invar_rank_coords_of(&layout, rank);
     if (status == INVAR_OK && (place.tensor != rank % 2 || place.data != rank / 2 % 2 ||
-                               place.pipeline != rank / 4 || layout.chunks != 3))
+                               place.pipeline != rank / 4 || layout.virtual_stages != 3))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another place", rank);
     if (status == INVAR_OK)
         status = check_axis(&layout.tensor, rank % 2, 2, rank);
@@ -117,7 +117,7 @@ static invar_status divide_contexts(rank_run *run)
     if (status == INVAR_OK)
         status = check_axis(&layout.data, rank / 4, 2, rank);
     if (status == INVAR_OK)
-        status = check_axis(&layout.samplers, rank / 2, 4, rank);
+        status = check_axis(&layout.rollout_group, rank / 2, 4, rank);
     invar_layout_release(&layout);
     return status;
 }
@@ -169,8 +169,8 @@ static void test_layout__of_imagined_ranks(void **state)
         assert_int_equal(invar_comm_size(layout.expert.comm), 3);
         assert_int_equal(invar_comm_size(layout.context.comm), 2);
         assert_int_equal(invar_layout_engine_count(&layout), 8);
-        assert_int_equal(layout.samplers.rank, 2 * layout.data.rank + layout.context.rank);
-        assert_int_equal(invar_comm_rank(layout.back), layout.pipeline.rank);
+        assert_int_equal(layout.rollout_group.rank, 2 * layout.data.rank + layout.context.rank);
+        assert_int_equal(invar_comm_rank(layout.backward_comm), layout.pipeline.rank);
         assert_false(invar_layout_skips_transfers(&layout, true));
         invar_layout_release(&layout);
     }

@@ -30,8 +30,8 @@ static bool sent(const play *p, int s, bool back)
     int last = p->stages * p->chunks - 1, under_way = 0;
 
     for (int64_t i = p->next[s] - 1; i >= 0; i--) {
-        const invar_pipeline_task *t = &p->tasks[s].of[i];
-        if (t->back != back || t->chunk == (back ? 0 : last))
+        const invar_pipeline_task *t = &p->tasks[s].tasks[i];
+        if (t->is_backward != back || t->chunk == (back ? 0 : last))
             continue;
         if (++under_way == p->sends)
             return p->done[back][t->batch][t->chunk + (back ? -1 : 1)];
@@ -43,7 +43,7 @@ static bool can(const play *p, int s, const invar_pipeline_task *t)
 {
     int last = p->stages * p->chunks - 1;
 
-    if (!t->back)
+    if (!t->is_backward)
         return (t->chunk == 0 || p->done[0][t->batch][t->chunk - 1]) &&
                (t->chunk == last || sent(p, s, false));
     return p->done[0][t->batch][t->chunk] &&
@@ -53,13 +53,13 @@ static bool can(const play *p, int s, const invar_pipeline_task *t)
 
 static bool advance(play *p, int s)
 {
-    const invar_pipeline_task *t = &p->tasks[s].of[p->next[s]];
+    const invar_pipeline_task *t = &p->tasks[s].tasks[p->next[s]];
 
     if (p->next[s] == p->tasks[s].count || !can(p, s, t))
         return false;
     assert_int_equal(t->chunk % p->stages, s);
-    assert_false(p->done[t->back][t->batch][t->chunk]);
-    p->done[t->back][t->batch][t->chunk] = true;
+    assert_false(p->done[t->is_backward][t->batch][t->chunk]);
+    p->done[t->is_backward][t->batch][t->chunk] = true;
     p->next[s]++;
     return true;
 }
@@ -100,9 +100,9 @@ static void check_order(const invar_pipeline_schedule *tasks)
 
     memset(before, 0xff, sizeof before);
     for (int64_t i = 0; i < tasks->count; i++) {
-        const invar_pipeline_task *t = &tasks->of[i];
-        assert_true(t->batch > before[t->back][t->chunk]);
-        before[t->back][t->chunk] = t->batch;
+        const invar_pipeline_task *t = &tasks->tasks[i];
+        assert_true(t->batch > before[t->is_backward][t->chunk]);
+        before[t->is_backward][t->chunk] = t->batch;
     }
 }
 

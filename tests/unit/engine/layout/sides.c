@@ -44,7 +44,7 @@ static void test_sides__outlines_have_the_sizes(void **state)
 
     (void)state;
     assert_ok(invar_rank_roles_outline(&sides, &sizes, 14));
-    assert_int_equal(sides.first, 8);
+    assert_int_equal(sides.first_rollout_rank, 8);
     assert_int_equal(sides.train.data.size, 2);
     assert_int_equal(sides.rollout.data.size, 2);
     assert_int_equal(sides.rollout.tensor.size, 3);
@@ -53,15 +53,15 @@ static void test_sides__outlines_have_the_sizes(void **state)
 /* Without sides each rank is an engine; with them, each engine has one rank that gives. */
 static void test_sides__engines_give_once(void **state)
 {
-    invar_layout all = {.samplers = {.size = 5}};
+    invar_layout all = {.rollout_group = {.size = 5}};
     int given[4] = {0};
 
     (void)state;
     assert_int_equal(invar_layout_engine_count(&all), 5);
     for (int r = 0; r < 5; r++)
         assert_true(invar_layout_engine_of(&all, r) == r && invar_layout_engine_gives(&all, r));
-    all.samplers.size = 11;
-    all.engines = (invar_layout_engines){.first = 3, .each = 2};
+    all.rollout_group.size = 11;
+    all.engines = (invar_layout_engines){.first = 3, .ranks_per_engine = 2};
     assert_int_equal(invar_layout_engine_count(&all), 4);
     for (int r = 0; r < 11; r++) {
         int engine = invar_layout_engine_of(&all, r);
@@ -84,7 +84,7 @@ static invar_status open_part(rank_run *run)
     invar_status status = invar_rank_roles_open(&sides, &own, run->comm, SECONDS, &sizes);
 
     if (status == INVAR_OK &&
-        (sides.samples != (rank >= 5) || sides.world.data.size != 9 ||
+        (sides.is_rollout_rank != (rank >= 5) || sides.world.data.size != 9 ||
          own.data.size != (rank < 5 ? 5 : 2) || own.tensor.size != (rank < 5 ? 1 : 2) ||
          own.data.rank != (rank < 5 ? rank : (rank - 5) / 2)))
         status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has another place", rank);

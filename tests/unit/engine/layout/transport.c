@@ -112,14 +112,14 @@ static invar_status move_far(const invar_layout *layout, const invar_device *dev
     size_t bytes[RANKS] = {1, 1, 1};
     invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV,
                                 .phase = "numbers",
-                                .seconds = SECONDS,
+                                .timeout_s = SECONDS,
                                 .in = in,
                                 .out = out,
                                 .out_bytes = bytes};
     char own = (char)data->rank, got[RANKS];
 
     INVAR_TRY(invar_device_upload(dev, in, &own, 1));
-    INVAR_TRY(invar_comm_run(data->far, &move));
+    INVAR_TRY(invar_comm_run(data->device_comm, &move));
     INVAR_TRY(invar_device_download(dev, got, out, sizeof got));
     for (int r = 0; r < RANKS; r++)
         if (got[r] != r)
@@ -139,7 +139,7 @@ static invar_status open_and_move(rank_run *run)
     status = invar_layout_open_transport(&layout, &dev, &transport);
     if (status == INVAR_OK && transport.nccl)
         status = move_far(&layout, &dev);
-    else if (status == INVAR_OK && layout.data.far)
+    else if (status == INVAR_OK && layout.data.device_comm)
         status = INVAR_FAIL(INVAR_E_STATE, 0, "there is a group that nobody chose");
     invar_layout_close_transport(&layout, &dev);
     invar_device_close(&dev);

@@ -31,7 +31,7 @@ static int64_t check_param(const invar_model *model, const invar_param *p,
 
         for (part.tensor = 0; part.tensor < part.tensors; part.tensor++) {
             invar_param own = *p;
-            own.own = boxes[part.tensor] = invar_model_partition_box(&part, &model->spec, p);
+            own.local = boxes[part.tensor] = invar_model_partition_box(&part, &model->spec, p);
             sum += invar_param_elements(&own);
             whole += invar_param_elements(&own) == all;
             for (int32_t t = 0; t < part.tensor; t++)
@@ -49,7 +49,7 @@ static void check_first(const invar_model *model, const invar_param *p,
                         const invar_model_partition *any)
 {
     for (int64_t expert = 0; expert < p->stack; expert++)
-        for (int32_t v = 0; v < p->cut.pieces; v++) {
+        for (int32_t v = 0; v < p->cut.shards; v++) {
             invar_param_shard box = {0};
             int32_t n = -1;
 

@@ -110,7 +110,7 @@ static invar_status learn(outcome *out, const lesson *l, const invar_model *mode
         .head_rows = l->head_rows,
         .temperature = 0.8f};
     invar_trainer_loss loss = {.run = run_loss, .payload = (void *)(uintptr_t)l, .entropy = true};
-    invar_trainer_result result = {.now = out->now, .entropy = out->entropies};
+    invar_trainer_result result = {.train_logp = out->now, .entropy = out->entropies};
     invar_trainer *trainer = NULL;
     invar_status status;
 
@@ -130,7 +130,7 @@ static invar_status box_of(float **out, size_t *bytes_out, const invar_param *p,
 {
     *bytes_out = (size_t)invar_param_elements(p) * sizeof **out;
     INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a part of a parameter"));
-    invar_param_shard_take(*out, p, &p->own, whole);
+    invar_param_shard_take(*out, p, &p->local, whole);
     return INVAR_OK;
 }
 
@@ -142,10 +142,10 @@ static invar_status compare_gradient(const lesson *l, const invar_model *model,
     invar_status status;
     size_t bytes;
 
-    INVAR_TRY(box_of(&expected, &bytes, p, l->grads->of[i].data));
+    INVAR_TRY(box_of(&expected, &bytes, p, l->grads->tensors[i].data));
     status = invar_alloc((void **)&found, bytes, 1, "a gradient");
     if (status == INVAR_OK)
-        status = invar_device_download(&model->dev, found, grads->of[i].data, bytes);
+        status = invar_device_download(&model->dev, found, grads->tensors[i].data, bytes);
     if (status == INVAR_OK && memcmp(expected, found, bytes) != 0)
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the gradient of %s differs", p->name);
     invar_free(expected);

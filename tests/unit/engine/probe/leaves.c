@@ -53,7 +53,7 @@ static batch make_batch(const invar_device *dev, invar_tensor view, const int64_
     b.far.data = send(dev, b.near.data, bytes);
     if (scales > 0)
         b.far.scale = send(dev, b.near.scale, scales);
-    b.there.start = send(dev, start, (size_t)(count + 1) * sizeof *start);
+    b.there.offsets = send(dev, start, (size_t)(count + 1) * sizeof *start);
     return b;
 }
 
@@ -61,7 +61,7 @@ static void free_batch(const invar_device *dev, batch *b)
 {
     invar_device_free(dev, b->far.data);
     invar_device_free(dev, b->far.scale);
-    invar_device_free(dev, (void *)(uintptr_t)b->there.start);
+    invar_device_free(dev, (void *)(uintptr_t)b->there.offsets);
     invar_test_free(&b->near);
 }
 
@@ -177,7 +177,7 @@ static void test_probe_leaves__near_rows_between(void **state)
     invar_probe_begin(far, NULL);
     assert_ok(invar_probe_device_rows(far, define(far, "a", &b.near), &b.far,
                                       &(invar_row_offsets){start, 1},
-                                      &(invar_row_offsets){b.there.start, 1})); // never finished
+                                      &(invar_row_offsets){b.there.offsets, 1})); // never finished
     invar_probe_begin(near, NULL);
     invar_probe_begin(far, NULL);
     for (int i = 0; i < 4; i++) {

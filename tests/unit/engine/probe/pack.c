@@ -48,7 +48,7 @@ static int64_t define(invar_probe *probe, const char *name, int64_t level)
 
 static rank rank_open(const char *into, bool part)
 {
-    const invar_probe_options options = {.level = 1, .stats = true, .part = part};
+    const invar_probe_options options = {.level = 1, .stats = true, .is_partial = part};
     rank r;
 
     assert_ok(invar_probe_new(&r.probe, &options));

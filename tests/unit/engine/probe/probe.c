@@ -405,7 +405,7 @@ static void show_pass(invar_point_namer *view, const invar_tensor *x,
         invar_observed_value value = {.name = s->name,
                                       .op = s->op,
                                       .backward = s->backward,
-                                      .stream = s->stream,
+                                      .is_residual = s->stream,
                                       .n_inputs = s->n_inputs,
                                       .rows = x,
                                       .samples = samples};
@@ -530,8 +530,8 @@ static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void *
     snprintf(path, sizeof path, "%s/ledger.db", folder);
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_begin(
-        ledger,
-        &(invar_ledger_run){.name = "a", .kind = "train", .circumstances = {.bare = true}}));
+        ledger, &(invar_ledger_run){
+                    .name = "a", .kind = "train", .circumstances = {.no_auto_facts = true}}));
     for (int64_t step = 0; step < 2; step++) {
         invar_probe_begin(probe, NULL);
         define_tokens(probe);

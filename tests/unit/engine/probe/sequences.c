@@ -41,7 +41,7 @@ static void take(scene *s, const char *name, bool stream, const invar_tensor *ro
 {
     invar_observed_value value = {.name = {.layer = 3},
                                   .op = "add",
-                                  .stream = stream,
+                                  .is_residual = stream,
                                   .caller = &s->caller,
                                   .rows = rows,
                                   .owners = owners};

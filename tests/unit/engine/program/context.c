@@ -57,7 +57,7 @@ static invar_status trade(const invar_layout *layout, invar_op_runner *caller)
                                  .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
                                  .whole =
                                      invar_tensor_2d(columns, INVAR_DTYPE_F32, ROWS, share.count),
-                                 .own = blocks,
+                                 .local = blocks,
                                  .start = starts};
     invar_status status;
 
@@ -66,7 +66,7 @@ static invar_status trade(const invar_layout *layout, invar_op_runner *caller)
     if (status == INVAR_OK)
         status = check_columns(columns, rank);
     move.kind = INVAR_GRAPH_TRANSFER_RETURN;
-    move.own = move.whole;
+    move.local = move.whole;
     move.whole = invar_tensor_2d(back, INVAR_DTYPE_F32, rows, COLS);
     if (status == INVAR_OK)
         status = invar_transfer_runner_run(&mover, caller, &move);

@@ -188,7 +188,7 @@ static void test_program__calls_whose_results_move_stay(void **state)
         INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
         INVAR_APPEND(p, -1, ADD, add, .out = b, .a = x, .b = x);
         invar_op_graph_move(p, &(invar_graph_transfer){
-                                   .kind = INVAR_GRAPH_TRANSFER_SHARES, .whole = all, .own = a});
+                                   .kind = INVAR_GRAPH_TRANSFER_SHARES, .whole = all, .local = a});
         INVAR_APPEND(p, -1, ADD, add, .out = c, .a = all, .b = x);
         if (which == 0)
             invar_op_graph_host_access(p, &c);

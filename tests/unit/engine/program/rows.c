@@ -26,14 +26,14 @@ static int64_t list_blocks(int64_t *out, const invar_row_offsets *units, int64_t
     int64_t count = 0;
 
     for (int64_t u = 0; u < units->count; u++)
-        for (int64_t t = units->start[u]; t < units->start[u + 1]; t += INVAR_TOKEN_BLOCK)
+        for (int64_t t = units->offsets[u]; t < units->offsets[u + 1]; t += INVAR_TOKEN_BLOCK)
             out[count++] = first + t;
     return count;
 }
 
 static void check_division(const invar_row_offsets *units, int size)
 {
-    int64_t all[MOST_ROWS], own[MOST_ROWS], start[UNITS + 1], rows = units->start[units->count];
+    int64_t all[MOST_ROWS], own[MOST_ROWS], start[UNITS + 1], rows = units->offsets[units->count];
     int64_t blocks = list_blocks(all, units, 0), next = 0;
 
     assert_int_equal(invar_row_partition_blocks(units), blocks);
@@ -154,7 +154,7 @@ static invar_row_offsets own_units(invar_row_partition *d, int64_t start[UNITS +
 /* Each rank's blocks behind those of the rank before. */
 static void divided_back(const scene *s, int size, const invar_tensor *dweight)
 {
-    int64_t rows = s->units.start[s->units.count], start[UNITS + 1];
+    int64_t rows = s->units.offsets[s->units.count], start[UNITS + 1];
     invar_tensor sums = invar_test_tensor(
         invar_tensor_2d(NULL, INVAR_DTYPE_F32, invar_token_blocks_max(&s->units, rows), COLS));
 

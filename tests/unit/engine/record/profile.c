@@ -35,7 +35,7 @@ static void open_on(const invar_backend *backend)
 {
     t = (bench){.dev = {.backend = backend, .numerics = INVAR_NUMERICS_IEEE}};
     assert_ok(invar_profile_new(&t.profile));
-    t.dev.meter = invar_profile_meter(t.profile);
+    t.dev.profiler = invar_profile_meter(t.profile);
     assert_ok(invar_device_open(&t.dev));
     t.a = block();
     t.b = block();

@@ -35,7 +35,8 @@ static void fill(float *values, int64_t count, uint64_t seed)
 static void open_scene(scene *s, const invar_device *dev, const char *name,
                        const invar_recorder_options *options)
 {
-    const invar_ledger_run run = {.name = "run", .kind = "train", .circumstances = {.bare = true}};
+    const invar_ledger_run run = {
+        .name = "run", .kind = "train", .circumstances = {.no_auto_facts = true}};
     invar_recorder_options own = *options;
 
     own.dev = dev;
@@ -136,9 +137,9 @@ static void test_recorder__staleness_counts_rollouts(void **state)
 
     open_scene(&s, *state, "stale", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
     for (int64_t i = 0; i < SAMPLES; i++)
-        s.samples.items[i].weights_first = i == 0 ? 8 : 16;
+        s.samples.items[i].first_version = i == 0 ? 8 : 16;
     step = step_of(&s, 0, 0, SAMPLES, start);
-    step.clocked = true;
+    step.recorded_schedule = true;
     step.weights = 20;
     step.steps_per_rollout = 4;
     record(&s, &step);
@@ -214,7 +215,7 @@ static invar_digest learned(int64_t *points_out, const invar_device *dev, const 
     assert_ok(invar_learner_open(&learner, model, true, &options));
     for (int64_t number = 0; number < 2; number++) {
         const invar_trainer_loss loss = {.run = push, .payload = &s};
-        invar_trainer_result result = {.now = s.flat.train_logp};
+        invar_trainer_result result = {.train_logp = s.flat.train_logp};
         invar_step_report step = step_of(&s, number, 0, SAMPLES, start);
 
         step.learners[0].learner = &learner;
@@ -226,7 +227,7 @@ static invar_digest learned(int64_t *points_out, const invar_device *dev, const 
         invar_recorder_watch(&s.recorder, trainer, NULL);
         assert_ok(invar_learner_step(&learner, number, false));
         assert_ok(invar_recorder_end(&s.recorder));
-        assert_true(learner.grads->fresh && learner.hashed);
+        assert_true(learner.grads->overwrite_next && learner.hashed);
     }
     assert_true(
         asked(&s, "SELECT value FROM metrics WHERE step = 1 AND name = 'train/grad_norm'") ==

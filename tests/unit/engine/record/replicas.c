@@ -48,7 +48,7 @@ static invar_status open_ledger(invar_recorder *r, const char *path)
                                   .kind = "train",
                                   .identity = &pair,
                                   .n_identity = 1,
-                                  .circumstances = {.bare = true}};
+                                  .circumstances = {.no_auto_facts = true}};
 
     INVAR_TRY(invar_ledger_open(&r->ledger, path, &(invar_ledger_options){.create = true}));
     INVAR_TRY(invar_ledger_begin(r->ledger, &run));
@@ -65,7 +65,7 @@ static invar_status make_step(rank_run *run)
     invar_ledger_metric metric = {"train/loss", odd && f->point == POINTS ? 2.0 : 1.0};
     invar_probe_result result = {.points = points, .digests = digests, .count = POINTS};
     invar_ledger_step step = {.step = 0, .digests = digests, .metrics = &metric, .n_metrics = 1};
-    invar_learner learner = {.moved = true};
+    invar_learner learner = {.stepped = true};
     invar_step_report of = {.learners = {{.learner = &learner}}, .n_learners = 1};
     invar_layout layout;
     invar_status status = INVAR_OK;
@@ -73,14 +73,14 @@ static invar_status make_step(rank_run *run)
     invar_layout_init(&layout, run->comm, SECONDS);
     r.options.layout = &layout;
     r.step = &of;
-    invar_hash_bytes(&learner.held, odd && f->point > POINTS ? "bad" : "good", 3);
+    invar_hash_bytes(&learner.weights_digest, odd && f->point > POINTS ? "bad" : "good", 3);
     for (int i = 0; i < POINTS; i++)
         invar_hash_bytes(&digests[i], odd && i >= f->point ? "bad" : "good", 3);
     if (rank == 0)
         status = open_ledger(&r, f->path);
     if (status == INVAR_OK)
         status = invar_replicas_compare(&r, &step, &result);
-    run->digest = r.desync;
+    run->digest = r.ranks_diverged;
     invar_ledger_close(r.ledger);
     return status;
 }

@@ -50,10 +50,10 @@ static void keep(told *out, int step, const invar_rank_times *all)
 
         *row = all->rows[i];
         (void)snprintf(text[0], sizeof text[0], "%s", row->phase);
-        (void)snprintf(text[1], sizeof text[1], "%s", row->move);
+        (void)snprintf(text[1], sizeof text[1], "%s", row->transfer);
         (void)snprintf(text[2], sizeof text[2], "%s", row->host);
         row->phase = text[0];
-        row->move = text[1];
+        row->transfer = text[1];
         row->host = text[2];
     }
     out->n_rows[step] = all->n_rows;
@@ -142,7 +142,7 @@ static const invar_ledger_rank_time *find(const told *t, int step, int rank, con
 {
     for (size_t i = 0; i < t->n_rows[step]; i++) {
         const invar_ledger_rank_time *row = &t->rows[step][i];
-        if (row->rank == rank && strcmp(row->phase, phase) == 0 && strcmp(row->move, move) == 0)
+        if (row->rank == rank && strcmp(row->phase, phase) == 0 && strcmp(row->transfer, move) == 0)
             return row;
     }
     fail_msg("step %d, rank %d: no row of %s, \"%s\"", step, rank, phase, move);

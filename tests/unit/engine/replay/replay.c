@@ -96,7 +96,7 @@ static void open_scene(scene *s, const char *ledger, const invar_recorded_keys *
                                .run = &s->run,
                                .keys = &s->keys,
                                .folder = s->scratch,
-                               .from = step,
+                               .first_step = step,
                                .step = step};
 }
 
@@ -120,7 +120,7 @@ static void test_engine_replay__is_identical(void **state)
     (void)state;
     open_scene(&s, below(path, "run/ledger.db"), NULL, 3);
     assert_ok(invar_replay_run(&r, &s.replay));
-    assert_int_equal(r.after, 1);
+    assert_int_equal(r.checkpoint_step, 1);
     assert_int_equal(r.first, 2);
     assert_int_equal(r.last, 3);
     assert_int_equal(r.compared, 2);
@@ -193,7 +193,7 @@ static int64_t first_difference(const char *checkpoints, int64_t step)
     open_scene(&s, below(path, "run/ledger.db"), NULL, step);
     load_from(&s, below(load, checkpoints));
     assert_ok(invar_replay_run(&r, &s.replay));
-    assert_int_equal(r.after, 1);
+    assert_int_equal(r.checkpoint_step, 1);
     close_scene(&s);
     return r.differs;
 }
@@ -238,7 +238,7 @@ static void pack_from(const char *checkpoints, const char *to, int64_t step)
     open_scene(&s, below(path, "run/ledger.db"), NULL, step);
     load_from(&s, below(load, checkpoints));
     assert_ok(invar_pack_write(&made, &s.replay, below(out, to)));
-    assert_int_equal(made.after, step - 1);
+    assert_int_equal(made.checkpoint_step, step - 1);
     close_scene(&s);
 }
 
@@ -256,7 +256,7 @@ static void test_engine_replay__packs_carry_a_step_alone(void **state)
     assert_int_equal(r.differs, -1);
     pack_from("save", "made.pack", 3);
     assert_ok(replay_pack(&r, below(path, "made.pack")));
-    assert_int_equal(r.after, 2);
+    assert_int_equal(r.checkpoint_step, 2);
     assert_int_equal(r.differs, -1);
     change("weight", "model", 1e-6f);
     pack_from("weight", "bad.pack", 2);

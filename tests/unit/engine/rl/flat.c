@@ -49,7 +49,7 @@ static void test_flat__arrays(void **state)
 
     (void)state;
     make(&s);
-    s.items[1].removed = true;
+    s.items[1].is_masked_out = true;
     s.mask[2][1] = 0;
     s.items[3].mask = NULL; // all of it
     assert_ok(invar_token_arrays_make(&f, &s.list, &(invar_token_array_flags){.critic = true}));
@@ -58,7 +58,7 @@ static void test_flat__arrays(void **state)
     assert_memory_equal(f.start, start, sizeof start);
     assert_memory_equal(f.group, group, sizeof group);
     assert_memory_equal(f.mask, mask, sizeof mask);
-    assert_memory_equal(f.drawn, drawn, sizeof drawn);
+    assert_memory_equal(f.sampled_mask, drawn, sizeof drawn);
     assert_memory_equal(f.rollout_logp, logp, sizeof logp);
     assert_true(f.reward[3] == 0.75f);
     assert_true(f.values && f.returns && f.train_values);

@@ -15,7 +15,7 @@
 static void test_coords__come_back(void **state)
 {
     const invar_rl_sample sample = {
-        .rollout = UINT32_MAX, .draw = 0, .prompt = INT64_MAX, .weights_hash = {{7, 8}}};
+        .rollout = UINT32_MAX, .draw_index = 0, .prompt = INT64_MAX, .weights_hash = {{7, 8}}};
     const invar_rng_coords coords = invar_rng_coords_of(&sample, UINT32_MAX, 1);
     char text[INVAR_RNG_COORDS_SIZE], again[INVAR_RNG_COORDS_SIZE];
     invar_rng_coords read;

@@ -38,7 +38,7 @@ static void same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
     assert_int_equal(a->group, b->group);
     assert_int_equal(a->prompt, b->prompt);
     assert_int_equal(a->rollout, b->rollout);
-    assert_int_equal(a->draw, b->draw);
+    assert_int_equal(a->draw_index, b->draw_index);
     assert_int_equal(a->prompt_tokens, b->prompt_tokens);
     assert_int_equal(a->n_tokens, b->n_tokens);
     assert_int_equal(a->route_size, b->route_size);
@@ -52,12 +52,12 @@ static void same_sample(const invar_rl_sample *a, const invar_rl_sample *b)
     assert_string_equal(a->metadata, b->metadata);
     assert_string_equal(a->prompt_text, b->prompt_text);
     assert_int_equal(a->finish, b->finish);
-    assert_int_equal(a->weights, b->weights);
+    assert_int_equal(a->last_version, b->last_version);
     assert_true(invar_digest_equal(&a->weights_hash, &b->weights_hash));
     assert_true(invar_digest_equal(&a->prompt_hash, &b->prompt_hash));
     same_bytes(&a->reward, &b->reward, sizeof a->reward);
     assert_true(invar_reward_parts_equal(&a->parts, &b->parts));
-    assert_int_equal(a->removed, b->removed);
+    assert_int_equal(a->is_masked_out, b->is_masked_out);
     assert_int_equal(a->turns, b->turns);
 }
 

@@ -30,7 +30,7 @@ static inline invar_status prompts_add(invar_rl_samples *out, const int32_t *pro
     INVAR_TRY(invar_rl_samples_append(&s, out));
     s->index = out->count - 1;
     s->group = group;
-    s->draw = draw;
+    s->draw_index = draw;
     s->rollout = 7;
     INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)n, sizeof *s->tokens, "a prompt"));
     memcpy(s->tokens, prompt, (size_t)n * sizeof *prompt);

@@ -58,13 +58,13 @@ static void add(fake *f, int64_t prefill, int64_t rows, int64_t length, int64_t 
 {
     int64_t n = f->n_jobs++, parent = n;
 
-    f->jobs[n] = (invar_seq){.prefill = prefill, .rows = rows, .children = children, .sample = n};
+    f->jobs[n] = (invar_seq){.prefill = prefill, .rows = rows, .n_sharing = children, .sample = n};
     f->prompt[n] = prefill;
     f->length[n] = length;
     // the known rows of jobs that share a prompt say the same
-    while (parent > 0 && f->jobs[parent].children == 0)
+    while (parent > 0 && f->jobs[parent].n_sharing == 0)
         parent--;
-    f->prompt_tag[n] = f->jobs[parent].children >= n - parent && parent < n ? parent : n;
+    f->prompt_tag[n] = f->jobs[parent].n_sharing >= n - parent && parent < n ? parent : n;
 }
 
 static void add_group(fake *f, int64_t prefill, int64_t rows, int64_t children)
@@ -116,24 +116,24 @@ static void after(fake *f, const invar_seq_slice *turn)
         bool before = row < f->seen[turn->job] ||
                       (f->prompt_tag[turn->job] != turn->job && row < f->prompt[turn->job]);
         // nothing new is taken for old, nor the other way round
-        assert_true(before == (row < job->again));
+        assert_true(before == (row < job->n_recompute));
         f->again += before;
     }
     if (behind > f->seen[turn->job])
         f->seen[turn->job] = behind;
-    for (int64_t i = 1; i <= job->children && f->seen[turn->job] == job->prefill; i++)
+    for (int64_t i = 1; i <= job->n_sharing && f->seen[turn->job] == job->prefill; i++)
         if (f->length[turn->job + i] == job->prefill)
             end_sequence(f, turn->job + i);
-    if (job->children > 0 && f->seen[turn->job] == job->prefill)
+    if (job->n_sharing > 0 && f->seen[turn->job] == job->prefill)
         f->ended[turn->job] = f->passes;
-    else if (job->children == 0 && behind == f->length[turn->job])
+    else if (job->n_sharing == 0 && behind == f->length[turn->job])
         end_sequence(f, turn->job);
 }
 
 static bool gave_way(const fake *f)
 {
     for (int64_t i = 0; i < f->n_jobs; i++)
-        if (f->jobs[i].state == INVAR_SEQ_WAITING && f->jobs[i].again > 0)
+        if (f->jobs[i].state == INVAR_SEQ_WAITING && f->jobs[i].n_recompute > 0)
             return true;
     return false;
 }
@@ -151,14 +151,14 @@ static void check_pass(const fake *f, const invar_seq_slice *turns, int64_t coun
             known += turns[i].count;
         else
             others++, ahead += turns[i].count - 1;
-        assert_true(turns[i].first < job->prefill || turns[i].count <= 1 + f->schedule.ahead);
+        assert_true(turns[i].first < job->prefill || turns[i].count <= 1 + f->schedule.lookahead);
     }
     assert_true(known <= f->schedule.chunk);
     // those that give way are out of a pass that was to be theirs, too
-    assert_true(!f->schedule.apart || others == 0 || known <= 2 * others || gave_way(f));
+    assert_true(!f->schedule.separate_prefill || others == 0 || known <= 2 * others || gave_way(f));
     assert_true(known + others + ahead <=
                 invar_scheduler_most_rows(f->schedule.chunk, f->schedule.concurrency,
-                                          f->schedule.ahead, f->schedule.apart));
+                                          f->schedule.lookahead, f->schedule.separate_prefill));
 }
 
 /* Some of the rows ahead turn out to be wrong, and are cut. */
@@ -203,8 +203,8 @@ static bool pass(fake *f)
 static void run(fake *f, int64_t concurrency, int64_t chunk)
 {
     assert_ok(invar_scheduler_init(&f->schedule, f->cache, f->jobs, f->n_jobs, concurrency, chunk));
-    f->schedule.apart = f->apart;
-    f->schedule.ahead = f->ahead;
+    f->schedule.separate_prefill = f->apart;
+    f->schedule.lookahead = f->ahead;
     while (pass(f))
         assert_true(f->passes < 100000);
     for (int64_t i = 0; i < f->n_jobs; i++)
@@ -268,7 +268,7 @@ static void test_schedule__keeps_much_prefill_apart(void **state)
     add(&f, 4, 9, 7, 0);
     add(&f, 2, 9, 3, 0);
     assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 3, 2, 3));
-    f.schedule.apart = true;
+    f.schedule.separate_prefill = true;
     for (int i = 0; i < 7; i++) {
         assert_true(pass(&f));
         assert_memory_equal(f.schedule.turns, expected[i],
@@ -397,7 +397,7 @@ static void test_schedule__rows_ahead_take_what_is_left(void **state)
     add(&f, 1, 7, 7, 0);
     add(&f, 1, 4, 4, 0);
     assert_ok(invar_scheduler_init(&f.schedule, f.cache, f.jobs, 2, 2, 8));
-    f.schedule.ahead = 2;
+    f.schedule.lookahead = 2;
     for (int i = 0; i < 4; i++) {
         assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));
         assert_int_equal(count, counts[i]);
@@ -570,7 +570,7 @@ static void test_schedule__jobs_come_and_go(void **state)
     assert_int_equal(count, 2); // the first job, and the prompt
     assert_int_equal(turns[1].job, 1);
     invar_scheduler_cancel(&f.schedule, 2);
-    assert_int_equal(f.jobs[1].expected, 1);
+    assert_int_equal(f.jobs[1].n_pending_shares, 1);
     invar_scheduler_cancel(&f.schedule, 3);
     assert_int_equal(f.jobs[1].state, INVAR_SEQ_OVER); // with the last who wanted it
     assert_int_equal(f.cache->n_free, 20 - 2);
@@ -587,7 +587,7 @@ static void test_schedule__jobs_come_and_go(void **state)
     assert_int_equal(count, 3); // the first job, the new prompt, and the last job
     assert_int_equal(turns[2].job, 4);
     for (int64_t i = 0; i < 5; i++)
-        if (f.jobs[i].children == 0)
+        if (f.jobs[i].n_sharing == 0)
             invar_scheduler_cancel(&f.schedule, i);
     assert_int_equal(f.cache->n_free, 20);
     assert_ok(invar_scheduler_next(&turns, &count, &f.schedule));

@@ -46,7 +46,7 @@ static invar_status sample(invar_rl_samples *out, float (*scores)[LONGEST + TOKE
 {
     const invar_rollout_exec_options limits = {
         .concurrency = 4,
-        .chunk = 8,
+        .prefill_chunk = 8,
         .page_size = 4,
         .pages = 14,
         .speculation = {model->layout ? INVAR_SPECULATIVE_ALGORITHM_NGRAM

@@ -105,10 +105,10 @@ static void check_pauses(const invar_rl_samples *expected, const fixture *f,
         invar_rl_sample *s = &samples.items[i];
 
         while (s->finish == INVAR_FINISH_NONE) {
-            s->pause = s->n_tokens + 1 + i % 3;
+            s->suspend_at = s->n_tokens + 1 + i % 3;
             assert_ok(invar_rollout_run(f->rollout, s, 1, sampling, NULL, NULL));
-            assert_true(s->finish == INVAR_FINISH_NONE ? s->n_tokens == s->pause
-                                                       : s->n_tokens <= s->pause);
+            assert_true(s->finish == INVAR_FINISH_NONE ? s->n_tokens == s->suspend_at
+                                                       : s->n_tokens <= s->suspend_at);
         }
     }
     prompts_assert_equal(&samples, expected, "with pauses");
@@ -217,7 +217,8 @@ static int teardown(void **state)
 static void test_stop__left_before_the_first_token(void **state)
 {
     const fixture *f = *state;
-    const invar_rollout_exec_options limits = {.concurrency = 2, .page_size = 4, .chunk = 3};
+    const invar_rollout_exec_options limits = {
+        .concurrency = 2, .page_size = 4, .prefill_chunk = 3};
     invar_rollout *rollout;
 
     assert_ok(invar_rollout_new(&rollout, f->model, f->tokenizer, &f->dev, &limits));

@@ -13,7 +13,7 @@ static void test_course__ends_when_all_is_done(void **state)
 {
     const invar_run_schedule whole = {.rollouts = 4, .until = -1};
     const invar_run_schedule until = {.rollouts = 4, .until = 5};
-    const invar_run_schedule some = {.rollouts = 4, .until = -1, .most = 2};
+    const invar_run_schedule some = {.rollouts = 4, .until = -1, .max_rollouts = 2};
 
     (void)state;
     assert_false(invar_run_schedule_ended(&whole, &(invar_run_progress){3, 6, 3}));
@@ -68,8 +68,9 @@ static void test_course__knows_its_last_step(void **state)
     (void)state;
     for (int i = 0; i < 2 * 6 * 4 * 5; i++) {
         const int64_t per = sizes[i % 2], first = i / 2 % 6;
-        const invar_run_schedule course = {
-            .rollouts = 7, .most = i / 12 % 4, .until = i / 48 ? (i / 48 - 1) * per + 2 : -1};
+        const invar_run_schedule course = {.rollouts = 7,
+                                           .max_rollouts = i / 12 % 4,
+                                           .until = i / 48 ? (i / 48 - 1) * per + 2 : -1};
         const invar_run_progress start = {first, first * per, 0};
         invar_run_progress at = start;
 

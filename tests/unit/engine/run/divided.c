@@ -58,8 +58,8 @@ static invar_status fill_moments(invar_optimizer *o, const invar_model *model)
 
         for (size_t k = 0; k < all; k++)
             whole[k] = (float)((size_t)i * 1000003 + k);
-        if (p->own.experts > 0)
-            invar_param_shard_take(own, p, &p->own, whole);
+        if (p->local.experts > 0)
+            invar_param_shard_take(own, p, &p->local, whole);
         status = invar_optimizer_load(o, model, i / 2, i % 2 == 1, own);
         free(whole);
     }
@@ -71,14 +71,15 @@ static void list(content *c)
     static const char *const sets[SETS] = {"model", "model.exp_avg", "model.exp_avg_sq"};
     const invar_model *model = c->model;
     const invar_device *place = invar_optimizer_place(c->optimizer);
-    const invar_device *home = c->masters.of ? NULL : &model->dev;
+    const invar_device *home = c->masters.tensors ? NULL : &model->dev;
 
     c->tensors = calloc((size_t)(SETS * model->n_params), sizeof *c->tensors);
     c->sources = calloc((size_t)(SETS * model->n_params), sizeof *c->sources);
     for (int set = 0; set < SETS; set++)
         for (int64_t i = 0; i < model->n_params; i++) {
             const invar_param *p = &model->params[i];
-            const invar_tensor *master = c->masters.of ? &c->masters.of[i] : invar_param_f32(p);
+            const invar_tensor *master =
+                c->masters.tensors ? &c->masters.tensors[i] : invar_param_f32(p);
             const invar_tensor *of = set == 0   ? master
                                      : set == 1 ? &c->optimizer->m[i]
                                                 : &c->optimizer->v[i];
@@ -180,11 +181,11 @@ static invar_status check_loads(const lesson *l, invar_model *model, const invar
 
 static invar_status export_hf(const invar_model *model, const char *dir)
 {
-    invar_full_masters masters = {.of = NULL};
+    invar_full_masters masters = {.tensors = NULL};
     invar_status status = invar_full_masters_collect(&masters, model);
 
     if (status == INVAR_OK)
-        status = invar_hf_save(model, masters.of, dir, INVAR_DTYPE_F32, 0, NULL);
+        status = invar_hf_save(model, masters.tensors, dir, INVAR_DTYPE_F32, 0, NULL);
     invar_full_masters_release(&masters);
     return status;
 }

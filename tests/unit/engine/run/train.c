@@ -215,8 +215,8 @@ static void test_train__a_teacher_has_weights_alone(void **state)
     (void)state;
     for (int i = 0; i < 2; i++)
         assert_ok(invar_run_context_open(&sessions[i], recipes[i], INVAR_RUN_CONTEXT_LEARN));
-    assert_true(sessions[0].teacher->weights_alone);
-    assert_false(sessions[1].actor->weights_alone);
+    assert_true(sessions[0].teacher->no_masters);
+    assert_false(sessions[1].actor->no_masters);
     assert_true(invar_digest_equal(&sessions[0].teacher_weights, &sessions[1].weights));
     for (int i = 0; i < 2; i++) {
         invar_run_context_close(&sessions[i]);

@@ -30,12 +30,12 @@ static int setup(void **state)
     f.sampling = (invar_sampling_params){.temperature = 1.0f, .top_p = 1.0f};
     invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     f.model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 3, &f.dev);
-    assert_ok(invar_inference_engine_new(&f.dispatch,
-                                         &(invar_inference_engine_options){.model = f.model,
-                                                                           .dev = &f.dev,
-                                                                           .limits = &limits,
-                                                                           .context = CONTEXT,
-                                                                           .most = TICKETS}));
+    assert_ok(invar_inference_engine_new(
+        &f.dispatch, &(invar_inference_engine_options){.model = f.model,
+                                                       .dev = &f.dev,
+                                                       .limits = &limits,
+                                                       .context = CONTEXT,
+                                                       .max_requests = TICKETS}));
     for (int i = 0; i < TICKETS; i++) {
         for (int n = 0; n < CONTEXT; n++)
             f.tokens[i][n] = (7 * i + 3 * n) % 90;

@@ -51,7 +51,7 @@ static invar_status part(rank_run *run)
     }
     return invar_comm_run(
         run->comm,
-        &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = "join", .seconds = PATIENCE});
+        &(invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = "join", .timeout_s = PATIENCE});
 }
 
 static void test_ahead__a_long_look_is_awaited(void **state)

@@ -69,9 +69,9 @@ static void collect(invar_rl_samples *out, invar_sample_source *source, int64_t 
         assert_ok(invar_sample_source_poll(&ready, source));
     invar_sample_source_take(&batch, source);
     assert_ok(invar_sample_source_prefetch(source));
-    if (source->options.thread)
+    if (source->options.use_thread)
         assert_ok(invar_sample_source_join(source));
-    assert_true(source->options.surplus || batch.own_weights == (rollout == 0));
+    assert_true(source->options.keep_surplus || batch.on_policy == (rollout == 0));
     *out = batch.samples;
 }
 
@@ -88,7 +88,7 @@ static invar_inflight_expectation wants_of(const scene *s, const invar_sample_so
                                         .groups = source->place.groups,
                                         .round = s->options.round,
                                         .per_prompt = PER_PROMPT,
-                                        .surplus = s->options.surplus,
+                                        .surplus = s->options.keep_surplus,
                                         .route_size = invar_model_sparse_layers(s->model) *
                                                       s->model->spec.experts_per_token};
 }
@@ -110,10 +110,10 @@ static void check_versions(const invar_rl_samples *samples, int64_t rollout)
         int64_t last = begin + (invar_rl_sample_response(s) - 1) / SEGMENT;
 
         assert_int_equal(s->rollout, rollout);
-        assert_int_equal(s->draw, i);
+        assert_int_equal(s->draw_index, i);
         assert_int_equal(s->index, rollout * PROMPTS * PER_PROMPT + i);
-        assert_int_equal(s->weights_first, begin);
-        assert_int_equal(s->weights, last < rollout ? last : rollout);
+        assert_int_equal(s->first_version, begin);
+        assert_int_equal(s->last_version, last < rollout ? last : rollout);
     }
 }
 
@@ -129,8 +129,8 @@ static void test_flight__goes_on_from_its_bytes(void **state)
         char *text;
         size_t bytes;
 
-        s.options.apart = cut % 3 > 0;
-        s.options.thread = cut % 3 == 2;
+        s.options.separate_async_phase = cut % 3 > 0;
+        s.options.use_thread = cut % 3 == 2;
         invar_sample_source_open(&one, &s.options);
         invar_sample_source_open(&other, &s.options);
         for (int64_t v = 0; v < TICKS; v++) {
@@ -166,7 +166,7 @@ static void keep_surplus(scene *s, int64_t lag)
     invar_reward_source *judge = &s->options.judge;
 
     assert_ok(invar_reward_parse(&judge->reward, &judge->boxed, "deterministic_random"));
-    s->options.spread = s->options.surplus = true;
+    s->options.drop_zero_std = s->options.keep_surplus = true;
     s->options.round = 7;
     s->options.lag.rollouts = lag;
 }
@@ -245,7 +245,7 @@ static invar_status look(void *payload, const invar_rl_sample *samples, int64_t 
     INVAR_TRY(tick->run(tick->payload));
     l->times++;
     for (int64_t i = 0; i < count; i++)
-        l->fresh += samples[i].n_tokens > samples[i].fresh;
+        l->fresh += samples[i].n_tokens > samples[i].current_version_from;
     return l->fails ? INVAR_FAIL(INVAR_E_IO, 5, "it does not like them") : INVAR_OK;
 }
 
@@ -257,8 +257,8 @@ static void test_flight__a_thread_is_looked_after(void **state)
     scene s;
 
     open_scene(&s, *state);
-    s.options.apart = s.options.thread = true;
-    s.options.look = (invar_verify_callback){look, &l};
+    s.options.separate_async_phase = s.options.use_thread = true;
+    s.options.verify = (invar_verify_callback){look, &l};
     invar_sample_source_open(&source, &s.options);
     collect(&taken, &source, 0);
     invar_rl_samples_reset(&taken);
@@ -307,7 +307,7 @@ static void of_other_rollout(invar_rollout_file *d, invar_inflight_expectation *
 static void of_other_draw(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    third(d)->draw = 0;
+    third(d)->draw_index = 0;
 }
 
 static void of_later_index(invar_rollout_file *d, invar_inflight_expectation *w)
@@ -318,7 +318,7 @@ static void of_later_index(invar_rollout_file *d, invar_inflight_expectation *w)
 static void of_later_version(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     w->weights = 0;
-    third(d)->weights = 1;
+    third(d)->last_version = 1;
 }
 
 static void without_logprobs(invar_rollout_file *d, invar_inflight_expectation *w)
@@ -443,7 +443,7 @@ static void unfinished(invar_rollout_file *d, invar_inflight_expectation *w)
 static void half_a_group(invar_rollout_file *d, invar_inflight_expectation *w)
 {
     (void)w;
-    d->samples.items[1].draw++;
+    d->samples.items[1].draw_index++;
 }
 
 static void of_two_rollouts(invar_rollout_file *d, invar_inflight_expectation *w)

@@ -63,7 +63,7 @@ static invar_status send(const message *m, const invar_layout *layout)
     out_bytes[0] = (size_t)own;
     return invar_comm_run(layout->world, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
                                                                 .phase = "rollout",
-                                                                .seconds = 60,
+                                                                .timeout_s = 60,
                                                                 .in = bytes,
                                                                 .out = arrived,
                                                                 .out_bytes = out_bytes});
@@ -184,7 +184,7 @@ static invar_status sample_slowly(rank_run *run)
 static void test_generate__a_slow_rank_is_awaited(void **state)
 {
     const invar_rollout_exec_options limits = {
-        .concurrency = 1, .chunk = 8, .page_size = 4, .pages = 8};
+        .concurrency = 1, .prefill_chunk = 8, .page_size = 4, .pages = 8};
     const invar_device *dev = *state;
     invar_model *model =
         invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, &dev[0]);

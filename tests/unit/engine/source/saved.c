@@ -202,7 +202,7 @@ static void test_saved__files_that_do_not_fit(void **state)
                                        data.samples.count));
     assert_fails(run_with("bad.run", sampled, bad), INVAR_E_INVALID, "does not fit the model");
     data.samples.items[1].tokens[0] = 1;
-    data.samples.items[1].draw = UINT32_MAX; // more prompts than the filter may look at
+    data.samples.items[1].draw_index = UINT32_MAX; // more prompts than the filter may look at
     assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
                                        data.samples.count));
     assert_fails(run_with("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
@@ -298,11 +298,11 @@ static void change_mask(invar_rollout_file *d)
 }
 static void change_removed(invar_rollout_file *d)
 {
-    d->samples.items[2].removed = true;
+    d->samples.items[2].is_masked_out = true;
 }
 static void change_draw(invar_rollout_file *d)
 {
-    d->samples.items[3].draw++;
+    d->samples.items[3].draw_index++;
 }
 static void change_hash(invar_rollout_file *d)
 {
@@ -404,7 +404,7 @@ static void replace_first_group(invar_rollout_file *d)
         items[i + 2] = first;
         items[i + 2].index = items[i].index + 2;
         items[i + 2].group = items[i].group + 1;
-        items[i + 2].draw = items[i].draw;
+        items[i + 2].draw_index = items[i].draw_index;
     }
 }
 

@@ -39,14 +39,14 @@ static void open_scene(scene *s, const invar_device *dev, bool answers)
     assert_ok(invar_dataset_open(&s->data, &data, s->tokenizer));
     s->model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, dev);
     assert_ok(invar_rollout_new(&s->rollout, s->model, s->tokenizer, dev, &limits));
-    s->saved.own = true;
+    s->saved.on_policy = true;
     s->options = (invar_sample_source_options){
         .data = s->data,
         .tokenizer = s->tokenizer,
         .spec = &s->model->spec,
         .rollout = s->rollout,
         .sampling = {.seed = 42, .temperature = 1.0f, .top_p = 1.0f, .max_response = 3},
-        .answers = answers,
+        .use_data_answers = answers,
         .prompts = PROMPTS,
         .per_prompt = answers ? 1 : PER_PROMPT,
         .round = PROMPTS,
@@ -92,16 +92,16 @@ static void test_source__samples_in_order(void **state)
     for (int64_t rollout = 0; rollout < 2; rollout++) {
         assert_int_equal(collect(&batch, &source, rollout), 2); // a round, and the news of its end
         assert_int_equal(batch.samples.count, PROMPTS * PER_PROMPT);
-        assert_true(batch.own_weights);
+        assert_true(batch.on_policy);
         assert_int_equal(batch.filtered_groups, 0);
         for (int64_t i = 0; i < batch.samples.count; i++) {
             const invar_rl_sample *x = &batch.samples.items[i];
             assert_int_equal(x->index, rollout * PROMPTS * PER_PROMPT + i);
             assert_int_equal(x->group, rollout * PROMPTS + i / PER_PROMPT);
             assert_int_equal(x->prompt, (rollout * PROMPTS + i / PER_PROMPT) % 5);
-            assert_int_equal(x->draw, i);
+            assert_int_equal(x->draw_index, i);
             assert_int_equal(x->rollout, rollout);
-            assert_int_equal(x->weights, 3);
+            assert_int_equal(x->last_version, 3);
             assert_int_equal(x->weights_hash.bytes[0], rollout + 1);
             assert_true(x->logp && invar_rl_sample_response(x) > 0);
         }
@@ -146,7 +146,7 @@ static void test_source__a_filter_that_is_never_content(void **state)
     scene s;
 
     open_scene(&s, *state, false);
-    s.options.spread = true;
+    s.options.drop_zero_std = true;
     s.options.per_prompt = 1;
     invar_sample_source_open(&source, &s.options);
     assert_ok(invar_sample_source_start(&source, &(invar_rollout_request){0}));
@@ -200,7 +200,7 @@ static void test_source__files_are_the_same_samples(void **state)
     s.options.rollout = NULL;
     invar_sample_source_open(&reader, &s.options);
     assert_int_equal(collect(&loaded, &reader, 0), 1);
-    assert_true(loaded.own_weights);
+    assert_true(loaded.on_policy);
     prompts_assert_equal(&loaded.samples, &made.samples, "from the file");
     assert_memory_equal(&reader.place, &maker.place, sizeof reader.place);
     invar_rl_samples_reset(&loaded.samples);

@@ -15,7 +15,7 @@
 
 enum { TICKS = 40, FIRST = 3, GROUPS = 5, LEFT = 7 };
 
-static const char head[] = "{\"invar_scheduler\":1,\"run\":\"00000000000000000000000000000000\"}\n";
+static const char head[] = "{\"invar_schedule\":1,\"run\":\"00000000000000000000000000000000\"}\n";
 
 /* Any ticks, in which samples get on. */
 static void fill(invar_schedule_log *out, int64_t count)
@@ -174,7 +174,7 @@ static void test_ticks__shown_rollout_by_rollout(void **state)
     invar_schedule_log all = {0}, some = {0};
 
     (void)state;
-    fill(&table.own, 6);
+    fill(&table.own_log, 6);
     for (int64_t t = FIRST; t < FIRST + 6; t++) {
         invar_json_text text = {0};
 
@@ -201,7 +201,7 @@ static void test_ticks__own_then_other_then_clock(void **state)
     invar_schedule_tick tick;
 
     (void)state;
-    fill(&table.other, 3);
+    fill(&table.given_log, 3);
     assert_ok(invar_recorded_schedule_batch(&table, FIRST, &group, 1));
     assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST));
     assert_true(tick.batched && tick.n_groups == 1 && tick.groups[0] == 7 && tick.drawn);

@@ -66,9 +66,9 @@ static invar_status check_weights(const lesson *l, const invar_model *model)
         const invar_param *p = &model->params[i];
         bool equal;
 
-        if (p->own.experts == 0)
+        if (p->local.experts == 0)
             continue;
-        INVAR_TRY(divided_compare(&equal, p, &p->own, &l->one->params[i].weight, &l->one->dev,
+        INVAR_TRY(divided_compare(&equal, p, &p->local, &l->one->params[i].weight, &l->one->dev,
                                   &p->weight, 0, &model->dev));
         if (!equal)
             return INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s did not arrive", p->name);
@@ -98,8 +98,8 @@ static invar_status check_bytes(const invar_weight_sync *sync, const invar_rank_
 {
     invar_comm_stats moved = invar_comm_get_stats(sides->world.world, INVAR_COMM_SENDRECV);
 
-    if (invar_weight_sync_bytes(sync) != (sides->samples ? moved.received : moved.sent) ||
-        (sides->samples && moved.received != invar_model_weight_bytes(model)))
+    if (invar_weight_sync_bytes(sync) != (sides->is_rollout_rank ? moved.received : moved.sent) ||
+        (sides->is_rollout_rank && moved.received != invar_model_weight_bytes(model)))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "other bytes were moved than planned");
     return INVAR_OK;
 }
@@ -145,9 +145,10 @@ static invar_status rank_part(rank_run *run)
     invar_status status = invar_rank_roles_open(&sides, &own, run->comm, DIVIDED_SECONDS, &sizes);
 
     if (status == INVAR_OK)
-        status = sides.samples ? invar_model_new_weights(&model, &l->spec, l->format, &own, &dev)
-                               : invar_model_new(&model, &l->spec, l->format, &own, &dev);
-    if (status == INVAR_OK && !sides.samples)
+        status = sides.is_rollout_rank
+                     ? invar_model_new_weights(&model, &l->spec, l->format, &own, &dev)
+                     : invar_model_new(&model, &l->spec, l->format, &own, &dev);
+    if (status == INVAR_OK && !sides.is_rollout_rank)
         status = invar_model_init(model, 5, &dev);
     if (status == INVAR_OK)
         status = sync_twice(l, &sides, model, rank);

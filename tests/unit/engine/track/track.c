@@ -68,7 +68,7 @@ static heard tell(const char *path)
                                                           .name = "told",
                                                           .uuid = "uuid",
                                                           .folder = raw_folder,
-                                                          .after = INVAR_TRACK_NOTHING,
+                                                          .last_step = INVAR_TRACK_NOTHING,
                                                           .say = count_said,
                                                           .payload = &h}));
     for (int64_t step = 0; step < STEPS; step++)

@@ -134,7 +134,7 @@ static void test_flop__branches_do_not_see_each_other(void **state)
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     model = make(INVAR_TEST_MODEL_DENSE, false, &dev);
     s = &model->spec;
-    parts.cuts = &cut;
+    parts.branch_starts = &cut;
     parts.n_cuts = 1;
     for (int64_t layer = 0; layer < s->layers; layer++)
         less += attention(s, layer, 30) - attention(s, layer, 12) - attention(s, layer, 18);

@@ -70,7 +70,7 @@ static void differentiate(scene *s)
 {
     const invar_trainer_loss loss = {.run = push, .payload = s};
     float now[MOST];
-    invar_trainer_result result = {.now = now};
+    invar_trainer_result result = {.train_logp = now};
 
     assert_true(invar_trainer_tokens(s->samples.items, SAMPLES) <= MOST);
     assert_ok(invar_learner_forward_backward(&s->learner, s->trainer, s->samples.items, SAMPLES,
@@ -115,12 +115,12 @@ static void test_learner__knows_its_weights(void **state)
         known = hash_of(&s);
         assert_true(invar_digest_equal(&before, &known));
         (void)step(&s, false);
-        assert_true(s.learner.hashed && s.learner.moved && s.learner.lr == 0.01f);
+        assert_true(s.learner.hashed && s.learner.stepped && s.learner.lr == 0.01f);
         assert_ok(invar_learner_hash(&after, &s.learner));
         known = hash_of(&s);
         assert_true(invar_digest_equal(&after, &known));
         assert_false(invar_digest_equal(&after, &before));
-        assert_true(s.learner.grads->fresh); // zero again
+        assert_true(s.learner.grads->overwrite_next); // zero again
         // a step that is not recorded leaves nothing known
         differentiate(&s);
         assert_ok(invar_learner_step(&s.learner, 4, false));
@@ -141,7 +141,7 @@ static void test_learner__rests(void **state)
     (void)step(&s, true);
     after = hash_of(&s);
     assert_true(invar_digest_equal(&before, &after));
-    assert_true(s.learner.norm > 0.0f && s.learner.lr == 0.01f && !s.learner.moved);
+    assert_true(s.learner.norm > 0.0f && s.learner.lr == 0.01f && !s.learner.stepped);
     assert_ok(invar_learner_hash(&after, &s.learner));
     assert_true(invar_digest_equal(&before, &after));
     close_scene(&s);

@@ -68,13 +68,13 @@ static void test_micro_batch__packs_rows_and_targets(void **state)
     assert_i32(batch.rows.ids, ids, 9);
     assert_i32(batch.rows.positions, positions, 9);
     assert_int_equal(batch.rows.samples.count, SAMPLES);
-    assert_i64(batch.rows.samples.start, (int64_t[]){0, 2, 4, 9}, 4);
+    assert_i64(batch.rows.samples.offsets, (int64_t[]){0, 2, 4, 9}, 4);
     assert_int_equal(batch.rows.units.count, 2);
-    assert_i64(batch.rows.units.start, (int64_t[]){0, 4, 9}, 3);
+    assert_i64(batch.rows.units.offsets, (int64_t[]){0, 4, 9}, 3);
     assert_int_equal(batch.head.count, 6);
     assert_i64(batch.head.row, row, 6);
     assert_i32(batch.head.targets, targets, 6);
-    assert_i64(batch.head.units.start, (int64_t[]){0, 3, 6}, 3);
+    assert_i64(batch.head.units.offsets, (int64_t[]){0, 3, 6}, 3);
     assert_true(batch.head.temperature == 0.5f);
     assert_non_null(batch.rows.routing);
     assert_null(batch.rows.routing_replay);
@@ -104,8 +104,8 @@ static void test_micro_batch__packs_a_part(void **state)
                                                                .replay = true}));
     assert_int_equal(batch.rows.count, 7);
     assert_i32(batch.rows.ids, (int32_t[]){10, 11, 20, 21, 22, 23, 24}, 7);
-    assert_i64(batch.rows.units.start, (int64_t[]){0, 2, 7}, 3);
-    assert_i64(batch.head.units.start, (int64_t[]){0, 1, 4}, 3);
+    assert_i64(batch.rows.units.offsets, (int64_t[]){0, 2, 7}, 3);
+    assert_i64(batch.head.units.offsets, (int64_t[]){0, 1, 4}, 3);
     // rows of the recorded routing, without that of the last token, which no row is of
     assert_i32(batch.rows.routing_replay,
                (int32_t[]){100, 101, 102, 103, 200, 201, 202, 203, 204, 205, 206, 207, 208, 209},
@@ -123,7 +123,7 @@ static void test_micro_batch__cuts_branches(void **state)
 
     (void)state;
     make(&s);
-    s.samples[2].cuts = cuts;
+    s.samples[2].branch_starts = cuts;
     s.samples[2].n_cuts = 1;
     assert_ok(invar_micro_batch_fill(
         &batch, s.samples,
@@ -133,8 +133,8 @@ static void test_micro_batch__cuts_branches(void **state)
     assert_i32(batch.rows.ids, (int32_t[]){0, 1, 10, 11, 20, 21, 22, 23, 24}, 9);
     assert_i32(batch.rows.positions, (int32_t[]){0, 1, 0, 1, 0, 1, 2, 3, 0}, 9);
     assert_int_equal(batch.rows.samples.count, SAMPLES + 1);
-    assert_i64(batch.rows.samples.start, (int64_t[]){0, 2, 4, 8, 9}, 5);
-    assert_i64(batch.rows.units.start, (int64_t[]){0, 9}, 2);
+    assert_i64(batch.rows.samples.offsets, (int64_t[]){0, 2, 4, 8, 9}, 5);
+    assert_i64(batch.rows.units.offsets, (int64_t[]){0, 9}, 2);
     assert_int_equal(batch.head.count, 6);
     assert_i32(batch.head.targets, (int32_t[]){1, 2, 12, 23, 24, 25}, 6);
     // a branch needs a token before it and a row of its own

@@ -23,8 +23,8 @@ static int64_t elements(const invar_tensor *t)
 static void fill_gradients(invar_grads *grads, const invar_model *model, int step)
 {
     for (int64_t p = 0; p < model->n_params; p++)
-        for (int64_t i = 0; i < elements(&grads->of[p]); i++)
-            ((float *)grads->of[p].data)[i] =
+        for (int64_t i = 0; i < elements(&grads->tensors[p]); i++)
+            ((float *)grads->tensors[p].data)[i] =
                 invar_test_normal((uint64_t)(step * 1000 + p), (uint64_t)i, 0.1f) /
                     (float)(1 + i % 7) +
                 0.01f;
@@ -75,8 +75,8 @@ static double twin_step(twin *t, const invar_model *model, const invar_grads *gr
     int64_t at = 0;
 
     for (int64_t p = 0; p < model->n_params; p++)
-        for (int64_t i = 0; i < elements(&grads->of[p]); i++) {
-            double g = (double)((const float *)grads->of[p].data)[i];
+        for (int64_t i = 0; i < elements(&grads->tensors[p]); i++) {
+            double g = (double)((const float *)grads->tensors[p].data)[i];
             squares += g * g;
         }
     norm = sqrt(squares);
@@ -85,8 +85,8 @@ static double twin_step(twin *t, const invar_model *model, const invar_grads *gr
     t->power1 *= (double)adamw.beta1;
     t->power2 *= (double)adamw.beta2;
     for (int64_t p = 0; p < model->n_params; p++)
-        for (int64_t i = 0; i < elements(&grads->of[p]); i++, at++) {
-            double g = (double)((const float *)grads->of[p].data)[i] * clip;
+        for (int64_t i = 0; i < elements(&grads->tensors[p]); i++, at++) {
+            double g = (double)((const float *)grads->tensors[p].data)[i] * clip;
             double own = model->params[p].cols ? decay : 0.0; // matrices alone decay
             t->m[at] = (double)adamw.beta1 * t->m[at] + (1.0 - (double)adamw.beta1) * g;
             t->v[at] = (double)adamw.beta2 * t->v[at] + (1.0 - (double)adamw.beta2) * g * g;
@@ -189,7 +189,7 @@ static void test_optimizer__hashes_what_it_reads_and_writes(void **state)
         assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, true, &adamw, dev));
         assert_ok(invar_optimizer_digests(masters, optimizer, model));
         for (int64_t p = 0; p < model->n_params; p++) {
-            assert_digests(dev, grads->digests, &grads->of[p], p);
+            assert_digests(dev, grads->digests, &grads->tensors[p], p);
             assert_digests(dev, masters, &model->params[p].master, p);
         }
         assert_true(norm[0] == norm[1] && clip[0] == clip[1]);
@@ -273,7 +273,7 @@ static void test_optimizer__names_a_gradient_that_is_no_number(void **state)
 
     assert_ok(invar_grads_new(&grads, model));
     fill_gradients(grads, model, 1);
-    value = grads->of[bad - model->params].data;
+    value = grads->tensors[bad - model->params].data;
     value += elements(&bad->master) - 1;
     *value = NAN;
     assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, false, 1.0f, dev), INVAR_E_STATE,
@@ -283,7 +283,7 @@ static void test_optimizer__names_a_gradient_that_is_no_number(void **state)
                  "model.layers.1.mlp.experts.down_proj.weight");
     // every one is finite, their sum is not
     for (int64_t p = 0; p < model->n_params; p++)
-        ((float *)grads->of[p].data)[0] = 1e19f;
+        ((float *)grads->tensors[p].data)[0] = 1e19f;
     *value = 0.0f;
     assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, false, 1.0f, dev), INVAR_E_STATE,
                  "overflows");

@@ -58,7 +58,7 @@ static invar_status put_gradient(const invar_grads *grads, const invar_param *p,
     float *own = malloc(count * sizeof *own);
     invar_status status;
 
-    invar_param_shard_take(own, p, &p->own, whole);
+    invar_param_shard_take(own, p, &p->local, whole);
     status = invar_device_upload(&grads->dev, to->data, own, count * sizeof *own);
     free(own);
     return status;
@@ -70,11 +70,11 @@ static invar_status fill_gradients(invar_grads *grads, const invar_model *model,
     const invar_model_partition *part = &model->part;
     bool last = part->stage == part->stages - 1;
 
-    grads->fresh = false;
+    grads->overwrite_next = false;
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
-        if (p->own.experts > 0 && (p != model->embedding || part->stage == 0))
-            INVAR_TRY(put_gradient(grads, p, whole[i], &grads->of[i]));
+        if (p->local.experts > 0 && (p != model->embedding || part->stage == 0))
+            INVAR_TRY(put_gradient(grads, p, whole[i], &grads->tensors[i]));
     }
     if (!last || !invar_tensor_present(&grads->tied_head))
         return INVAR_OK;
@@ -154,10 +154,12 @@ static invar_status check_fault(const invar_model *model, invar_grads *grads,
     invar_status status;
     float got[2];
 
-    if (norm->own.experts > 0) // later in canonical order
-        INVAR_TRY(invar_device_upload(dev, grads->of[norm - model->params].data, &odd, sizeof odd));
-    if (q->own.experts > 0 && model->part.tensor == model->part.tensors - 1)
-        INVAR_TRY(invar_device_upload(dev, grads->of[q - model->params].data, &odd, sizeof odd));
+    if (norm->local.experts > 0) // later in canonical order
+        INVAR_TRY(
+            invar_device_upload(dev, grads->tensors[norm - model->params].data, &odd, sizeof odd));
+    if (q->local.experts > 0 && model->part.tensor == model->part.tensors - 1)
+        INVAR_TRY(
+            invar_device_upload(dev, grads->tensors[q - model->params].data, &odd, sizeof odd));
     status = invar_optimizer_norm(&got[0], &got[1], model, grads, true, 1.0f, dev);
     if (status != INVAR_E_STATE || !strstr(invar_error_last()->message, q->name))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0, "a fault in %s is told as: %s", q->name,

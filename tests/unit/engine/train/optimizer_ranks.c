@@ -137,8 +137,8 @@ static bool has_too_much(const invar_optimizer *o, const invar_model *model)
     for (int64_t i = 0; i < model->n_params; i++)
         if (invar_param_elements(&model->params[i]) > most)
             most = invar_param_elements(&model->params[i]);
-    return o->bytes >
-           o->block / (size_t)model->layout->data.size + 2 * (size_t)most * sizeof(float);
+    return o->local_bytes >
+           o->full_bytes / (size_t)model->layout->data.size + 2 * (size_t)most * sizeof(float);
 }
 
 static invar_status first_steps(const lesson *l, int r)
@@ -181,11 +181,11 @@ static invar_status check_masters(const lesson *l, int r)
 {
     invar_model *model = l->models[r];
     bool apart = model->layout->data.size > 1 && model->format != INVAR_FORMAT_FP32;
-    invar_full_masters all = {.of = NULL};
+    invar_full_masters all = {.tensors = NULL};
     invar_status status = invar_full_masters_collect(&all, model);
 
     for (int64_t i = 0; all.memory && status == INVAR_OK && i < model->n_params; i++)
-        if (invar_tensors_differ(&l->after->params[i].master, &all.of[i]))
+        if (invar_tensors_differ(&l->after->params[i].master, &all.tensors[i]))
             status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "%s was collected otherwise",
                                 model->params[i].name);
     if (status == INVAR_OK && (all.memory != NULL) != (apart && r == 0))

@@ -347,7 +347,7 @@ static void test_ranks__refuses(void **state)
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP32, 11, dev);
     invar_trainer_options options = {.plan = plans[0], .temperature = 1.0f};
     float now[MOST], entropy[MOST];
-    invar_trainer_result result = {.now = now, .entropy = entropy};
+    invar_trainer_result result = {.train_logp = now, .entropy = entropy};
     invar_trainer_loss loss = {.run = never_asked, .entropy = true};
     invar_rl_samples samples;
     invar_trainer *trainer;
@@ -361,7 +361,7 @@ static void test_ranks__refuses(void **state)
     options.layout = &layout;
     assert_ok(invar_trainer_new(&trainer, dev, &options));
     assert_ok(invar_grads_new(&grads, model));
-    grads->fresh = false;
+    grads->overwrite_next = false;
     assert_fails(invar_trainer_learn(trainer, model, samples.items, SAMPLES, &loss, grads, &result),
                  INVAR_E_INVALID, "gradients of zero only");
     invar_grads_free(grads);

@@ -62,7 +62,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);
-    out->result = (invar_trainer_result){.now = out->now, .entropy = out->entropy};
+    out->result = (invar_trainer_result){.train_logp = out->now, .entropy = out->entropy};
     assert_true(invar_trainer_tokens(samples->items, samples->count) <= MOST);
     assert_ok(invar_grads_new(&out->grads, model));
     assert_ok(invar_trainer_new(&trainer, dev, options));
@@ -79,7 +79,7 @@ static bool same(const outcome *a, const outcome *b, const invar_model *model)
                  !invar_bits_differ(a->entropy, b->entropy, sizeof a->entropy);
 
     for (int64_t p = 0; p < model->n_params; p++)
-        equal = equal && !invar_tensors_differ(&a->grads->of[p], &b->grads->of[p]);
+        equal = equal && !invar_tensors_differ(&a->grads->tensors[p], &b->grads->tensors[p]);
     return equal;
 }
 
@@ -218,7 +218,7 @@ static void assert_slope(invar_trainer *trainer, invar_model *critic,
 {
     const invar_param *param = &critic->params[p];
     float *master = param->master.data;
-    const float *grad = grads->of[p].data;
+    const float *grad = grads->tensors[p].data;
     int64_t n = elements(&param->master);
     double slope = 0.0, size = 0.0, up, down, h;
     float *start = malloc((size_t)n * sizeof *start);
@@ -405,7 +405,7 @@ static invar_status learn_slowly(rank_run *run)
     invar_trainer_options options = {
         .plan = {1, 1, 1, 0}, .temperature = 1.0f, .tick = beat, .payload = &world};
     float now[MOST];
-    invar_trainer_result result = {.now = now};
+    invar_trainer_result result = {.train_logp = now};
     invar_trainer *trainer = NULL;
     invar_grads *grads = NULL;
     invar_status status = INVAR_OK;
@@ -423,7 +423,7 @@ static invar_status learn_slowly(rank_run *run)
     INVAR_TRY(status);
     return invar_comm_run(run->comm, &(invar_comm_transfer){.op = INVAR_COMM_BARRIER,
                                                             .phase = "step",
-                                                            .seconds = world.seconds});
+                                                            .timeout_s = world.seconds});
 }
 
 static void test_trainer__a_slow_rank_is_awaited(void **state)

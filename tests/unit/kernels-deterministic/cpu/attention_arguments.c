@@ -85,10 +85,10 @@ static void reset_pages(const fixture *f)
         REFUSED(op, good, a.lse2.dtype = INVAR_DTYPE_BF16, name ": lse2: type bf16");              \
         REFUSED(op, good, a.lse2.rank = 1, name ": lse2: rank 1");                                 \
         REFUSED(op, good, a.lse2.shape[1] = 2, name ": lse2: extent 2 of index 1");                \
-        REFUSED(op, good, a.samples.start = NULL, name ": samples: 2 segments");                   \
+        REFUSED(op, good, a.samples.offsets = NULL, name ": samples: 2 segments");                 \
         REFUSED(op, good, a.samples.count = 1, name ": samples: segments cover rows 0 to 20");     \
         REFUSED(op, good, a.samples.count = -1, name ": samples: -1 segments");                    \
-        REFUSED(op, good, a.samples.start = backwards, name ": samples: segment 1 runs back");     \
+        REFUSED(op, good, a.samples.offsets = backwards, name ": samples: segment 1 runs back");   \
         REFUSED_SHAPE(op, name, good);                                                             \
     } while (0)
 
@@ -166,7 +166,7 @@ static void test_attention_arguments__span_of_64_for_large_heads(void **state)
         REFUSED(op, good, a.cache.pages.shape[0] = 1, name ": cache.pages: extent 1 of index 0");  \
         REFUSED(op, good, a.cache.pages.shape[1] = 2, name ": cache.pages: sequence 0");           \
         REFUSED(op, good, a.rows.count = 1, name ": rows: segments cover");                        \
-        REFUSED(op, good, a.rows.start = backwards, name ": rows: segment 1 runs backwards");      \
+        REFUSED(op, good, a.rows.offsets = backwards, name ": rows: segment 1 runs backwards");    \
         REFUSED(op, good, a.lengths = NULL, name ": lengths: missing");                            \
         REFUSED(op, good, a.lengths = too_short, name ": lengths: sequence 1 has length 4");       \
         REFUSED(op, good, a.lengths = too_long, name ": cache.pages: sequence 0 of length 25");    \

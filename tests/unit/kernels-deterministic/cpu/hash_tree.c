@@ -232,14 +232,14 @@ static void check_cut(const invar_device *dev, invar_tensor view, invar_logical_
     invar_tensor x = some(view, 5, 3), copies[64];
     invar_tree_shard shards[64];
     invar_tree_input in = {shards, 0};
-    int64_t rows = view.shape[0] / cut.stack, n = cut.columns ? view.shape[1] : rows;
+    int64_t rows = view.shape[0] / cut.experts, n = cut.columns ? view.shape[1] : rows;
     int64_t atoms = (n + cut.atom - 1) / cut.atom, cols = view.rank == 2 ? view.shape[1] : 1;
     invar_digest got, expected, whole = hash(dev, x, 1);
 
-    for (int64_t e = 0; e < cut.stack; e++)
-        for (int64_t v = 0, first = 0, end; v < cut.pieces; v++, first = end) {
+    for (int64_t e = 0; e < cut.experts; e++)
+        for (int64_t v = 0, first = 0, end; v < cut.shards; v++, first = end) {
             end = first;
-            while (end < n && end / cut.atom * cut.pieces / atoms == v)
+            while (end < n && end / cut.atom * cut.shards / atoms == v)
                 end++;
             copies[in.n_shards] = cut.columns ? compact(&x, e * rows, rows, first, end - first)
                                               : compact(&x, e * rows + first, end - first, 0, cols);
@@ -275,7 +275,7 @@ static void test_hash_tree__pieces_of_cuts(void **state)
 /* One piece is the whole tensor, a stack as well. */
 static void test_hash_tree__one_piece_is_no_cut(void **state)
 {
-    invar_logical_split cut = {.pieces = 1, .stack = 4};
+    invar_logical_split cut = {.shards = 1, .experts = 4};
     invar_tensor x = some(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 64, 300), 3, 1);
     invar_digest got, expected = hash(*state, x, 1);
 
@@ -354,7 +354,7 @@ static int64_t expected_leaves(invar_digest *out, const invar_tensor *compact,
     int64_t count;
 
     for (int64_t i = 0; i < samples->count; i++) {
-        int64_t first = samples->start[i], end = samples->start[i + 1];
+        int64_t first = samples->offsets[i], end = samples->offsets[i + 1];
         size_t bytes = scales * (size_t)(end - first);
         pieces[in.n_shards++] = piece(compact, first, end);
         if (scales > 0)

@@ -148,7 +148,7 @@ static void units_of(int64_t *start, int e, const invar_tensor *row_token)
     for (int64_t u = 0; u <= units.count; u++) {
         start[u] = 0;
         for (int64_t row = starts[e]; row < starts[e + 1]; row++)
-            start[u] += token[row] < units.start[u];
+            start[u] += token[row] < units.offsets[u];
     }
 }
 
@@ -265,7 +265,7 @@ static void test_moe_linear__equals_naive_chains(void **state)
             for (int64_t at = 0; at < n * k; at++) {
                 float running = invar_test_get(&g.expected, e * n + at / k, at % k), acc = 0.0f;
                 for (int64_t row = starts[e], u = 0; row < starts[e + 1]; row++) {
-                    for (; token[row] >= units.start[u + 1]; u++, acc = 0.0f)
+                    for (; token[row] >= units.offsets[u + 1]; u++, acc = 0.0f)
                         running += acc;
                     acc =
                         fmaf(invar_test_get(dy, row, at / k), invar_test_get(x, row, at % k), acc);
@@ -312,9 +312,9 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_NONE, "moe.linear.fwd: w: ");
     assert_field_refused(moe_linear_fwd, fwd, k_shards, 3, "moe.linear.fwd: k_shards: 3 shards");
     assert_field_refused(moe_linear_fwd, fwd, k_shards, 2, "moe.linear.fwd: k_atom: 0 values");
-    assert_field_refused(moe_linear_fwd, fwd, experts.start, beyond,
+    assert_field_refused(moe_linear_fwd, fwd, experts.offsets, beyond,
                          "moe.linear.fwd: experts: segments cover rows 0 to 5; there are 4");
-    assert_field_refused(moe_linear_fwd, fwd, experts.start, NULL,
+    assert_field_refused(moe_linear_fwd, fwd, experts.offsets, NULL,
                          "moe.linear.fwd: experts: 2 segments");
     assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_row_offsets){backwards, 3}),
                          "segment 1 runs back");
@@ -330,7 +330,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     assert_field_refused(moe_linear_dx, dx, n_parts, 0, "moe.linear.dx: n_parts: 0");
     assert_field_refused(moe_linear_dx, dx, parts[0].w.shape[0], 3, "moe.linear.dx: w: extent 3");
     assert_field_refused(moe_linear_dx, dx, parts[0].dy.shape[0], 3, "moe.linear.dx: dy: extent 3");
-    assert_field_refused(moe_linear_dx, dx, experts.start, beyond,
+    assert_field_refused(moe_linear_dx, dx, experts.offsets, beyond,
                          "moe.linear.dx: experts: segments cover");
     assert_field_refused(moe_linear_dx, dx, k_shards, 0, "moe.linear.dx: k_shards: 0 shards");
     assert_field_refused(moe_linear_dx, dx, k_shards, 8, "moe.linear.dx: k_atom: 0 values");
@@ -341,10 +341,10 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
                          "moe.linear.dw: dy is f32 but x is bf16");
     assert_field_refused(moe_linear_dw, dw, row_token.shape[0], 3,
                          "moe.linear.dw: row_token: extent 3");
-    assert_field_refused(moe_linear_dw, dw, units.start, two,
+    assert_field_refused(moe_linear_dw, dw, units.offsets, two,
                          "moe.linear.dw: row_token: value 2 in row 1");
     assert_field_refused(moe_linear_dw, dw, fresh, -1, "moe.linear.dw: fresh: ");
-    assert_field_refused(moe_linear_dw, dw, experts.start, beyond,
+    assert_field_refused(moe_linear_dw, dw, experts.offsets, beyond,
                          "moe.linear.dw: experts: segments cover");
     token[1] = 0;
     assert_field_refused(moe_linear_dw, dw, x, x,

@@ -51,9 +51,9 @@ static invar_tensor token_sum_ref(const invar_tensor *x, invar_row_offsets units
 
     for (int64_t col = 0; col < x->shape[1]; col++)
         for (int64_t u = 0; u < units.count; u++) {
-            int64_t end = units.start[u + 1];
+            int64_t end = units.offsets[u + 1];
             float unit = 0.0f;
-            for (int64_t t = units.start[u]; t < end; t += o.block) {
+            for (int64_t t = units.offsets[u]; t < end; t += o.block) {
                 float sum =
                     block_sum_ref(x, col, t, t + o.block < end ? t + o.block : end, o.descending);
                 if (o.straight)
@@ -61,7 +61,7 @@ static invar_tensor token_sum_ref(const invar_tensor *x, invar_row_offsets units
                 else
                     unit = unit + sum;
             }
-            if (!o.straight && units.start[u] < end)
+            if (!o.straight && units.offsets[u] < end)
                 running[col] = running[col] + unit;
         }
     return out;
@@ -144,7 +144,7 @@ static invar_tensor block_sums_ref(const invar_tensor *x, invar_row_offsets unit
 
     invar_test_fill(&sums, NAN);
     for (int64_t u = 0; u < units.count; u++)
-        for (int64_t t = units.start[u], end = units.start[u + 1]; t < end; t += 128, row++)
+        for (int64_t t = units.offsets[u], end = units.offsets[u + 1]; t < end; t += 128, row++)
             for (int64_t col = 0; col < cols; col++)
                 invar_test_set(&sums, row, col,
                                block_sum_ref(x, col, t, t + 128 < end ? t + 128 : end, false));
@@ -218,7 +218,7 @@ static void embedding_bwd_ref(const invar_embedding_bwd_args *a, scatter_order o
     for (int64_t u = 0; u < a->units.count; u++)
         for (int64_t id = 0; id < a->dtable.shape[0]; id++)
             for (int64_t j = 0; j < a->dout.shape[1]; j++) {
-                int64_t begin = a->units.start[u], end = a->units.start[u + 1];
+                int64_t begin = a->units.offsets[u], end = a->units.offsets[u + 1];
                 float sum = o.straight ? invar_test_get(&a->dtable, id, j) : 0.0f;
                 bool there = false;
                 for (int64_t i = 0; i < end - begin; i++) {

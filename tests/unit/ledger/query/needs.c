@@ -45,7 +45,8 @@ static bool has_data(char why[INVAR_LEDGER_QUERY_LINE], const char *path,
 static void test_ledger_needs__empty(void **state)
 {
     const char *path = raw_path("empty.db");
-    const invar_ledger_run run = {.name = "run", .kind = "train", .circumstances = {.bare = true}};
+    const invar_ledger_run run = {
+        .name = "run", .kind = "train", .circumstances = {.no_auto_facts = true}};
     char why[INVAR_LEDGER_QUERY_LINE];
     invar_ledger_query query;
     invar_ledger *ledger;

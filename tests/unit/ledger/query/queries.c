@@ -135,8 +135,8 @@ static const char *with_parts(const char *name, bool wrong)
     points[1].op = "add";
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_begin(
-        ledger,
-        &(invar_ledger_run){.name = "a", .kind = "train", .circumstances = {.bare = true}}));
+        ledger, &(invar_ledger_run){
+                    .name = "a", .kind = "train", .circumstances = {.no_auto_facts = true}}));
     assert_ok(invar_ledger_define(ledger, points, 2));
     for (int64_t step = 0; step < 2; step++) {
         invar_digest digests[2] = {{{(uint8_t)step}}, {{(uint8_t)(step + (wrong && step == 1))}}};
@@ -501,7 +501,7 @@ static void test_ledger_queries__pruned_is_no_gap(void **state)
 
     (void)state;
     assert_ok(invar_ledger_open(&ledger, healthy, &(invar_ledger_options){0}));
-    assert_ok(invar_ledger_backup(ledger, path, &(invar_ledger_retention){.last = 5}));
+    assert_ok(invar_ledger_backup(ledger, path, &(invar_ledger_retention){.last_steps = 5}));
     invar_ledger_close(ledger);
     control(path, "ledger-gaps", "run=1", "what seg first count", "");
 }
@@ -564,7 +564,8 @@ static void archive(const char *path, const char *kind, const char *event, const
 
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_begin(
-        ledger, &(invar_ledger_run){.name = kind, .kind = kind, .circumstances = {.bare = true}}));
+        ledger,
+        &(invar_ledger_run){.name = kind, .kind = kind, .circumstances = {.no_auto_facts = true}}));
     for (; *data; data++)
         assert_ok(invar_ledger_log_event(
             ledger, &(invar_ledger_event){

@@ -116,13 +116,13 @@ static void test_ledger_endless__verify_ends(void **state)
     snprintf(path, sizeof path, "%s/ledger.db", folder);
     assert_ok(invar_test_ledger_write(path, &(invar_test_ledger){.steps = 2}));
     verify(&verdict, path);
-    assert_int_equal(verdict.bad, 0);
+    assert_int_equal(verdict.problems, 0);
     make_endless(path);
     alarm(SECONDS); // ends this program, and with that the test
     verify(&verdict, path);
     alarm(0);
-    assert_true(verdict.bad > 0);
-    assert_non_null(strstr(verdict.first, "2nd reference to page"));
+    assert_true(verdict.problems > 0);
+    assert_non_null(strstr(verdict.first_problem, "2nd reference to page"));
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     assert_int_equal(system(command), 0);
 }

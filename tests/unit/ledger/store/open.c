@@ -164,7 +164,7 @@ static void test_ledger_open__truncated_file(void **state)
     raw_write(path, base.data, base.count - 4096);
     if (invar_ledger_open(&ledger, path, NULL) == INVAR_OK) {
         assert_fails(invar_ledger_verify(&verdict, ledger, NULL, NULL), INVAR_E_CORRUPT, path);
-        assert_true(verdict.bad > 0);
+        assert_true(verdict.problems > 0);
         invar_ledger_close(ledger);
     } else {
         assert_int_equal(invar_error_last()->status, INVAR_E_CORRUPT);
@@ -321,8 +321,8 @@ static invar_status read_all(int64_t *last_out, const char *path)
     status = invar_ledger_find(&summary, ledger, NULL);
     if (status == INVAR_OK)
         status = invar_ledger_verify(&verdict, ledger, NULL, NULL);
-    if (status == INVAR_OK && verdict.bad > 0)
-        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.200s", verdict.first);
+    if (status == INVAR_OK && verdict.problems > 0)
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.200s", verdict.first_problem);
     *last_out = summary.last_step;
     invar_ledger_close(ledger);
     return status;

@@ -95,9 +95,9 @@ static void compare_columns(sqlite3 *db, const invar_ledger_table_def *spec)
     assert_string_equal(columns[at].name, "sum");
     assert_string_equal(columns[at++].type, "INTEGER");
     assert_int_equal(at, count);
-    assert_int_equal(entries, !spec->of_step); // one or the other says which entry
-    assert_true(!spec->detail || spec->of_step);
-    if (spec->of_step)
+    assert_int_equal(entries, !spec->keyed_by_step); // one or the other says which entry
+    assert_true(!spec->detail || spec->keyed_by_step);
+    if (spec->keyed_by_step)
         assert_string_equal(spec->column[0].name, "step");
 }
 
@@ -214,10 +214,11 @@ static void write_one_step(const char *path)
     invar_ledger *ledger = raw_writer(path);
 
     assert_ok(invar_ledger_begin(
-        ledger, &(invar_ledger_run){.name = "n", .kind = "ci", .circumstances = {.bare = true}}));
+        ledger,
+        &(invar_ledger_run){.name = "n", .kind = "ci", .circumstances = {.no_auto_facts = true}}));
     assert_ok(invar_ledger_define(ledger, NULL, 0));
     assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.step = 0,
-                                                               .weights = 9,
+                                                               .weights_version = 9,
                                                                .batch = twelve,
                                                                .metrics = metrics,
                                                                .n_metrics = 2,

@@ -141,11 +141,11 @@ static void append(invar_ledger *ledger, const change *c, bool sampled, int64_t 
                                            // a token that nobody drew is in the hashes alone
                                            .train_logp = i == 0 ? other : same,
                                            .reward = i,
-                                           .diff = i == 0 ? gap : 0,
-                                           .diff_at = i == 0 && gap > 0 ? 3 : -1,
-                                           .finish = "stop"};
+                                           .logp_diff_max = i == 0 ? gap : 0,
+                                           .logp_diff_position = i == 0 && gap > 0 ? 3 : -1,
+                                           .finish_reason = "stop"};
     assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.step = step,
-                                                               .weights = step,
+                                                               .weights_version = step,
                                                                .digests = &same,
                                                                .metrics = metrics,
                                                                .n_metrics = N_METRICS,
@@ -178,8 +178,8 @@ static void write_end(invar_ledger *ledger, const end *e)
     if (!e->killed)
         assert_ok(invar_ledger_finish(ledger, e->code, e->reason ? e->reason : "done"));
     if (e->resumed)
-        assert_ok(
-            invar_ledger_resume(ledger, NULL, -1, NULL, &(invar_ledger_provenance){.bare = true}));
+        assert_ok(invar_ledger_resume(ledger, NULL, -1, NULL,
+                                      &(invar_ledger_provenance){.no_auto_facts = true}));
 }
 
 /* As other trainers write them, runs have no samples. */
@@ -204,12 +204,13 @@ static void write_run(const char *path, const change *c, bool sampled, const end
     (void)unlink(path);
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_begin(
-        ledger, &(invar_ledger_run){
-                    .name = "run",
-                    .kind = "train",
-                    .identity = identity,
-                    .n_identity = c->key ? 4 : 3,
-                    .circumstances = {.facts = &fact, .n_facts = c->fact ? 1 : 0, .bare = true}}));
+        ledger,
+        &(invar_ledger_run){
+            .name = "run",
+            .kind = "train",
+            .identity = identity,
+            .n_identity = c->key ? 4 : 3,
+            .circumstances = {.facts = &fact, .n_facts = c->fact ? 1 : 0, .no_auto_facts = true}}));
     assert_ok(invar_ledger_define(ledger, &point, 1));
     for (int64_t step = 0; step < STEPS; step++)
         append(ledger, c, sampled, step);
@@ -228,7 +229,7 @@ static void check_next(const invar_triage *t, invar_ledger *ledger)
     bool data;
 
     for (int i = 0; i < t->count; i++) {
-        const char *next = t->found[i].next;
+        const char *next = t->found[i].next_command;
 
         if (strncmp(next, begin, strlen(begin)) != 0)
             continue;
@@ -577,7 +578,7 @@ static void test_triage__ends(void **state)
         if (f && (f->step != ends[i].step || !strstr(f->evidence, ends[i].says)))
             fail_msg("end %zu: step %" PRId64 ", %s", i, f->step, f->evidence);
         if (odd)
-            assert_non_null(strstr(odd->next, ends[i].next));
+            assert_non_null(strstr(odd->next_command, ends[i].next));
         if (f)
             found[f->number]++;
     }
@@ -645,10 +646,10 @@ static void test_triage__several(void **state)
     assert_int_equal(t.count, 2);
     assert_true(t.found[0].step <= t.found[1].step);
     for (int i = 0; i < t.count; i++) {
-        assert_true(t.found[i].means[0] && t.found[i].next[0]);
+        assert_true(t.found[i].explanation[0] && t.found[i].next_command[0]);
         assert_int_equal(t.found[i].steps, STEPS - FROM);
     }
-    assert_string_equal(find(&t, "logprob-gap")->next, "replay RUN --step STEP");
+    assert_string_equal(find(&t, "logprob-gap")->next_command, "replay RUN --step STEP");
 }
 
 /* A rule's limits are its query's parameters; a run without a step has no finding. */
@@ -661,8 +662,8 @@ static void test_triage__empty(void **state)
     (void)state;
     assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_begin(
-        ledger,
-        &(invar_ledger_run){.name = "run", .kind = "train", .circumstances = {.bare = true}}));
+        ledger, &(invar_ledger_run){
+                    .name = "run", .kind = "train", .circumstances = {.no_auto_facts = true}}));
     assert_ok(invar_triage_run(&t, ledger, 1, true));
     assert_int_equal(t.count, 0);
     invar_ledger_close(ledger);

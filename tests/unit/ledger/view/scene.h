@@ -49,7 +49,7 @@ static inline uint64_t bits_of(double value)
 
 /* ---- what a run begins with ------------------------------------------------------------------ */
 
-static const invar_ledger_provenance bare = {.bare = true};
+static const invar_ledger_provenance bare = {.no_auto_facts = true};
 
 static inline void define(invar_ledger *ledger, const char *name)
 {

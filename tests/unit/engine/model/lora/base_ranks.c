@@ -23,7 +23,7 @@ static invar_status spoil(const invar_model *model, const invar_device *dev)
     unsigned char byte;
 
     for (int64_t i = 0; i < model->n_base; i++)
-        if (model->base[i].own.experts > 0 && model->base[i].kind == INVAR_PARAM_LINEAR)
+        if (model->base[i].local.experts > 0 && model->base[i].kind == INVAR_PARAM_LINEAR)
             p = &model->base[i];
     if (model->part.stage < model->part.stages - 1 ||
         model->part.tensor < model->part.tensors - 1 || !p)

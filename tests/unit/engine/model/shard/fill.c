@@ -53,7 +53,7 @@ static void fill_all(invar_model *model, const invar_model *one, bool backwards,
         const invar_param *p = &model->params[i];
 
         for (int64_t e = 0; e < p->stack; e++)
-            fill(&f, one, i, e * p->own.rows, p->own.rows);
+            fill(&f, one, i, e * p->local.rows, p->local.rows);
     }
     invar_param_loader_release(&f);
 }
@@ -171,9 +171,9 @@ static void test_masters__take_a_share_of_memory(void **state)
             invar_phase_arena_init(&stage, *state, 0);
             assert_ok(
                 invar_model_new_weights(&weights, &spec, INVAR_FORMAT_BF16, &layout, &stage.dev));
-            alone = stage.taken;
+            alone = stage.overflow_bytes;
             assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &layout, &stage.dev));
-            taken = stage.taken - 2 * alone;
+            taken = stage.overflow_bytes - 2 * alone;
             sum += taken;
             assert_true(s == 0 || taken <= all / (size_t)sizes[s] + 3 * block);
             invar_model_free(model);
@@ -201,11 +201,14 @@ static void test_fill__sums_up_what_came(void **state)
             ((float *)one->params[2].master.data)[0] += 1.0f;
         fill_all(model[i], one, i == 1, *state);
     }
-    assert_memory_equal(model[0]->filled, model[1]->filled, sizeof model[0]->filled);
-    assert_memory_not_equal(model[0]->filled, model[2]->filled, sizeof model[0]->filled);
+    assert_memory_equal(model[0]->load_checksum, model[1]->load_checksum,
+                        sizeof model[0]->load_checksum);
+    assert_memory_not_equal(model[0]->load_checksum, model[2]->load_checksum,
+                            sizeof model[0]->load_checksum);
     for (int i = 0; i < 3; i++)
         invar_model_free(model[i]);
-    assert_true(one->filled[0] == 0 && one->filled[1] == 0); // nobody has another copy
+    assert_true(one->load_checksum[0] == 0 &&
+                one->load_checksum[1] == 0); // nobody has another copy
     invar_model_free(one);
     invar_layout_release(&layout);
 }
@@ -223,7 +226,7 @@ static void test_masters__have_the_same_owners_in_all_formats(void **state)
         for (int f = 0; f < INVAR_FORMAT_COUNT; f++)
             assert_ok(invar_model_new(&of[f], &spec, (invar_format)f, &layout, *state));
         for (int f = 1; f < INVAR_FORMAT_COUNT; f++)
-            assert_memory_equal(of[f]->owners, of[0]->owners,
+            assert_memory_equal(of[f]->zero_rows, of[0]->zero_rows,
                                 (size_t)(of[0]->n_params * (sizes[s] + 1)) * sizeof(int64_t));
         for (int f = 0; f < INVAR_FORMAT_COUNT; f++)
             invar_model_free(of[f]);

@@ -18,7 +18,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static int64_t rows_of(const invar_param *p)
 {
-    return p->own.experts * p->own.rows;
+    return p->local.experts * p->local.rows;
 }
 
 /* Where the rows of one owner end and those of another begin. */
@@ -27,7 +27,7 @@ static void check_border(const invar_param *p, int64_t row)
     int64_t into = row - invar_logical_shard_rows(p, invar_logical_shard_at(p, row)).first;
 
     assert_int_equal(row * invar_param_row_elements(p) * (int64_t)sizeof(float) % INVAR_ALIGN, 0);
-    if (p->cut.pieces > 1 && p->cut.columns)
+    if (p->cut.shards > 1 && p->cut.columns)
         assert_int_equal(into, 0);
     else
         assert_int_equal(into * invar_param_row_elements(p) % INVAR_LOGICAL_SHARD_LEAF_ELEMENTS, 0);

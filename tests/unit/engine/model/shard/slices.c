@@ -76,9 +76,9 @@ static invar_status scatter(invar_zero_comm *s, const char *block, unsigned char
 
         INVAR_TRY(invar_zero_comm_scatter(s, "scatter", block, piece, RANKS));
         for (int r = 0; r < RANKS; r++) {
-            const char *came = s->get + (size_t)r * own.bytes;
+            const char *came = s->recv_buffer + (size_t)r * own.bytes;
 
-            if (!s->straight)
+            if (!s->device_to_device)
                 memcpy(host, came, own.bytes);
             else if (own.bytes > 0)
                 INVAR_TRY(invar_device_download(&s->dev, host, came, own.bytes));
@@ -127,8 +127,9 @@ static invar_status move_all(invar_zero_comm *s, char *block, char *slice, unsig
 static invar_status run_slices(uint64_t *moved, const invar_layout *layout, const invar_device *dev,
                                unsigned char *host)
 {
-    const invar_comm *comm = layout->data.far ? layout->data.far : layout->data.comm;
-    invar_zero_comm slices = {.give = NULL};
+    const invar_comm *comm =
+        layout->data.device_comm ? layout->data.device_comm : layout->data.comm;
+    invar_zero_comm slices = {.send_buffer = NULL};
     invar_zero_ranges owned = {0};
     void *block = NULL; // and behind it a slice
     invar_status status = invar_device_alloc(dev, &block, 2 * BYTES, "a block");
@@ -137,7 +138,7 @@ static invar_status run_slices(uint64_t *moved, const invar_layout *layout, cons
         status = list_owned(&owned);
     if (status == INVAR_OK)
         status = invar_zero_comm_init(&slices, dev, layout, &owned);
-    if (status == INVAR_OK && slices.straight != (layout->data.far != NULL))
+    if (status == INVAR_OK && slices.device_to_device != (layout->data.device_comm != NULL))
         status = INVAR_FAIL(INVAR_E_STATE, 0, "it takes another way");
     if (status == INVAR_OK)
         status = move_all(&slices, block, (char *)block + BYTES, host);

@@ -56,7 +56,7 @@ static void assert_guess(scene *s, int64_t sample, int64_t most, const char *exp
 {
     invar_rl_sample *own = &s->samples[sample];
     invar_draft_request g = {
-        .sample = own, .seen = s->ngram, .most = most, .tokens = own->tokens + own->n_tokens};
+        .sample = own, .seen = s->ngram, .max_tokens = most, .tokens = own->tokens + own->n_tokens};
     char got[MOST + 1] = "";
 
     assert_ok(invar_ngram_proposer_make(NULL, &g, 1));

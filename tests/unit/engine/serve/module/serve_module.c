@@ -96,7 +96,7 @@ static void test_serve_module__rejected_connections_take_no_room(void **state)
         assert_int_equal(ask(port), 0);
     for (int i = 0; i < 4; i++)
         assert_true(ask(port) > 0);
-    INVAR_SERVE_TABLE.close_door(server);
+    INVAR_SERVE_TABLE.stop_accepting(server);
     INVAR_SERVE_TABLE.stop(server);
 }
 

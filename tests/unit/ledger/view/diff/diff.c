@@ -24,7 +24,7 @@ static void test_diff__identical_runs(void **state)
     assert_true(diff->metrics_equal >= 20);
     assert_int_equal(diff->replies_equal, 1);
     assert_null(diff->culprit);
-    assert_false(diff->twins);
+    assert_false(diff->same_inputs);
     invar_diff_free(diff);
 }
 
@@ -95,7 +95,7 @@ static void test_diff__first_divergent_point(void **state)
     assert_string_equal(diff->culprit->op, "swiglu");
     assert_string_equal(diff->culprit->shape, "[1024,64]");
     for (size_t i = 1; i < diff->n_points; i++)
-        assert_false(diff->points[i].born);
+        assert_false(diff->points[i].is_origin);
     assert_int_equal(diff->n_samples, 0); // what was sampled before is the same
     assert_true(diff->n_metrics > 0 && diff->metrics_equal > 0);
     invar_diff_free(diff);
@@ -110,7 +110,7 @@ static void test_diff__same_program_two_results(void **state)
     b.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 4, "rollout.tokens", 0, 1};
     diff = diff_specs(&a, &b);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
-    assert_true(diff->twins && !diff->self);
+    assert_true(diff->same_inputs && !diff->self_contradicting_side);
     assert_headline(diff, "nondeterministic: same identity and program, first at step 4, "
                           "point rollout.tokens (rollout), the first that differs");
     assert_int_equal(diff->n_samples, INVAR_TEST_LEDGER_SAMPLES);
@@ -208,7 +208,7 @@ static void test_diff__run_that_contradicts_itself(void **state)
     resumed.faults[0] = (invar_test_fault){INVAR_TEST_OVERLAP, 12, "loss.grad", 0, 1};
     diff = diff_lives(&whole, &resumed);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
-    assert_int_equal(diff->self, 'B');
+    assert_int_equal(diff->self_contradicting_side, 'B');
     assert_int_equal(diff->step, 12);
     assert_int_equal(diff->a.seg, 0);
     assert_int_equal(diff->b.seg, 1);
@@ -220,7 +220,7 @@ static void test_diff__run_that_contradicts_itself(void **state)
     assert_has(next[0], " --step 12");
     invar_diff_free(diff);
     diff = diff_lives(&resumed, &whole);
-    assert_int_equal(diff->self, 'A');
+    assert_int_equal(diff->self_contradicting_side, 'A');
     assert_int_equal(diff->step, 12);
     invar_diff_free(diff);
 }
@@ -240,7 +240,7 @@ static void test_diff__one_step(void **state)
     a = open_read(x);
     b = open_read(y);
     assert_ok(invar_diff_step(&diff, a, 1, b, 1, 12));
-    assert_int_equal(diff->self, 0);
+    assert_int_equal(diff->self_contradicting_side, 0);
     assert_int_equal(diff->step, 12);
     assert_int_equal(diff->b.seg, 1);
     assert_string_equal(diff->culprit->name, "loss.grad");
@@ -298,7 +298,7 @@ static void test_diff__two_programs_in_one_run(void **state)
     invar_ledger_close(ledger);
     diff = diff_files(path, path);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT); // no program contradicts itself
-    assert_int_equal(diff->self, 'A');
+    assert_int_equal(diff->self_contradicting_side, 'A');
     assert_int_equal(diff->step, 6);
     invar_diff_headline(headline, diff);
     assert_has(headline, "different: run test (");
@@ -340,7 +340,7 @@ static void test_diff__unknown_program_is_no_excuse(void **state)
         forge(path, forgeries[i]);
         diff = diff_files(path, path);
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
-        assert_int_equal(diff->self, 'A');
+        assert_int_equal(diff->self_contradicting_side, 'A');
         invar_diff_free(diff);
     }
 }
@@ -373,7 +373,7 @@ static void test_diff__repeated_step_with_other_numbers(void **state)
         (void)snprintf(other, sizeof other, "%s", relived(&spec, &changed));
         diff = diff_files(whole, other);
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
-        assert_int_equal(diff->self, 'B');
+        assert_int_equal(diff->self_contradicting_side, 'B');
         assert_int_equal(diff->step, cases[i].fault.step);
         assert_int_equal(diff->a.seg, 0);
         assert_int_equal(diff->b.seg, 1);
@@ -475,7 +475,8 @@ static void put_steps(invar_ledger *ledger, const marked *spec, int64_t seg, int
 static const char *write_marked(const marked *spec)
 {
     const char *path = fresh();
-    invar_ledger_provenance c = {.bare = true, .facts = spec->facts, .n_facts = spec->n_facts};
+    invar_ledger_provenance c = {
+        .no_auto_facts = true, .facts = spec->facts, .n_facts = spec->n_facts};
     invar_digest chain = {{0}};
     invar_ledger *ledger;
 
@@ -542,11 +543,11 @@ static void test_diff__evaluations(void **state)
                                       : cases[k].contradicts ? INVAR_DIFF_VERDICT_NONDETERMINISTIC
                                                              : INVAR_DIFF_VERDICT_DIFFERENT;
         assert_int_equal(diff->verdict, expected);
-        assert_int_equal(diff->parted, cases[k].step != -2);
-        assert_int_equal(diff->step, diff->parted ? cases[k].step : -1);
-        assert_int_equal(diff->evaluations, diff->parted);
+        assert_int_equal(diff->diverged, cases[k].step != -2);
+        assert_int_equal(diff->step, diff->diverged ? cases[k].step : -1);
+        assert_int_equal(diff->evaluations, diff->diverged);
         assert_int_equal(diff->steps_compared, MARKED_STEPS);
-        assert_true(diff->parted ? diff->n_metrics > 0 : diff->metrics_equal == 1);
+        assert_true(diff->diverged ? diff->n_metrics > 0 : diff->metrics_equal == 1);
         assert_int_not_equal(diff->same_batch, INVAR_TRISTATE_NO);
         assert_int_not_equal(diff->same_rng, INVAR_TRISTATE_NO);
         assert_int_not_equal(diff->same_weights, INVAR_TRISTATE_NO);
@@ -607,7 +608,7 @@ static void test_diff__evaluation_of_a_later_segment(void **state)
     invar_diff_free(diff);
     diff = diff_marked(&MARKED(at_once), &MARKED(other));
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
-    assert_true(diff->twins);
+    assert_true(diff->same_inputs);
     assert_int_equal(diff->step, 2);
     assert_int_equal(diff->n_metrics, 1);
     invar_diff_free(diff);
@@ -629,7 +630,7 @@ static void test_diff__evaluation_repeated(void **state)
         invar_diff_free(diff);
         diff = diff_marked(&MARKED(same), &MARKED(other));
         assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
-        assert_int_equal(diff->self, 'B');
+        assert_int_equal(diff->self_contradicting_side, 'B');
         assert_int_equal(diff->step, step);
         assert_int_equal(diff->a.seg, 0);
         assert_int_equal(diff->b.seg, 1);

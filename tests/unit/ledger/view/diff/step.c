@@ -29,7 +29,7 @@ static int64_t write_small(const small *spec)
         .kind = "train",
         .identity = &identity,
         .n_identity = spec->weights ? 1 : 0,
-        .circumstances = {.facts = &key, .n_facts = foreign ? 0 : 1, .bare = true}};
+        .circumstances = {.facts = &key, .n_facts = foreign ? 0 : 1, .no_auto_facts = true}};
     invar_digest digests[64];
     invar_ledger_step step = {
         .digests = digests, .metrics = spec->metrics, .n_metrics = spec->n_metrics};
@@ -194,7 +194,7 @@ static void test_diff__inputs_of_both_sides_count(void **state)
                           &(small){turn ? a : b, 3, NULL, 0, 1U << 0 | 1U << 2, NULL});
         assert_int_equal(diff->n_points, 2);
         assert_string_equal(diff->culprit->name, "zero");
-        assert_false(diff->points[1].born); // one side feeds it what differs
+        assert_false(diff->points[1].is_origin); // one side feeds it what differs
         invar_diff_free(diff);
     }
 }
@@ -208,7 +208,7 @@ static void test_diff__points_without_inputs_begin_once(void **state)
     (void)state;
     assert_int_equal(diff->n_points, 2);
     assert_ptr_equal(diff->culprit, &diff->points[0]);
-    assert_false(diff->points[1].born); // it may be made of the first
+    assert_false(diff->points[1].is_origin); // it may be made of the first
     assert_headline(diff, "different: first at step 0, point two (forward, layer 0), "
                           "the first that differs");
     assert_int_equal(invar_diff_next(next, diff), 1); // to execute it again, with inputs on record
@@ -423,7 +423,7 @@ static void test_diff__finer_points_do_not_decide(void **state)
     invar_diff_free(diff);
     // of one step that somebody asks for they do
     assert_ok(invar_diff_step(&diff, shared, shared_runs - 1, shared, shared_runs, 0));
-    assert_true(diff->parted && !diff->roots_differ);
+    assert_true(diff->diverged && !diff->roots_differ);
     assert_string_equal(diff->culprit->name, "two");
     assert_headline(diff, "different: first at step 0, point two (forward, layer 0), the first "
                           "that differs");
@@ -487,7 +487,7 @@ static void test_diff__without_digests(void **state)
     assert_ok(invar_test_ledger_write(a, &(invar_test_ledger){.steps = 12}));
     assert_ok(invar_test_ledger_write(b, &bad));
     ledger = open_read(b);
-    assert_ok(invar_ledger_backup(ledger, copy, &(invar_ledger_retention){.last = 2}));
+    assert_ok(invar_ledger_backup(ledger, copy, &(invar_ledger_retention){.last_steps = 2}));
     invar_ledger_close(ledger);
     diff = diff_files(a, copy);
     assert_headline(diff, "different: first at step 5; its points are not in this copy of B");

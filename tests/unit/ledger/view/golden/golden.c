@@ -93,7 +93,8 @@ static void test_golden__says_where_a_run_leaves_it(void **state)
 
     (void)state;
     assert_int_equal(c.verdict, INVAR_GOLDEN_SAME);
-    assert_true(c.first == -1 && c.compared == 20 && c.steps == 20 && c.identity && c.manifest);
+    assert_true(c.first == -1 && c.compared == 20 && c.steps == 20 && c.same_identity &&
+                c.same_manifest);
     // a longer run, a shorter one, one that was resumed: as far as both go
     c = compare(&(invar_test_ledger){.steps = 30}, NULL);
     assert_true(c.verdict == INVAR_GOLDEN_SAME && c.compared == 20);
@@ -102,9 +103,10 @@ static void test_golden__says_where_a_run_leaves_it(void **state)
     c = compare(&(invar_test_ledger){.steps = 20, .crash = 13, .resume = 10}, NULL);
     assert_true(c.verdict == INVAR_GOLDEN_SAME && c.compared == 20);
     c = compare(&(invar_test_ledger){.steps = 20, .faults = {other}}, NULL);
-    assert_true(c.verdict == INVAR_GOLDEN_CHANGED && c.first == 7 && c.identity && !c.only_loss);
+    assert_true(c.verdict == INVAR_GOLDEN_CHANGED && c.first == 7 && c.same_identity &&
+                !c.only_loss);
     c = compare(&(invar_test_ledger){.steps = 20, .seed = 9}, NULL);
-    assert_true(c.verdict == INVAR_GOLDEN_CHANGED && c.first == 0 && !c.identity);
+    assert_true(c.verdict == INVAR_GOLDEN_CHANGED && c.first == 0 && !c.same_identity);
 }
 
 /* NaN in the loss alone is a difference, and so is a loss that is not there. */
@@ -144,10 +146,10 @@ static void test_golden__names_ops_that_differ(void **state)
     invar_golden_compare(&c, was.golden, is.golden);
     assert_int_equal(c.ops_differ, 3);
     assert_string_equal(c.ops[0].name, "add");
-    assert_string_equal(c.ops[0].was, "1");
-    assert_string_equal(c.ops[0].is, "2");
-    assert_true(strcmp(c.ops[1].name, "gone") == 0 && !c.ops[1].is);
-    assert_true(strcmp(c.ops[2].name, "new") == 0 && !c.ops[2].was);
+    assert_string_equal(c.ops[0].old_revision, "1");
+    assert_string_equal(c.ops[0].new_revision, "2");
+    assert_true(strcmp(c.ops[1].name, "gone") == 0 && !c.ops[1].new_revision);
+    assert_true(strcmp(c.ops[2].name, "new") == 0 && !c.ops[2].old_revision);
     release(&was);
     release(&is);
 }

@@ -166,13 +166,13 @@ static void test_ledger_report__model_that_was_loaded(void **state)
         assert_ok(
             invar_ledger_open(&ledger, path_of(file), &(invar_ledger_options){.create = true}));
         assert_ok(invar_ledger_begin(
-            ledger,
-            &(invar_ledger_run){
-                .name = "run",
-                .kind = "train",
-                .identity = identity,
-                .n_identity = 4,
-                .circumstances = {.bare = true, .facts = facts, .n_facts = runs[i].facts}}));
+            ledger, &(invar_ledger_run){.name = "run",
+                                        .kind = "train",
+                                        .identity = identity,
+                                        .n_identity = 4,
+                                        .circumstances = {.no_auto_facts = true,
+                                                          .facts = facts,
+                                                          .n_facts = runs[i].facts}}));
         invar_ledger_close(ledger);
         page p = page_of(file, 1);
         if (runs[i].family)

@@ -69,7 +69,7 @@ static void test_ledger_report__samples(void **state)
 /* One step with one sample, of which these bytes are kept. */
 static void append_kept(invar_ledger *ledger, const void *data, size_t bytes)
 {
-    const invar_ledger_sample sample = {.rng = "0/1", .finish = "stop"};
+    const invar_ledger_sample sample = {.rng = "0/1", .finish_reason = "stop"};
     const invar_ledger_kept_sample kept = {0, data, bytes};
     const invar_digest digest = {{1}};
 
@@ -260,8 +260,8 @@ static void write_many(const char *file, int64_t steps, int64_t each, const char
 
     for (int64_t step = 0; step < steps; step++) {
         for (int64_t i = 0; i < each; i++) {
-            samples[i] =
-                (invar_ledger_sample){.rng = "0/1", .finish = "stop", .reward = reward_of(step, i)};
+            samples[i] = (invar_ledger_sample){
+                .rng = "0/1", .finish_reason = "stop", .reward = reward_of(step, i)};
             kept[i] = (invar_ledger_kept_sample){i, data, bytes};
         }
         assert_ok(invar_ledger_append(ledger, &(invar_ledger_step){.step = step,

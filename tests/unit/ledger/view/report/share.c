@@ -209,7 +209,7 @@ static void test_ledger_report__shares_less(void **state)
     (void)state;
     write_private("private.db");
     page all = data_of("private.db", 2, &(invar_report_options){0}),
-         shared = data_of("private.db", 2, &(invar_report_options){.share = true});
+         shared = data_of("private.db", 2, &(invar_report_options){.redact = true});
     for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
         if (i > 0) // which no page has
             assert_non_null(strstr(all.text, hidden[i]));
