@@ -2,9 +2,9 @@
  * call.c - ops by name: kernels-deterministic behind the stable interface.
  *
  * The arguments of an op are a struct that grows with the op. Here they are names and values, put
- * into the struct by the table of its fields (kernels-deterministic/fields.h), so that every op is
- * reached by one function and no struct of ours is part of the interface. What an op's own checks
- * cannot see is checked here: the size of plain arrays, and that nothing is left out.
+ * into the struct by the table of its fields (kernels-deterministic/op_fields.h), so that every op
+ * is reached by one function and no struct of ours is part of the interface. What an op's own
+ * checks cannot see is checked here: the size of plain arrays, and that nothing is left out.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "api/device.h"
-#include "kernels-deterministic/fields.h"
+#include "kernels-deterministic/op_fields.h"
 
 #include "base/invar_banned.h"
 

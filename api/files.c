@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "api/invar.h"
-#include "engine/replay/pack.h"
-#include "engine/rollout/file/file.h"
+#include "engine/run/replay/pack.h"
+#include "engine/sample/rollout/file/rollout_file.h"
 
 #include "base/invar_banned.h"
 

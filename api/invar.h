@@ -95,7 +95,7 @@ INVAR_API void invar_api_device_close(invar_api_device *device);
 #define INVAR_API_FLOAT 2
 
 /*
- * One argument of an op, by the name of its field: kernels-deterministic/fields.def. Tensors are
+ * One argument of an op, by the name of its field: kernels-deterministic/op_fields.def. Tensors are
  * f32, bf16, i32 or i64 of 1 to 4 dimensions, of which only the first may be strided; segments are
  * vectors of i64. All lie in the memory of the device, except the fields of HOST there.
  *

@@ -3,7 +3,7 @@
  *
  * While planning, whoever will use the arena says the most that it needs at one time. `reserve`
  * then allocates once. After that nothing is allocated: push, use, rewind to a mark. Memory that
- * lasts is no scratch: carve.h.
+ * lasts is no scratch: block_carver.h.
  *
  * The debug twin has the same limits and errors, but gives every push its own block, so that a
  * sanitizer sees an access out of bounds or after a rewind. It fills blocks with 0xFF, which is NaN

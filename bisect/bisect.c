@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "bisect/driver.h"
+#include "bisect/bisect_context.h"
 
 #include "base/invar_banned.h"
 

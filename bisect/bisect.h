@@ -18,9 +18,9 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "bisect/criterion.h"
+#include "bisect/divergence.h"
 #include "bisect/git/repo.h"
-#include "bisect/place.h"
-#include "bisect/question.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "bisect/driver.h"
+#include "bisect/bisect_context.h"
 
 #include "base/invar_banned.h"
 

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "bisect/bisect.h"
 #include "bisect/state/state.h"
-#include "bisect/workshop/workshop.h"
+#include "bisect/workspace/workspace.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,15 +14,15 @@
 #include <time.h>
 
 #include "base/console/term.h"
+#include "base/process/argv0.h"
 #include "base/process/process.h"
-#include "base/process/program.h"
+#include "cli/command.h"
 #include "cli/doctor.h"
-#include "cli/plain.h"
-#include "cli/verb.h"
+#include "cli/safe_text.h"
 #include "kernels-deterministic/ops.h"
 #ifdef INVAR_LEDGER
-#include "cli/flags.h"
 #include "cli/open_ranks.h"
+#include "cli/recipe_flags.h"
 #include "engine/config/config.h"
 #endif
 

@@ -9,10 +9,10 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/recipe/recipe.h"
+#include "cli/command.h"
 #include "cli/output.h"
-#include "cli/plain.h"
-#include "cli/verb.h"
-#include "engine/import/import.h"
+#include "cli/safe_text.h"
+#include "engine/config/miles_import/miles_import.h"
 
 #include "base/invar_banned.h"
 

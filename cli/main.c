@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/console/near.h"
-#include "base/process/program.h"
-#include "cli/flags.h"
-#include "cli/plain.h"
+#include "base/console/spelling.h"
+#include "base/process/argv0.h"
+#include "cli/command.h"
+#include "cli/recipe_flags.h"
+#include "cli/safe_text.h"
 #include "cli/schema/schema.h"
-#include "cli/verb.h"
 
 #ifdef INVAR_LEDGER
 #include "cli/combinations/combinations.h"

@@ -6,7 +6,7 @@
 #ifndef INVAR_CLI_OPEN_RANKS_H
 #define INVAR_CLI_OPEN_RANKS_H
 
-#include "engine/launch/launch.h"
+#include "engine/run/launch/launch.h"
 
 /*
  * invar_launch_open. MPI waits for processes that never call it, and cannot be told to give up:

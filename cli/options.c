@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/console/near.h"
+#include "base/console/spelling.h"
 #include "base/pool.h"
 #include "base/process/process.h"
-#include "cli/plain.h"
-#include "cli/verb.h"
+#include "cli/command.h"
+#include "cli/safe_text.h"
 
 #include "base/invar_banned.h"
 

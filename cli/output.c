@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/beside.h"
+#include "base/temp_name.h"
 
 #include "base/invar_banned.h"
 

@@ -2,9 +2,9 @@
  * output.h - a file that appears whole or not at all.
  *
  * It is written beside its place under another name, synced and renamed; what killed writers left
- * is removed (base/beside.h). "-" is standard output. A device, and a pipe that somebody reads, is
- * written where it stands; below /dev and /proc, where links are the system's, whatever is there.
- * Any other link is refused: neither it nor what it leads to is replaced.
+ * is removed (base/temp_name.h). "-" is standard output. A device, and a pipe that somebody reads,
+ * is written where it stands; below /dev and /proc, where links are the system's, whatever is
+ * there. Any other link is refused: neither it nor what it leads to is replaced.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/console/term.h"
-#include "base/process/program.h"
-#include "cli/plain.h"
-#include "cli/verb.h"
+#include "base/process/argv0.h"
+#include "cli/command.h"
+#include "cli/safe_text.h"
 #include "kernels-deterministic/selfcheck.h"
 
 #include "base/invar_banned.h"

@@ -12,8 +12,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "cli/plain.h"
-#include "cli/verb.h"
+#include "cli/command.h"
+#include "cli/safe_text.h"
 #include "kernels-deterministic/device.h"
 #ifdef INVAR_LEDGER
 #include "ledger/provenance.h"

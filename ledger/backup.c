@@ -16,9 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/beside.h"
+#include "base/temp_name.h"
 #include "ledger/internal.h"
-#include "ledger/store/file.h"
+#include "ledger/store/ledger_file.h"
 
 #include "base/invar_banned.h"
 

@@ -12,9 +12,9 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
-#include "ledger/input.h"
 #include "ledger/internal.h"
 #include "ledger/provenance.h"
+#include "ledger/validate.h"
 
 #include "base/invar_banned.h"
 

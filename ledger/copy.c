@@ -13,7 +13,7 @@
 
 #include "base/alloc.h"
 #include "ledger/internal.h"
-#include "ledger/points.h"
+#include "ledger/manifest.h"
 #include "ledger/seal.h"
 
 #include "base/invar_banned.h"

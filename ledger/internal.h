@@ -7,7 +7,7 @@
 #define INVAR_LEDGER_INTERNAL_H
 
 #include "ledger/ledger.h"
-#include "ledger/store/row.h"
+#include "ledger/store/ledger_row.h"
 #include "ledger/store/sql.h"
 
 #ifdef __cplusplus

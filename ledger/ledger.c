@@ -19,8 +19,8 @@
 #include "base/file.h"
 #include "base/process/process.h"
 #include "ledger/internal.h"
-#include "ledger/store/file.h"
-#include "ledger/store/schema.h"
+#include "ledger/store/ledger_file.h"
+#include "ledger/store/ledger_schema.h"
 
 #include "base/invar_banned.h"
 

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "ledger/points.h"
+#include "ledger/manifest.h"
 #include "ledger/sha256.h"
 
 #include "base/invar_banned.h"

@@ -26,8 +26,9 @@ typedef struct invar_seal {
 
 /*
  * sha256 is over, in this order: the entries (n, kind, ns, rows, total, chain); the canonical bytes
- * (row.h) of the rows that belong to them, table after table, by key; the points of the manifests
- * that these rows name, by the manifests' hashes. INVAR_E_STATE: rows were left out of this copy.
+ * (ledger_row.h) of the rows that belong to them, table after table, by key; the points of the
+ * manifests that these rows name, by the manifests' hashes. INVAR_E_STATE: rows were left out of
+ * this copy.
  */
 invar_status invar_seal_compute(invar_seal *out, invar_ledger *ledger, int64_t run,
                                 int64_t entries) INVAR_MUST_USE;

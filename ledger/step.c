@@ -14,8 +14,8 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
-#include "ledger/input.h"
 #include "ledger/internal.h"
+#include "ledger/validate.h"
 
 #include "base/invar_banned.h"
 

@@ -19,7 +19,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "ledger/internal.h"
-#include "ledger/points.h"
+#include "ledger/manifest.h"
 #include "ledger/seal.h"
 
 #include "base/invar_banned.h"

@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/lora/adapters.h"
-#include "engine/model/shard/fill.h"
+#include "engine/model/shard/param_loader.h"
 
 const char *invar_test_model_name(invar_test_model kind)
 {

@@ -15,7 +15,7 @@
 /*
  * A CPU device with a pool of its own (none for 1 thread) and scratch from the debug twin of the
  * arena: a sanitizer sees where it ends, and reading it before writing yields NaN. Its tensors are
- * the heap's; INVAR_TEST_DEVICE may send the ops elsewhere (tests/device/ferry.h).
+ * the heap's; INVAR_TEST_DEVICE may send the ops elsewhere (tests/device/copying_backend.h).
  */
 void invar_test_device_init(invar_device *dev, invar_numerics numerics, invar_cpu_path path,
                             int threads);

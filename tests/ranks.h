@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include "engine/comm/comm.h"
+#include "engine/ranks/comm/comm.h"
 #include "tests/support.h"
 
 #define MAX_RANKS 16

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/rollout/file/file.h"
+#include "engine/sample/rollout/file/rollout_file.h"
 #include "tests/support.h"
 
 static const int32_t rollout_stop_ids[2] = {2, 151645};

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* Exit codes. As diff and cmp: 0 same, 1 different, 2 trouble; the others say which trouble. What
-   they mean to users is in invar_exit_codes (cli/verb.h); what a signal stopped has its own. */
+   they mean to users is in invar_exit_codes (cli/command.h); what a signal stopped has its own. */
 enum {
     INVAR_EXIT_OK = 0,
     INVAR_EXIT_DIFFERENT = 1,

@@ -1,7 +1,7 @@
 /*
  * choices.h - the values of an enum and their words, from one list.
  *
- * A list is a .def file (engine/choices/choices.def), which is included twice: in a header for the
+ * A list is a .def file (engine/config/choices.def), which is included twice: in a header for the
  * enums, in a source for the words. The words of `invar_decay` are `invar_decay_choices`; recipes,
  * options, help and messages read them there.
  *

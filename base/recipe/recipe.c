@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/console/near.h"
+#include "base/console/spelling.h"
 #include "base/file.h"
 #include "base/recipe/lines.h"
 #include "base/recipe/value.h"

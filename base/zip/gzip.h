@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_DATA_GZIP_H
-#define INVAR_ENGINE_DATA_GZIP_H
+#ifndef INVAR_BASE_ZIP_GZIP_H
+#define INVAR_BASE_ZIP_GZIP_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "bisect/ab/ab_internal.h"
 #include "bisect/ab/ab_side.h"
-#include "bisect/ab/ab_work.h"
 
 #include "base/invar_banned.h"
 

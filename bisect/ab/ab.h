@@ -15,8 +15,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_AB_H
-#define INVAR_BISECT_AB_H
+#ifndef INVAR_BISECT_AB_AB_H
+#define INVAR_BISECT_AB_AB_H
 
 #include <signal.h>
 #include <stdbool.h>
@@ -26,9 +26,9 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "bisect/ab/ab_effect.h"
+#include "bisect/divergence.h"
 #include "bisect/git/repo.h"
-#include "bisect/place.h"
-#include "bisect/workshop/workshop.h"
+#include "bisect/workspace/workspace.h"
 #include "ledger/view/diff/diff.h"
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "bisect/ab/ab_work.h"
+#include "bisect/ab/ab_internal.h"
 
 #include "base/invar_banned.h"
 

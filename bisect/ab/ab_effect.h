@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_AB_EFFECT_H
-#define INVAR_BISECT_AB_EFFECT_H
+#ifndef INVAR_BISECT_AB_AB_EFFECT_H
+#define INVAR_BISECT_AB_AB_EFFECT_H
 
 #include <stdbool.h>
 #include <stddef.h>

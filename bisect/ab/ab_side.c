@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/recipe/flat.h"
+#include "base/recipe/flatten.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"

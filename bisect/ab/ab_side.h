@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_AB_SIDE_H
-#define INVAR_BISECT_AB_SIDE_H
+#ifndef INVAR_BISECT_AB_AB_SIDE_H
+#define INVAR_BISECT_AB_AB_SIDE_H
 
 #include "bisect/ab/ab.h"
 

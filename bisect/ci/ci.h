@@ -13,8 +13,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_CI_H
-#define INVAR_BISECT_CI_H
+#ifndef INVAR_BISECT_CI_CI_H
+#define INVAR_BISECT_CI_CI_H
 
 #include <signal.h>
 #include <stdbool.h>

@@ -3,11 +3,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_CI_INTERNAL_H
-#define INVAR_BISECT_CI_INTERNAL_H
+#ifndef INVAR_BISECT_CI_CI_INTERNAL_H
+#define INVAR_BISECT_CI_CI_INTERNAL_H
 
 #include "bisect/ci/ci.h"
-#include "bisect/workshop/workshop.h"
+#include "bisect/workspace/workspace.h"
 
 #ifdef __cplusplus
 extern "C" {

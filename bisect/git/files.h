@@ -14,8 +14,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_FILES_H
-#define INVAR_BISECT_FILES_H
+#ifndef INVAR_BISECT_GIT_FILES_H
+#define INVAR_BISECT_GIT_FILES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_GIT_H
-#define INVAR_BISECT_GIT_H
+#ifndef INVAR_BISECT_GIT_GIT_H
+#define INVAR_BISECT_GIT_GIT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -12,8 +12,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_REPO_H
-#define INVAR_BISECT_REPO_H
+#ifndef INVAR_BISECT_GIT_REPO_H
+#define INVAR_BISECT_GIT_REPO_H
 
 #include <stdbool.h>
 #include <stddef.h>

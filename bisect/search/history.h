@@ -12,8 +12,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_HISTORY_H
-#define INVAR_BISECT_HISTORY_H
+#ifndef INVAR_BISECT_SEARCH_HISTORY_H
+#define INVAR_BISECT_SEARCH_HISTORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

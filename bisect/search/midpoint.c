@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/carve.h"
+#include "base/block_carver.h"
 #include "base/sort.h"
 
 #include "base/invar_banned.h"

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_MIDPOINT_H
-#define INVAR_BISECT_MIDPOINT_H
+#ifndef INVAR_BISECT_SEARCH_MIDPOINT_H
+#define INVAR_BISECT_SEARCH_MIDPOINT_H
 
 #include "bisect/search/history.h"
 

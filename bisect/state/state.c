@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/recipe/flat.h"
+#include "base/recipe/flatten.h"
 #include "bisect/state/state_internal.h"
 
 #include "base/invar_banned.h"

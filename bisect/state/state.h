@@ -17,8 +17,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_STATE_H
-#define INVAR_BISECT_STATE_H
+#ifndef INVAR_BISECT_STATE_STATE_H
+#define INVAR_BISECT_STATE_STATE_H
 
 #include <stdbool.h>
 #include <stddef.h>

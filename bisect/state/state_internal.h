@@ -3,11 +3,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BISECT_STATE_INTERNAL_H
-#define INVAR_BISECT_STATE_INTERNAL_H
+#ifndef INVAR_BISECT_STATE_STATE_INTERNAL_H
+#define INVAR_BISECT_STATE_STATE_INTERNAL_H
 
+#include "bisect/state/escaped_words.h"
 #include "bisect/state/state.h"
-#include "bisect/state/words.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,7 +12,7 @@
 
 #include "base/console/term.h"
 #include "base/text.h"
-#include "bisect/view/answer_words.h"
+#include "bisect/view/bisect_report_text.h"
 
 #include "base/invar_banned.h"
 

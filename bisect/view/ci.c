@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/number.h"
-#include "base/process/program.h"
+#include "base/process/argv0.h"
 #include "base/text.h"
 #include "bisect/view/json.h"
 

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "bisect/view/answer_words.h"
+#include "bisect/view/bisect_report_text.h"
 
 #include "base/invar_banned.h"
 

@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 #include "base/status.h"
-#include "bisect/place.h"
+#include "bisect/divergence.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -18,8 +18,8 @@
 
 #include "base/alloc.h"
 #include "base/console/term.h"
-#include "cli/plain.h"
-#include "cli/verb.h"
+#include "cli/command.h"
+#include "cli/safe_text.h"
 #ifdef INVAR_LEDGER
 #include "cli/bench/model.h"
 #endif

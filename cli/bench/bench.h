@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "cli/bench/race.h"
+#include "cli/bench/gpu_compare.h"
 #include "kernels-deterministic/ops.h"
 
 /* One run of invar bench; bench.c knows what is inside. */

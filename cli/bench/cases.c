@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

@@ -1,7 +1,7 @@
 /*
  * gpu.c - invar bench --device cuda: ops at the sizes of training and decoding, on the GPU.
  *
- * The rows of race.c: products and attention beside what --peer brings, ops that move data
+ * The rows of gpu_compare.c: products and attention beside what --peer brings, ops that move data
  * beside a copy, over as many sets of operands as it takes to overflow the cache. Before it is
  * timed an op runs once, and some of what it yields is computed by the CPU, too, and compared bit
  * by bit: elements of products and rows of attention by the audit of the engine, and of all others
@@ -16,9 +16,9 @@
 #include "base/alloc.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/gpu.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 #ifdef INVAR_LEDGER
-#include "engine/program/audit.h"
+#include "engine/model/graph/audit.h"
 #endif
 
 #include "base/invar_banned.h"

@@ -9,7 +9,7 @@
 #ifndef INVAR_CLI_BENCH_GPU_H
 #define INVAR_CLI_BENCH_GPU_H
 
-#include "cli/bench/race.h"
+#include "cli/bench/gpu_compare.h"
 
 typedef struct invar_gpu_bench {
     invar_device gpu;

@@ -14,8 +14,8 @@
 #include "base/alloc.h"
 #include "base/console/term.h"
 #include "cli/bench/bench.h"
-#include "cli/plain.h"
-#include "engine/program/call.h"
+#include "cli/safe_text.h"
+#include "engine/model/graph/op_runner.h"
 #include "kernels-deterministic/math/bf16.h"
 
 #include "base/invar_banned.h"

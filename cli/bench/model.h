@@ -10,10 +10,10 @@
 #ifndef INVAR_CLI_BENCH_MODEL_H
 #define INVAR_CLI_BENCH_MODEL_H
 
-#include "cli/bench/meter.h"
-#include "cli/verb.h"
+#include "cli/bench/profiling_backend.h"
+#include "cli/command.h"
 #include "engine/model/model.h"
-#include "engine/probe/probe.h"
+#include "engine/model/probe/probe.h"
 
 #define INVAR_CHOICES INVAR_CHOICES_ENUM
 #define INVAR_CHOICE INVAR_CHOICE_ID

@@ -16,7 +16,7 @@
 #include "base/alloc.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/model.h"
-#include "engine/rollout/rollout.h"
+#include "engine/sample/rollout/rollout.h"
 #include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/math/philox.h"
 

@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/model.h"
-#include "engine/rollout/rollout.h"
+#include "engine/sample/rollout/rollout.h"
 
 #include "base/invar_banned.h"
 

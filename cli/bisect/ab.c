@@ -14,13 +14,13 @@
 
 #include "base/alloc.h"
 #include "base/console/term.h"
-#include "base/process/program.h"
+#include "base/process/argv0.h"
 #include "bisect/view/ab.h"
 #include "cli/bisect/bisect.h"
-#include "cli/flags.h"
-#include "cli/live.h"
+#include "cli/interactive.h"
 #include "cli/output.h"
-#include "cli/plain.h"
+#include "cli/recipe_flags.h"
+#include "cli/safe_text.h"
 #include "engine/config/config.h"
 #include "ledger/view/page.h"
 

@@ -17,7 +17,7 @@
 #include "base/alloc.h"
 #include "base/json/json.h"
 #include "bisect/git/repo.h"
-#include "bisect/view/answer.h"
+#include "bisect/view/bisect_report.h"
 #include "bisect/view/ci.h"
 #include "bisect/view/json.h"
 #include "ledger/ledger.h"

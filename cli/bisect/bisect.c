@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "cli/flags.h"
+#include "cli/recipe_flags.h"
 
 #include "base/invar_banned.h"
 

@@ -7,7 +7,7 @@
 #define INVAR_CLI_BISECT_BISECT_H
 
 #include "bisect/bisect.h"
-#include "cli/verb.h"
+#include "cli/command.h"
 
 #ifdef __cplusplus
 extern "C" {

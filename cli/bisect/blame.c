@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "cli/bisect/bisect.h"
-#include "cli/flags.h"
+#include "cli/recipe_flags.h"
 #include "kernels-deterministic/device.h"
 
 #include "base/invar_banned.h"

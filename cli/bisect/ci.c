@@ -17,11 +17,11 @@
 #include "base/process/process.h"
 #include "bisect/view/ci.h"
 #include "cli/bisect/archive.h"
-#include "cli/grid.h"
+#include "cli/interactive.h"
 #include "cli/ledger/ledger.h"
-#include "cli/live.h"
 #include "cli/output.h"
-#include "cli/plain.h"
+#include "cli/safe_text.h"
+#include "cli/text_table.h"
 
 #include "base/invar_banned.h"
 

@@ -7,7 +7,7 @@
 #define INVAR_CLI_BISECT_CI_H
 
 #include "bisect/ci/ci.h"
-#include "cli/verb.h"
+#include "cli/command.h"
 
 #ifdef __cplusplus
 extern "C" {

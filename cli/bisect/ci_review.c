@@ -13,10 +13,10 @@
 #include "base/text.h"
 #include "bisect/view/ci.h"
 #include "cli/bisect/ci.h"
-#include "cli/grid.h"
+#include "cli/interactive.h"
 #include "cli/ledger/ledger.h"
-#include "cli/live.h"
-#include "cli/plain.h"
+#include "cli/safe_text.h"
+#include "cli/text_table.h"
 
 #include "base/invar_banned.h"
 

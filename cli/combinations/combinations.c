@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/plain.h"
+#include "cli/safe_text.h"
 #include "engine/config/config.h"
 #include "engine/run/admission.h"
-#include "engine/run/session/session.h"
-#include "engine/run/settings.h"
+#include "engine/run/context/run_context.h"
+#include "engine/run/train_settings.h"
 
 #include "base/invar_banned.h"
 

@@ -25,9 +25,9 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/ledger/ledger.h"
-#include "cli/plain.h"
-#include "engine/ext/child.h"
-#include "engine/io/tar.h"
+#include "cli/safe_text.h"
+#include "engine/ext/subprocess.h"
+#include "engine/files/tar.h"
 #include "ledger/view/report/report.h"
 
 #include "base/invar_banned.h"
@@ -261,8 +261,8 @@ static const char *text_after(const char *text, const char *word)
 }
 
 /*
- * True if a line of the log is "TIME rollout 3, sample 24: ..." (engine/run/show.c). A log that a
- * shell has redirected has "invar:" instead of the time.
+ * True if a line of the log is "TIME rollout 3, sample 24: ..." (engine/run/progress.c). A log that
+ * a shell has redirected has "invar:" instead of the time.
  */
 static bool shows_sample(const char *line, size_t bytes)
 {

@@ -15,8 +15,8 @@
 #include "base/text.h"
 #include "cli/ledger/ledger.h"
 #include "cli/output.h"
-#include "cli/plain.h"
-#include "engine/run/home/folders.h"
+#include "cli/safe_text.h"
+#include "engine/run/run_dir/paths.h"
 #include "ledger/view/export/export.h"
 
 #include "base/invar_banned.h"

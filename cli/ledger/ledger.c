@@ -8,9 +8,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/process/program.h"
+#include "base/process/argv0.h"
 #include "base/text.h"
-#include "cli/plain.h"
+#include "cli/safe_text.h"
 
 #include "base/invar_banned.h"
 

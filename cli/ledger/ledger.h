@@ -9,9 +9,9 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "cli/command.h"
 #include "cli/ledger/locate.h"
-#include "cli/ledger/rows.h"
-#include "cli/verb.h"
+#include "cli/ledger/row_output.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cli/plain.h"
-#include "engine/checkpoint/checkpoint.h"
+#include "cli/safe_text.h"
+#include "engine/files/checkpoint/checkpoint.h"
 
 #include "base/invar_banned.h"
 

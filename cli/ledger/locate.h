@@ -17,7 +17,7 @@
 #define INVAR_CLI_LEDGER_LOCATE_H
 
 #include "base/status.h"
-#include "cli/verb.h"
+#include "cli/command.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/process/process.h"
-#include "cli/grid.h"
 #include "cli/ledger/ledger.h"
-#include "cli/plain.h"
+#include "cli/safe_text.h"
+#include "cli/text_table.h"
 
 #include "base/invar_banned.h"
 

@@ -13,9 +13,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "cli/grid.h"
 #include "cli/ledger/ledger.h"
 #include "cli/ledger/merge.h"
+#include "cli/text_table.h"
 #include "ledger/view/texts/texts.h"
 
 #include "base/invar_banned.h"

@@ -10,10 +10,10 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "cli/interactive.h"
 #include "cli/ledger/ledger.h"
-#include "cli/live.h"
 #include "cli/output.h"
-#include "cli/plain.h"
+#include "cli/safe_text.h"
 #include "engine/config/config.h"
 #include "ledger/view/page.h"
 

@@ -12,7 +12,7 @@
 #include "base/console/term.h"
 #include "base/text.h"
 #include "cli/ledger/ledger.h"
-#include "cli/plain.h"
+#include "cli/safe_text.h"
 #include "engine/config/config.h"
 #include "ledger/view/measured.h"
 

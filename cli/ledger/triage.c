@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "base/console/term.h"
-#include "base/process/program.h"
+#include "base/process/argv0.h"
 #include "base/text.h"
 #include "cli/ledger/ledger.h"
-#include "cli/plain.h"
+#include "cli/safe_text.h"
 
 #include "base/invar_banned.h"
 

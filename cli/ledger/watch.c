@@ -14,9 +14,9 @@
 #include "base/console/term.h"
 #include "base/number.h"
 #include "base/process/process.h"
-#include "cli/ledger/browser.h"
 #include "cli/ledger/ledger.h"
-#include "cli/plain.h"
+#include "cli/ledger/live_report_server.h"
+#include "cli/safe_text.h"
 
 #include "base/invar_banned.h"
 

@@ -9,9 +9,9 @@
 
 #include "base/alloc.h"
 #include "base/console/term.h"
-#include "cli/flags.h"
 #include "cli/ledger/ledger.h"
 #include "cli/output.h"
+#include "cli/recipe_flags.h"
 #include "cli/run/diff_replay.h"
 #include "cli/run/replay.h"
 #include "ledger/view/page.h"

@@ -10,10 +10,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "bisect/workshop/child.h"
-#include "cli/live.h"
+#include "bisect/workspace/child.h"
+#include "cli/command.h"
+#include "cli/interactive.h"
 #include "cli/run/replay.h"
-#include "cli/verb.h"
 
 #include "base/invar_banned.h"
 

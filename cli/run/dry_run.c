@@ -8,15 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/live.h"
-#include "cli/memory_kinds.h"
-#include "cli/plain.h"
+#include "cli/interactive.h"
+#include "cli/memory_table.h"
+#include "cli/safe_text.h"
 #include "engine/config/config.h"
 #include "engine/run/admission.h"
-#include "engine/run/home/folders.h"
-#include "engine/run/memory.h"
-#include "engine/run/settings.h"
+#include "engine/run/memory_workload.h"
+#include "engine/run/run_dir/paths.h"
 #include "engine/run/train.h"
+#include "engine/run/train_settings.h"
 
 #include "base/invar_banned.h"
 

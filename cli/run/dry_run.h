@@ -7,7 +7,7 @@
 #define INVAR_CLI_RUN_DRY_RUN_H
 
 #include "base/recipe/recipe.h"
-#include "engine/launch/launch.h"
+#include "engine/run/launch/launch.h"
 
 /*
  * Prints the keys, those that differ from their defaults first, the memory that is planned and the

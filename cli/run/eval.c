@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/flags.h"
-#include "cli/grid.h"
 #include "cli/ledger/ledger.h"
-#include "cli/plain.h"
+#include "cli/recipe_flags.h"
 #include "cli/run/weights.h"
+#include "cli/safe_text.h"
+#include "cli/text_table.h"
 #include "engine/run/evaluate.h"
 
 #include "base/invar_banned.h"

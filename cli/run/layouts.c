@@ -1,10 +1,10 @@
 /*
  * layouts.c - layouts of a run on GPUs that are not there.
  *
- * Memory and bytes are those of the run's own code (engine/budget). The time is a prediction by a
- * simple model: products at one rate, then bytes at that of the slowest link of their axis, and
- * nothing overlaps. Ranks are numbered so that tensor-parallel ones are neighbours in a node, then
- * those of the context, of experts, of data, of the pipeline.
+ * Memory and bytes are those of the run's own code (engine/run/memory_plan). The time is a
+ * prediction by a simple model: products at one rate, then bytes at that of the slowest link of
+ * their axis, and nothing overlaps. Ranks are numbered so that tensor-parallel ones are neighbours
+ * in a node, then those of the context, of experts, of data, of the pipeline.
  *
  * With --all each way to divide the model is planned as it is. Where that does not fit, what needs
  * less memory and takes longer is tried in turn: tensor-parallel ranks divide rows, then
@@ -23,13 +23,13 @@
 #include "base/console/progress.h"
 #include "base/console/term.h"
 #include "base/sort.h"
-#include "cli/grid.h"
-#include "cli/ledger/rows.h"
-#include "cli/memory_kinds.h"
-#include "engine/budget/traffic.h"
+#include "cli/ledger/row_output.h"
+#include "cli/memory_table.h"
+#include "cli/text_table.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/run/admission.h"
-#include "engine/run/memory.h"
+#include "engine/run/memory_plan/comm_volume.h"
+#include "engine/run/memory_workload.h"
 
 #include "base/invar_banned.h"
 

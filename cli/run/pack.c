@@ -3,15 +3,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/replay/pack.h"
+#include "engine/run/replay/pack.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "cli/flags.h"
 #include "cli/ledger/ledger.h"
-#include "cli/plain.h"
+#include "cli/recipe_flags.h"
 #include "cli/run/replay.h"
+#include "cli/safe_text.h"
 
 #include "base/invar_banned.h"
 

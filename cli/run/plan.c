@@ -11,18 +11,18 @@
 #include <string.h>
 
 #include "base/console/term.h"
-#include "cli/flags.h"
-#include "cli/grid.h"
+#include "cli/interactive.h"
 #include "cli/ledger/ledger.h"
-#include "cli/ledger/rows.h"
-#include "cli/live.h"
-#include "cli/memory_kinds.h"
+#include "cli/ledger/row_output.h"
+#include "cli/memory_table.h"
+#include "cli/recipe_flags.h"
 #include "cli/run/layouts.h"
+#include "cli/text_table.h"
 #include "engine/config/config.h"
 #include "engine/run/admission.h"
-#include "engine/run/home/folders.h"
-#include "engine/run/memory.h"
-#include "engine/run/plugins.h"
+#include "engine/run/memory_workload.h"
+#include "engine/run/run_dir/paths.h"
+#include "engine/run/run_plugins.h"
 
 #include "base/invar_banned.h"
 

@@ -6,7 +6,7 @@
 #include "cli/run/ranks_gpu.h"
 
 #include "engine/config/config.h"
-#include "engine/layout/agree.h"
+#include "engine/ranks/layout/rank_collectives.h"
 
 #include "base/invar_banned.h"
 

@@ -7,8 +7,8 @@
 #define INVAR_CLI_RUN_RANKS_GPU_H
 
 #include "base/recipe/recipe.h"
-#include "engine/comm/trial.h"
-#include "engine/layout/transport.h"
+#include "engine/ranks/comm/link_test.h"
+#include "engine/ranks/layout/transport.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,12 +11,12 @@
 
 #include "base/console/term.h"
 #include "base/text.h"
-#include "cli/flags.h"
 #include "cli/ledger/ledger.h"
-#include "cli/plain.h"
-#include "engine/choices/choices.h"
-#include "engine/io/tar.h"
-#include "engine/replay/pack.h"
+#include "cli/recipe_flags.h"
+#include "cli/safe_text.h"
+#include "engine/config/choices.h"
+#include "engine/files/tar.h"
+#include "engine/run/replay/pack.h"
 #include "ledger/view/diff/diff.h"
 
 #include "base/invar_banned.h"

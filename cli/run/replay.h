@@ -8,7 +8,7 @@
 
 #include "base/console/progress.h"
 #include "cli/ledger/locate.h"
-#include "engine/replay/replay.h"
+#include "engine/run/replay/replay.h"
 
 #ifdef __cplusplus
 extern "C" {

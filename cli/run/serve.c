@@ -2,7 +2,7 @@
  * serve.c - invar serve: a model behind OpenAI's HTTP API, until a signal ends it.
  *
  * This thread has the model and works; threads of the HTTP server hand it requests
- * (engine/serve/dispatch.h).
+ * (engine/sample/serve/inference_engine.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,11 +14,11 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "cli/flags.h"
-#include "cli/live.h"
+#include "cli/interactive.h"
+#include "cli/recipe_flags.h"
 #include "cli/run/weights.h"
-#include "engine/config/check.h"
-#include "engine/serve/server.h"
+#include "engine/config/check_internal.h"
+#include "engine/sample/serve/server.h"
 
 #include "base/invar_banned.h"
 

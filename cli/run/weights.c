@@ -7,10 +7,10 @@
 
 #include <stdio.h>
 
-#include "cli/live.h"
-#include "engine/checkpoint/checkpoint.h"
-#include "engine/hf/hf.h"
-#include "engine/run/home/folders.h"
+#include "cli/interactive.h"
+#include "engine/files/checkpoint/checkpoint.h"
+#include "engine/files/hf/hf.h"
+#include "engine/run/run_dir/paths.h"
 
 #include "base/invar_banned.h"
 

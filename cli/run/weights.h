@@ -6,7 +6,7 @@
 #ifndef INVAR_CLI_RUN_WEIGHTS_H
 #define INVAR_CLI_RUN_WEIGHTS_H
 
-#include "engine/run/session/session.h"
+#include "engine/run/context/run_context.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,10 +8,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/console/near.h"
+#include "base/console/spelling.h"
 #include "base/embedded.h"
 #include "base/text.h"
-#include "cli/verb.h"
+#include "cli/command.h"
 
 #ifdef INVAR_LEDGER
 #include "base/alloc.h"

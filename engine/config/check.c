@@ -1,12 +1,12 @@
 /*
  * check.c - refuses recipes that cannot be meant: impossible combinations.
  *
- * Settings without effect are in uses.c. Every refusal names the place of the key that has to
- * change.
+ * Settings without effect are in check_unused.c. Every refusal names the place of the key that has
+ * to change.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/config/check.h"
+#include "engine/config/check_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,12 +14,12 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "engine/http/http.h"
+#include "engine/ext/http/http.h"
 #include "engine/model/family.h"
 #include "engine/model/lora/adapters.h"
 #include "engine/model/model.h"
-#include "engine/reward/reward.h"
 #include "engine/rl/kl.h"
+#include "engine/rl/reward/reward.h"
 #include "kernels-deterministic/ops.h"
 
 #include "base/invar_banned.h"

@@ -11,10 +11,10 @@
 #include "base/alloc.h"
 #include "base/json/json.h"
 #include "base/text.h"
-#include "engine/choices/choices.h"
+#include "engine/config/choices.h"
 #include "engine/model/model.h"
-#include "engine/reward/reward.h"
 #include "engine/rl/loss.h"
+#include "engine/rl/reward/reward.h"
 
 #include "base/invar_banned.h"
 

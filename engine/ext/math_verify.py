@@ -1,6 +1,7 @@
 # math_verify.py - rewards by the package math-verify: is the answer worth what the label is?
 #
-# A plug-in (docs/plugins.md) that is part of the program; it has no single quote, see script.c.
+# A plug-in (docs/plugins.md) that is part of the program; it has no single quote, see
+# embedded_script.c.
 # SPDX-License-Identifier: Apache-2.0
 import importlib.metadata
 import json

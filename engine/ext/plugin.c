@@ -13,11 +13,11 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "engine/ext/call.h"
-#include "engine/ext/command.h"
-#include "engine/ext/object.h"
-#include "engine/ext/program.h"
-#include "engine/ext/server/remote.h"
+#include "engine/ext/line_process.h"
+#include "engine/ext/plugin_call.h"
+#include "engine/ext/plugin_command.h"
+#include "engine/ext/server/remote_reward.h"
+#include "engine/ext/shared_object.h"
 
 #include "base/invar_banned.h"
 

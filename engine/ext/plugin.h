@@ -27,8 +27,8 @@
 
 #include "base/status.h"
 #include "engine/ext/invar_plugin.h"
-#include "engine/ext/server/teacher.h"
-#include "engine/ext/turn.h"
+#include "engine/ext/server/remote_teacher.h"
+#include "engine/ext/turn_action.h"
 #include "engine/rl/loss.h"
 #include "engine/rl/sample.h"
 #include "ledger/ledger.h"
@@ -49,7 +49,7 @@ typedef struct invar_plugin invar_plugin;
 #define INVAR_PLUGIN_KIND_TEACHER 64u /* of servers alone */
 #define INVAR_PLUGIN_KIND_BUFFER_FILTER 128u
 #define INVAR_PLUGIN_KIND_PROMPTS 256u
-#define INVAR_PLUGIN_KIND_AGENT 512u /* asks the model by itself, over HTTP (engine/agent) */
+#define INVAR_PLUGIN_KIND_AGENT 512u /* asks the model by itself, over HTTP (engine/sample/agent) */
 #define INVAR_PLUGIN_KINDS 1023u     /* all of them */
 
 typedef struct invar_plugin_options {
@@ -92,7 +92,7 @@ const char *invar_plugin_name(const invar_plugin *plugin);
 
 #define INVAR_PLUGIN_SCOPE "plugin" /* of the facts that have the digests of plug-ins */
 
-/* The digest of its own files (engine/ext/command.h), a fact of the run; NULL: not known. */
+/* The digest of its own files (engine/ext/plugin_command.h), a fact of the run; NULL: not known. */
 const invar_digest *invar_plugin_hash(const invar_plugin *plugin);
 
 /* ---- steps and replies ----------------------------------------------------------------------- */

@@ -1,16 +1,16 @@
 /*
  * blocks.h - the kinds of blocks that layers are made of, and the walk through a whole model.
  *
- * A block is one file: what it computes, as verbs of engine/program/builder.h, and with them which
- * parameters it has. Everything else follows: the backward, memory, points, checkpoints.
+ * A block is one file: what it computes, as verbs of engine/model/graph/builder.h, and with them
+ * which parameters it has. Everything else follows: the backward, memory, points, checkpoints.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_ENGINE_MODEL_BLOCKS_H
 #define INVAR_ENGINE_MODEL_BLOCKS_H
 
+#include "engine/model/graph/builder.h"
 #include "engine/model/spec.h"
-#include "engine/program/builder.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -17,8 +17,8 @@
 #ifndef INVAR_ENGINE_MODEL_FORWARD_H
 #define INVAR_ENGINE_MODEL_FORWARD_H
 
+#include "engine/model/graph/graph_exec.h"
 #include "engine/model/model.h"
-#include "engine/program/run.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,8 +59,8 @@ typedef struct invar_logit_rows {
  */
 typedef struct invar_grads {
     invar_tensor *tensors; /* (n_params), shaped as the weights, as far as these are here */
-    /* (n_pieces) of them that this rank gives (pieces.h), in their order; where ranks own rows
-     * (shard/owners.h), parts of those that are its own */
+    /* (n_pieces) of them that this rank gives (logical_shards.h), in order; where ranks own rows
+     * (shard/zero_partition.h), parts of those that are its own */
     invar_tensor *pieces;
     int64_t n_pieces;
     invar_digest *digests;  /* (n_params), the host's: of the gradients as their norm was taken */
@@ -105,7 +105,7 @@ typedef struct invar_pass_options {
     bool recompute;    /* keep a layer's input only, and run the layer again in backward */
     int64_t head_rows; /* most rows of logits at a time; 0: no limit. Never cuts a unit. */
     bool poison;       /* memory is NaN between its uses, which tests want */
-    int chunk;         /* of the pipeline's (engine/layout/pipeline.h); one rank has 0 */
+    int chunk;         /* of the pipeline's (engine/ranks/layout/pipeline.h); one rank has 0 */
 } invar_pass_options;
 
 /* The device is used by every call; its scratch is replaced by one that the pass grows. */

@@ -6,11 +6,11 @@
 #include "engine/model/forward.h"
 
 #include "base/alloc.h"
+#include "engine/model/graph/graph_transfer.h"
+#include "engine/model/graph/row_partition.h"
+#include "engine/model/logical_shards.h"
 #include "engine/model/lora/adapters.h"
-#include "engine/model/pieces.h"
-#include "engine/model/shard/owners.h"
-#include "engine/program/move.h"
-#include "engine/program/rows.h"
+#include "engine/model/shard/zero_partition.h"
 
 #include "base/invar_banned.h"
 

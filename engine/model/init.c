@@ -12,7 +12,7 @@
 #include <math.h>
 
 #include "engine/model/lora/adapters.h"
-#include "engine/model/shard/fill.h"
+#include "engine/model/shard/param_loader.h"
 #include "kernels-deterministic/math/elementary_f64.h"
 #include "kernels-deterministic/math/philox.h"
 #include "kernels-deterministic/math/portable.h"

@@ -10,14 +10,14 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/carve.h"
+#include "base/block_carver.h"
 #include "engine/model/decoder.h"
-#include "engine/model/digests.h"
+#include "engine/model/graph/op_runner.h"
+#include "engine/model/logical_shards.h"
 #include "engine/model/lora/adapters.h"
-#include "engine/model/pieces.h"
-#include "engine/model/shard/fill.h"
-#include "engine/model/shard/masters.h"
-#include "engine/program/call.h"
+#include "engine/model/shard/master_weights.h"
+#include "engine/model/shard/param_loader.h"
+#include "engine/model/tensor_hasher.h"
 
 #include "base/invar_banned.h"
 

@@ -4,10 +4,11 @@
  * The order of `params` is canonical: gradients are normed, weights hashed and files written in it.
  * Every parameter has a master in f32. What the ops read is `weight`: the master itself (fp32), its
  * rounding (bf16), or its quantization, made anew from the master after every change. Where ranks
- * own rows each (shard/owners.h), all of them have the weight, and each the master of its own rows.
- * So values enter a model through shard/fill.h, and leave it through shard/masters.h. The experts
- * of a layer are one parameter, stacked: expert e is the rows [e * rows, (e + 1) * rows). All
- * tensors are in the memory of the model's device: where that is far, the host goes through near.h.
+ * own rows each (shard/zero_partition.h), all of them have the weight, and each the master of its
+ * own rows. So values enter a model through shard/param_loader.h, and leave it through
+ * shard/master_weights.h. The experts of a layer are one parameter, stacked: expert e is the rows
+ * [e * rows, (e + 1) * rows). All tensors are in the memory of the model's device: where that is
+ * far, the host goes through host_staging.h.
  *
  * With adapters (lora/adapters.h) these are the model's parameters. Those of its base stand behind
  * them and are frozen: they have a weight, but neither master nor gradient.
@@ -17,10 +18,10 @@
 #ifndef INVAR_ENGINE_MODEL_MODEL_H
 #define INVAR_ENGINE_MODEL_MODEL_H
 
-#include "base/carve.h"
+#include "base/block_carver.h"
 #include "base/hash.h"
 #include "base/recipe/choices.h"
-#include "engine/model/part.h"
+#include "engine/model/partition.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,7 +58,10 @@ typedef struct invar_model {
     int64_t n_params;
     invar_param *base; /* (n_base) without adapters: params; else frozen ones behind them */
     int64_t n_base;
-    /* (n_params, data ranks + 1) who owns which rows, shard/owners.h; NULL: this rank owns all */
+    /*
+     * (n_params, data ranks + 1) who owns which rows, shard/zero_partition.h; NULL: this rank owns
+     * all
+     */
     int64_t *zero_rows;
     int64_t *order; /* (n_params) of their memory: matrices, then vectors */
     int64_t *first; /* (spec.layers + 1) parameter of each layer; behind them the norm's */

@@ -13,8 +13,8 @@
 
 #include "engine/model/decoder.h"
 #include "engine/model/forward.h"
-#include "engine/model/vocab.h"
-#include "engine/program/near.h"
+#include "engine/model/graph/host_staging.h"
+#include "engine/model/vocab_parallel.h"
 
 #ifdef __cplusplus
 extern "C" {

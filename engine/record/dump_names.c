@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/probe/dump.h"
+#include "engine/model/probe/dump.h"
 #include "engine/record/recorder.h"
 
 #include "base/invar_banned.h"

@@ -19,7 +19,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/process/process.h"
-#include "kernels-deterministic/fields.h"
+#include "kernels-deterministic/op_fields.h"
 
 #include "base/invar_banned.h"
 

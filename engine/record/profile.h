@@ -9,8 +9,8 @@
  *
  * Times are those of the device: on a GPU of events on its stream, which are read when something
  * waits for the GPU anyway, or every few thousand ops; else of the host's clock. Ops of a graph run
- * one by one in the window (engine/program/tape.h). No result depends on any of this, and a profile
- * that fails says so when it is taken, and is not complete.
+ * one by one in the window (engine/model/graph/cuda_graph_cache.h). No result depends on any of
+ * this, and a profile that fails says so when it is taken, and is not complete.
  *
  * One thread calls ops of the device and settles; another may switch, name the phase and take.
  *

@@ -15,9 +15,9 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/layout/agree.h"
-#include "engine/record/entry.h"
-#include "engine/record/rounds.h"
+#include "engine/ranks/layout/rank_collectives.h"
+#include "engine/record/gather_points.h"
+#include "engine/record/step_entry.h"
 
 #include "base/invar_banned.h"
 

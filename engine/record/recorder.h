@@ -15,14 +15,14 @@
 #ifndef INVAR_ENGINE_RECORD_RECORDER_H
 #define INVAR_ENGINE_RECORD_RECORDER_H
 
-#include "engine/layout/layout.h"
-#include "engine/probe/sequences.h"
-#include "engine/record/pace.h"
+#include "engine/model/probe/rollout_points.h"
+#include "engine/ranks/layout/layout.h"
+#include "engine/record/throughput.h"
 #include "engine/record/trace.h"
-#include "engine/rl/flat.h"
 #include "engine/rl/loss.h"
-#include "engine/rollout/rollout.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/rl/token_arrays.h"
+#include "engine/sample/rollout/rollout.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "engine/train/learner.h"
 
 #ifdef __cplusplus

@@ -21,8 +21,8 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "engine/record/op_tracks.h"
-#include "engine/record/work.h"
+#include "engine/record/op_trace.h"
+#include "engine/record/rank_time.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus

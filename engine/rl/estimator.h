@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_RL_ESTIMATOR_H
 #define INVAR_ENGINE_RL_ESTIMATOR_H
 
-#include "engine/rl/tally.h"
+#include "engine/rl/masked_stats.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -10,7 +10,7 @@
 #ifndef INVAR_ENGINE_RL_IMPORTANCE_H
 #define INVAR_ENGINE_RL_IMPORTANCE_H
 
-#include "engine/rl/tally.h"
+#include "engine/rl/masked_stats.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "engine/choices/choices.h"
+#include "engine/config/choices.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -16,7 +16,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "engine/rl/parts.h"
+#include "engine/rl/reward_parts.h"
 #include "kernels-deterministic/ops.h"
 
 #ifdef __cplusplus

@@ -12,13 +12,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/budget/budget.h"
-#include "engine/config/check.h"
+#include "engine/config/check_internal.h"
 #include "engine/record/recorder.h"
+#include "engine/run/context/run_context.h"
 #include "engine/run/evaluate.h"
-#include "engine/run/home/disk.h"
-#include "engine/run/session/session.h"
-#include "engine/run/settings.h"
+#include "engine/run/memory_plan/memory_plan.h"
+#include "engine/run/run_dir/disk.h"
+#include "engine/run/train_settings.h"
 
 #include "base/invar_banned.h"
 

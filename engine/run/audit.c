@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/run/loop.h"
+#include "engine/run/train_loop.h"
 
 #include "base/invar_banned.h"
 

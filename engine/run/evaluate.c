@@ -11,12 +11,12 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/config/check.h"
-#include "engine/config/evals.h"
-#include "engine/layout/agree.h"
-#include "engine/rl/flat.h"
-#include "engine/source/generate.h"
-#include "engine/source/source.h"
+#include "engine/config/check_internal.h"
+#include "engine/config/eval_config.h"
+#include "engine/ranks/layout/rank_collectives.h"
+#include "engine/rl/token_arrays.h"
+#include "engine/sample/source/generate.h"
+#include "engine/sample/source/source.h"
 
 #include "base/invar_banned.h"
 

@@ -9,11 +9,11 @@
 #ifndef INVAR_ENGINE_RUN_EVALUATE_H
 #define INVAR_ENGINE_RUN_EVALUATE_H
 
-#include "engine/agent/agents.h"
-#include "engine/layout/layout.h"
-#include "engine/run/memory.h"
-#include "engine/source/judge.h"
-#include "engine/source/turns.h"
+#include "engine/ranks/layout/layout.h"
+#include "engine/run/memory_workload.h"
+#include "engine/sample/agent/agent_runner.h"
+#include "engine/sample/source/multi_turn.h"
+#include "engine/sample/source/reward_source.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -15,10 +15,10 @@
 #include "base/alloc.h"
 #include "base/process/module.h"
 #include "base/text.h"
-#include "engine/record/kept.h"
-#include "engine/record/revisions.h"
+#include "engine/record/kept_samples.h"
+#include "engine/record/op_revisions.h"
 #include "engine/run/evaluate.h"
-#include "engine/run/loop.h"
+#include "engine/run/train_loop.h"
 
 #include "base/invar_banned.h"
 

@@ -12,9 +12,9 @@
 
 #include "base/alloc.h"
 #include "base/process/process.h"
-#include "engine/record/rounds.h"
+#include "engine/record/gather_points.h"
 #include "engine/run/evaluate.h"
-#include "engine/run/loop.h"
+#include "engine/run/train_loop.h"
 
 #include "base/invar_banned.h"
 

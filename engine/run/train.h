@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "base/recipe/recipe.h"
-#include "engine/comm/comm.h"
+#include "engine/ranks/comm/comm.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus

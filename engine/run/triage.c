@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 #include "base/process/process.h"
-#include "engine/run/loop.h"
+#include "engine/run/train_loop.h"
 
 #include "base/invar_banned.h"
 

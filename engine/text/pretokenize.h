@@ -5,8 +5,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_IO_PRETOKENIZE_H
-#define INVAR_ENGINE_IO_PRETOKENIZE_H
+#ifndef INVAR_ENGINE_TEXT_PRETOKENIZE_H
+#define INVAR_ENGINE_TEXT_PRETOKENIZE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_IO_UNICODE_H
-#define INVAR_ENGINE_IO_UNICODE_H
+#ifndef INVAR_ENGINE_TEXT_UNICODE_H
+#define INVAR_ENGINE_TEXT_UNICODE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -15,7 +15,7 @@
 #ifndef INVAR_ENGINE_TRAIN_LEARNER_H
 #define INVAR_ENGINE_TRAIN_LEARNER_H
 
-#include "engine/probe/view.h"
+#include "engine/model/probe/point_names.h"
 #include "engine/train/lr_schedule.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"

@@ -8,10 +8,10 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "engine/model/digests.h"
-#include "engine/model/shard/masters.h"
-#include "engine/model/shard/whole.h"
-#include "engine/program/near.h"
+#include "engine/model/graph/host_staging.h"
+#include "engine/model/shard/full_param.h"
+#include "engine/model/shard/master_weights.h"
+#include "engine/model/tensor_hasher.h"
 #include "engine/train/learner.h"
 
 #include "base/invar_banned.h"

@@ -20,7 +20,7 @@
 
 #include <stdint.h>
 
-#include "engine/choices/choices.h"
+#include "engine/config/choices.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/shard/fill.h"
-#include "engine/model/shard/masters.h"
-#include "engine/program/call.h"
+#include "engine/model/graph/op_runner.h"
+#include "engine/model/shard/master_weights.h"
+#include "engine/model/shard/param_loader.h"
 
 #include "base/invar_banned.h"
 

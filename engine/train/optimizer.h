@@ -5,9 +5,10 @@
  * Norms and biases have no weight decay, as in Megatron. The powers of beta are running products.
  * The moments are where the model is, or in the host's memory, from which they visit the device.
  *
- * Data-parallel ranks own rows of every parameter (engine/model/shard/owners.h). Each has moments
- * and masters of these alone, moves them, and gathers what ops read of the others' rows (ZeRO-1): a
- * step, and whatever is said to be so below, is a call of all of them. It changes no bit.
+ * Data-parallel ranks own rows of every parameter (engine/model/shard/zero_partition.h). Each has
+ * moments and masters of these alone, moves them, and gathers what ops read of the others' rows
+ * (ZeRO-1): a step, and whatever is said to be so below, is a call of all of them. It changes no
+ * bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/pieces.h"
-#include "engine/model/shard/owners.h"
-#include "engine/program/call.h"
+#include "engine/model/graph/op_runner.h"
+#include "engine/model/logical_shards.h"
+#include "engine/model/shard/zero_partition.h"
 #include "engine/train/optimizer.h"
 #include "kernels-deterministic/math/clip.h"
 #include "kernels-deterministic/math/reduce.h"
@@ -70,7 +70,7 @@ static invar_status finish_norm(float *norm_out, float *clip_out, const invar_mo
     return INVAR_OK;
 }
 
-/* Parts of a parameter's pieces (pieces.h) among rows. */
+/* Parts of a parameter's pieces (logical_shards.h) among rows. */
 static int64_t parts_among(const invar_param *p, const invar_index_range *rows)
 {
     invar_index_range pieces = invar_logical_shards_among(p, rows);

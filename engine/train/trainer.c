@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/program/near.h"
-#include "engine/train/rank_grads.h"
-#include "engine/train/walk.h"
+#include "engine/model/graph/host_staging.h"
+#include "engine/train/dp_grads.h"
+#include "engine/train/pipeline_exec.h"
 
 #include "base/invar_banned.h"
 

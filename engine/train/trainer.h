@@ -13,9 +13,9 @@
 #ifndef INVAR_ENGINE_TRAIN_TRAINER_H
 #define INVAR_ENGINE_TRAIN_TRAINER_H
 
-#include "engine/layout/layout.h"
+#include "engine/ranks/layout/layout.h"
+#include "engine/train/batch_plan.h"
 #include "engine/train/micro_batch.h"
-#include "engine/train/plan.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
 #include "engine/train/unit_sum.h"
 
 #include "base/alloc.h"
-#include "engine/program/call.h"
+#include "engine/model/graph/op_runner.h"
 
 #include "base/invar_banned.h"
 

@@ -3,8 +3,8 @@
  *
  * G = +0, then G = G + g_u for units ascending (docs/arithmetic.md, section 5), whoever computed
  * g_u: in a round the ranks 0, 1, ... hold the gradients of as many neighbouring units, each in a
- * block of its own. Every rank has the sum of its slice of the block (slices.h) and adds what the
- * givers send it in the order of ranks, which is that of units. Nobody else has that sum.
+ * block of its own. Every rank has the sum of its slice of the block (zero_comm.h) and adds what
+ * the givers send it in the order of ranks, which is that of units. Nobody else has that sum.
  *
  * Memory: the slice, and twice a bucket of the host's; a far device has room for a piece, too. If
  * bytes go straight from device to device, it is the slice alone.
@@ -14,7 +14,7 @@
 #ifndef INVAR_ENGINE_TRAIN_UNIT_SUM_H
 #define INVAR_ENGINE_TRAIN_UNIT_SUM_H
 
-#include "engine/model/shard/slices.h"
+#include "engine/model/shard/zero_comm.h"
 
 #ifdef __cplusplus
 extern "C" {

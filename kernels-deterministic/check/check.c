@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "kernels-deterministic/fields.h"
+#include "kernels-deterministic/op_fields.h"
 
 #include "base/invar_banned.h"
 

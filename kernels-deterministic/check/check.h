@@ -69,9 +69,9 @@ invar_status invar_check_permutation(const invar_device *dev, invar_op op, const
                                      const invar_tensor *t, uint8_t *seen) INVAR_MUST_USE;
 
 /*
- * An output shares no byte with another field, unless fields.def says that it may be that one: for
- * arguments that their own check has accepted. Columns of one buffer are apart although their rows
- * alternate; an absent or empty tensor is apart from everything.
+ * An output shares no byte with another field, unless op_fields.def says that it may be that one:
+ * for arguments that their own check has accepted. Columns of one buffer are apart although their
+ * rows alternate; an absent or empty tensor is apart from everything.
  */
 invar_status invar_check_memory(invar_op op, const void *args) INVAR_MUST_USE;
 

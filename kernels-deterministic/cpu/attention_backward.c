@@ -27,7 +27,7 @@
 #include "kernels-deterministic/math/reduce.h"
 #include "kernels-deterministic/math/sfu.h"
 #include "kernels-deterministic/math/shards.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

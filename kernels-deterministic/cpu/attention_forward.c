@@ -25,7 +25,7 @@
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/math/sfu.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

@@ -18,8 +18,8 @@
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/math/shards.h"
-#include "kernels-deterministic/row.h"
 #include "kernels-deterministic/step/chain.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

@@ -14,12 +14,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels-deterministic/cpu/chunk.h"
 #include "kernels-deterministic/cpu/cpu.h"
-#include "kernels-deterministic/cpu/pieces.h"
-#include "kernels-deterministic/cpu/rows.h"
+#include "kernels-deterministic/cpu/elementwise.h"
+#include "kernels-deterministic/cpu/row_parallel.h"
+#include "kernels-deterministic/cpu/softmax_chunk.h"
 #include "kernels-deterministic/math/shards.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

@@ -17,12 +17,12 @@
 
 #include "kernels-deterministic/check/check.h"
 #include "kernels-deterministic/cpu/cpu.h"
-#include "kernels-deterministic/cpu/pieces.h"
-#include "kernels-deterministic/cpu/rows.h"
+#include "kernels-deterministic/cpu/elementwise.h"
+#include "kernels-deterministic/cpu/row_parallel.h"
+#include "kernels-deterministic/math/candidate_order.h"
 #include "kernels-deterministic/math/elementary.h"
-#include "kernels-deterministic/math/order.h"
 #include "kernels-deterministic/math/reduce.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

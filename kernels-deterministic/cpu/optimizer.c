@@ -18,12 +18,12 @@
 #include <string.h>
 
 #include "kernels-deterministic/cpu/cpu.h"
-#include "kernels-deterministic/cpu/pieces.h"
-#include "kernels-deterministic/cpu/rows.h"
+#include "kernels-deterministic/cpu/elementwise.h"
+#include "kernels-deterministic/cpu/row_parallel.h"
 #include "kernels-deterministic/math/clip.h"
 #include "kernels-deterministic/math/portable.h"
 #include "kernels-deterministic/math/reduce.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

@@ -6,7 +6,8 @@
  *   y       = (x * rstd) * w                                              rounded to storage
  *   xhat    = x * rstd,  g = dy * w,  mean = REDUCE(g * xhat) / D
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
- *   dweight = sum over tokens in the order of token.h; a token adds sum = fma(dy, xhat, sum), heads
+ *   dweight = sum over tokens in the order of token_sums.h; a token adds sum = fma(dy, xhat, sum),
+ *   heads
  *             ascending; with shards of heads a block has a sum of each, added by a tree
  * With a rotation: rope.fwd of y, as it is stored; rope.bwd of dy, before anything else. With a
  * residual: dx = residual + dx as it is stored, rounded once more.
@@ -15,12 +16,12 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cpu/cpu.h"
-#include "kernels-deterministic/cpu/rows.h"
-#include "kernels-deterministic/cpu/token.h"
+#include "kernels-deterministic/cpu/row_parallel.h"
+#include "kernels-deterministic/cpu/token_sums.h"
 #include "kernels-deterministic/math/portable.h"
 #include "kernels-deterministic/math/reduce.h"
 #include "kernels-deterministic/math/shards.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

@@ -11,10 +11,10 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cpu/cpu.h"
-#include "kernels-deterministic/cpu/rows.h"
+#include "kernels-deterministic/cpu/row_parallel.h"
 #include "kernels-deterministic/math/elementary_f64.h"
 #include "kernels-deterministic/math/portable.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

@@ -16,11 +16,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels-deterministic/cpu/chunk.h"
 #include "kernels-deterministic/cpu/cpu.h"
-#include "kernels-deterministic/cpu/rows.h"
-#include "kernels-deterministic/math/narrow.h"
-#include "kernels-deterministic/math/order.h"
+#include "kernels-deterministic/cpu/row_parallel.h"
+#include "kernels-deterministic/cpu/softmax_chunk.h"
+#include "kernels-deterministic/math/candidate_order.h"
+#include "kernels-deterministic/math/restricted_domain.h"
 
 #include "base/invar_banned.h"
 

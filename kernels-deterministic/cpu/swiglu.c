@@ -10,9 +10,9 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cpu/cpu.h"
-#include "kernels-deterministic/cpu/pieces.h"
+#include "kernels-deterministic/cpu/elementwise.h"
 #include "kernels-deterministic/math/elementary.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

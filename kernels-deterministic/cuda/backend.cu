@@ -11,10 +11,10 @@
 #include <cstring>
 
 #include "base/alloc.h"
-#include "kernels-deterministic/cuda/common/fitness.h"
-#include "kernels-deterministic/cuda/common/marks.h"
+#include "kernels-deterministic/cuda/common/gpu_support.h"
+#include "kernels-deterministic/cuda/common/gpu_timers.h"
 #include "kernels-deterministic/cuda/module.h"
-#include "kernels-deterministic/cuda/sm90/probe.h"
+#include "kernels-deterministic/cuda/sm90/hardware_check.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 

@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_BF16_H
-#define INVAR_MATH_BF16_H
+#ifndef INVAR_KERNELS_MATH_BF16_H
+#define INVAR_KERNELS_MATH_BF16_H
 
 #include "kernels-deterministic/math/portable.h"
 

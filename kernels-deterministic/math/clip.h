@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_CLIP_H
-#define INVAR_MATH_CLIP_H
+#ifndef INVAR_KERNELS_MATH_CLIP_H
+#define INVAR_KERNELS_MATH_CLIP_H
 
 #include "kernels-deterministic/math/portable.h"
 

@@ -24,8 +24,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_ELEMENTARY_H
-#define INVAR_MATH_ELEMENTARY_H
+#ifndef INVAR_KERNELS_MATH_ELEMENTARY_H
+#define INVAR_KERNELS_MATH_ELEMENTARY_H
 
 #include "kernels-deterministic/math/portable.h"
 

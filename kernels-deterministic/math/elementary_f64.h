@@ -12,8 +12,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_ELEMENTARY_F64_H
-#define INVAR_MATH_ELEMENTARY_F64_H
+#ifndef INVAR_KERNELS_MATH_ELEMENTARY_F64_H
+#define INVAR_KERNELS_MATH_ELEMENTARY_F64_H
 
 #include "kernels-deterministic/math/portable.h"
 

@@ -13,8 +13,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_FP8_H
-#define INVAR_MATH_FP8_H
+#ifndef INVAR_KERNELS_MATH_FP8_H
+#define INVAR_KERNELS_MATH_FP8_H
 
 #include "kernels-deterministic/math/portable.h"
 

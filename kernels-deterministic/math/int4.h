@@ -12,8 +12,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_INT4_H
-#define INVAR_MATH_INT4_H
+#ifndef INVAR_KERNELS_MATH_INT4_H
+#define INVAR_KERNELS_MATH_INT4_H
 
 #include "kernels-deterministic/math/bf16.h"
 

@@ -12,8 +12,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_MX_H
-#define INVAR_MATH_MX_H
+#ifndef INVAR_KERNELS_MATH_MX_H
+#define INVAR_KERNELS_MATH_MX_H
 
 #include "kernels-deterministic/math/fp8.h"
 

@@ -10,8 +10,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_PHILOX_H
-#define INVAR_MATH_PHILOX_H
+#ifndef INVAR_KERNELS_MATH_PHILOX_H
+#define INVAR_KERNELS_MATH_PHILOX_H
 
 #include "base/status.h"
 #include "kernels-deterministic/math/elementary.h"

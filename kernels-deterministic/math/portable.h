@@ -13,8 +13,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_PORTABLE_H
-#define INVAR_MATH_PORTABLE_H
+#ifndef INVAR_KERNELS_MATH_PORTABLE_H
+#define INVAR_KERNELS_MATH_PORTABLE_H
 
 #include <math.h>
 #include <stdint.h>

@@ -11,8 +11,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_REDUCE_H
-#define INVAR_MATH_REDUCE_H
+#ifndef INVAR_KERNELS_MATH_REDUCE_H
+#define INVAR_KERNELS_MATH_REDUCE_H
 
 #include <stdint.h>
 

@@ -16,8 +16,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_SFU_H
-#define INVAR_MATH_SFU_H
+#ifndef INVAR_KERNELS_MATH_SFU_H
+#define INVAR_KERNELS_MATH_SFU_H
 
 #include "kernels-deterministic/math/portable.h"
 #include "kernels-deterministic/math/sfu_tables.h"

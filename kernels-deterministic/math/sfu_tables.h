@@ -7,8 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_SFU_TABLES_H
-#define INVAR_MATH_SFU_TABLES_H
+#ifndef INVAR_KERNELS_MATH_SFU_TABLES_H
+#define INVAR_KERNELS_MATH_SFU_TABLES_H
 
 // clang-format off
 #define INVAR_SFU_EX2(X) \

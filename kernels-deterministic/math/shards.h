@@ -7,8 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_MATH_SHARDS_H
-#define INVAR_MATH_SHARDS_H
+#ifndef INVAR_KERNELS_MATH_SHARDS_H
+#define INVAR_KERNELS_MATH_SHARDS_H
 
 #include <stdbool.h>
 

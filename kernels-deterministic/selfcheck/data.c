@@ -12,7 +12,7 @@
 
 #include "base/alloc.h"
 #include "kernels-deterministic/math/philox.h"
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

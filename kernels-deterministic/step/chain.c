@@ -12,9 +12,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels-deterministic/row.h"
 #include "kernels-deterministic/step/kernel.h"
 #include "kernels-deterministic/step/simd.h"
+#include "kernels-deterministic/tensor_row.h"
 
 #include "base/invar_banned.h"
 

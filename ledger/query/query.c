@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/console/near.h"
+#include "base/console/spelling.h"
 #include "base/embedded.h"
 #include "base/text.h"
 #include "ledger/internal.h"

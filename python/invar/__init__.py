@@ -19,7 +19,7 @@ from invar.ledger import Ledger
 from invar.packs import Pack, read_pack
 from invar.reading import Diff, Run, Verdict, diff, read, verify
 from invar.rollouts import Header, Rollout, Sample, Sampling, read_rollout
-from invar.running import Replay, generate, pack, replay, score, train
+from invar._commands import Replay, generate, pack, replay, score, train
 
 __version__ = library_version()
 __all__ = [

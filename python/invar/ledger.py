@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Callable, Iterator, Mapping, Optional, Type, Union
 
 from invar import _library as lib
-from invar import program
+from invar import _provenance
 from invar.hashing import KINDS, Digests, hash_tensors
 
 Path = Union[str, "os.PathLike[str]"]
@@ -224,7 +224,7 @@ class Ledger(Opened):
                             else self.file.stem)
         self._points: Optional[tuple[tuple[str, str, tuple[int, ...], str], ...]] = None
         self._since = time.time_ns()
-        known = program.facts()
+        known = _provenance.facts()
         known.update({("user", key): value for key, value in flat(facts, "facts")})
         identity = None if config is None else flat(config, "config")
         self._make_folder()

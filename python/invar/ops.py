@@ -255,7 +255,7 @@ class Device:
     def run(self, op: str, fields: dict[str, Field], *, stream: Optional[int] = None) -> None:
         """Runs an op: device.run("add", {"out": y, "a": a, "b": b}).
 
-        The fields are those of kernels-deterministic/fields.def: tensors, Quantised, ints and
+        The fields are those of kernels-deterministic/op_fields.def: tensors, Quantised, ints and
         floats; None is left out. Outputs are written in place, so they must exist and be writable.
 
         On a GPU all tensors lie there. The op runs in the CUDA stream, by default PyTorch's current

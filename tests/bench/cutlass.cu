@@ -19,7 +19,7 @@
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
-#include "cli/bench/race.h"
+#include "cli/bench/gpu_compare.h"
 #include "kernels-deterministic/cuda/common/cuda.h"
 #include "kernels-deterministic/ops.h"
 

@@ -17,7 +17,7 @@
 
 #include "jit_kernels/impls/sm90_fp8_gemm_1d2d.hpp"
 
-#include "cli/bench/race.h"
+#include "cli/bench/gpu_compare.h"
 #include "kernels-deterministic/cuda/common/cuda.h"
 #include "kernels-deterministic/ops.h"
 

@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/hf/hf.h"
-#include "engine/rollout/rollout.h"
+#include "engine/files/hf/hf.h"
+#include "engine/sample/rollout/rollout.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 #include "tests/bench/bench.h"

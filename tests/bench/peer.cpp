@@ -28,7 +28,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "cli/bench/race.h"
+#include "cli/bench/gpu_compare.h"
 #include "kernels-deterministic/cuda/common/cuda.h"
 #include "kernels-deterministic/ops.h"
 

@@ -7,7 +7,7 @@
 #ifndef INVAR_TESTS_DEVICE_WRAPPED_ROLLOUT_H
 #define INVAR_TESTS_DEVICE_WRAPPED_ROLLOUT_H
 
-#include "engine/rollout/rollout.h"
+#include "engine/sample/rollout/rollout.h"
 
 #ifdef __cplusplus
 extern "C" {

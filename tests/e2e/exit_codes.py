@@ -76,7 +76,7 @@ class Table(unittest.TestCase):
         self.assertEqual(list(STOPS), stops)
 
     def test_is_in_the_documents(self):
-        text = (ROOT / "docs/verbs.md").read_text(encoding="utf-8")
+        text = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
         section = text[text.index("\n## Exit codes\n"):].split("\n\n", 4)[2]
         rows = {int(code): meaning
                 for code, meaning in re.findall(r"^\| (\d+) \| (.*) \|$", section, re.MULTILINE)}
@@ -94,7 +94,7 @@ class Table(unittest.TestCase):
         self.assertEqual(paged((PAGES / "man1/invar.1").read_text(encoding="utf-8")), self.codes)
 
     def test_of_a_verb_are_those_of_its_help(self):
-        """Tables of a verb in docs/verbs.md have the words of its help, others its codes."""
+        """Tables of a verb in docs/commands.md have the words of its help, others its codes."""
         def table(text, column=1):
             rows = re.findall(r"^\| (\d+) \|(.*)\|$", text, re.MULTILINE)
             cells = {int(code): row.split("|")[column - 1].strip() for code, row in rows}

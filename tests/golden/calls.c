@@ -2,9 +2,9 @@
  * calls.c - which ops the engine calls, in which order, on what: the same as recorded.
  *
  * Kinds of models x formats x ways to run them. A line of calls.txt is one of these: how many
- * calls, the digest of their log (tests/calls.h), and the most bytes that activations, gradients
- * and arrays took. Where a line differs, the log is in the work folder; that of a build of another
- * commit shows which call moved. INVAR_TEST_RECORD=1 writes the file anew.
+ * calls, the digest of their log (tests/op_call_log.h), and the most bytes that activations,
+ * gradients and arrays took. Where a line differs, the log is in the work folder; that of a build
+ * of another commit shows which call moved. INVAR_TEST_RECORD=1 writes the file anew.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,10 +15,10 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
-#include "engine/rollout/cache.h"
+#include "engine/sample/rollout/kv_cache.h"
 #include "engine/train/micro_batch.h"
-#include "tests/calls.h"
 #include "tests/model.h"
+#include "tests/op_call_log.h"
 
 #define SAMPLES 4
 #define MOST_ROWS 256

@@ -10,7 +10,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "ledger/view/diff/diff.h"
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 static const char *const recorded[] = {"ledger-1", "ledger-2", "ledger-3", "ledger-4", "ledger-5"};
 static const int tables_of[] = {23, 24, 25, 26, 28};

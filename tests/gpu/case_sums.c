@@ -1,7 +1,8 @@
 /*
  * case_sums.c - random calls of every op on the CPU, one digest per op and numerics.
  *
- * gpu/twin.c prints the same lines from what a GPU computed. Usage: case_sums [COUNT [OP]].
+ * gpu/cpu_gpu_compare.c prints the same lines from what a GPU computed. Usage: case_sums [COUNT
+ * [OP]].
  *
  * SPDX-License-Identifier: Apache-2.0
  */

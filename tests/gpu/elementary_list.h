@@ -8,8 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_TESTS_ELEMENTARY_LIST_H
-#define INVAR_TESTS_ELEMENTARY_LIST_H
+#ifndef INVAR_TESTS_GPU_ELEMENTARY_LIST_H
+#define INVAR_TESTS_GPU_ELEMENTARY_LIST_H
 
 #include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/math/int4.h"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # faults.sh INVAR LOST FOLDER - a GPU that is full, fails, is not there or has an old driver.
 #
-# Each time: one line that says what to do, the exit code of docs/verbs.md, a ledger that verifies;
-# and the run, started again, ends with the chain of one that nothing disturbed. LOST is invar on a
-# GPU that fails on request (lost.cu). Exit code: 0 all as expected, 1 not so.
+# Each time: one line that says what to do, the exit code of docs/commands.md, a ledger that
+# verifies; and the run, started again, ends with the chain of one that nothing disturbed. LOST is
+# invar on a GPU that fails on request (lost.cu). Exit code: 0 all as expected, 1 not so.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1 lost=$2 folder=$3

@@ -13,7 +13,7 @@ source "$(dirname "$0")/../e2e/expect.sh"
 unset INVAR_LEDGER
 export NO_COLOR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
-recipe=$PWD/tests/e2e/ranks/divided.ini modules=$(dirname "$invar")
+recipe=$PWD/tests/e2e/ranks/sharded_model.ini modules=$(dirname "$invar")
 experts=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
 rows=(--rollout-batch-size 16 --unit-count 2) # units of several blocks of tokens
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size

@@ -17,7 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/pool.h"
-#include "engine/program/call.h"
+#include "engine/model/graph/op_runner.h"
 #include "engine/train/offload.h"
 
 #define MIB ((size_t)1 << 20)

@@ -18,7 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/pool.h"
-#include "kernels-deterministic/cuda/sm90/probe.h"
+#include "kernels-deterministic/cuda/sm90/hardware_check.h"
 
 enum { PREFIX = 2048, RECORDED = 40 };
 

@@ -2,7 +2,7 @@
 # parquet.sh PROGRAM FOLDER - the real pyarrow writes a data set, and is used to read it.
 #
 # Installs it into a virtual environment in FOLDER (200 MB). PROGRAM is
-# test.unit.engine.data.parquet.
+# test.unit.engine.files.data.parquet.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

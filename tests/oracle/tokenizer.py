@@ -5,7 +5,7 @@
 # writes, per tokenizer, tokenizer.json and expect.json: ids of strings, texts of ids, and checksums
 # of the ids of code points in several places and of long mixed text; steps.json has such checksums
 # of words and of composed text. Renders the chat templates of DIR/templates by transformers into
-# templates.json. tests/unit/engine/tokenizer/oracle.c compares.
+# templates.json. tests/unit/engine/text/tokenizer/oracle.c compares.
 #
 # With --check it computes what DIR says of its tokenizers anew; all must be equal. DIR is the
 # folder tokenizer beside this program unless told otherwise.
@@ -32,7 +32,8 @@ BLOCK = 4096
 LARGE_CHARS = 20000
 LARGE_TEXTS = 8
 
-# ---- text that C makes, too (tests/unit/engine/tokenizer/oracle.c) -------------------------------
+# ---- text that C makes, too (tests/unit/engine/text/tokenizer/oracle.c)
+# -------------------------------
 
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 SPACES = [" ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", "\u00a0", "\u3000", "\u2028", "\x0b",

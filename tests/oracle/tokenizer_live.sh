@@ -3,7 +3,7 @@
 #
 # Installs them into the virtual environment in FOLDER that live.sh uses, too; asks them again for
 # what the committed fixtures say; then trains other tokenizers from a random seed and runs TEST,
-# the program of tests/unit/engine/tokenizer/oracle.c, on those and 10,000 strings of each.
+# the program of tests/unit/engine/text/tokenizer/oracle.c, on those and 10,000 strings of each.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/http/module/http_module.h"
+#include "engine/ext/http/module/http_module.h"
 
 static int calls_made;
 

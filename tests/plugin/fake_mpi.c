@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/comm/module/mpi_module.h"
+#include "engine/ranks/comm/module/mpi_module.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,13 +2,13 @@
  * fake_nccl.c - a module in the place of NCCL's: ranks are threads, the GPUs' memory is any.
  *
  * A rank that gets bytes copies them from the rank that gives them while it tests for its own end.
- * Where the program has the far backend (tests/device/far.h), that backend copies: bytes of the
- * host are then refused. INVAR_TEST_NCCL=WORD makes it fail: "version", "id", "open" and "move" are
- * refused, "stall" never ends, "flip" changes a bit of each piece that comes.
+ * Where the program has the far backend (tests/device/fake_gpu.h), that backend copies: bytes of
+ * the host are then refused. INVAR_TEST_NCCL=WORD makes it fail: "version", "id", "open" and "move"
+ * are refused, "stall" never ends, "flip" changes a bit of each piece that comes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/comm/module/nccl_module.h"
+#include "engine/ranks/comm/module/nccl_module.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/device/far.h"
+#include "tests/device/fake_gpu.h"
 
 #pragma weak invar_far_copy
 

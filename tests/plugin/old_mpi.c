@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/comm/module/mpi_module.h"
+#include "engine/ranks/comm/module/mpi_module.h"
 
 extern const invar_mpi_table INVAR_MPI_TABLE;
 __attribute__((visibility("default"))) const invar_mpi_table INVAR_MPI_TABLE = {.abi = 99};

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/comm/module/nccl_module.h"
+#include "engine/ranks/comm/module/nccl_module.h"
 
 extern const invar_nccl_table INVAR_NCCL_TABLE;
 __attribute__((visibility("default"))) const invar_nccl_table INVAR_NCCL_TABLE = {.abi = 99};

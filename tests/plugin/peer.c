@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "cli/bench/race.h"
+#include "cli/bench/gpu_compare.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

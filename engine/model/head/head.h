@@ -15,7 +15,9 @@
 extern "C" {
 #endif
 
-/* ---- rows.c ---------------------------------------------------------------------------------- */
+/*
+ * ---- chunks.c ----------------------------------------------------------------------------------
+ */
 
 /* Rows [first, first + rows) of the head: whole units [unit, unit + units). */
 typedef struct invar_head_chunk {
@@ -54,7 +56,7 @@ void invar_head_note_there(invar_pass *pass);
 /* Where each of this rank's rows is among the chosen; the row of zeros for the others. */
 void invar_head_note_way_back(invar_pass *pass);
 
-/* ---- program.c ------------------------------------------------------------------------------- */
+/* ---- graph.c ------------------------------------------------------------------------------- */
 
 /* The gradients that a loss hands in, as points. */
 extern const invar_graph_point invar_head_dlogp, invar_head_dentropy;

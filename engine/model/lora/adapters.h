@@ -10,8 +10,8 @@
 #ifndef INVAR_ENGINE_MODEL_LORA_ADAPTERS_H
 #define INVAR_ENGINE_MODEL_LORA_ADAPTERS_H
 
+#include "engine/model/graph/param.h"
 #include "engine/model/spec.h"
-#include "engine/program/param.h"
 
 #ifdef __cplusplus
 extern "C" {

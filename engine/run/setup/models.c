@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "base/alloc.h"
-#include "engine/run/setup/inside.h"
+#include "engine/run/setup/internal.h"
 
 #include "base/invar_banned.h"
 

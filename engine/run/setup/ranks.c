@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/run/admission.h"
-#include "engine/run/setup/inside.h"
+#include "engine/run/setup/internal.h"
 
 #include "base/invar_banned.h"
 

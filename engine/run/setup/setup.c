@@ -5,10 +5,10 @@
  */
 #include <inttypes.h>
 
-#include "engine/config/check.h"
-#include "engine/program/near.h"
+#include "engine/config/check_internal.h"
+#include "engine/model/graph/host_staging.h"
 #include "engine/run/admission.h"
-#include "engine/run/setup/inside.h"
+#include "engine/run/setup/internal.h"
 
 #include "base/invar_banned.h"
 

@@ -11,7 +11,7 @@
 #define INVAR_KERNELS_CUDA_SM90_GATE_CUH
 
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
-#include "kernels-deterministic/math/narrow.h"
+#include "kernels-deterministic/math/restricted_domain.h"
 
 #define INVAR_GATE_FIRST (UINT32_C(113) << 7) // the bits of 2^-14
 #define INVAR_GATE_MAGNITUDES (UINT32_C(20) << 7)

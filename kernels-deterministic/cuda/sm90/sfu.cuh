@@ -2,7 +2,8 @@
  * sfu.cuh - the special function unit itself: the bits of math/sfu.h, by one instruction each.
  *
  * These two are the only approximate instructions that a kernel may have: their bits are known
- * (style.cuda), and every GPU is compared with math/sfu.h before it runs numerics sm90 (probe.cu).
+ * (style.cuda), and every GPU is compared with math/sfu.h before it runs numerics sm90
+ * (hardware_check.cu).
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -82,7 +82,7 @@ invar_status invar_diff_corrupt(const invar_diff_source *source, const char *wha
 invar_status invar_diff_prepare(invar_sql_stmt **out, const invar_diff_source *source,
                                 const char *text) INVAR_MUST_USE;
 
-/* Fills in changes, points, culprit, groups: points.c. */
+/* Fills in changes, points, culprit, groups: compare_points.c. */
 invar_status invar_diff_compare_points(invar_diff *diff, const invar_diff_source *a,
                                        const invar_diff_source *b) INVAR_MUST_USE;
 

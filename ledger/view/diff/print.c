@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/console/term.h"
-#include "base/process/program.h"
+#include "base/process/argv0.h"
 #include "base/text.h"
 #include "ledger/view/diff/internal.h"
 

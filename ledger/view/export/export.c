@@ -19,7 +19,7 @@
 #include "base/text.h"
 #include "ledger/internal.h"
 #include "ledger/store/sql.h"
-#include "ledger/view/export/read.h"
+#include "ledger/view/export/scalars.h"
 
 #include "base/invar_banned.h"
 

@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/beside.h"
 #include "base/file.h"
+#include "base/temp_name.h"
 #include "ledger/view/export/export.h"
-#include "ledger/view/export/read.h"
+#include "ledger/view/export/scalars.h"
 
 #include "base/invar_banned.h"
 

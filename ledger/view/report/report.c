@@ -26,8 +26,8 @@
  *            damaged: [{step, idx, why}]}],                 kept samples that are not here
  *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
  *    defaults: {key: value},                                of a recipe; empty: not known
- *    without: "samples" | "share" | null,                   what was left out (share.c)
- *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    pair.c
+ *    without: "samples" | "share" | null,                   what was left out (redact.c)
+ *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    compare_runs.c
  *
  * A series has `count` values, of which `odd` are not finite; `at` are the differences of the steps
  * of those that are here, beginning with the first step, and `bits` their patterns in one text.

@@ -2,9 +2,10 @@
 # bisect_faults.py INVAR INVAR_WRONG FOLDER - a fault of one op, by bisect and by diff --replay.
 #
 # INVAR_WRONG has a device that is wrong in the op, or in the fused calls of the op, that its
-# environment names (wrong_cuda.c). Watching must not change what runs: the chain of a wrong program
-# is the same at every level, and bisect and diff --replay name the point, the op and whether the
-# fused call alone is to blame. bisect_self.py does the same with commits that are compiled.
+# environment names (faulty_op_cuda.c). Watching must not change what runs: the chain of a wrong
+# program is the same at every level, and bisect and diff --replay name the point, the op and
+# whether the fused call alone is to blame. bisect_self.py does the same with commits that are
+# compiled.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os

@@ -5,9 +5,9 @@
 # again, and executes steps that its ledger has. It must end with the chain of the undamaged run
 # (harmless), or with an exit code that is not 0 and a reason (found); anything else is silent. By
 # default it makes all edits and a few flips; with INVAR_TEST_FULL=1 270 flips of each kind of
-# record. Every bit of a journal is flipped in the tests of its readers (unit.engine.io.journal,
-# unit.engine.agent.log). BENT, whose rollouts are wrong, stands for any other cause of a step that
-# differs.
+# record. Every bit of a journal is flipped in the tests of its readers (unit.engine.files.journal,
+# unit.engine.sample.agent.session_journal). BENT, whose rollouts are wrong, stands for any other
+# cause of a step that differs.
 # SPDX-License-Identifier: Apache-2.0
 import os
 import pathlib

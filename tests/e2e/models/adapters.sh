@@ -7,8 +7,8 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 folders=$PWD/tests/oracle/folders/4.57.6
-# shellcheck source=tests/e2e/models/divided.sh
-source tests/e2e/models/divided.sh
+# shellcheck source=tests/e2e/models/sharded_model.sh
+source tests/e2e/models/sharded_model.sh
 train_flags=(--rm-type deterministic_random)
 
 identity() {

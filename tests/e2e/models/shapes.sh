@@ -6,8 +6,8 @@
 # gives another chain. What cannot be is refused with the key that names the model.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-# shellcheck source=tests/e2e/models/divided.sh
-source tests/e2e/models/divided.sh
+# shellcheck source=tests/e2e/models/sharded_model.sh
+source tests/e2e/models/sharded_model.sh
 
 # refused TEXT FLAG ...: as a wrong recipe is.
 refused() {

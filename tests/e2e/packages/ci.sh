@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # ci.sh WHAT CACHE FOLDER - runs the commands of CI files and of the Dockerfile in a bare Debian.
 #
-# WHAT is github, gitlab or docker. HEAD is cloned into a Debian 12 of its own (root.sh), where each
-# `run:` line of docs/ci/github-actions.yml, each `script:` line of docs/ci/gitlab-ci.yml, or each
-# RUN of packaging/Dockerfile, stage by stage, is executed as written. The root of the first gets
-# what GitHub brings along: git and sudo. Exit code 77: it cannot be tried here.
+# WHAT is github, gitlab or docker. HEAD is cloned into a Debian 12 of its own (chroot.sh), where
+# each `run:` line of docs/ci/github-actions.yml, each `script:` line of docs/ci/gitlab-ci.yml, or
+# each RUN of packaging/Dockerfile, stage by stage, is executed as written. The root of the first
+# gets what GitHub brings along: git and sudo. Exit code 77: it cannot be tried here.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 tree=$PWD what=$1 cache=$2 folder=$3
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
-# shellcheck source=tests/e2e/packages/root.sh
-source "$(dirname "$0")/root.sh"
+# shellcheck source=tests/e2e/packages/chroot.sh
+source "$(dirname "$0")/chroot.sh"
 commands=$tree/tests/e2e/packages/commands.py
 mkdir -p "$folder"
 

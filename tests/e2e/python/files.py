@@ -522,7 +522,7 @@ class Packs(Files):
         for key in ("name", "bytes", "xxh128"):
             cut = {one: listed[0][one] for one in listed[0] if one != key}
             refused(f'"{key}"', manifest={"members": [cut, listed[1]]})
-        text = (TREE / "engine/replay/recorded.c").read_text("utf-8")
+        text = (TREE / "engine/run/replay/recorded_keys.c").read_text("utf-8")
         listed = re.search(r"invar_key paths\[\] = \{(.*?)\}", text, re.S).group(1)
         schema = (TREE / "engine/config/keys.def").read_text("utf-8")
         for key in re.findall(r"INVAR_KEY_(\w+)", listed):

@@ -112,7 +112,7 @@ def check_execution(chain):
 
 def check_divided():
     """A model that is large enough, in two pieces; whoever has them, one chain."""
-    shutil.copy(HERE / "divided.ini", FOLDER)
+    shutil.copy(HERE / "sharded_model.ini", FOLDER)
     how = [*lagging(2, 1), "--save", "none", "--threads", "1"]
     one = train("divided-one", *how, recipe="divided", rollouts=4)["chain"]
     for name, words in (("two", ["--ranks", "2"]), ("four", ["--ranks", "4"]),

@@ -23,7 +23,7 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$invar")/invar-mpi.so" ]; th
     transports+=(mpi)
 fi
 
-here=$OLDPWD/tests/e2e/ranks recipe=$OLDPWD/tests/e2e/ranks/divided.ini
+here=$OLDPWD/tests/e2e/ranks recipe=$OLDPWD/tests/e2e/ranks/sharded_model.ini
 declare -A flags_of=(
     [dense]=""
     [experts]="--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8

@@ -112,7 +112,7 @@ whole() {
     expect 0 'identical: ' diff "$name-1" "$name-$world"
     expect 0 'clean' ledger verify "$name-$world"
 }
-recipe=$here/divided.ini
+recipe=$here/sharded_model.ini
 tp=--tensor-model-parallel-size ep=--expert-model-parallel-size pp=--pipeline-model-parallel-size
 vp=--num-virtual-stages-per-pipeline-rank
 moe=(--model-type qwen3_moe --num-experts 8 --moe-router-topk 2 --logical-etp 8)
@@ -173,7 +173,7 @@ holds [ "$(grep -c '^invar: step' err)" = 1 ]
 expect 0 'audit-mismatch' ledger query events --run threads --text audit:
 
 # Ranks that divide the model: each checks what it has.
-recipe=$here/divided.ini
+recipe=$here/sharded_model.ini
 for layout in "$tp 2" "$pp 2 $tp 2" "$ep 2 $pp 2"; do
     read -r -a flags <<<"$layout"
     name=sound${layout//[^a-z0-9]/}

@@ -55,7 +55,7 @@ same int4 --dtype int4 --hidden-size 32 --ffn-hidden-size 32 --num-attention-hea
     --use-kl-loss --kl-loss-coef 0.1
 
 # Plug-ins are asked by rank 0, of all samples at once.
-judge="python3 $here/fickle.py count"
+judge="python3 $here/nondeterministic_plugin.py count"
 same plugins --rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "$judge" \
     --loss-type custom_loss --custom-loss-function-path "$judge" \
     --dynamic-sampling-filter-path "$judge" --over-sampling-batch-size 3 \

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(realpath "$1") folder=$2 recipes=$PWD/recipes
-divided=$PWD/tests/e2e/ranks/divided.ini
+divided=$PWD/tests/e2e/ranks/sharded_model.ini
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
 rm -rf "$folder"

@@ -168,7 +168,7 @@ def check_peer():
     expect(train["peer_norm_ratio"] == 1, f"the peer's gradient: {train['peer_norm_ratio']}")
     done = run("tiny", "--peer", str(PLUGINS / "peer_other.so"), code=1)
     expect("it computes something else" in done.stderr, done.stderr)
-    done = run("tiny", "--peer", str(PLUGINS / "none.so"), code=129)
+    done = run("tiny", "--peer", str(PLUGINS / "not_a_plugin.so"), code=129)
     expect("no ops for this device" in done.stderr, done.stderr)
     done = run("tiny", "--peer", "/does/not/exist.so", code=129)
     expect("--peer: " in done.stderr, done.stderr)

@@ -292,7 +292,7 @@ LAYOUTS = {
 
 
 def check_layouts():
-    recipe = "tests/e2e/ranks/divided.ini"
+    recipe = "tests/e2e/ranks/sharded_model.ini"
     same = ("--rollout-dtype", "fp8", "--threads", "1", *CLIPS)
     one = train("one", *same, recipe=recipe)
     for name, words in LAYOUTS.items():

@@ -8,8 +8,8 @@ set -uo pipefail
 invar=$1 folder=$2
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
-# shellcheck source=tests/e2e/exact.sh
-source "$(dirname "$0")/../exact.sh"
+# shellcheck source=tests/e2e/bit_equal_runs.sh
+source "$(dirname "$0")/../bit_equal_runs.sh"
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 exact_recipe 1024 8 2048 >"$folder/dense.ini"

@@ -284,7 +284,7 @@ expect 2 'draft.3' replay t --step 3 --speculative-algorithm draft \
 # ---- plug-ins that answer differently the second time --------------------------------------------
 
 recipe=tiny.ini
-judge="python3 $here/fickle.py count"
+judge="python3 $here/nondeterministic_plugin.py count"
 plugins=(--rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "$judge"
     --loss-type custom_loss --custom-loss-function-path "$judge"
     --custom-before-train-step-hook-path "$judge")
@@ -323,7 +323,7 @@ expect 2 'take the whole one, or go on' train tiny.ini --run m --save m/save --n
 holds test "$(content m)" = "$before"
 
 # A plug-in with another content is another one: its run differs, and it gets no old replies.
-cp "$here/fickle.py" judge.py
+cp "$here/nondeterministic_plugin.py" judge.py
 plugins=(--rm-type none --custom-rm-path "python3 judge.py count")
 train i "${plugins[@]}"
 cp -r i j
@@ -337,7 +337,7 @@ expect 2 'plug-in custom-rm-path: it has changed' train tiny.ini --run j --save 
     --load j/save --no-report "${plugins[@]}"
 expect 0 identical replay j --step 3 # which asks nobody
 holds test "$(content j)" = "$before"
-cp "$here/fickle.py" judge.py
+cp "$here/nondeterministic_plugin.py" judge.py
 train j "${plugins[@]}"
 holds test "$(content j)" = "$before"
 

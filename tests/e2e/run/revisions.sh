@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # revisions.sh INVAR REVISED FOLDER - runs and programs whose ops have other revisions.
 #
-# REVISED is invar with INVAR_TEST_REVISED (tests/device/revised.c). Steps that were computed under
-# other revisions are neither continued nor executed again; weights are read by every program.
+# REVISED is invar with INVAR_TEST_REVISED (tests/device/other_op_revisions.c). Steps that were
+# computed under other revisions are neither continued nor executed again; weights are read by every
+# program.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 plain=$(readlink -f "$1") revised=$(readlink -f "$2") folder=$3

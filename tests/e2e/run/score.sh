@@ -6,7 +6,7 @@ invar=$1 folder=$2
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/../expect.sh"
 expect_verb=(score)
-data=$PWD/tests/unit/engine/hf/data
+data=$PWD/tests/unit/engine/files/hf/data
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 

@@ -67,7 +67,7 @@ class Checksrc(unittest.TestCase):
 
     def test_inner_arrows(self):
         for path, target in (("engine/model/sample.c", "engine/run/x.h"),
-                             ("engine/program/sample.c", "engine/model/x.h"),
+                             ("engine/model/graph/sample.c", "engine/model/x.h"),
                              ("engine/fresh/sample.c", "engine/model/x.h"),
                              ("engine/run/sample.c", "engine/fresh/x.h"),
                              ("ledger/store/sample.c", "ledger/internal.h"),
@@ -112,8 +112,8 @@ class Checksrc(unittest.TestCase):
 
     def test_mirror(self):
         self.refuses("mirror", "tests/unit/gone/sample.c", c_file("sample.c"))
-        self.write("engine/io/tar.h", c_file("tar.h"))
-        self.accepts("tests/unit/engine/io/sample.c", c_file("sample.c"))
+        self.write("engine/files/tar.h", c_file("tar.h"))
+        self.accepts("tests/unit/engine/files/sample.c", c_file("sample.c"))
 
     def test_crowded(self):
         for folder in ("engine/run", "tests/e2e", "tests"):

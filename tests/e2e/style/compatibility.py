@@ -12,16 +12,16 @@ DOCUMENT = pathlib.Path("docs/compatibility.md")
 # the last column of the document's row -> where the code has it
 FILES = {
     "`INVAR_LEDGER_VERSION`": ("ledger/ledger.h", r"#define INVAR_LEDGER_VERSION (\d+)"),
-    "`INVAR_CHECKPOINT_VERSION`": ("engine/checkpoint/checkpoint.h",
+    "`INVAR_CHECKPOINT_VERSION`": ("engine/files/checkpoint/checkpoint.h",
                                    r"#define INVAR_CHECKPOINT_VERSION (\d+)"),
-    "`INVAR_JOURNAL_VERSION`": ("engine/io/journal.h", r"#define INVAR_JOURNAL_VERSION (\d+)"),
-    "`INVAR_ROLLOUT_FILE_VERSION`": ("engine/rollout/file/file.h",
+    "`INVAR_JOURNAL_VERSION`": ("engine/files/journal.h", r"#define INVAR_JOURNAL_VERSION (\d+)"),
+    "`INVAR_ROLLOUT_FILE_VERSION`": ("engine/sample/rollout/file/rollout_file.h",
                                      r"#define INVAR_ROLLOUT_FILE_VERSION (\d+)"),
     "`# invar golden`": ("ledger/view/golden/golden.c",
                          r'"# invar golden",\s+\.version = (\d+)'),
-    "`# invar golden points`": ("ledger/view/golden/points.c",
+    "`# invar golden points`": ("ledger/view/golden/points_file.c",
                                 r'"# invar golden points",\s+\.version = (\d+)'),
-    "`INVAR_PACK_FORMAT`": ("engine/replay/pack_names.h",
+    "`INVAR_PACK_FORMAT`": ("engine/run/replay/pack_names.h",
                             r'#define INVAR_PACK_FORMAT "invar-pack (\d+)"'),
     "`invar-seal`": ("ledger/seal.c", r'"invar-seal (\d+) "'),
     "`# invar bisect`": ("bisect/state/state_internal.h", r'"# invar bisect (\d+)\\n"'),
@@ -33,9 +33,9 @@ INTERFACES = {
 }
 # what reads more than the version that is written, and where its first version stands
 FIRST = {
-    "`INVAR_LEDGER_VERSION`": ("ledger/store/schema.c", r"if \(version < (\d+)\)"),
-    "`INVAR_JOURNAL_VERSION`": ("engine/io/journal.c", r", (\d+), INVAR_JOURNAL_VERSION\)"),
-    "`INVAR_ROLLOUT_FILE_VERSION`": ("engine/rollout/file/read.c",
+    "`INVAR_LEDGER_VERSION`": ("ledger/store/ledger_schema.c", r"if \(version < (\d+)\)"),
+    "`INVAR_JOURNAL_VERSION`": ("engine/files/journal.c", r", (\d+), INVAR_JOURNAL_VERSION\)"),
+    "`INVAR_ROLLOUT_FILE_VERSION`": ("engine/sample/rollout/file/rollout_file_read.c",
                                      r'take_int\(&version, l, "version", (\d+), '),
 }
 MODULES = {"INVAR_MPI_ABI", "INVAR_NCCL_ABI", "INVAR_HTTP_ABI", "INVAR_SERVE_ABI",

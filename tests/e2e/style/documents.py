@@ -2,7 +2,7 @@
 # documents.py INVAR BUILD - the documents say what the program does, and all of it.
 #
 # In README.md, docs/*.md and their kin links lead somewhere, and every verb, option, recipe key,
-# test, script and file that they name exists. The other way round, docs/verbs.md has every verb
+# test, script and file that they name exists. The other way round, docs/commands.md has every verb
 # with every option, docs/ledger.md every named query, README.md a test for every promise, and
 # docs/architecture.md every place that includes a third-party header. Records (docs/records) are
 # well formed and name commands that exist. Each rule is first held against a bad sample.
@@ -314,7 +314,7 @@ def control(program):
 def main():
     program = Program(*sys.argv[1:])
     wrong = [*control(program), *check_records(program)]
-    wrong += check_verbs("docs/verbs.md", page("docs/verbs.md"), program)
+    wrong += check_verbs("docs/commands.md", page("docs/commands.md"), program)
     wrong += check_queries("docs/ledger.md", page("docs/ledger.md"))
     wrong += check_promises("README.md", page("README.md"), program)
     wrong += check_wrappers("docs/architecture.md", page("docs/architecture.md"))

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 
-from scene import Scene
+from fixture import Scene
 
 ROLLOUTS = 40
 

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from wandb.proto import wandb_internal_pb2
 
 import prometheus_text
-from scene import Scene
+from fixture import Scene
 
 ROLLOUTS = 8
 EXAMPLES = "engine/ext/example"

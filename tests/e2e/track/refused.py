@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 
-from scene import Scene
+from fixture import Scene
 
 ROLLOUTS = 4
 USAGE, TROUBLE = 129, 2

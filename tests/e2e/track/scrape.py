@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 
 import prometheus_text
-from scene import Scene
+from fixture import Scene
 
 ROLLOUTS = 30
 

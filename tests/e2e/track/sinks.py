@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from scene import Scene
+from fixture import Scene
 
 ROLLOUTS = 30
 

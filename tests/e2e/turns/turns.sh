@@ -72,10 +72,10 @@ same apart 2 --rollout-num-gpus 1
 # ranks that divide the model, whose vocabulary has ids without a text
 sed "s/task:max/task:guess/; s/response-len = 3/response-len = 12/
     s/^rm-type.*/$leader\nrollout-max-turns = 3\nrollout-max-turn-len = 2/" \
-    "$here/../ranks/divided.ini" >divided.ini
-ends 0 1 divided.ini --run whole --record-golden whole.golden
-ends 0 2 divided.ini --run tensor --tensor-model-parallel-size 2 --golden whole.golden
-ends 0 2 divided.ini --run pipeline --pipeline-model-parallel-size 2 --golden whole.golden
+    "$here/../ranks/sharded_model.ini" >sharded_model.ini
+ends 0 1 sharded_model.ini --run whole --record-golden whole.golden
+ends 0 2 sharded_model.ini --run tensor --tensor-model-parallel-size 2 --golden whole.golden
+ends 0 2 sharded_model.ini --run pipeline --pipeline-model-parallel-size 2 --golden whole.golden
 # the control: another hint for one sample
 ends 4 1 guess.ini --run other --golden one.golden \
     --custom-generate-function-path 'python3 leader.py other'

@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/pool.h"
-#include "base/recipe/flat.h"
+#include "base/recipe/flatten.h"
 #include "base/recipe/recipe.h"
 #include "tests/fault/faulty.h"
 

@@ -7,7 +7,7 @@
 #define INVAR_TESTS_FAULT_ENGINE_CHECKPOINT_SCENARIO_H
 
 #include "base/alloc.h"
-#include "engine/checkpoint/checkpoint.h"
+#include "engine/files/checkpoint/checkpoint.h"
 #include "tests/fault/ledger/ledger_scenario.h"
 
 enum {

@@ -1,11 +1,11 @@
 /*
- * comm_alloc.c - every allocation of engine/comm fails once, on one of the ranks.
+ * comm_alloc.c - every allocation of engine/ranks/comm fails once, on one of the ranks.
  *
  * The rank whose allocation fails leaves; the others must come back from their calls and leave.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/comm/trial.h"
+#include "engine/ranks/comm/link_test.h"
 #include "tests/fault/faulty.h"
 #include "tests/ranks.h"
 

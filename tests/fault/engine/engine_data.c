@@ -11,9 +11,9 @@
 #include "base/file.h"
 #include "base/zip/gzip.h"
 #include "engine/config/config.h"
-#include "engine/data/parquet.h"
+#include "engine/files/data/parquet.h"
 #include "tests/fault/faulty.h"
-#include "tests/unit/engine/data/options.h"
+#include "tests/unit/engine/files/data/options.h"
 
 static invar_status read_dataset(bool sft)
 {

@@ -6,7 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "base/process/process.h"
-#include "engine/launch/launch.h"
+#include "engine/run/launch/launch.h"
 #include "tests/fault/engine/run_scenario.h"
 
 #define START 30 /* allocations until ranks have begun: the first failures that they tell others */

@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
-#include "engine/hf/hf.h"
+#include "engine/files/hf/hf.h"
 #include "tests/fault/faulty.h"
 
 static char work[512];
@@ -47,7 +47,7 @@ static int setup(void **state)
 
     (void)state;
     json_set_alloc_funcs(json_faulty_alloc, json_faulty_free); // before the first use
-    snprintf(path, sizeof path, "%s/unit/engine/hf/data/qwen3_moe", INVAR_TEST_DATA);
+    snprintf(path, sizeof path, "%s/unit/engine/files/hf/data/qwen3_moe", INVAR_TEST_DATA);
     source = path;
     dev.backend = invar_backend_cpu();
     snprintf(work, sizeof work, "%s/model_files-XXXXXX", INVAR_TEST_WORK);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "base/file.h"
-#include "engine/io/tar.h"
-#include "engine/replay/recorded.h"
+#include "engine/files/tar.h"
+#include "engine/run/replay/recorded_keys.h"
 #include "tests/fault/faulty.h"
 
 static char folder[] = INVAR_TEST_WORK "/pack_alloc-XXXXXX";

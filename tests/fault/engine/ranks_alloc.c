@@ -4,7 +4,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/record/work.h"
+#include "engine/record/rank_time.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 #include "tests/fault/faulty.h"

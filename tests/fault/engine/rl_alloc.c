@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/reward/reward.h"
 #include "engine/rl/loss.h"
+#include "engine/rl/reward/reward.h"
 #include "tests/fault/faulty.h"
 
 static invar_status step(void)

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/fault/faulty.h"
-#include "tests/unit/engine/rollout/prompts.h"
+#include "tests/unit/engine/sample/rollout/prompts.h"
 
 /* Made with the usual allocator, before it is replaced. */
 static invar_device dev;

@@ -2,15 +2,15 @@
  * run_scenario.h - a whole training run that something disturbs once, and that is started again.
  *
  * After the failure the ledger verifies; and the run, started again in the same folder, ends with
- * the chain and the content of one that was never disturbed. The far backend (tests/device/far.h)
- * stands in for CUDA.
+ * the chain and the content of one that was never disturbed. The far backend
+ * (tests/device/fake_gpu.h) stands in for CUDA.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_TESTS_FAULT_ENGINE_RUN_SCENARIO_H
 #define INVAR_TESTS_FAULT_ENGINE_RUN_SCENARIO_H
 
-#include "tests/device/far.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/fault/faulty.h"
 #include "tests/run.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/serve/reply.h"
+#include "engine/sample/serve/completion_response.h"
 #include "tests/fault/faulty.h"
 
 #define TALK                                                                                       \
@@ -34,7 +34,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* What prompt.h and a rollout would have made. */
+/* What prompt_encoder.h and a rollout would have made. */
 static invar_status fill(invar_completion_request *ask, invar_generation_request *ticket)
 {
     int64_t count;

@@ -5,9 +5,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/sync/sync.h"
-#include "tests/divided.h"
+#include "engine/train/weight_sync/weight_sync.h"
 #include "tests/fault/faulty.h"
+#include "tests/sharded_model.h"
 
 #define RANKS 3
 

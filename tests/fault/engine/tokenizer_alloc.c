@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "engine/chat/template.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/text/chat/chat_template.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "tests/fault/faulty.h"
 #include "tests/tokenizer_json.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/recipe/flat.h"
+#include "base/recipe/flatten.h"
 #include "base/recipe/recipe.h"
 #include "tests/fuzz/fuzz.h"
 

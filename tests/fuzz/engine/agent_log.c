@@ -8,7 +8,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/agent/log.h"
+#include "engine/sample/agent/session_journal.h"
 
 #include <math.h>
 #include <string.h>

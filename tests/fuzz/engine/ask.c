@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "engine/serve/ask.h"
+#include "engine/sample/serve/completion_request.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_refusal(invar_status status)

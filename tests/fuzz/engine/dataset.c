@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/unit/engine/data/options.h"
+#include "tests/unit/engine/files/data/options.h"
 
 #define ALPHABET                                                                                   \
     " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuv"    \

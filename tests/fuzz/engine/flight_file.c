@@ -16,12 +16,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/source/flight.h"
+#include "engine/sample/source/inflight.h"
 
 #include "tests/fuzz/engine/rollout_text.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
-#include "tests/unit/engine/data/options.h"
+#include "tests/unit/engine/files/data/options.h"
 
 enum {
     FIRST = 3,

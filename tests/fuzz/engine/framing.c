@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/serve/module/framing.h"
+#include "engine/sample/serve/module/framing.h"
 
 #include <string.h>
 

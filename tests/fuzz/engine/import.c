@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/import/import.h"
+#include "engine/config/miles_import/miles_import.h"
 
 #include <stdio.h>
 #include <stdlib.h>

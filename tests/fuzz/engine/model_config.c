@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/json/json.h"
-#include "engine/hf/hf.h"
+#include "engine/files/hf/hf.h"
 #include "engine/model/spec.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"

@@ -7,14 +7,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/replay/pack.h"
+#include "engine/run/replay/pack.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/json/text.h"
-#include "engine/io/tar.h"
+#include "engine/files/tar.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/scratch.h"
 

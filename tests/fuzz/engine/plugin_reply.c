@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/ext/call.h"
 #include "engine/ext/plugin.h"
+#include "engine/ext/plugin_call.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { COUNT = 3, LINES = 40 };

@@ -7,12 +7,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/reward/reward.h"
+#include "engine/rl/reward/reward.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/reward/answer.h"
+#include "engine/rl/reward/answer_text.h"
 #include "tests/fuzz/fuzz.h"
 
 /* A NUL-terminated copy, for label and metadata. */

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/rollout/file/file.h"
+#include "engine/sample/rollout/file/rollout_file.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/rollout/file/end.h"
+#include "engine/sample/rollout/file/trailer.h"
 
 /* The input and its last line; without that nearly every input would be refused. invar_free. */
 static inline char *rollout_text(size_t *bytes_out, const uint8_t *data, size_t size)

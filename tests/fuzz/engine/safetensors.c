@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/safetensors.h"
+#include "engine/files/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

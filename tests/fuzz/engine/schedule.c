@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/source/ticks.h"
+#include "engine/sample/source/schedule_log.h"
 
 #include <string.h>
 

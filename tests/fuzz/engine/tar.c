@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/tar.h"
+#include "engine/files/tar.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "engine/ext/server/teacher.h"
+#include "engine/ext/server/remote_teacher.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { COUNT = 4, FIRST = 1 };

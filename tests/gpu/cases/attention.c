@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
 #define MOST_WORK (INT64_C(1) << 23) /* multiply-adds of one case, but for edge shapes */

@@ -3,14 +3,14 @@
  *
  * A family makes the arguments of its ops in host memory: shapes, strides, types, values, edge
  * shapes for the first seeds. Who runs them is not its business: the CPU alone (recorded
- * digests, tests/golden/gpu_cases.txt), or CPU and GPU side by side (tests/gpu/twin.c).
+ * digests, tests/golden/gpu_cases.txt), or CPU and GPU side by side (tests/gpu/cpu_gpu_compare.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_TESTS_GPU_CASES_H
-#define INVAR_TESTS_GPU_CASES_H
+#ifndef INVAR_TESTS_GPU_CASES_CASES_H
+#define INVAR_TESTS_GPU_CASES_CASES_H
 
-#include "kernels-deterministic/parts.h"
+#include "kernels-deterministic/fused_parts.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
 enum { EDGES = 24 };

@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
 /* Multiply-adds of one case, at most. */

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
 typedef struct form {

@@ -13,7 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 #include "tests/gpu/cases/cases.h"
 
 #define MOST_ELEMENTS (INT64_C(1) << 17) /* of a tensor, but for edge shapes */

@@ -9,7 +9,7 @@
  */
 #include "engine/train/trainer.h"
 #include "tests/gpu/invariance/sweep.h"
-#include "tests/unit/engine/rollout/prompts.h"
+#include "tests/unit/engine/sample/rollout/prompts.h"
 
 enum { MOST_PROMPT = 4097, MOST_SAMPLES = 1000, MOST_SCORES = 40000 };
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "kernels-deterministic/math/bf16.h"
-#include "tests/device/ferry.h"
+#include "tests/device/copying_backend.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
 

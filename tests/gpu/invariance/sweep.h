@@ -1,10 +1,10 @@
 /*
  * sweep.h - what the sweeps of tests/gpu share: a device, tensors in its memory, comparison.
  *
- * The same program runs on every backend (INVAR_TEST_DEVICE, tests/device/ferry.h): on a GPU with
- * sizes around the edges of its kernels, on the CPU with small ones, so that the sweep itself is
- * tested. Results are compared in every byte, on the host; before an op runs, what it writes is
- * zeros.
+ * The same program runs on every backend (INVAR_TEST_DEVICE, tests/device/copying_backend.h): on a
+ * GPU with sizes around the edges of its kernels, on the CPU with small ones, so that the sweep
+ * itself is tested. Results are compared in every byte, on the host; before an op runs, what it
+ * writes is zeros.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

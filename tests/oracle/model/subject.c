@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/hf/hf.h"
+#include "engine/files/hf/hf.h"
 #include "engine/rl/loss.h"
 
 /* ---- fixtures -------------------------------------------------------------------------------- */

@@ -56,7 +56,7 @@ model=(--hf-checkpoint "$hf" --dtype fp32 --json)
 
 # 576 is no multiple of 128: the last scale blocks are short, in rollout and training alike
 for dtype in fp8 mxfp8; do
-    "$here/../../e2e/run/agree.sh" "$invar" "$work/$dtype" "$here/train.ini" --dtype "$dtype" \
-        --numerics sm90 --hf-checkpoint "$hf" --prompt-data "$here/prompts.jsonl"
+    "$here/../../e2e/run/logprobs_match.sh" "$invar" "$work/$dtype" "$here/train.ini" \
+        --dtype "$dtype" --numerics sm90 --hf-checkpoint "$hf" --prompt-data "$here/prompts.jsonl"
 done
 rm -rf "$work"

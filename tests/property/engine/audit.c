@@ -1,17 +1,17 @@
 /*
  * audit.c - a device whose results are computed again: right ones pass, wrong ones are named.
  *
- * The far backend (tests/device/far.h) stands in for a GPU, as in far_runs.c; planted, it returns
- * every element of one op with another last bit.
+ * The far backend (tests/device/fake_gpu.h) stands in for a GPU, as in fake_gpu_runs.c; planted, it
+ * returns every element of one op with another last bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/graph/audit.h"
 #include "engine/model/model.h"
-#include "engine/program/audit.h"
-#include "tests/device/far.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/ops.h"
 #include "tests/run.h"
 

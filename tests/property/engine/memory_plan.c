@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/run/memory.h"
-#include "tests/device/counted.h"
-#include "tests/device/far.h"
+#include "engine/run/memory_workload.h"
+#include "tests/device/counting_allocator.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/run.h"
 
 /* ---- a near device with a limit -------------------------------------------------------------- */

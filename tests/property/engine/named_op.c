@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/probe/view.h"
+#include "engine/model/probe/point_names.h"
 #include "engine/train/trainer.h"
-#include "tests/device/wrong.h"
+#include "tests/device/faulty_op.h"
 #include "tests/model.h"
 #include "tests/property/engine/points.h"
 

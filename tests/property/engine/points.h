@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "engine/probe/probe.h"
+#include "engine/model/probe/probe.h"
 #include "tests/support.h"
 
 enum { POINTS_MOST = 400 };

@@ -7,9 +7,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/rollout/feed.h"
-#include "tests/property/engine/ways.h"
-#include "tests/unit/engine/rollout/prompts.h"
+#include "engine/sample/rollout/model_runner.h"
+#include "tests/property/engine/rollout_variants.h"
+#include "tests/unit/engine/sample/rollout/prompts.h"
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
 

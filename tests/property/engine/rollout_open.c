@@ -11,10 +11,10 @@
  */
 #include <math.h>
 
-#include "engine/rollout/feed.h"
-#include "tests/device/far.h"
-#include "tests/property/engine/ways.h"
-#include "tests/unit/engine/rollout/prompts.h"
+#include "engine/sample/rollout/model_runner.h"
+#include "tests/device/fake_gpu.h"
+#include "tests/property/engine/rollout_variants.h"
+#include "tests/unit/engine/sample/rollout/prompts.h"
 
 enum { GROUPS = 7, EACH = 4, LONGEST = 11, RESPONSE = 16, CONTEXT = LONGEST + RESPONSE };
 

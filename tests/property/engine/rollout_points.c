@@ -8,12 +8,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/probe/sequences.h"
-#include "tests/device/far.h"
-#include "tests/device/wrong.h"
+#include "engine/model/probe/rollout_points.h"
+#include "tests/device/fake_gpu.h"
+#include "tests/device/faulty_op.h"
 #include "tests/property/engine/points.h"
-#include "tests/property/engine/ways.h"
-#include "tests/unit/engine/rollout/prompts.h"
+#include "tests/property/engine/rollout_variants.h"
+#include "tests/unit/engine/sample/rollout/prompts.h"
 
 enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 9, MOST = 32 };
 

@@ -9,9 +9,9 @@
  */
 #include <math.h>
 
-#include "tests/device/far.h"
-#include "tests/property/engine/guessers.h"
-#include "tests/property/engine/ways.h"
+#include "tests/device/fake_gpu.h"
+#include "tests/property/engine/draft_models.h"
+#include "tests/property/engine/rollout_variants.h"
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20, LETTERS = 27 };
 

@@ -2,11 +2,12 @@
  * speculation_control.c - the control of speculation.c: a rollout that keeps guesses which were not
  * drawn comes to other samples, and the comparison sees it.
  *
- * This program has a rollout of its own, with the rule of tests/toy/trust.h.
+ * This program has a rollout of its own, with the rule of
+ * tests/example_extension/accept_all_drafts.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/property/engine/guessers.h"
+#include "tests/property/engine/draft_models.h"
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
 

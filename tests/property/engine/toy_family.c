@@ -1,9 +1,9 @@
 /*
  * toy_family.c - a new kind of block is one file and one row: everything else follows.
  *
- * tests/toy has a block that no product has, and the row of its family. Nothing else knows of it,
- * and yet it has parameters with names, gradients (compared with differences of the loss), the same
- * bits in every micro-batch and with recomputation, points, audits, and files.
+ * tests/example_extension has a block that no product has, and the row of its family. Nothing else
+ * knows of it, and yet it has parameters with names, gradients (compared with differences of the
+ * loss), the same bits in every micro-batch and with recomputation, points, audits, and files.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/hf/hf.h"
-#include "engine/hf/names.h"
-#include "engine/probe/view.h"
-#include "engine/program/audit.h"
+#include "engine/files/hf/hf.h"
+#include "engine/files/hf/tensor_names.h"
+#include "engine/model/graph/audit.h"
+#include "engine/model/probe/point_names.h"
 #include "engine/train/trainer.h"
 #include "tests/model.h"
 

@@ -1,17 +1,17 @@
 /*
  * toy_rows.c - a new estimator or reward is one function and one row: everything else follows.
  *
- * tests/toy has an estimator and a reward that no product has. Nothing else knows of them, and yet
- * recipes choose them, rules and messages apply to them, and they compute. A control has the same
- * functions with other traits, and in each of these another answer.
+ * tests/example_extension has an estimator and a reward that no product has. Nothing else knows of
+ * them, and yet recipes choose them, rules and messages apply to them, and they compute. A control
+ * has the same functions with other traits, and in each of these another answer.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <string.h>
 
 #include "engine/config/config.h"
-#include "engine/reward/reward.h"
 #include "engine/rl/estimator.h"
+#include "engine/rl/reward/reward.h"
 #include "tests/support.h"
 
 static invar_recipe *recipe_of(const char *estimator, const char *const (*flags)[2], size_t count)

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/tensor_row.h"
 #include "tests/formats.h"
 
 /* More than one tile of rows and columns, more than two blocks of k, short last scale blocks. */

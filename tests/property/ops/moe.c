@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/device/ferry.h"
+#include "tests/device/copying_backend.h"
 #include "tests/formats.h"
 
 /* ---- devices --------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "kernels-deterministic/selfcheck.h"
-#include "tests/device/far.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/ops.h"
 
 enum { MOST = 256 };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "api/invar.h"
-#include "kernels-deterministic/fields.h"
+#include "kernels-deterministic/op_fields.h"
 #include "tests/gpu/cases/cases.h"
 #include "tests/ops.h"
 

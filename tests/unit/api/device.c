@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "api/device.h"
-#include "tests/device/far.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/support.h"
 
 static const int64_t size[] = {2, 4};

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "engine/io/tar.h"
+#include "engine/files/tar.h"
 #include "tests/fault/faulty.h"
 #include "tests/fuzz/engine/rollout_text.h"
 #include "tests/rollout_samples.h"

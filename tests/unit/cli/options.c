@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/verb.h"
+#include "cli/command.h"
 #include "tests/support.h"
 
 enum { MAX_WORDS = 16 };

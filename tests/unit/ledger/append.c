@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 /* ---- a small run ----------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 /* ---- a run, and one that differs from it ----------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 static const invar_test_ledger spec = {.steps = 6};
 

@@ -4,9 +4,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
-/* Beside raw.h's two, "other.db" is the whole one with another seed. */
+/* Beside raw_ledger.h's two, "other.db" is the whole one with another seed. */
 static int make_ledgers(void **state)
 {
     const invar_test_ledger other = {

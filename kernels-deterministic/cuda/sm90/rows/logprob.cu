@@ -13,7 +13,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
-#include "kernels-deterministic/math/narrow.h"
+#include "kernels-deterministic/math/restricted_domain.h"
 
 #define CHUNK 256
 #define LANES (CHUNK / 32) // values of a thread, in the order of invar_fold_warp

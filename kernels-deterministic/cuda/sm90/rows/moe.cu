@@ -13,7 +13,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/rows/gather.cuh"
-#include "kernels-deterministic/cuda/sm90/rows/route_back.cuh"
+#include "kernels-deterministic/cuda/sm90/rows/route_backward.cuh"
 #include "kernels-deterministic/cuda/sm90/rows/sort.cuh"
 
 /* ---- plan ------------------------------------------------------------------------------------ */

@@ -1,6 +1,6 @@
 /*
  * route.cuh - the router of a mixture of experts; moe.cu states the contract. Its backward is in
- * route_back.cuh.
+ * route_backward.cuh.
  *
  * A warp has a token. Up to 256 experts and 32 slots lie in its registers: thread t has the experts
  * t, t + 32, ... and slot t. Others, and routers that limit groups, lie in shared or global memory.
@@ -12,8 +12,8 @@
 
 #include "kernels-deterministic/cuda/sm90/sfu.cuh"
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
-#include "kernels-deterministic/math/narrow.h"
-#include "kernels-deterministic/math/order.h"
+#include "kernels-deterministic/math/candidate_order.h"
+#include "kernels-deterministic/math/restricted_domain.h"
 
 #define WARPS 4 // of a block of threads; a warp has a token
 

@@ -7,8 +7,8 @@
 #define INVAR_KERNELS_CUDA_SM90_ROWS_SAMPLE_CUH
 
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
-#include "kernels-deterministic/math/narrow.h"
-#include "kernels-deterministic/math/order.h"
+#include "kernels-deterministic/math/candidate_order.h"
+#include "kernels-deterministic/math/restricted_domain.h"
 
 __device__ __forceinline__ int warp_thread()
 {

@@ -7,14 +7,14 @@
  *   dup   = dy * silu(gate)
  *   dgate = (dy * up) * silu'(gate)
  * A gate in bf16 has few values: large tensors take what depends on it alone from a table. What is
- * stored there can be quantized in the same pass, as quantise.cu would from memory.
+ * stored there can be quantized in the same pass, as quantize.cu would from memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/gate.cuh"
-#include "kernels-deterministic/cuda/sm90/rows/quantise.cuh"
+#include "kernels-deterministic/cuda/sm90/rows/quantize.cuh"
 
-/* Whether the short forms of math/narrow.h do for all values of the run. */
+/* Whether the short forms of math/restricted_domain.h do for all values of the run. */
 template <typename T> __device__ __forceinline__ bool all_near(const invar_run<T> &run)
 {
     bool near = true;

@@ -15,7 +15,7 @@
 #include "engine/rl/loss.h"
 #include "engine/train/lr_schedule.h"
 #include "tests/support.h"
-#include "tests/unit/engine/config/good.h"
+#include "tests/unit/engine/config/valid_recipe.h"
 
 static const char good[] = INVAR_TEST_GOOD_RECIPE;
 

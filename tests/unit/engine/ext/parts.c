@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/ext/call.h"
 #include "engine/ext/plugin.h"
+#include "engine/ext/plugin_call.h"
 #include "tests/support.h"
 #include "tests/unit/engine/ext/samples.h"
 

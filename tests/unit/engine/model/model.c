@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/hf/names.h"
-#include "engine/io/safetensors.h"
+#include "engine/files/hf/tensor_names.h"
+#include "engine/files/safetensors.h"
 #include "engine/model/decoder.h"
-#include "engine/program/call.h"
+#include "engine/model/graph/op_runner.h"
 #include "kernels-deterministic/math/bf16.h"
 #include "kernels-deterministic/math/philox.h"
 #include "tests/model.h"

@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "engine/train/trainer.h"
-#include "tests/device/far.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/model.h"
 #include "tests/ranks.h"
 

@@ -203,7 +203,7 @@ static void test_engine_spec__reads_qwen3_moe(void **state)
     assert_round_trip(&s);
 }
 
-/* Written by transformers 5.22 (tests/unit/engine/hf/data/generate.py). */
+/* Written by transformers 5.22 (tests/unit/engine/files/hf/data/generate.py). */
 static void test_engine_spec__reads_what_transformers_writes(void **state)
 {
     static const char *const names[] = {"llama", "qwen2", "qwen3", "qwen3_moe", "critic"};
@@ -213,7 +213,7 @@ static void test_engine_spec__reads_what_transformers_writes(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char dir[1024];
 
-        snprintf(dir, sizeof dir, "%s/unit/engine/hf/data/%s", INVAR_TEST_DATA, names[i]);
+        snprintf(dir, sizeof dir, "%s/unit/engine/files/hf/data/%s", INVAR_TEST_DATA, names[i]);
         assert_ok(invar_model_spec_read(&s, dir, ""));
         assert_string_equal(invar_family_name(s.family), i < 4 ? names[i] : "qwen2");
         assert_int_equal(s.value_head, i == 4);

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/program/tape.h"
-#include "tests/device/far.h"
+#include "engine/model/graph/cuda_graph_cache.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/ops.h"
 
 enum { ROWS = 3, COLS = 5 };

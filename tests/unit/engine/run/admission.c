@@ -6,7 +6,7 @@
 #include "engine/run/admission.h"
 
 #include "engine/config/config.h"
-#include "engine/run/home/disk.h"
+#include "engine/run/run_dir/disk.h"
 #include "tests/support.h"
 
 typedef struct pair {

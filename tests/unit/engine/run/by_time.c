@@ -16,9 +16,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "engine/checkpoint/checkpoint.h"
-#include "engine/launch/launch.h"
-#include "engine/run/loop.h"
+#include "engine/files/checkpoint/checkpoint.h"
+#include "engine/run/launch/launch.h"
+#include "engine/run/train_loop.h"
 #include "tests/run.h"
 
 enum { HOUR = 3600000, ROLLOUTS = 5, KILLED = 9 };

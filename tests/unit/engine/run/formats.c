@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/replay/regenerate.h"
-#include "engine/run/memory.h"
+#include "engine/run/memory_workload.h"
+#include "engine/run/replay/regenerate.h"
 #include "tests/run.h"
 
 /* Wide enough for every format, with weights that each of them rounds otherwise. */

@@ -6,12 +6,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/launch/launch.h"
-#include "engine/layout/exchange.h"
-#include "engine/model/shard/owners.h"
-#include "engine/run/session/session.h"
+#include "engine/model/shard/zero_partition.h"
+#include "engine/ranks/layout/bucket_plan.h"
+#include "engine/run/context/run_context.h"
+#include "engine/run/launch/launch.h"
+#include "engine/train/batch_plan.h"
 #include "engine/train/micro_batch.h"
-#include "engine/train/plan.h"
 #include "tests/run.h"
 
 enum { SAMPLES = 8, STEPS = 3, ROWS = 2000, MOST_RANKS = 9 };

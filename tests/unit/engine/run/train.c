@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/checkpoint/checkpoint.h"
-#include "engine/run/session/session.h"
+#include "engine/files/checkpoint/checkpoint.h"
+#include "engine/run/context/run_context.h"
 #include "tests/run.h"
 
 static int setup(void **state)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/program/call.h"
+#include "engine/model/graph/op_runner.h"
 #include "engine/train/optimizer.h"
 #include "kernels-deterministic/math/bf16.h"
 #include "tests/model.h"

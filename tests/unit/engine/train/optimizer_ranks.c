@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/layout/exchange.h"
-#include "engine/model/shard/masters.h"
-#include "engine/program/near.h"
+#include "engine/model/graph/host_staging.h"
+#include "engine/model/shard/master_weights.h"
+#include "engine/ranks/layout/bucket_plan.h"
 #include "engine/train/optimizer.h"
-#include "tests/device/far.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/model.h"
 #include "tests/ranks.h"
 

@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/layout/exchange.h"
-#include "engine/model/shard/owners.h"
-#include "tests/device/far.h"
-#include "tests/lesson.h"
+#include "engine/model/shard/zero_partition.h"
+#include "engine/ranks/layout/bucket_plan.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/ranks.h"
+#include "tests/train_step_case.h"
 
 #define SECONDS 60
 

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/device/far.h"
-#include "tests/lesson.h"
+#include "tests/device/fake_gpu.h"
 #include "tests/ranks.h"
+#include "tests/train_step_case.h"
 
 #define SECONDS 60
 

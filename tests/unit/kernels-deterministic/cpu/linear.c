@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "kernels-deterministic/math/bf16.h"
-#include "kernels-deterministic/row.h"
 #include "kernels-deterministic/step/step.h"
+#include "kernels-deterministic/tensor_row.h"
 #include "tests/formats.h"
 
 static invar_tensor make_normal(invar_dtype dtype, int64_t rows, int64_t cols, uint64_t seed)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/device/ferry.h"
+#include "tests/device/copying_backend.h"
 #include "tests/ops.h"
 
 #define EXPERTS 7

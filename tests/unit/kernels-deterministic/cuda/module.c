@@ -43,7 +43,7 @@ static void test_module__that_is_none_is_refused(void **state)
     assert_int_equal(fclose(file), 0);
     assert_fails(invar_cuda_module_load(&backend, path), INVAR_E_UNSUPPORTED, "cannot be loaded");
     assert_null(backend);
-    assert_fails(invar_cuda_module_load(&backend, PLUGINS "none.so"), INVAR_E_UNSUPPORTED,
+    assert_fails(invar_cuda_module_load(&backend, PLUGINS "not_a_plugin.so"), INVAR_E_UNSUPPORTED,
                  "invar_cuda_v1");
     assert_fails(invar_cuda_module_load(&backend, "/nowhere/invar-cuda.so"), INVAR_E_UNSUPPORTED,
                  "does not exist");

@@ -7,7 +7,7 @@
 #define INVAR_TESTS_UNIT_LEDGER_QUERY_ASKING_H
 
 #include "ledger/triage/triage.h"
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 #define STEPS 60
 #define MOST_QUERIES 96

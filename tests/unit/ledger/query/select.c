@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "ledger/store/sql.h"
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 static const invar_test_ledger spec = {.steps = 12};
 

@@ -15,8 +15,8 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
-#include "ledger/store/file.h"
-#include "tests/unit/ledger/raw.h"
+#include "ledger/store/ledger_file.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 enum { NOBODY = 65534 };
 

@@ -5,8 +5,8 @@
  */
 #include <sys/stat.h>
 
-#include "ledger/store/file.h"
-#include "tests/unit/ledger/raw.h"
+#include "ledger/store/ledger_file.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 static const invar_ledger_options writer = {.write = true};
 static const invar_test_ledger small = {.steps = 3};

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#include "tests/unit/ledger/raw.h"
+#include "tests/unit/ledger/raw_ledger.h"
 
 /* ---- a run of curves ------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "engine/model/lora/base.h"
+#include "engine/model/lora/frozen_base.h"
 #include "tests/model.h"
 
 enum { RANK = 5, ROWS = 16 };

@@ -5,9 +5,9 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/model/lora/adapters.h"
-#include "engine/model/lora/base.h"
-#include "tests/device/far.h"
-#include "tests/divided.h"
+#include "engine/model/lora/frozen_base.h"
+#include "tests/device/fake_gpu.h"
+#include "tests/sharded_model.h"
 
 enum { SEED = 11 };
 

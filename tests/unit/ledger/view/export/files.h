@@ -11,7 +11,7 @@
 
 #include "ledger/view/export/export.h"
 #include "tests/ledger.h"
-#include "tests/unit/ledger/view/scene.h"
+#include "tests/unit/ledger/view/fixture.h"
 
 /* ---- ledgers --------------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@
 
 #include "ledger/view/report/report.h"
 #include "tests/ledger.h"
-#include "tests/unit/ledger/view/scene.h"
+#include "tests/unit/ledger/view/fixture.h"
 
 #define HOSTILE "</script><script>alert(1)</script><!--<script>&amp;\"'"
 

@@ -1,0 +1,74 @@
+/*
+ * spelling.c - the known word that a misspelt one most likely means.
+ *
+ * The cost is the optimal string alignment distance: insertions, deletions, replacements and swaps
+ * of neighbours, each 1.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/console/spelling.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of two words that are shorter than INVAR_SPELLING_SIZE. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t rows[3][INVAR_SPELLING_SIZE], width = strlen(b);
+    size_t *before = rows[0], *last = rows[1], *row = rows[2];
+
+    for (size_t k = 0; k <= width; k++)
+        last[k] = k;
+    for (size_t i = 1; a[i - 1]; i++) {
+        row[0] = i;
+        for (size_t k = 1; k <= width; k++) {
+            row[k] = least(last[k] + 1, row[k - 1] + 1);
+            row[k] = least(row[k], last[k - 1] + (a[i - 1] != b[k - 1]));
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                row[k] = least(row[k], before[k - 2] + 1);
+        }
+        size_t *free_row = before;
+        before = last;
+        last = row;
+        row = free_row;
+    }
+    return last[width];
+}
+
+void invar_spelling_init(invar_spelling *near, const char *wanted, size_t length)
+{
+    *near = (invar_spelling){.cost = 0};
+    if (length < sizeof near->wanted)
+        memcpy(near->wanted, wanted, length);
+}
+
+void invar_spelling_offer(invar_spelling *near, const char *word)
+{
+    size_t length = strlen(near->wanted), cost;
+
+    if (length == 0 || strlen(word) >= INVAR_SPELLING_SIZE)
+        return;
+    if (length >= 2 && strncmp(word, near->wanted, length) == 0)
+        cost = 1; // as one letter: of several words that begin so, the first
+    else
+        cost = distance(near->wanted, word);
+    if (cost >= length || cost > 1 + length / 4 || (near->found[0] && cost >= near->cost))
+        return;
+    near->cost = cost;
+    (void)snprintf(near->found, sizeof near->found, "%s", word);
+}
+
+const char *invar_spelling_hint(invar_spelling *near)
+{
+    near->hint[0] = '\0';
+    if (near->found[0])
+        (void)snprintf(near->hint, sizeof near->hint, " (did you mean '%s'?)", near->found);
+    return near->hint;
+}

@@ -1,0 +1,298 @@
+/*
+ * bisect_context.c - trials for whoever searches: known ones, equal ones, and those that must be
+ * run.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/bisect_context.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+const invar_bisect_state_trial *invar_bisect_context_find(const invar_bisect_context *driver,
+                                                          const char *commit, int64_t attempt)
+{
+    size_t count;
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, driver->state);
+
+    for (size_t i = 0; i < count; i++)
+        if (trials[i].attempt == attempt && strcmp(trials[i].trial.commit, commit) == 0)
+            return &trials[i];
+    return NULL;
+}
+
+bool invar_bisect_context_skipped(const invar_bisect_context *driver, const char *commit)
+{
+    const char *const *skip = driver->what->skip;
+
+    while (skip && *skip && strcmp(*skip, commit) != 0)
+        skip++;
+    return skip && *skip;
+}
+
+const char *invar_bisect_context_judge(const invar_bisect_context *driver, const char *value)
+{
+    if (!value[0])
+        return "skip";
+    if (strcmp(value, driver->good_value) == 0)
+        return "good";
+    return strcmp(value, driver->bad_value) == 0 ? "bad" : "third";
+}
+
+void invar_bisect_set_verdict(invar_bisect_context *driver, invar_bisect_verdict verdict,
+                              const char *who, const char *story)
+{
+    driver->answer->verdict = verdict;
+    (void)snprintf(driver->answer->commit, sizeof driver->answer->commit, "%.40s", who);
+    (void)snprintf(driver->answer->reason, sizeof driver->answer->reason, "%s", story);
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+static void bisect_context_report(const invar_bisect_context *driver, invar_bisect_event_kind kind,
+                                  const invar_bisect_trial *trial)
+{
+    if (driver->options->event)
+        driver->options->event(driver->options->payload, kind, trial, driver->left,
+                               driver->trials_left);
+}
+
+void invar_bisect_context_begin(const invar_bisect_context *driver, const char *commit,
+                                const char *role)
+{
+    invar_bisect_trial begun = {.role = role, .verdict = "", .source = "", .diverged_at = -1};
+
+    (void)snprintf(begun.commit, sizeof begun.commit, "%s", commit);
+    bisect_context_report(driver, INVAR_BISECT_EVENT_BEGIN, &begun);
+}
+
+/* The first step at which it differs from the good end, where both have ledgers. */
+static int64_t parted_at(const invar_bisect_context *driver, const invar_bisect_trial *trial)
+{
+    const invar_bisect_state_trial *good = invar_bisect_context_find(driver, driver->what->good, 0);
+    int64_t step = -1;
+
+    if (!good || !good->trial.ledger[0] || !trial->ledger[0])
+        return -1;
+    if (invar_criterion_first_divergence(&step, good->trial.ledger, trial->ledger) != INVAR_OK) {
+        invar_error_clear(); // it is for people to see, no more
+        return -1;
+    }
+    return step;
+}
+
+/* The ends' own bits are what the others are compared with; what they cost before counts, too. */
+static void learn_end(invar_bisect_context *driver, invar_bisect_trial *trial)
+{
+    int end = strcmp(trial->role, "good end") == 0  ? 0
+              : strcmp(trial->role, "bad end") == 0 ? 1
+                                                    : 2;
+    char *const values[] = {driver->good_value, driver->bad_value};
+
+    if (end == 2)
+        return;
+    if (invar_criterion_has_bits(&driver->what->question))
+        memcpy(values[end], trial->value, INVAR_VALUE_SIZE);
+    trial->build_s += driver->spent[end].build_s;
+    trial->run_s += driver->spent[end].run_s;
+    if (driver->spent[end].run_s > 0)
+        trial->source = "ran";
+}
+
+invar_status invar_bisect_context_record(invar_bisect_context *driver,
+                                         invar_bisect_state_trial *result, const char *role)
+{
+    invar_status status;
+
+    result->trial.role = role;
+    learn_end(driver, &result->trial);
+    result->trial.verdict = invar_bisect_context_judge(driver, result->trial.value);
+    result->trial.diverged_at = parted_at(driver, &result->trial);
+    pthread_mutex_lock(&driver->mutex);
+    status = invar_bisect_state_add(driver->state, result);
+    pthread_mutex_unlock(&driver->mutex);
+    if (status == INVAR_OK)
+        bisect_context_report(driver, INVAR_BISECT_EVENT_END, &result->trial);
+    return status;
+}
+
+/* ---- testing --------------------------------------------------------------------------------- */
+
+/* A tested commit with the same tree answers for this one, too. */
+static invar_status copy_equal(bool *out, invar_bisect_context *driver, const char *commit,
+                               const char *role)
+{
+    char tree[INVAR_OID_SIZE];
+    size_t count;
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, driver->state);
+
+    *out = false;
+    INVAR_TRY(invar_repo_tree(tree, driver->repo, commit));
+    for (size_t i = 0; i < count; i++) {
+        invar_bisect_state_trial copy = trials[i];
+        if (copy.attempt != 0 || strcmp(copy.tree, tree) != 0)
+            continue;
+        memcpy(copy.trial.commit, commit, sizeof copy.trial.commit);
+        copy.trial.source = "tree";
+        copy.trial.build_s = copy.trial.run_s = 0;
+        *out = true;
+        return invar_bisect_context_record(driver, &copy, role);
+    }
+    return INVAR_OK;
+}
+
+typedef struct round {
+    invar_bisect_context *driver;
+    const char *role;
+    bool (*useful)(void *payload, const invar_trial_job *job);
+    void *payload;
+} round;
+
+static invar_status take_result(void *payload, invar_trial_job *job)
+{
+    round *r = payload;
+
+    return invar_bisect_context_record(r->driver, &job->result, r->role);
+}
+
+static bool is_useful(void *payload, const invar_trial_job *job)
+{
+    round *r = payload;
+
+    return !r->useful || r->useful(r->payload, job);
+}
+
+static invar_status run_round(round *r, invar_trial_job *jobs, size_t count)
+{
+    invar_bisect_context *d = r->driver;
+
+    for (size_t i = 0; i < count; i++)
+        invar_bisect_context_begin(d, jobs[i].commit, r->role);
+    INVAR_TRY(invar_trial_batch(jobs, count, &d->scene, take_result, is_useful, r));
+    d->stopped = d->options->stop && *d->options->stop;
+    return INVAR_OK;
+}
+
+/* The jobs that nothing known answers. */
+static invar_status plan_round(invar_trial_job *jobs, size_t *used_out,
+                               invar_bisect_context *driver, const char (*commits)[INVAR_OID_SIZE],
+                               size_t count, int64_t attempt, const char *role)
+{
+    *used_out = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool copied = false;
+        if (invar_bisect_context_find(driver, commits[i], attempt))
+            continue;
+        if (attempt == 0)
+            INVAR_TRY(copy_equal(&copied, driver, commits[i], role));
+        if (copied)
+            continue;
+        memcpy(jobs[*used_out].commit, commits[i], INVAR_OID_SIZE);
+        jobs[(*used_out)++].attempt = attempt;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_bisect_context_test(invar_bisect_context *driver,
+                                       const char (*commits)[INVAR_OID_SIZE], size_t count,
+                                       int64_t attempt, const char *role,
+                                       bool (*useful)(void *payload, const invar_trial_job *job),
+                                       void *payload)
+{
+    round r = {.driver = driver, .role = role, .useful = useful, .payload = payload};
+    size_t at_a_time = (size_t)driver->options->jobs, planned;
+    invar_trial_job *jobs;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&jobs, count, sizeof *jobs, "trials"));
+    status = plan_round(jobs, &planned, driver, commits, count, attempt, role);
+    for (size_t i = 0; status == INVAR_OK && i < planned && !driver->stopped; i += at_a_time)
+        status = run_round(&r, jobs + i, planned - i < at_a_time ? planned - i : at_a_time);
+    invar_free(jobs);
+    return status;
+}
+
+invar_status invar_bisect_context_repeat(char who_out[INVAR_OID_SIZE], invar_bisect_context *driver,
+                                         const char (*commits)[INVAR_OID_SIZE], size_t count)
+{
+    who_out[0] = '\0';
+    INVAR_TRY(invar_bisect_context_test(driver, commits, count, 1, "again", NULL, NULL));
+    for (size_t i = 0; i < count && !driver->stopped; i++) {
+        const invar_bisect_state_trial *once = invar_bisect_context_find(driver, commits[i], 0);
+        const invar_bisect_state_trial *again = invar_bisect_context_find(driver, commits[i], 1);
+        if (strcmp(once->trial.value, again->trial.value) != 0) {
+            memcpy(who_out, commits[i], INVAR_OID_SIZE);
+            return INVAR_OK;
+        }
+    }
+    return INVAR_OK;
+}
+
+/* ---- where ----------------------------------------------------------------------------------- */
+
+/* The program of a commit that was run: it is in the cache. */
+static invar_status built_before(invar_revision_build *out, invar_bisect_context *driver,
+                                 invar_worktree *slot, const char *commit)
+{
+    invar_build_plan how = invar_trial_build(&driver->scene);
+
+    return invar_workspace_program(out, driver->workshop, slot, driver->repo, commit, &how,
+                                   driver->options->stop);
+}
+
+static invar_status divergence_refine(invar_divergence *place, invar_bisect_context *driver,
+                                      const char *before, const char *after)
+{
+    invar_revision_build a, b;
+    invar_worktree slot;
+    invar_status status;
+
+    INVAR_TRY(invar_worktree_acquire(&slot, driver->workshop));
+    status = built_before(&a, driver, &slot, before);
+    if (status == INVAR_OK)
+        status = built_before(&b, driver, &slot, after);
+    if (status == INVAR_OK && a.state == INVAR_REVISION_BUILD_READY &&
+        b.state == INVAR_REVISION_BUILD_READY) {
+        invar_run_request x = invar_trial_request(&driver->scene, &a, 0);
+        invar_run_request y = invar_trial_request(&driver->scene, &b, 0);
+        x.stop = y.stop = driver->options->stop;
+        status = invar_divergence_refine(place, driver->workshop, slot.lock, &x, &y);
+    }
+    invar_worktree_release(&slot);
+    return status;
+}
+
+invar_status invar_bisect_context_place(invar_divergence *out, invar_bisect_context *driver,
+                                        const char *before, const char *after, bool fine)
+{
+    const invar_bisect_state_trial *a = invar_bisect_context_find(driver, before, 0);
+    const invar_bisect_state_trial *b = invar_bisect_context_find(driver, after, 0);
+
+    *out = (invar_divergence){.step = -1, .layer = -1};
+    // a cache that was emptied in between takes nothing from the answer
+    if (!a || !b || !invar_path_exists(a->trial.ledger) || !invar_path_exists(b->trial.ledger))
+        return INVAR_OK;
+    INVAR_TRY(invar_divergence_compare(out, a->trial.ledger, b->trial.ledger));
+    if (!fine || !out->known || !driver->what->recipe)
+        return INVAR_OK;
+    return divergence_refine(out, driver, before, after);
+}
+
+invar_status invar_bisect_context_add_change(invar_bisect_context *driver,
+                                             const invar_bisect_change *change)
+{
+    invar_bisect_result *answer = driver->answer;
+    invar_bisect_change *grown;
+
+    INVAR_TRY(invar_alloc((void **)&grown, answer->n_changes + 1, sizeof *grown, "a change"));
+    if (answer->n_changes)
+        memcpy(grown, answer->changes, answer->n_changes * sizeof *grown);
+    grown[answer->n_changes++] = *change;
+    invar_free(answer->changes);
+    answer->changes = grown;
+    return INVAR_OK;
+}

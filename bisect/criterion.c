@@ -1,0 +1,449 @@
+/*
+ * criterion.c - what a trial is asked, and what a ledger answers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/criterion.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/number.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+static const char *const ops[] = {"<=", ">=", "==", "!=", "<", ">"};
+
+bool invar_criterion_has_bits(const invar_criterion *question)
+{
+    return question->kind == INVAR_CRITERION_CHAIN || question->kind == INVAR_CRITERION_POINTS;
+}
+
+/* ---- a metric against a bound ---------------------------------------------------------------- */
+
+static const char *skip_blanks(const char *text)
+{
+    return text + strspn(text, " \t");
+}
+
+static invar_status no_question(const char *text)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    invar_text_quote(quote, sizeof quote, text, strlen(text));
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: expected METRIC OP NUMBER, such as 'grad_norm > 5'; OP is < <= > >= == "
+                      "or !=",
+                      quote);
+}
+
+invar_status invar_criterion_parse(invar_criterion *out, const char *text)
+{
+    const char *name = skip_blanks(text), *rest = name + strcspn(name, " \t<>=!"), *bound;
+    size_t bytes = (size_t)(rest - name);
+    char *end;
+
+    *out = (invar_criterion){.kind = INVAR_CRITERION_METRIC, .until = -1, .layer = -1};
+    if (bytes == 0 || bytes >= sizeof out->metric)
+        return no_question(text);
+    memcpy(out->metric, name, bytes);
+    rest = skip_blanks(rest);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops && !out->op[0]; i++)
+        if (strncmp(rest, ops[i], strlen(ops[i])) == 0)
+            (void)snprintf(out->op, sizeof out->op, "%s", ops[i]);
+    bound = skip_blanks(rest + strlen(out->op));
+    out->bound = strtod(bound, &end);
+    return !out->op[0] || end == bound || *skip_blanks(end) ? no_question(text) : INVAR_OK;
+}
+
+/* NaN is no number: it is different from every number, and equal to a bound that is NaN, too. */
+static bool criterion_holds(const invar_criterion *q, double value)
+{
+    bool equal = value == q->bound || (value != value && q->bound != q->bound);
+
+    switch (q->op[0]) {
+    case '<': return value < q->bound || (q->op[1] && equal);
+    case '>': return value > q->bound || (q->op[1] && equal);
+    case '=': return equal;
+    default: return !equal;
+    }
+}
+
+/* ---- which series a name means --------------------------------------------------------------- */
+
+typedef struct words {
+    const char *at[16];
+    size_t bytes[16];
+    int count;
+} words;
+
+static bool cut(words *out, const char *name)
+{
+    out->count = 0;
+    while (*name) {
+        size_t bytes = strcspn(name, "_");
+        if (out->count == 16)
+            return false;
+        out->at[out->count] = name;
+        out->bytes[out->count++] = bytes;
+        name += bytes + (name[bytes] == '_');
+    }
+    return true;
+}
+
+/* The same words in another order: logp_diff_max is max_logp_diff. */
+static bool same_words(const char *a, const char *b)
+{
+    words x, y;
+    unsigned used = 0;
+
+    if (strlen(a) != strlen(b) || !cut(&x, a) || !cut(&y, b) || x.count != y.count)
+        return false;
+    for (int i = 0; i < x.count; i++) {
+        int k = 0;
+        while (k < y.count && ((used >> k & 1) || x.bytes[i] != y.bytes[k] ||
+                               memcmp(x.at[i], y.at[k], x.bytes[i]) != 0))
+            k++;
+        if (k == y.count)
+            return false;
+        used |= 1u << k;
+    }
+    return true;
+}
+
+typedef struct choice {
+    const char *asked;
+    int rank; /* 3: the very name, 2: its last part, 1: the words of its last part, 0: none */
+    int equals;
+    char name[INVAR_LEDGER_NAME_BYTES + 1];
+} choice;
+
+static invar_status consider(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    choice *c = payload;
+    const char *name, *last;
+    int rank;
+
+    (void)columns;
+    (void)count;
+    if (!values)
+        return INVAR_OK;
+    name = values[0].data;
+    last = strrchr(name, '/');
+    last = last ? last + 1 : name;
+    rank = strcmp(name, c->asked) == 0   ? 3
+           : strcmp(last, c->asked) == 0 ? 2
+           : same_words(last, c->asked)  ? 1
+                                         : 0;
+    c->equals = rank > c->rank ? 1 : c->equals + (rank && rank == c->rank);
+    if (rank > c->rank) {
+        c->rank = rank;
+        (void)snprintf(c->name, sizeof c->name, "%s", name);
+    }
+    return INVAR_OK;
+}
+
+/* Every value of the timeline that has a name: metrics, and evaluations. */
+#define VALUES                                                                                     \
+    "SELECT step, name, bits FROM metrics WHERE run = :run UNION ALL "                             \
+    "SELECT e.step, " INVAR_LEDGER_EVALUATION(                                                     \
+        "e", "n") ", e.value_bits FROM evaluation e "                                              \
+                  "JOIN series n USING(series) WHERE e.run = :run"
+
+static invar_status criterion_choose(char out[INVAR_LEDGER_NAME_BYTES + 1],
+                                     const invar_criterion *q, invar_ledger *ledger,
+                                     const invar_ledger_argument *run)
+{
+    choice c = {.asked = q->metric};
+    invar_ledger_select_request request = {.sql = "SELECT DISTINCT name FROM (" VALUES
+                                                  ") ORDER BY name",
+                                           .arguments = run,
+                                           .n_arguments = 1,
+                                           .row = consider,
+                                           .payload = &c};
+
+    INVAR_TRY(invar_ledger_select(ledger, &request));
+    if (c.rank == 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the run has no metric '%s'", q->metric);
+    if (c.equals > 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'%s' can mean %d metrics, one is %s: give the whole name", q->metric,
+                          c.equals, c.name);
+    (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%s", c.name);
+    return INVAR_OK;
+}
+
+/* ---- asking a ledger ------------------------------------------------------------------------- */
+
+typedef struct crossing {
+    const invar_criterion *question;
+    bool crossed;
+} crossing;
+
+static invar_status check_metric_row(void *payload, const char *const *columns,
+                                     const invar_ledger_value *values, int count)
+{
+    crossing *c = payload;
+    double value;
+
+    (void)columns;
+    (void)count;
+    if (!values)
+        return INVAR_OK;
+    memcpy(&value, &values[0].integer, sizeof value);
+    c->crossed = c->crossed || criterion_holds(c->question, value);
+    return INVAR_OK;
+}
+
+static invar_ledger_argument number(const char *name, int64_t value)
+{
+    return (invar_ledger_argument){.name = name,
+                                   .value = {.type = INVAR_LEDGER_TYPE_INT, .integer = value}};
+}
+
+static invar_ledger_argument word(const char *name, const char *value)
+{
+    return (invar_ledger_argument){
+        .name = name,
+        .value = {.type = INVAR_LEDGER_TYPE_TEXT, .data = value, .bytes = strlen(value)}};
+}
+
+static int64_t last_step(const invar_criterion *q)
+{
+    return q->until < 0 ? INT64_MAX : q->until;
+}
+
+static invar_status ask_metric(bool *out, const invar_criterion *q, invar_ledger *ledger,
+                               int64_t run)
+{
+    char name[INVAR_LEDGER_NAME_BYTES + 1] = "";
+    crossing c = {.question = q};
+    invar_ledger_argument arguments[] = {number("run", run), number("until", last_step(q)),
+                                         word("name", "")};
+    invar_ledger_select_request request = {.sql = "SELECT bits FROM (" VALUES
+                                                  ") WHERE name = :name AND step <= :until",
+                                           .arguments = arguments,
+                                           .n_arguments = 3,
+                                           .row = check_metric_row,
+                                           .payload = &c};
+
+    INVAR_TRY(criterion_choose(name, q, ledger, arguments));
+    arguments[2] = word("name", name);
+    INVAR_TRY(invar_ledger_select(ledger, &request));
+    *out = c.crossed;
+    return INVAR_OK;
+}
+
+typedef struct gathering {
+    invar_hasher hasher;
+    int64_t points;
+} gathering;
+
+static invar_status gather(void *payload, const char *const *columns,
+                           const invar_ledger_value *values, int count)
+{
+    gathering *g = payload;
+
+    (void)columns;
+    (void)count;
+    if (!values)
+        return INVAR_OK;
+    for (int i = 0; i < 2; i++) { // name, digest
+        uint64_t bytes = values[i].bytes;
+        invar_hasher_update(&g->hasher, &bytes, sizeof bytes);
+        invar_hasher_update(&g->hasher, values[i].data, values[i].bytes);
+    }
+    g->points++;
+    return INVAR_OK;
+}
+
+static invar_status ask_points(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
+                               invar_ledger *ledger, int64_t run)
+{
+    gathering g = {.points = 0};
+    invar_ledger_argument arguments[] = {number("run", run),        number("until", last_step(q)),
+                                         number("layer", q->layer), word("kind", q->point_kind),
+                                         word("op", q->point_op),   word("phase", q->phase),
+                                         word("point", q->point)};
+    invar_ledger_select_request request = {
+        .sql = "SELECT d.name, d.hash FROM timeline t JOIN digests d USING(run, step, seg) "
+               "WHERE t.run = :run AND t.step <= :until AND d.rank = 0 AND d.level = 0 "
+               "AND (:layer < 0 OR d.layer = :layer) AND (:kind = '' OR d.kind = :kind) "
+               "AND (:op = '' OR d.op = :op) AND (:phase = '' OR d.phase = :phase) "
+               "AND (:point = '' OR d.name LIKE :point) ORDER BY t.step, d.name",
+        .arguments = arguments,
+        .n_arguments = 7,
+        .row = gather,
+        .payload = &g};
+    invar_digest digest;
+
+    invar_hasher_init(&g.hasher);
+    INVAR_TRY(invar_ledger_select(ledger, &request));
+    if (g.points == 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "no point of the run matches what was asked for");
+    invar_hasher_final(&digest, &g.hasher);
+    invar_digest_format(out, &digest);
+    return INVAR_OK;
+}
+
+static invar_status ask_chain(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
+                              invar_ledger *ledger, const invar_ledger_summary *run)
+{
+    invar_digest chain = run->chain;
+
+    if (q->until >= 0 && q->until < run->last_step)
+        INVAR_TRY(invar_ledger_chain_at(&chain, ledger, run->run, q->until));
+    invar_digest_format(out, &chain);
+    return INVAR_OK;
+}
+
+static invar_status criterion_query(char out[INVAR_VALUE_SIZE], const invar_criterion *q,
+                                    invar_ledger *ledger)
+{
+    invar_ledger_summary run;
+    bool yes;
+
+    INVAR_TRY(invar_ledger_find(&run, ledger, NULL));
+    if (run.last_step < 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the run has no step");
+    if (q->kind == INVAR_CRITERION_CHAIN)
+        return ask_chain(out, q, ledger, &run);
+    if (q->kind == INVAR_CRITERION_POINTS)
+        return ask_points(out, q, ledger, run.run);
+    INVAR_TRY(ask_metric(&yes, q, ledger, run.run));
+    (void)snprintf(out, INVAR_VALUE_SIZE, "%s", yes ? "yes" : "no");
+    return INVAR_OK;
+}
+
+invar_status invar_criterion_evaluate(char out[INVAR_VALUE_SIZE], const invar_criterion *question,
+                                      const char *ledger)
+{
+    invar_ledger *opened = NULL;
+    invar_status status = invar_ledger_open(&opened, ledger, &(invar_ledger_options){0});
+
+    if (status == INVAR_OK)
+        status = criterion_query(out, question, opened);
+    invar_ledger_close(opened);
+    return status;
+}
+
+invar_status invar_criterion_is_decided(bool *out, const invar_criterion *question,
+                                        const char *ledger)
+{
+    char value[INVAR_VALUE_SIZE] = "";
+    invar_status status;
+
+    *out = false;
+    if (question->kind != INVAR_CRITERION_METRIC)
+        return INVAR_OK;
+    status = invar_criterion_evaluate(value, question, ledger);
+    *out = strcmp(value, "yes") == 0;
+    if (status != INVAR_E_NOTFOUND)
+        return status;
+    invar_error_clear(); // no file, no step or no metric yet
+    return INVAR_OK;
+}
+
+/* ---- two runs -------------------------------------------------------------------------------- */
+
+/* A chain that differs once differs ever after. */
+static invar_status search_step(int64_t *out, invar_ledger *a, const invar_ledger_summary *run_a,
+                                invar_ledger *b, const invar_ledger_summary *run_b)
+{
+    int64_t low = 0,
+            high = run_a->last_step < run_b->last_step ? run_a->last_step : run_b->last_step;
+    int64_t end = high + 1;
+
+    high = end;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        invar_digest x, y;
+        INVAR_TRY(invar_ledger_chain_at(&x, a, run_a->run, middle));
+        INVAR_TRY(invar_ledger_chain_at(&y, b, run_b->run, middle));
+        if (invar_digest_equal(&x, &y))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *out = low == end ? -1 : low;
+    return INVAR_OK;
+}
+
+invar_status invar_criterion_first_divergence(int64_t *out, const char *a, const char *b)
+{
+    invar_ledger *x = NULL, *y = NULL;
+    invar_ledger_summary run_x, run_y;
+    invar_status status = invar_ledger_open(&x, a, &(invar_ledger_options){0});
+
+    if (status == INVAR_OK)
+        status = invar_ledger_open(&y, b, &(invar_ledger_options){0});
+    if (status == INVAR_OK)
+        status = invar_ledger_find(&run_x, x, NULL);
+    if (status == INVAR_OK)
+        status = invar_ledger_find(&run_y, y, NULL);
+    if (status == INVAR_OK)
+        status = search_step(out, x, &run_x, y, &run_y);
+    invar_ledger_close(x);
+    invar_ledger_close(y);
+    return status;
+}
+
+invar_status invar_criterion_last_step(int64_t *out, const char *ledger)
+{
+    invar_ledger *opened = NULL;
+    invar_ledger_summary run;
+    invar_status status = invar_ledger_open(&opened, ledger, &(invar_ledger_options){0});
+
+    if (status == INVAR_OK)
+        status = invar_ledger_find(&run, opened, NULL);
+    if (status == INVAR_OK)
+        *out = run.last_step;
+    invar_ledger_close(opened);
+    return status;
+}
+
+/* ---- in words -------------------------------------------------------------------------------- */
+
+static void tell_points(char out[INVAR_CRITERION_TEXT], const invar_criterion *q)
+{
+    char layer[32] = "";
+
+    if (q->layer >= 0)
+        (void)snprintf(layer, sizeof layer, " layer %" PRId64, q->layer);
+    (void)snprintf(out, INVAR_CRITERION_TEXT, "points%s%s%.40s%s%.40s%s%.40s%s%.40s", layer,
+                   q->point_kind[0] ? " kind " : "", q->point_kind, q->point_op[0] ? " op " : "",
+                   q->point_op, q->phase[0] ? " phase " : "", q->phase,
+                   q->point[0] ? " named " : "", q->point);
+}
+
+/* As people write it where that is exact: 100, and not 1e+02. */
+static invar_status format_bound(char out[INVAR_NUMBER_SIZE], double bound)
+{
+    (void)snprintf(out, INVAR_NUMBER_SIZE, "%.15g", bound);
+    return strtod(out, NULL) == bound ? INVAR_OK : invar_number_format(out, bound);
+}
+
+void invar_criterion_describe(char out[INVAR_CRITERION_TEXT], const invar_criterion *question)
+{
+    char bound[INVAR_NUMBER_SIZE] = "?", until[32] = "";
+    size_t used;
+
+    if (question->kind == INVAR_CRITERION_EXIT)
+        (void)snprintf(out, INVAR_CRITERION_TEXT, "exit code of the command");
+    else if (question->kind == INVAR_CRITERION_CHAIN)
+        (void)snprintf(out, INVAR_CRITERION_TEXT, "chain");
+    else if (question->kind == INVAR_CRITERION_POINTS)
+        tell_points(out, question);
+    else if (format_bound(bound, question->bound) == INVAR_OK)
+        (void)snprintf(out, INVAR_CRITERION_TEXT, "%s %s %s", question->metric, question->op,
+                       bound);
+    used = strlen(out);
+    if (question->until >= 0 && question->kind != INVAR_CRITERION_EXIT)
+        (void)snprintf(until, sizeof until, " up to step %" PRId64, question->until);
+    (void)snprintf(out + used, INVAR_CRITERION_TEXT - used, "%s", until);
+}

@@ -1,0 +1,257 @@
+/*
+ * endpoints.c - both ends of a bisect, and their merge base where good is no ancestor of bad.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bisect/bisect_context.h"
+#include "ledger/view/golden/golden.h"
+
+#include "base/invar_banned.h"
+
+/* ---- the ends -------------------------------------------------------------------------------- */
+
+/* One look at an end for which nothing is recorded yet. */
+static invar_status look_at_ends(invar_trial_job ends[2], invar_bisect_context *d, int64_t until)
+{
+    memset(ends, 0, 2 * sizeof *ends);
+    memcpy(ends[0].commit, d->what->good, INVAR_OID_SIZE);
+    memcpy(ends[1].commit, d->what->bad, INVAR_OID_SIZE);
+    d->scene.question.until = until;
+    for (size_t i = 0; i < 2; i += (size_t)d->options->jobs) {
+        invar_bisect_context_begin(d, ends[i].commit, i ? "bad end" : "good end");
+        INVAR_TRY(
+            invar_trial_batch(ends + i, d->options->jobs > 1 ? 2 : 1, &d->scene, NULL, NULL, NULL));
+    }
+    for (int i = 0; i < 2; i++) {
+        d->spent[i].build_s += ends[i].result.trial.build_s;
+        d->spent[i].run_s += ends[i].result.trial.run_s;
+    }
+    d->stopped = ends[0].stopped || ends[1].stopped;
+    return INVAR_OK;
+}
+
+/*
+ * Where the chains of the ends part: both run a few steps, and if they are equal four times as
+ * many, so that no end is run much further than needed. -1: they do not part, or cannot be run. A
+ * command runs as far as it does.
+ */
+static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_bisect_context *d)
+{
+    const int64_t limit = d->what->question.until;
+    int64_t until = 0, last[2];
+
+    *out = -1;
+    for (;;) {
+        if (d->what->run || (limit >= 0 && until > limit))
+            until = limit;
+        INVAR_TRY(look_at_ends(ends, d, until));
+        for (int i = 0; i < 2; i++) {
+            if (d->stopped || !ends[i].result.trial.value[0])
+                return INVAR_OK;
+            INVAR_TRY(invar_criterion_last_step(&last[i], ends[i].result.trial.ledger));
+        }
+        INVAR_TRY(invar_criterion_first_divergence(out, ends[0].result.trial.ledger,
+                                                   ends[1].result.trial.ledger));
+        if (*out >= 0 || until == limit)
+            return INVAR_OK;
+        if (last[0] < until && last[1] < until) { // the recipe has no more steps
+            d->scene.question.until = last[0] > last[1] ? last[0] : last[1];
+            return INVAR_OK;
+        }
+        until = 4 * until + 3;
+    }
+}
+
+/* The last looks are the ends' trials, with the value that they have at the step. */
+static invar_status keep_looks(invar_bisect_context *d, invar_trial_job ends[2])
+{
+    static const char *const roles[] = {"good end", "bad end"};
+
+    for (int i = 0; i < 2 && !d->stopped; i++) {
+        invar_bisect_state_trial *result = &ends[i].result;
+        if (invar_bisect_context_find(d, ends[i].commit, 0))
+            continue;
+        if (result->trial.value[0])
+            INVAR_TRY(invar_criterion_evaluate(result->trial.value, &d->scene.question,
+                                               result->trial.ledger));
+        result->trial.build_s = result->trial.run_s = 0; // they are in d->spent
+        INVAR_TRY(invar_bisect_context_record(d, result, roles[i]));
+    }
+    return INVAR_OK;
+}
+
+static bool are_known(const invar_bisect_context *d)
+{
+    return invar_bisect_context_find(d, d->what->good, 0) &&
+           invar_bisect_context_find(d, d->what->bad, 0);
+}
+
+static invar_status settle_until(invar_bisect_context *d)
+{
+    int64_t until = invar_bisect_state_until(d->state);
+    invar_trial_job ends[2];
+
+    if (d->what->question.kind != INVAR_CRITERION_CHAIN)
+        return INVAR_OK;
+    if (d->what->all_changes && d->what->question.until >= 0)
+        return INVAR_OK; // the user said how far all of them are to be compared
+    d->answer->first_parted = until;
+    if (until >= 0)
+        d->scene.question.until = until;
+    if (until >= 0 || are_known(d))
+        return INVAR_OK;
+    INVAR_TRY(find_parting(&until, ends, d));
+    d->answer->first_parted = until;
+    if (until >= 0) { // else as far as both were run
+        INVAR_TRY(invar_bisect_state_set_until(d->state, until));
+        d->scene.question.until = until;
+    }
+    return keep_looks(d, ends);
+}
+
+/* The good end is bad: with a command, what it said is the quickest way to the reason. */
+static void blame_good_end(invar_bisect_context *d, const invar_bisect_trial *good, const char *why)
+{
+    char story[INVAR_CHILD_REASON_SIZE];
+
+    if (d->what->question.kind == INVAR_CRITERION_EXIT)
+        (void)snprintf(story, sizeof story, "%.60s: exit code %d%s%.1000s", why, good->exit_code,
+                       good->story[0] ? ": " : "", good->story);
+    else
+        (void)snprintf(story, sizeof story, "%.60s", why);
+    invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->commit, story);
+}
+
+/* Says what is wrong with the ends; leaves the verdict FOUND when nothing is. */
+static void judge_ends(invar_bisect_context *d, const invar_bisect_state_trial *good,
+                       const invar_bisect_state_trial *bad)
+{
+    const char *fine = d->what->question.kind == INVAR_CRITERION_METRIC ? "no" : "good";
+    const invar_bisect_trial *ends[] = {&good->trial, &bad->trial};
+
+    for (int i = 0; i < 2; i++)
+        if (!ends[i]->value[0]) {
+            invar_bisect_set_verdict(d, INVAR_BISECT_UNTESTABLE, ends[i]->commit, ends[i]->story);
+            return;
+        }
+    if (invar_criterion_has_bits(&d->what->question)) {
+        (void)snprintf(d->good_value, sizeof d->good_value, "%s", good->trial.value);
+        (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", bad->trial.value);
+        if (strcmp(d->good_value, d->bad_value) == 0)
+            invar_bisect_set_verdict(d, INVAR_BISECT_SAME_ENDS, "", "both ends give the same bits");
+        return;
+    }
+    if (good->trial.exit_code == 126 || good->trial.exit_code == 127)
+        blame_good_end(d, &good->trial, "the command cannot be run at the good end");
+    else if (strcmp(good->trial.value, fine) != 0 && strcmp(bad->trial.value, fine) == 0)
+        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, good->trial.commit,
+                                 "the good end is bad and the bad end is good: are they swapped?");
+    else if (strcmp(good->trial.value, fine) != 0)
+        blame_good_end(d, &good->trial, "the good end is bad as well");
+    else if (strcmp(bad->trial.value, fine) == 0)
+        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, bad->trial.commit,
+                                 "the bad end is good as well");
+}
+
+/* The good end against the golden, as far as both go. */
+static invar_status compare_golden(invar_bisect_context *d, const char *ledger_path)
+{
+    invar_golden *was = NULL, *is = NULL;
+    invar_golden_comparison c = {.first = -1};
+    invar_ledger *ledger = NULL;
+    invar_ledger_summary run;
+    char story[128];
+    invar_status status = invar_golden_read(&was, d->golden);
+
+    if (status == INVAR_OK)
+        status = invar_ledger_open(&ledger, ledger_path, &(invar_ledger_options){0});
+    if (status == INVAR_OK)
+        status = invar_ledger_find(&run, ledger, NULL);
+    if (status == INVAR_OK)
+        status = invar_golden_from_run(&is, ledger, run.run, "bisect");
+    if (status == INVAR_OK)
+        invar_golden_compare(&c, was, is);
+    if (status == INVAR_OK && c.verdict != INVAR_GOLDEN_SAME) {
+        (void)snprintf(story, sizeof story,
+                       c.verdict == INVAR_GOLDEN_NOTHING
+                           ? "the good end and the golden have no step in common"
+                           : "the good end differs from the golden at step %" PRId64,
+                       c.first);
+        invar_bisect_set_verdict(d, INVAR_BISECT_WRONG_END, d->what->good, story);
+    }
+    invar_ledger_close(ledger);
+    invar_golden_free(is);
+    invar_golden_free(was);
+    return status;
+}
+
+static void set_values(invar_bisect_context *d)
+{
+    const char *const names[2][2] = {{"no", "yes"}, {"good", "bad"}};
+    int kind = d->what->question.kind == INVAR_CRITERION_METRIC ? 0 : 1;
+
+    if (invar_criterion_has_bits(&d->what->question))
+        return; // known when the ends are
+    (void)snprintf(d->good_value, sizeof d->good_value, "%s", names[kind][0]);
+    (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", names[kind][1]);
+}
+
+invar_status invar_bisect_test_endpoints(invar_bisect_context *d)
+{
+    const char(*good)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->good;
+    const char(*bad)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->bad;
+
+    set_values(d);
+    INVAR_TRY(settle_until(d));
+    if (!d->stopped)
+        INVAR_TRY(invar_bisect_context_test(d, good, 1, 0, "good end", NULL, NULL));
+    if (!d->stopped)
+        INVAR_TRY(invar_bisect_context_test(d, bad, 1, 0, "bad end", NULL, NULL));
+    if (!d->stopped)
+        judge_ends(d, invar_bisect_context_find(d, d->what->good, 0),
+                   invar_bisect_context_find(d, d->what->bad, 0));
+    if (d->stopped || !d->golden[0] || d->answer->verdict == INVAR_BISECT_UNTESTABLE)
+        return INVAR_OK;
+    return compare_golden(d, invar_bisect_context_find(d, d->what->good, 0)->trial.ledger);
+}
+
+/* ---- good is no ancestor of bad -------------------------------------------------------------- */
+
+invar_status invar_bisect_test_merge_bases(invar_bisect_context *d)
+{
+    char bases[INVAR_REPO_BASES][INVAR_OID_SIZE];
+    bool ancestor;
+    size_t count;
+
+    INVAR_TRY(invar_repo_is_ancestor(&ancestor, d->repo, d->what->good, d->what->bad));
+    if (ancestor)
+        return INVAR_OK;
+    INVAR_TRY(invar_repo_merge_bases(bases, &count, d->repo, d->what->good, d->what->bad));
+    if (count)
+        memcpy(d->answer->base, bases[0], INVAR_OID_SIZE);
+    for (size_t i = 0; i < count; i++) {
+        const invar_bisect_state_trial *t;
+        if (!invar_bisect_context_skipped(d, bases[i]))
+            INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])bases[i], 1, 0,
+                                                "merge base", NULL, NULL));
+        if (d->stopped)
+            return INVAR_OK;
+        t = invar_bisect_context_find(d, bases[i], 0);
+        memcpy(d->answer->base, bases[i], INVAR_OID_SIZE);
+        if (!t || !t->trial.value[0])
+            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
+                           "the merge base %.12s cannot be tested, so the cause may lie before it",
+                           bases[i]);
+        else if (strcmp(t->trial.value, d->good_value) != 0) {
+            invar_bisect_set_verdict(
+                d, INVAR_BISECT_FIXED, bases[i],
+                "the merge base is bad: the good end has a fix that the bad end does not have");
+            return INVAR_OK;
+        }
+    }
+    return INVAR_OK;
+}

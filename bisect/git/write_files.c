@@ -1,0 +1,392 @@
+/*
+ * write_files.c - a folder is made to hold exactly the files of a list.
+ *
+ * Every folder on the way to a file is opened by its name in the one above, without following a
+ * link, so that a link that a tree or a build left in the way cannot lead outside.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700 // openat and its kin
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "bisect/git/files.h"
+
+#include "base/invar_banned.h"
+
+#define INTO (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+
+typedef struct laying {
+    const char *folder;
+    char memory[INVAR_PATH_SIZE];
+    bool changed;                 /* the memory has been removed */
+    int top;                      /* descriptor of the folder */
+    int inner;                    /* of the folder that `parent` names, -1: none */
+    char parent[INVAR_PATH_SIZE]; /* relative, "" is the top */
+} laying;
+
+invar_status invar_files_fail(const char *path, const char *what)
+{
+    int code = errno;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
+}
+
+invar_status invar_files_put(int fd, const void *data, size_t bytes, const char *path)
+{
+    const char *at = data;
+
+    while (bytes > 0) {
+        ssize_t put = write(fd, at, bytes);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return invar_files_fail(path, "cannot be written");
+        at += put;
+        bytes -= (size_t)put;
+    }
+    return INVAR_OK;
+}
+
+/* The same for a path in the folder. */
+static invar_status fail_at(const laying *lay, const char *path, const char *what)
+{
+    int code = errno;
+    char whole[2 * INVAR_PATH_SIZE];
+
+    snprintf(whole, sizeof whole, "%s/%s", lay->folder, path);
+    errno = code;
+    return invar_files_fail(whole, what);
+}
+
+/* ---- on the way ------------------------------------------------------------------------------ */
+
+/* Before the first change the memory goes, for good: a kill must not leave it. */
+static invar_status laying_begin(laying *lay)
+{
+    char above[INVAR_PATH_SIZE];
+    char *slash;
+
+    if (lay->changed)
+        return INVAR_OK;
+    lay->changed = true;
+    if (unlink(lay->memory) != 0)
+        return errno == ENOENT ? INVAR_OK : invar_files_fail(lay->memory, "cannot be removed");
+    memcpy(above, lay->memory, strlen(lay->memory) + 1);
+    slash = strrchr(above, '/');
+    if (!slash)
+        return invar_held_folder_sync(".");
+    slash[slash == above] = '\0';
+    return invar_held_folder_sync(above);
+}
+
+static void laying_exit(laying *lay)
+{
+    if (lay->inner >= 0 && lay->inner != lay->top)
+        close(lay->inner);
+    lay->inner = -1;
+}
+
+/* From `fd` into the folder `name`; a link or a file in its place makes way. -1: not there. */
+static invar_status step_into(int *out, laying *lay, int fd, const char *name, bool make)
+{
+    bool in_the_way;
+
+    *out = openat(fd, name, INTO);
+    if (*out >= 0 || !make)
+        return *out >= 0 || errno == ENOENT || errno == ENOTDIR || errno == ELOOP
+                   ? INVAR_OK
+                   : fail_at(lay, lay->parent, "the folder cannot be opened");
+    in_the_way = errno == ENOTDIR || errno == ELOOP;
+    INVAR_TRY(laying_begin(lay));
+    if (in_the_way && unlinkat(fd, name, 0) != 0)
+        return fail_at(lay, lay->parent, "cannot be replaced by a folder");
+    if (mkdirat(fd, name, 0777) != 0 && errno != EEXIST)
+        return fail_at(lay, lay->parent, "the folder cannot be made");
+    *out = openat(fd, name, INTO);
+    return *out >= 0 ? INVAR_OK : fail_at(lay, lay->parent, "the folder cannot be opened");
+}
+
+/* Opens the folder that a file lies in: lay->inner, -1 when it is not there and not to be made. */
+static invar_status go_to(laying *lay, const char *path, bool make)
+{
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) : 0;
+    char name[INVAR_PATH_SIZE];
+
+    if (lay->inner >= 0 && strlen(lay->parent) == length && memcmp(lay->parent, path, length) == 0)
+        return INVAR_OK;
+    laying_exit(lay);
+    memcpy(lay->parent, path, length);
+    lay->parent[length] = '\0';
+    int fd = lay->top;
+    for (const char *at = lay->parent; fd >= 0 && *at;) {
+        size_t part = strcspn(at, "/");
+        int next;
+        memcpy(name, at, part);
+        name[part] = '\0';
+        invar_status status = step_into(&next, lay, fd, name, make);
+        if (fd != lay->top)
+            close(fd);
+        INVAR_TRY(status);
+        fd = next;
+        at += part + (at[part] == '/');
+    }
+    lay->inner = fd;
+    return INVAR_OK;
+}
+
+static const char *name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+/* Folders that a removal left empty go with it. */
+static invar_status laying_prune(laying *lay, const char *path)
+{
+    char rest[INVAR_PATH_SIZE];
+    char *slash;
+
+    snprintf(rest, sizeof rest, "%s", path);
+    while ((slash = strrchr(rest, '/')) != NULL) {
+        *slash = '\0';
+        laying_exit(lay);
+        INVAR_TRY(go_to(lay, rest, false));
+        if (lay->inner < 0 || unlinkat(lay->inner, name_of(rest), AT_REMOVEDIR) != 0)
+            return INVAR_OK; // something else is in it, and stays
+    }
+    return INVAR_OK;
+}
+
+static invar_status remove_entry(laying *lay, const invar_files_entry *entry)
+{
+    int flag = entry->mode == INVAR_FILES_FOLDER ? AT_REMOVEDIR : 0;
+
+    INVAR_TRY(laying_begin(lay));
+    INVAR_TRY(go_to(lay, entry->path, false));
+    if (lay->inner < 0)
+        return INVAR_OK;
+    if (unlinkat(lay->inner, name_of(entry->path), flag) != 0) {
+        // it is gone, or something of another kind is in its place, which is not ours
+        if (errno == ENOENT || errno == EISDIR || errno == ENOTDIR ||
+            (flag && (errno == ENOTEMPTY || errno == EEXIST)))
+            return INVAR_OK;
+        return fail_at(lay, entry->path, "cannot be removed");
+    }
+    return laying_prune(lay, entry->path);
+}
+
+/* The entry of the same path, or NULL; *at moves through the sorted list. */
+static const invar_files_entry *find_previous_entry(const invar_files *files, size_t *at,
+                                                    const char *path)
+{
+    while (*at < files->count && strcmp(files->entries[*at].path, path) < 0)
+        ++*at;
+    return *at < files->count && strcmp(files->entries[*at].path, path) == 0 ? &files->entries[*at]
+                                                                             : NULL;
+}
+
+static invar_status remove_unwanted(laying *lay, const invar_files *before,
+                                    const invar_files *files)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < before->count; i++)
+        if (!find_previous_entry(files, &at, before->entries[i].path))
+            INVAR_TRY(remove_entry(lay, &before->entries[i]));
+    laying_exit(lay);
+    return INVAR_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* True when what is there is what was laid: same content, and nobody touched it. */
+static bool is_kept(const invar_files_entry *want, const invar_files_entry *laid,
+                    const struct stat *info)
+{
+    if (want->mode == INVAR_FILES_FOLDER)
+        return S_ISDIR(info->st_mode);
+    if (!laid || laid->mode != want->mode || strcmp(laid->id, want->id) != 0)
+        return false;
+    if (want->mode == INVAR_FILES_LINK ? !S_ISLNK(info->st_mode) : !S_ISREG(info->st_mode))
+        return false;
+    if (want->mode != INVAR_FILES_LINK &&
+        ((info->st_mode & S_IXUSR) != 0) != (want->mode == INVAR_FILES_PROGRAM))
+        return false;
+    return (uint64_t)info->st_size == laid->size && (uint64_t)info->st_ino == laid->inode &&
+           (int64_t)info->st_mtim.tv_sec == laid->seconds &&
+           (int64_t)info->st_mtim.tv_nsec == laid->nanoseconds;
+}
+
+static void files_entry_record(invar_files_entry *entry, const struct stat *info)
+{
+    if (entry->mode == INVAR_FILES_FOLDER)
+        return;
+    entry->size = (uint64_t)info->st_size;
+    entry->inode = (uint64_t)info->st_ino;
+    entry->seconds = (int64_t)info->st_mtim.tv_sec;
+    entry->nanoseconds = (int64_t)info->st_mtim.tv_nsec;
+}
+
+/* What is in the way of a file, be it a folder with all that is in it. */
+static invar_status clear_way(laying *lay, const char *path, const struct stat *info)
+{
+    char whole[INVAR_PATH_SIZE];
+
+    if (S_ISDIR(info->st_mode)) {
+        INVAR_TRY(invar_path_join(whole, sizeof whole, lay->folder, path));
+        return invar_held_folder_remove(whole);
+    }
+    return unlinkat(lay->inner, name_of(path), 0) == 0 ? INVAR_OK
+                                                       : fail_at(lay, path, "cannot be replaced");
+}
+
+static invar_status write_file(laying *lay, const invar_files_entry *entry,
+                               const invar_files_source *source)
+{
+    char whole[2 * INVAR_PATH_SIZE];
+    int rights = entry->mode == INVAR_FILES_PROGRAM ? 0777 : 0666;
+    int fd = openat(lay->inner, name_of(entry->path),
+                    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, rights);
+    invar_status status;
+
+    if (fd < 0)
+        return fail_at(lay, entry->path, "cannot be made");
+    snprintf(whole, sizeof whole, "%s/%s", lay->folder, entry->path);
+    status = source->put(source->payload, entry, fd, whole);
+    if (close(fd) != 0 && status == INVAR_OK)
+        return fail_at(lay, entry->path, "cannot be written");
+    return status;
+}
+
+static invar_status make_entry(laying *lay, const invar_files_entry *entry,
+                               const invar_files_source *source)
+{
+    const char *name = name_of(entry->path);
+    char target[INVAR_PATH_SIZE];
+
+    switch (entry->mode) {
+    case INVAR_FILES_FOLDER:
+        return mkdirat(lay->inner, name, 0777) == 0
+                   ? INVAR_OK
+                   : fail_at(lay, entry->path, "the folder cannot be made");
+    case INVAR_FILES_LINK:
+        INVAR_TRY(source->link(source->payload, entry, target));
+        return symlinkat(target, lay->inner, name) == 0
+                   ? INVAR_OK
+                   : fail_at(lay, entry->path, "the link cannot be made");
+    default: return write_file(lay, entry, source);
+    }
+}
+
+static invar_status lay_entry(laying *lay, invar_files_entry *entry, const invar_files_entry *laid,
+                              const invar_files_source *source)
+{
+    struct stat info;
+    bool there;
+
+    INVAR_TRY(go_to(lay, entry->path, true));
+    there = fstatat(lay->inner, name_of(entry->path), &info, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!there && errno != ENOENT)
+        return fail_at(lay, entry->path, "cannot be looked at");
+    if (!there || !is_kept(entry, laid, &info)) {
+        INVAR_TRY(laying_begin(lay));
+        if (there)
+            INVAR_TRY(clear_way(lay, entry->path, &info));
+        INVAR_TRY(make_entry(lay, entry, source));
+        if (fstatat(lay->inner, name_of(entry->path), &info, AT_SYMLINK_NOFOLLOW) != 0)
+            return fail_at(lay, entry->path, "cannot be looked at");
+    }
+    files_entry_record(entry, &info);
+    return INVAR_OK;
+}
+
+/* True when the sorted list has something below `path`. */
+static bool has_below(const invar_files *files, const char *path)
+{
+    char inside[INVAR_PATH_SIZE + 1];
+    size_t length = (size_t)snprintf(inside, sizeof inside, "%s/", path);
+    size_t low = 0, high = files->count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(files->entries[middle].path, inside) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < files->count && strncmp(files->entries[low].path, inside, length) == 0;
+}
+
+/* A name that is both a file and a folder cannot be laid. */
+static invar_status refuse_clash(const invar_files *files)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    for (size_t i = 0; i < files->count; i++) {
+        if (!has_below(files, files->entries[i].path))
+            continue;
+        invar_path_show(shown, files->entries[i].path);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the tree has '%s' as a file and as a folder", shown);
+    }
+    return INVAR_OK;
+}
+
+static invar_status lay_all(laying *lay, const invar_files *before, invar_files *files,
+                            const invar_files_source *source)
+{
+    size_t at = 0;
+
+    INVAR_TRY(remove_unwanted(lay, before, files));
+    for (size_t i = 0; i < files->count; i++) {
+        invar_files_entry *entry = &files->entries[i];
+        INVAR_TRY(lay_entry(lay, entry, find_previous_entry(before, &at, entry->path), source));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_files_checkout(const char *folder, invar_files *files,
+                                  const invar_files_source *source)
+{
+    laying lay = {.folder = folder, .top = -1, .inner = -1};
+    invar_files before = {NULL, 0, 0, NULL};
+    bool known = false;
+    invar_status status;
+
+    if ((size_t)snprintf(lay.memory, sizeof lay.memory, "%s.tree", folder) >= sizeof lay.memory)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path of a checkout is too long");
+    INVAR_TRY(invar_files_sort(files));
+    INVAR_TRY(refuse_clash(files));
+    status = invar_files_read(&before, &known, lay.memory);
+    if (status == INVAR_OK && !known) {
+        status = laying_begin(&lay);
+        if (status == INVAR_OK)
+            status = invar_held_folder_remove(folder);
+    }
+    if (status == INVAR_OK)
+        status = invar_held_folder_make(folder);
+    if (status == INVAR_OK) {
+        lay.top = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        status = lay.top < 0 ? invar_files_fail(folder, "cannot be opened")
+                             : lay_all(&lay, &before, files, source);
+    }
+    laying_exit(&lay);
+    if (lay.top >= 0)
+        close(lay.top);
+    invar_files_release(&before);
+    if (status == INVAR_OK && lay.changed)
+        status = invar_files_write(files, lay.memory);
+    return status;
+}

@@ -1,0 +1,248 @@
+/*
+ * search_first_bad.c - the search for the first bad commit, and the proof that it is one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "bisect/bisect_context.h"
+
+#include "base/invar_banned.h"
+
+#define SHOWN_SUSPECTS 64
+
+/* ---- the search ------------------------------------------------------------------------------ */
+
+typedef struct hunt {
+    invar_bisect_context *driver;
+    const invar_history *history;
+    invar_search *search;
+} hunt;
+
+static invar_status add_result(hunt *h, const invar_bisect_trial *trial)
+{
+    int32_t commit = invar_history_find(h->history, trial->commit);
+    const char *verdict = invar_bisect_context_judge(h->driver, trial->value);
+    invar_commit_mark as = verdict[0] == 'g'   ? INVAR_COMMIT_MARK_GOOD
+                           : verdict[0] == 's' ? INVAR_COMMIT_MARK_SKIP
+                                               : INVAR_COMMIT_MARK_BAD;
+
+    if (commit < 0 || !invar_search_useful(h->search, commit))
+        return INVAR_OK; // it tells nothing that is not known by now
+    return invar_search_add_result(h->search, commit, as);
+}
+
+/* Called when one of several trials has ended: is this one still worth its time? */
+static bool still_useful(void *payload, const invar_trial_job *job)
+{
+    hunt *h = payload;
+    size_t count;
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
+    int32_t commit = invar_history_find(h->history, job->commit);
+
+    if (count && add_result(h, &trials[count - 1].trial) != INVAR_OK)
+        invar_error_clear(); // after the round all are noted again
+    return commit < 0 || invar_search_useful(h->search, commit);
+}
+
+static invar_status note_known(hunt *h)
+{
+    size_t count;
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, h->driver->state);
+
+    for (size_t i = 0; i < count; i++)
+        if (trials[i].attempt == 0)
+            INVAR_TRY(add_result(h, &trials[i].trial));
+    return INVAR_OK;
+}
+
+static invar_status mark_skips(hunt *h)
+{
+    const char *const *skip = h->driver->what->skip;
+
+    for (; skip && *skip; skip++) {
+        int32_t commit = invar_history_find(h->history, *skip);
+        if (commit >= 0 && commit != h->history->count - 1)
+            INVAR_TRY(invar_search_mark(h->search, commit, INVAR_COMMIT_MARK_SKIP));
+    }
+    return INVAR_OK;
+}
+
+static invar_status search_next_search(invar_search_next *next, hunt *h)
+{
+    invar_bisect_context *d = h->driver;
+
+    INVAR_TRY(mark_skips(h));
+    for (;;) {
+        char commits[INVAR_SEARCH_JOBS][INVAR_OID_SIZE];
+        INVAR_TRY(note_known(h));
+        INVAR_TRY(invar_search_next_commits(next, h->search, (int32_t)d->options->jobs));
+        d->left = next->candidates;
+        d->trials_left = next->trials;
+        if (next->state != INVAR_SEARCH_TEST || d->stopped)
+            return INVAR_OK;
+        for (int32_t i = 0; i < next->count; i++)
+            memcpy(commits[i], h->history->commits[next->commits[i]].id, INVAR_OID_SIZE);
+        INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])commits,
+                                            (size_t)next->count, 0, "search", still_useful, h));
+    }
+}
+
+static invar_status list_suspects(hunt *h)
+{
+    invar_bisect_result *a = h->driver->answer;
+    int32_t *suspects, count;
+    invar_status status;
+
+    INVAR_TRY(invar_search_suspects(&suspects, &count, h->search));
+    a->all_suspects = count;
+    status = invar_alloc((void **)&a->suspects, SHOWN_SUSPECTS, sizeof *a->suspects, "suspects");
+    // the newest, because the last of them is the first that is known to be bad
+    for (int32_t i = count > SHOWN_SUSPECTS ? count - SHOWN_SUSPECTS : 0;
+         i < count && status == INVAR_OK; i++)
+        status = invar_repo_describe(&a->suspects[a->n_suspects++], h->driver->repo,
+                                     h->history->commits[suspects[i]].id);
+    invar_free(suspects);
+    invar_bisect_set_verdict(h->driver, INVAR_BISECT_SUSPECTS, "",
+                             "only commits that cannot be tested are left");
+    return status;
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+/*
+ * The culprit's parents are all good, tested or not. One that turns out to be bad is *again_out:
+ * the history is not of one piece, and an earlier culprit is to be found.
+ */
+static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+                                 const invar_repo_commit *culprit)
+{
+    size_t parents = d->what->first_parent && culprit->n_parents ? 1 : culprit->n_parents;
+    char wanted[INVAR_REPO_PARENTS][INVAR_OID_SIZE];
+    size_t count = 0;
+
+    again_out[0] = '\0';
+    d->answer->confirmed = true;
+    if (parents > INVAR_REPO_PARENTS)
+        parents = INVAR_REPO_PARENTS;
+    for (size_t i = 0; i < parents; i++)
+        if (!invar_bisect_context_skipped(d, culprit->parents[i]))
+            memcpy(wanted[count++], culprit->parents[i], INVAR_OID_SIZE);
+    INVAR_TRY(invar_bisect_context_test(d, (const char(*)[INVAR_OID_SIZE])wanted, count, 0, "again",
+                                        NULL, NULL));
+    for (size_t i = 0; i < parents && !d->stopped; i++) {
+        const invar_bisect_state_trial *t = invar_bisect_context_find(d, culprit->parents[i], 0);
+        const char *verdict = t ? invar_bisect_context_judge(d, t->trial.value) : "skip";
+        if (strcmp(verdict, "good") == 0)
+            continue;
+        d->answer->confirmed = false;
+        if (strcmp(verdict, "skip") == 0)
+            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
+                           "its parent %.12s cannot be tested", culprit->parents[i]);
+        else if (d->what->paths)
+            (void)snprintf(d->answer->reason, sizeof d->answer->reason,
+                           "its parent %.12s is bad as well: the cause touches none of the paths",
+                           culprit->parents[i]);
+        else
+            memcpy(again_out, culprit->parents[i], INVAR_OID_SIZE);
+    }
+    return INVAR_OK;
+}
+
+static invar_status bisect_context_confirm(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+                                           const invar_repo_commit *culprit)
+{
+    char commits[1 + INVAR_REPO_PARENTS][INVAR_OID_SIZE], who[INVAR_OID_SIZE];
+    size_t count = 1;
+
+    INVAR_TRY(test_parents(again_out, d, culprit));
+    if (d->stopped || again_out[0])
+        return INVAR_OK;
+    memcpy(commits[0], culprit->id, INVAR_OID_SIZE);
+    for (size_t i = 0; i < culprit->n_parents && i < INVAR_REPO_PARENTS; i++)
+        if (invar_bisect_context_find(d, culprit->parents[i], 0))
+            memcpy(commits[count++], culprit->parents[i], INVAR_OID_SIZE);
+    INVAR_TRY(invar_bisect_context_repeat(who, d, (const char(*)[INVAR_OID_SIZE])commits, count));
+    if (who[0])
+        invar_bisect_set_verdict(d, INVAR_BISECT_NONDETERMINISTIC, who,
+                                 "run twice, it gave two answers");
+    return INVAR_OK;
+}
+
+static invar_status answer_found(char again_out[INVAR_OID_SIZE], hunt *h, int32_t index)
+{
+    invar_bisect_context *d = h->driver;
+    const invar_bisect_state_trial *t;
+    invar_bisect_change change = {.depth = 0};
+    const char *culprit = h->history->commits[index].id;
+
+    INVAR_TRY(invar_repo_describe(&change.commit, d->repo, culprit));
+    INVAR_TRY(bisect_context_confirm(again_out, d, &change.commit));
+    if (d->stopped || again_out[0] || d->answer->verdict != INVAR_BISECT_FOUND)
+        return INVAR_OK;
+    if (change.commit.n_parents) {
+        memcpy(change.parent, change.commit.parents[0], INVAR_OID_SIZE);
+        INVAR_TRY(invar_bisect_context_place(&d->answer->place, d, change.parent, culprit, true));
+    }
+    t = invar_bisect_context_find(d, culprit, 0);
+    (void)snprintf(change.before, sizeof change.before, "%s", d->good_value);
+    (void)snprintf(change.after, sizeof change.after, "%s", t->trial.value);
+    change.merge = change.commit.n_parents > 1 && !d->what->first_parent && d->answer->confirmed;
+    change.place = d->answer->place;
+    return invar_bisect_context_add_change(d, &change);
+}
+
+static invar_status hunt_once(char again_out[INVAR_OID_SIZE], invar_bisect_context *d,
+                              const char *bad)
+{
+    const char *good[] = {d->what->good};
+    invar_repo_range range = {.bad = bad,
+                              .good = good,
+                              .n_good = 1,
+                              .first_parent = d->what->first_parent,
+                              .paths = d->what->paths};
+    invar_history *history = NULL;
+    invar_search_next next = {.count = 0};
+    hunt h = {.driver = d};
+    invar_status status;
+
+    again_out[0] = '\0';
+    while (range.paths && range.paths[range.n_paths])
+        range.n_paths++;
+    INVAR_TRY(invar_repo_history(&history, d->repo, &range));
+    h.history = history;
+    if (!d->answer->range)
+        d->answer->range = history->count;
+    status = invar_search_new(&h.search, history);
+    if (status == INVAR_OK)
+        status = search_next_search(&next, &h);
+    if (status == INVAR_OK && !d->stopped)
+        status = next.state == INVAR_SEARCH_FOUND ? answer_found(again_out, &h, next.commits[0])
+                                                  : list_suspects(&h);
+    invar_search_free(h.search);
+    invar_history_free(history);
+    return status;
+}
+
+invar_status invar_bisect_search_first_bad(invar_bisect_context *d)
+{
+    char bad[INVAR_OID_SIZE], again[INVAR_OID_SIZE];
+
+    memcpy(bad, d->what->bad, sizeof bad);
+    for (;;) {
+        bool inside;
+        INVAR_TRY(hunt_once(again, d, bad));
+        if (!again[0])
+            return INVAR_OK;
+        INVAR_TRY(invar_repo_is_ancestor(&inside, d->repo, again, d->what->good));
+        if (inside) {
+            invar_bisect_set_verdict(
+                d, INVAR_BISECT_FIXED, again,
+                "this ancestor of the good end is bad: the good end has a fix that is lost again");
+            return INVAR_OK;
+        }
+        memcpy(bad, again, sizeof bad);
+    }
+}

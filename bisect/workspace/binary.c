@@ -1,0 +1,105 @@
+/*
+ * binary.c - the bytes of a program, and of the modules that belong to it.
+ *
+ * The kernels of a GPU are in a module (base/process/module.h): a program whose module differs is
+ * another one. Where there is no module, the digest is that of the program's file.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/process/module.h"
+#include "bisect/workspace/workspace.h"
+#include "bisect/workspace/workspace_internal.h"
+
+#include "base/invar_banned.h"
+
+#define RUN_BITS 0111
+#define ANY_BITS 0777
+
+static invar_status read_error(const char *path)
+{
+    int code = errno;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code,
+                      "%s: cannot be read: %s", shown, strerror(code));
+}
+
+static invar_status put_piece(void *payload, const void *piece, size_t bytes)
+{
+    return invar_file_writer_put(payload, piece, bytes);
+}
+
+/* A regular file with one of the bits `mode`. INVAR_E_NOTFOUND: there is none. */
+static invar_status open_file(int *out, const char *path, mode_t mode)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+
+    *out = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*out < 0)
+        return read_error(path);
+    if (fstat(*out, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & mode))
+        return INVAR_OK;
+    close(*out);
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: it is no program", shown);
+}
+
+static invar_status copy_file(const char *from, const char *to, mode_t mode)
+{
+    invar_file_writer *writer = NULL;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_digest digest;
+    invar_status status;
+    int64_t bytes;
+    int fd;
+
+    INVAR_TRY(open_file(&fd, from, mode));
+    status = invar_file_writer_open(&writer, to);
+    if (status == INVAR_OK)
+        status = invar_fd_hash(&digest, &bytes, fd, from, put_piece, writer);
+    if (status == INVAR_OK)
+        status = invar_file_writer_commit(writer);
+    invar_file_writer_close(writer);
+    close(fd);
+    INVAR_TRY(status);
+    if (chmod(to, 0755) == 0)
+        return INVAR_OK;
+    invar_path_show(shown, to);
+    return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be made a program: %s", shown,
+                      strerror(errno));
+}
+
+invar_status invar_workspace_hash_binary(invar_digest *out, const char *path, bool runs)
+{
+    int fd;
+
+    INVAR_TRY(open_file(&fd, path, runs ? RUN_BITS : ANY_BITS));
+    close(fd);
+    return invar_module_hash_program(out, path);
+}
+
+/* Modules lie beside the copy wherever they were found. */
+invar_status invar_workspace_copy_binary(invar_digest *out, const char *from, const char *to)
+{
+    char folder[INVAR_PATH_SIZE], copies[INVAR_PATH_SIZE];
+    char path[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_folder(folder, from));
+    INVAR_TRY(invar_path_folder(copies, to));
+    INVAR_TRY(copy_file(from, to, RUN_BITS));
+    for (const char *const *name = invar_module_names; *name; name++)
+        if (invar_module_find(path, folder, *name)) {
+            INVAR_TRY(invar_path_join(copy, sizeof copy, copies, *name));
+            INVAR_TRY(copy_file(path, copy, ANY_BITS));
+        }
+    return invar_workspace_hash_binary(out, to, true);
+}

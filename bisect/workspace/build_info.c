@@ -1,0 +1,142 @@
+/*
+ * build_info.c - PROGRAM.build, beside a program: from what it was built.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700 // realpath
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/process/module.h"
+#include "base/text.h"
+#include "bisect/workspace/workspace_internal.h"
+
+#include "base/invar_banned.h"
+
+#define BUILD_FILE_BYTES 1048576
+
+/* The value of "KEY = VALUE" in the file that the build wrote, or an empty text. */
+static const char *find_value(size_t *bytes_out, const char *text, const char *key)
+{
+    size_t length = strlen(key);
+
+    *bytes_out = 0;
+    for (const char *line = text; line && *line; line = strchr(line, '\n')) {
+        const char *value;
+        line += *line == '\n';
+        value = line + length;
+        if (strncmp(line, key, length) != 0 || strncmp(value, " = ", 3) != 0)
+            continue;
+        value += 3;
+        *bytes_out = strcspn(value, "\r\n");
+        return value;
+    }
+    return "";
+}
+
+/* What the build says of the compiler stays; the rest is what we know better: it had no .git. */
+static size_t repo_commit_compose(char *out, size_t size, const char *tree,
+                                  const invar_repo_commit *about, const char *built)
+{
+    static const char *const kept[] = {"compiler", "flags", "version", "type"};
+    char when[24] = "";
+    size_t used;
+
+    if (about)
+        (void)snprintf(when, sizeof when, "%" PRId64, about->when);
+    used = (size_t)snprintf(
+        out, size,
+        "# From what the program beside this file was built.\n[build]\ncommit = %s\ntree = %s\n"
+        "commit-time = %s\nauthor = %s\nsubject = %s\ndirty = %s\n",
+        about ? about->id : "", tree, when, about ? about->author : "", about ? about->subject : "",
+        about ? "clean" : "unknown");
+    for (int i = 0; i < 4; i++) {
+        size_t bytes;
+        const char *value = find_value(&bytes, built, kept[i]);
+        used += (size_t)snprintf(out + used, size - used, "%s = ", kept[i]);
+        invar_text_quote(out + used, bytes + 4, value, bytes);
+        used += strlen(out + used);
+        out[used++] = '\n';
+    }
+    return used;
+}
+
+/* The file that the build wrote beside the program, or NULL: one that is not Invar has none. */
+static invar_status read_build_file(char **out, size_t *bytes_out, const char *program)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_status status;
+
+    *out = NULL;
+    *bytes_out = 0;
+    invar_module_record(path, program, ".build");
+    status = invar_file_read(out, bytes_out, path, BUILD_FILE_BYTES);
+    if (status == INVAR_OK || status == INVAR_E_NOMEM)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+invar_status invar_workspace_write_origin(const char *to, const char *program, const char *tree,
+                                          invar_repo *repo, const char *commit)
+{
+    char path[INVAR_PATH_SIZE], *built = NULL, *text = NULL;
+    invar_repo_commit *about = NULL;
+    size_t bytes = 0, size = 0;
+    invar_status status = INVAR_OK;
+
+    if (snprintf(path, sizeof path, "%s.build", to) >= (int)sizeof path)
+        return INVAR_OK;
+    if (repo)
+        status = invar_alloc((void **)&about, 1, sizeof *about, "a commit");
+    if (status == INVAR_OK && repo)
+        status = invar_repo_describe(about, repo, commit);
+    if (status == INVAR_OK)
+        status = read_build_file(&built, &bytes, program);
+    size = bytes + sizeof *about + 1024;
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&text, size, 1, "what a program was built from");
+    if (status == INVAR_OK) {
+        bytes = repo_commit_compose(text, size, tree, about, built ? built : "");
+        status = invar_file_write(path, text, bytes);
+    }
+    invar_free(text);
+    invar_free(built);
+    invar_free(about);
+    return status;
+}
+
+static invar_status copy_beside(const char *path, const char *to, const char *ending)
+{
+    char from[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE], *text = NULL;
+    invar_status status;
+    size_t bytes;
+
+    invar_module_record(from, path, ending);
+    (void)snprintf(copy, sizeof copy, "%s%s", to, ending);
+    status = invar_file_read(&text, &bytes, from, 16 * (size_t)BUILD_FILE_BYTES);
+    if (status == INVAR_OK)
+        status = invar_file_write(copy, text, bytes);
+    else if (status != INVAR_E_NOMEM)
+        status = INVAR_OK; // it has none
+    if (status == INVAR_OK)
+        invar_error_clear();
+    invar_free(text);
+    return status;
+}
+
+/* They lie beside the file itself, not beside a link to it, such as /proc/self/exe. */
+invar_status invar_workspace_copy_origin(const char *to, const char *program)
+{
+    char file[PATH_MAX];
+
+    if (realpath(program, file))
+        program = file;
+    INVAR_TRY(copy_beside(program, to, ".build"));
+    return copy_beside(program, to, ".build.diff");
+}

@@ -1,0 +1,566 @@
+/*
+ * runs.c - a recipe, run by a program, and what it leaves: the cache of runs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/number.h"
+#include "base/process/process.h"
+#include "base/recipe/flatten.h"
+#include "base/recipe/recipe.h"
+#include "bisect/workspace/workspace.h"
+#include "bisect/workspace/workspace_internal.h"
+#include "ledger/ledger.h"
+
+#include "base/invar_banned.h"
+
+#define LOOK_MS 100    /* from one look into the ledger to the next, at least */
+#define RUN_GRACE 10.0 /* seconds to end in order; the ledger survives a kill, too */
+
+typedef struct running {
+    const invar_run_request *request;
+    invar_run_result *out;
+    const char *recipe; /* its text */
+    int64_t looked;     /* moment */
+    int64_t step;       /* newest that was seen; -1: none */
+    invar_status status;
+} running;
+
+/* ---- the outcome ----------------------------------------------------------------------------- */
+
+enum { OUTCOME_ENOUGH, OUTCOME_CODE, OUTCOME_SECONDS, OUTCOME_PEAK, OUTCOME_KEYS };
+
+static const invar_recipe_key outcome_keys[OUTCOME_KEYS] = {
+    {.section = "run",
+     .name = "enough",
+     .type = INVAR_RECIPE_TYPE_BOOL,
+     .doc = "it was ended before its time"},
+    {.section = "run", .name = "exit-code", .type = INVAR_RECIPE_TYPE_INT, .doc = "of train"},
+    {.section = "run", .name = "seconds", .type = INVAR_RECIPE_TYPE_FLOAT, .doc = "that it took"},
+    {.section = "run", .name = "peak-bytes", .type = INVAR_RECIPE_TYPE_INT, .doc = "of memory"},
+};
+static const invar_recipe_schema outcome_schema = {.keys = outcome_keys, .count = OUTCOME_KEYS};
+
+static invar_status write_outcome(const invar_run_result *ran)
+{
+    char path[INVAR_PATH_SIZE], seconds[INVAR_NUMBER_SIZE], text[256];
+    int bytes;
+
+    INVAR_TRY(invar_number_format(seconds, ran->seconds));
+    bytes = snprintf(text, sizeof text,
+                     "[run]\nenough = %s\nexit-code = %d\nseconds = %s\npeak-bytes = %" PRId64 "\n",
+                     ran->enough ? "true" : "false", ran->exit_code, seconds, ran->peak_bytes);
+    INVAR_TRY(invar_path_join(path, sizeof path, ran->folder, "outcome"));
+    return invar_file_write(path, text, (size_t)bytes);
+}
+
+static invar_status read_outcome(invar_run_result *out, const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_recipe *outcome;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, "outcome"));
+    INVAR_TRY(invar_recipe_new(&outcome, &outcome_schema));
+    status = invar_recipe_read(outcome, path);
+    if (status == INVAR_OK)
+        status = invar_recipe_check(outcome);
+    if (status == INVAR_OK) {
+        out->enough = invar_recipe_bool(outcome, OUTCOME_ENOUGH);
+        out->exit_code = (int)invar_recipe_int(outcome, OUTCOME_CODE);
+        out->seconds = invar_recipe_float(outcome, OUTCOME_SECONDS);
+        out->peak_bytes = invar_recipe_int(outcome, OUTCOME_PEAK);
+    }
+    invar_recipe_free(outcome);
+    return status;
+}
+
+static invar_status name_paths(invar_run_result *out, const char *folder)
+{
+    (void)snprintf(out->folder, sizeof out->folder, "%s", folder);
+    return invar_path_join(out->ledger, sizeof out->ledger, folder, "ledger.db");
+}
+
+/* The run in `folder`, if it is whole, or cut short at what is enough for this request, too. */
+static invar_status load_cached_run(bool *out, invar_run_result *ran, const char *folder,
+                                    const invar_run_request *q)
+{
+    invar_status status = read_outcome(ran, folder);
+
+    *out = false;
+    if (status == INVAR_E_NOMEM)
+        return status;
+    if (status != INVAR_OK) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    INVAR_TRY(name_paths(ran, folder));
+    ran->state = INVAR_RUN_DONE;
+    *out = invar_path_exists(ran->ledger) &&
+           (!ran->enough || (q->should_stop && q->should_stop(q->payload, ran->ledger)));
+    return INVAR_OK;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+/* Keys of a recipe by which a run would read or write beyond its folder, or need several ranks, and
+   what turns them off. Programs differ in the keys that they know: but for the first two only what
+   the recipe has. */
+static const char *const quiet[][2] = {{"save", ""},
+                                       {"load", ""},
+                                       {"save-interval", "0"},
+                                       {"save-interval-minutes", "0"},
+                                       {"save-hf", ""},
+                                       {"no-save-optim", "false"},
+                                       {"keep-checkpoints", "0"},
+                                       {"ckpt-step", "-1"},
+                                       {"skip-damaged", "false"},
+                                       {"ledger", ""},
+                                       {"save-debug-rollout-data", ""},
+                                       {"debug-dump", ""},
+                                       {"debug-dump-dir", ""},
+                                       {"trace", ""},
+                                       {"tensorboard-dir", ""},
+                                       {"prometheus-port", "0"},
+                                       {"prometheus-file", ""},
+                                       {"sink", ""},
+                                       {"sink-timeout", "30"},
+                                       {"tensor-model-parallel-size", "1"},
+                                       {"expert-model-parallel-size", "1"},
+                                       {"context-parallel-size", "1"},
+                                       {"expert-tensor-parallel-size", "0"},
+                                       {"pipeline-model-parallel-size", "1"},
+                                       {"num-virtual-stages-per-pipeline-rank", "1"},
+                                       {"rollout-num-gpus", "0"},
+                                       {"rollout-num-gpus-per-engine", "1"}};
+
+#define QUIET (sizeof quiet / sizeof quiet[0])
+#define ALWAYS 2
+#define FLAG_SIZE 40
+
+/* Whether the line that begins here sets the key. */
+static bool sets_at(const char *line, const char *key)
+{
+    size_t length = strlen(key);
+
+    return strncmp(line, key, length) == 0 && line[length + strspn(line + length, " ")] == '=';
+}
+
+static bool sets(const char *recipe, const char *key)
+{
+    for (const char *line = recipe; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (sets_at(line, key))
+            return true;
+    }
+    return false;
+}
+
+static bool has_flag(const char *const *flags, const char *flag)
+{
+    size_t length = strlen(flag);
+
+    for (; flags && *flags; flags++) {
+        if (strncmp(*flags, flag, length) == 0 && (!(*flags)[length] || (*flags)[length] == '='))
+            return true;
+    }
+    return false;
+}
+
+static size_t count_words(const char *const *words)
+{
+    size_t count = 0;
+
+    while (words && words[count])
+        count++;
+    return count;
+}
+
+/* A command line in the making; the texts that it consists of lie elsewhere. */
+typedef struct line {
+    const char **words;
+    size_t used;
+    char *prefix; /* cut at blanks */
+    char flags[QUIET][FLAG_SIZE];
+    char until[24];
+    char name[INVAR_LEDGER_NAME_BYTES + 1];
+} line;
+
+static void line_add(line *l, const char *word)
+{
+    l->words[l->used++] = word;
+}
+
+/* The run is called as its recipe is, not as the folder of the workshop. */
+static void add_name(line *l, const running *r)
+{
+    const invar_run_request *q = r->request;
+    const char *slash = strrchr(q->recipe, '/'), *file = slash ? slash + 1 : q->recipe;
+    size_t bytes = 0;
+    const char *value = invar_workspace_value(&bytes, q->flags, r->recipe, "name");
+
+    if (has_flag(q->flags, "--name"))
+        return;
+    if (!value || bytes == 0) {
+        const char *dot = strrchr(file, '.');
+        value = file;
+        bytes = dot && dot > file ? (size_t)(dot - file) : strlen(file);
+    }
+    (void)snprintf(l->name, sizeof l->name, "%.*s", (int)bytes, value);
+    line_add(l, "--name");
+    line_add(l, l->name);
+}
+
+/* PREFIX PROGRAM train RECIPE --run FOLDER --name NAME --save "" --load "" --no-report FLAGS */
+static void line_compose(line *l, const running *r)
+{
+    const invar_run_request *q = r->request;
+    char *rest = NULL;
+
+    for (char *word = strtok_r(l->prefix, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
+        line_add(l, word);
+    line_add(l, q->program);
+    line_add(l, "train");
+    line_add(l, q->recipe);
+    line_add(l, "--run");
+    line_add(l, r->out->folder);
+    add_name(l, r);
+    for (size_t i = 0; i < QUIET; i++) {
+        (void)snprintf(l->flags[i], FLAG_SIZE, "--%s", quiet[i][0]);
+        if (has_flag(q->flags, l->flags[i]) || (i >= ALWAYS && !sets(r->recipe, quiet[i][0])))
+            continue;
+        line_add(l, l->flags[i]);
+        line_add(l, quiet[i][1]);
+    }
+    line_add(l, "--no-report");
+    if (q->record_mismatch && !has_flag(q->flags, "--on-mismatch")) {
+        line_add(l, "--on-mismatch");
+        line_add(l, "record");
+    }
+    if (q->until >= 0) {
+        (void)snprintf(l->until, sizeof l->until, "%" PRId64, q->until);
+        line_add(l, "--until");
+        line_add(l, l->until);
+    }
+    for (const char *const *flag = q->flags; flag && *flag; flag++)
+        line_add(l, *flag);
+    line_add(l, NULL);
+}
+
+static invar_status make_line(line *l, const running *r)
+{
+    const char *prefix = r->request->prefix ? r->request->prefix : "";
+    size_t bytes = strlen(prefix) + 1;
+
+    INVAR_TRY(invar_alloc((void **)&l->prefix, bytes, 1, "a command"));
+    memcpy(l->prefix, prefix, bytes);
+    INVAR_TRY(invar_alloc((void **)&l->words,
+                          bytes / 2 + count_words(r->request->flags) + 2 * QUIET + 14,
+                          sizeof *l->words, "a command's words"));
+    line_compose(l, r);
+    return INVAR_OK;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+/* How far a run has come. */
+typedef struct progress {
+    int64_t step; /* the newest; -1: none, or no ledger that can be read yet */
+    bool stopped; /* it ended because of a signal, in order and before its time */
+} progress;
+
+static invar_status take_reason(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
+{
+    progress *p = payload;
+
+    (void)columns;
+    (void)count;
+    if (values)
+        p->stopped = strcmp(values[0].data, "stopped") == 0;
+    return INVAR_OK;
+}
+
+static invar_status look_into(progress *out, const char *path)
+{
+    invar_ledger_select_request reason = {.sql =
+                                              "SELECT reason FROM finish ORDER BY seg DESC LIMIT 1",
+                                          .row = take_reason,
+                                          .payload = out};
+    invar_ledger *ledger = NULL;
+    invar_ledger_summary run;
+    invar_status status;
+
+    *out = (progress){.step = -1};
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    status = invar_ledger_open(&ledger, path, &(invar_ledger_options){0});
+    if (status == INVAR_OK)
+        status = invar_ledger_find(&run, ledger, NULL);
+    if (status == INVAR_OK)
+        out->step = run.last_step;
+    if (status == INVAR_OK && run.finished)
+        status = invar_ledger_select(ledger, &reason);
+    invar_ledger_close(ledger);
+    if (status == INVAR_E_NOMEM)
+        return status;
+    if (status != INVAR_OK)
+        invar_error_clear();
+    return INVAR_OK;
+}
+
+static bool watch(void *payload)
+{
+    running *r = payload;
+    int64_t now = invar_process_clock_ms();
+    progress p;
+
+    if (now - r->looked < LOOK_MS || r->status != INVAR_OK)
+        return r->status != INVAR_OK;
+    r->looked = now;
+    r->status = look_into(&p, r->out->ledger);
+    if (r->status != INVAR_OK)
+        return true;
+    if (p.step <= r->step)
+        return false;
+    r->step = p.step;
+    return r->request->should_stop(r->request->payload, r->out->ledger);
+}
+
+/* What its end means. A program that leaves no step has not run the recipe, whatever it says. */
+static invar_status classify_exit(running *r, const invar_child_result *result)
+{
+    invar_run_result *out = r->out;
+    bool finished = result->end == INVAR_CHILD_EXITED && (result->code == 0 || result->code == 1);
+    progress p;
+
+    out->seconds = result->seconds;
+    out->peak_bytes = result->peak_bytes;
+    out->enough = result->end == INVAR_CHILD_ENDED_EARLY;
+    if (!out->enough) // the code of a run that we ended says no more than that
+        out->exit_code = result->code + (result->end == INVAR_CHILD_SIGNALLED ? 128 : 0);
+    out->state = INVAR_RUN_FAILED;
+    if (result->end == INVAR_CHILD_STOPPED) {
+        out->state = INVAR_RUN_STOPPED;
+        return INVAR_OK;
+    }
+    INVAR_TRY(look_into(&p, out->ledger));
+    if (result->end == INVAR_CHILD_EXITED && p.stopped)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "a run was ended after step %" PRId64 " by a signal that came from "
+                          "elsewhere: run the same command again to continue",
+                          p.step);
+    invar_child_tell(out->story, result, r->request->timeout);
+    if (p.step >= 0 && (finished || out->enough)) {
+        out->state = INVAR_RUN_DONE;
+        if (out->enough || out->exit_code == 0)
+            out->story[0] = '\0';
+        if (r->request->should_stop && !out->enough)
+            (void)r->request->should_stop(r->request->payload, out->ledger);
+        return INVAR_OK;
+    }
+    if (result->end == INVAR_CHILD_EXITED && result->code == 0)
+        (void)snprintf(out->story, sizeof out->story,
+                       "it ended well, but left no ledger with a step");
+    return INVAR_OK;
+}
+
+static invar_status running_run(running *r, int lock)
+{
+    // no checkpoints of a run that is only compared; an older program takes --save "" for that
+    static const char *const common[] = {INVAR_WORKTREE_WITHOUT, "INVAR_SAVE=none"};
+    const size_t n_common = sizeof common / sizeof common[0];
+    const invar_run_request *q = r->request;
+    size_t extra = count_words(q->environment);
+    char log[INVAR_PATH_SIZE];
+    line l = {0};
+    const char **environment = NULL;
+    invar_child_result result;
+    invar_status status = invar_path_join(log, sizeof log, r->out->folder, "run.log");
+
+    if (status == INVAR_OK)
+        status = make_line(&l, r);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&environment, n_common + extra + 1, sizeof *environment,
+                             "a run's environment");
+    if (status == INVAR_OK) {
+        invar_child_request request = {.words = l.words,
+                                       .environment = environment,
+                                       .log = log,
+                                       .lock = lock,
+                                       .timeout = q->timeout,
+                                       .stop = q->stop,
+                                       .should_stop = q->should_stop ? watch : NULL,
+                                       .payload = r,
+                                       .kill_grace_s = RUN_GRACE,
+                                       .same_addresses = q->same_addresses};
+
+        memcpy(environment, common, sizeof common);
+        if (extra)
+            memcpy(environment + n_common, q->environment, extra * sizeof *environment);
+        environment[n_common + extra] = NULL;
+        status = invar_child_run(&result, &request);
+    }
+    if (status == INVAR_OK)
+        status = r->status;
+    if (status == INVAR_OK)
+        status = classify_exit(r, &result);
+    invar_free(environment);
+    invar_free(l.words);
+    invar_free(l.prefix);
+    return status;
+}
+
+/* ---- the cache ------------------------------------------------------------------------------- */
+
+/* The files that the recipe and the flags name, but for those that a run is kept from. */
+static void mix_inputs(invar_hasher *hasher, const char *recipe, const char *const *flags)
+{
+    for (const char *at = recipe, *end; *at; at = *end ? end + 1 : end) {
+        const char *sign = strchr(at, '=');
+        bool apart = false;
+
+        end = at + strcspn(at, "\n");
+        for (size_t i = 0; i < QUIET && !apart; i++)
+            apart = sets_at(at, quiet[i][0]);
+        if (*at != '#' && *at != ';' && !apart && sign && sign < end)
+            invar_workspace_mix_inputs(hasher, sign + 1, (size_t)(end - sign - 1));
+    }
+    for (const char *const *word = flags; word && *word; word++) {
+        const char *sign = strncmp(*word, "--", 2) == 0 ? strchr(*word, '=') : NULL;
+        const char *value = sign ? sign + 1 : *word;
+        invar_workspace_mix_inputs(hasher, value, strlen(value));
+    }
+}
+
+void invar_workspace_inputs(invar_digest *out, const char *recipe, const char *const *flags)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    mix_inputs(&hasher, recipe, flags);
+    invar_hasher_final(out, &hasher);
+}
+
+static invar_status make_key(invar_digest *out, const running *r)
+{
+    const invar_run_request *q = r->request;
+    char current[INVAR_PATH_SIZE];
+    invar_hasher hasher;
+
+    if (!getcwd(current, sizeof current))
+        return INVAR_FAIL(INVAR_E_IO, errno, "the current folder cannot be found: %s",
+                          strerror(errno));
+    invar_hasher_init(&hasher);
+    invar_workspace_key_add(&hasher, "run");
+    invar_hasher_update(&hasher, &q->binary, sizeof q->binary);
+    invar_workspace_key_add(&hasher, r->recipe);
+    invar_workspace_key_add(&hasher, current);
+    invar_workspace_key_add(&hasher, q->prefix);
+    invar_workspace_key_add(&hasher, q->name);
+    invar_hasher_update(&hasher, &q->until, sizeof q->until);
+    invar_workspace_key_add(&hasher, q->same_addresses ? "same addresses" : NULL);
+    invar_workspace_key_add(&hasher, q->record_mismatch ? "record mismatch" : NULL);
+    for (const char *const *word = q->flags; word && *word; word++)
+        invar_workspace_key_add(&hasher, *word);
+    invar_workspace_key_add(&hasher, NULL);
+    for (const char *const *word = q->environment; word && *word; word++)
+        invar_workspace_key_add(&hasher, *word);
+    mix_inputs(&hasher, r->recipe, q->flags);
+    invar_hasher_final(out, &hasher);
+    return INVAR_OK;
+}
+
+/* Runs in the folder `made`; what came out becomes runs/KEY, unless another was faster. */
+static invar_status run_and_keep(running *r, int lock, const char *made, const char *path)
+{
+    invar_run_result *out = r->out;
+    bool lost = false, there = false;
+
+    INVAR_TRY(name_paths(out, made));
+    INVAR_TRY(running_run(r, lock));
+    if (out->state == INVAR_RUN_STOPPED)
+        return invar_held_folder_remove(made);
+    if (out->state == INVAR_RUN_DONE)
+        INVAR_TRY(write_outcome(out));
+    INVAR_TRY(invar_workspace_entry_commit(&lost, made, path, r->request->no_cache));
+    if (lost) {
+        invar_run_result theirs = {0};
+        INVAR_TRY(load_cached_run(&there, &theirs, path, r->request));
+        if (there)
+            INVAR_TRY(invar_held_folder_remove(made));
+        else
+            INVAR_TRY(invar_workspace_entry_commit(&lost, made, path, true));
+    }
+    return name_paths(out, path);
+}
+
+static invar_status take_or_run(running *r, const invar_workspace *workshop, int lock)
+{
+    char path[INVAR_PATH_SIZE], made[INVAR_PATH_SIZE];
+    bool there = false;
+    invar_digest key;
+    invar_status status;
+
+    INVAR_TRY(make_key(&key, r));
+    INVAR_TRY(invar_workspace_path(path, workshop, "runs", &key));
+    if (!r->request->no_cache)
+        INVAR_TRY(load_cached_run(&there, r->out, path, r->request));
+    r->out->cached = there;
+    if (there)
+        return INVAR_OK;
+    *r->out = (invar_run_result){0};
+    INVAR_TRY(invar_workspace_entry_new(made, workshop, "runs", &key));
+    status = run_and_keep(r, lock, made, path);
+    if (status == INVAR_OK && r->out->state == INVAR_RUN_FAILED)
+        status = invar_workspace_check_room(workshop);
+    if (status != INVAR_OK)
+        invar_workspace_entry_discard(made);
+    return status;
+}
+
+/*
+ * What agents or a clock decide is no function of the recipe: two runs differ, or agree, for no
+ * reason of ours. `word`: the value for which a record is needed; NULL: any.
+ */
+static invar_status demand_record(const running *r, const char *key, const char *word,
+                                  const char *record)
+{
+    const char *const *flags = r->request->flags, *value;
+    size_t bytes, record_bytes; // 0: it is not set, or set to nothing
+
+    value = invar_workspace_value(&bytes, flags, r->recipe, key);
+    (void)invar_workspace_value(&record_bytes, flags, r->recipe, record);
+    if (bytes == 0 || record_bytes > 0 ||
+        (word && (bytes != strlen(word) || memcmp(value, word, bytes) != 0)))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s: with %s%s%s runs are compared by the record of one: set %s = RUN",
+                      r->request->recipe, key, word ? " = " : "", word ? word : "", record);
+}
+
+invar_status invar_workspace_run(invar_run_result *out, invar_workspace *workshop, int lock,
+                                 const invar_run_request *request)
+{
+    running r = {.request = request, .out = out, .step = -1};
+    char *recipe;
+    size_t bytes;
+    invar_status status;
+
+    *out = (invar_run_result){0};
+    INVAR_TRY(invar_recipe_flatten(&recipe, &bytes, request->recipe));
+    r.recipe = recipe;
+    status = demand_record(&r, "custom-agent-path", NULL, "agent-record");
+    if (status == INVAR_OK)
+        status = demand_record(&r, "rollout-schedule", "recorded", "rollout-record");
+    if (status == INVAR_OK)
+        status = take_or_run(&r, workshop, lock);
+    invar_free(recipe);
+    return status;
+}

@@ -1,0 +1,505 @@
+/*
+ * workspace.c - a folder of our own, where revisions are checked out, built and run: the folder
+ * itself and its slots.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700 // realpath
+
+#include "bisect/workspace/workspace.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/process/process.h"
+#include "bisect/workspace/process_tag.h"
+#include "bisect/workspace/workspace_internal.h"
+
+#include "base/invar_banned.h"
+
+#define SLOTS 256
+#define NAME_BYTES 64       /* of the subject's name in the folder's */
+#define LOCK_MS 2000        /* how long killed children may take to let go of a lock */
+#define LEAST_ROOM 16777216 /* bytes; below, a failure may be the disk's */
+
+static invar_status io_error(const char *path, const char *what)
+{
+    int code = errno;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
+}
+
+/* ---- where it is ----------------------------------------------------------------------------- */
+
+/* Whether one of the names in a path is "..". */
+static bool climbs(const char *path)
+{
+    for (const char *at = path; (at = strstr(at, "..")); at += 2) {
+        if ((at == path || at[-1] == '/') && (!at[2] || at[2] == '/'))
+            return true;
+    }
+    return false;
+}
+
+/* The path without links, absolute; the end of it need not exist. */
+static invar_status resolve(char out[INVAR_PATH_SIZE], const char *path)
+{
+    char whole[INVAR_PATH_SIZE], head[INVAR_PATH_SIZE] = "/", real[INVAR_PATH_SIZE] = "";
+    size_t cut;
+
+    if (path[0] != '/' && !getcwd(head, sizeof head))
+        return io_error(".", "the current folder cannot be found");
+    INVAR_TRY(invar_path_join(whole, sizeof whole, head, path + strspn(path, "/")));
+    for (cut = strlen(whole);;) {
+        memcpy(head, whole, cut);
+        head[cut] = '\0';
+        if (realpath(head, real))
+            break;
+        if (errno != ENOENT)
+            return io_error(path, "cannot be looked at");
+        while (cut > 1 && whole[cut - 1] == '/')
+            cut--;
+        while (cut > 1 && whole[cut - 1] != '/')
+            cut--;
+    }
+    errno = ENOENT;
+    if (climbs(whole + cut)) // from what is not there
+        return io_error(path, "cannot be looked at");
+    if (whole[cut])
+        return invar_path_join(out, INVAR_PATH_SIZE, real, whole + cut);
+    memcpy(out, real, strlen(real) + 1);
+    return INVAR_OK;
+}
+
+/* The last name of the subject that says something, with harmless letters. */
+static void name_of(char out[NAME_BYTES + 1], const char *subject)
+{
+    size_t end = strlen(subject), begin, used = 0;
+
+    while (end > 0 && subject[end - 1] == '/')
+        end--;
+    if (end >= 5 && memcmp(subject + end - 5, "/.git", 5) == 0)
+        end -= 5;
+    for (begin = end; begin > 0 && subject[begin - 1] != '/'; begin--)
+        continue;
+    for (; begin < end && used < NAME_BYTES; begin++) {
+        char c = subject[begin];
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                     c == '-' || c == '_' || (c == '.' && used > 0);
+        out[used++] = plain ? c : '_';
+    }
+    out[used] = '\0';
+}
+
+/* The usual place: the user's cache. */
+static invar_status usual_place(char out[INVAR_PATH_SIZE], const char *subject)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char root[INVAR_PATH_SIZE], name[NAME_BYTES + 1], hex[INVAR_DIGEST_HEX_SIZE];
+    char last[NAME_BYTES + INVAR_DIGEST_HEX_SIZE + 16];
+    invar_digest digest;
+
+    if (cache && cache[0] == '/')
+        INVAR_TRY(invar_path_join(root, sizeof root, cache, "invar"));
+    else if (home && home[0] == '/')
+        INVAR_TRY(invar_path_join(root, sizeof root, home, ".cache/invar"));
+    else
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "there is no folder to work in: neither XDG_CACHE_HOME nor HOME is an "
+                          "absolute path; give one with --work DIR");
+    name_of(name, subject);
+    invar_hash_bytes(&digest, subject, strlen(subject));
+    invar_digest_format(hex, &digest);
+    (void)snprintf(last, sizeof last, "%s-%.12s", name, hex);
+    return invar_path_join(out, INVAR_PATH_SIZE, root, last);
+}
+
+static invar_status check_outside(const char *folder, const char *outside)
+{
+    char real[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    size_t length;
+
+    INVAR_TRY(resolve(real, outside));
+    length = real[1] ? strlen(real) : 0; // all is inside "/"
+    if (length > 5 && strcmp(real + length - 5, "/.git") == 0)
+        length -= 5; // also of a linked work tree: the one that it belongs to
+    if (strncmp(folder, real, length) != 0 || (folder[length] && folder[length] != '/'))
+        return INVAR_OK;
+    invar_path_show(shown, folder);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: it lies inside the repository, which is only read; give a folder "
+                      "outside of it with --work DIR",
+                      shown);
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+static invar_status make_folder(const char *path)
+{
+    char above[INVAR_PATH_SIZE];
+    size_t length = (size_t)(strrchr(path, '/') - path);
+
+    memcpy(above, path, length);
+    above[length] = '\0';
+    if (length > 0)
+        INVAR_TRY(invar_held_folder_make(above));
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return io_error(path, "the folder cannot be made");
+    return invar_held_folder_make(path); // says when it is none
+}
+
+/* The user in a name KEY.USER-NUMBER.tmp; NULL: it is no such name. */
+static const char *user_in(const char *name)
+{
+    size_t length = strlen(name);
+    const char *dot = strchr(name, '.');
+
+    if (!dot || length < 4 || strcmp(name + length - 4, ".tmp") != 0)
+        return NULL;
+    return strlen(dot + 1) >= INVAR_USER_SIZE ? dot + 1 : NULL;
+}
+
+/* Removes what was being made by users that are dead, and ends what they had started. */
+static invar_status remove_unfinished(const char *folder)
+{
+    DIR *entries = opendir(folder);
+    invar_status status = INVAR_OK;
+    struct dirent *entry;
+
+    if (!entries)
+        return io_error(folder, "cannot be read");
+    while (status == INVAR_OK && (entry = readdir(entries))) {
+        char path[INVAR_PATH_SIZE], user[INVAR_USER_SIZE] = "";
+        const char *at = user_in(entry->d_name);
+
+        if (!at)
+            continue;
+        memcpy(user, at, INVAR_USER_SIZE - 1);
+        if (invar_user_lives(user))
+            continue;
+        invar_user_sweep(user);
+        status = invar_path_join(path, sizeof path, folder, entry->d_name);
+        if (status == INVAR_OK)
+            status = invar_held_folder_remove(path);
+    }
+    closedir(entries);
+    return status;
+}
+
+/* What is built and run in it is executed as us, so nobody else may write there. */
+static invar_status check_ours(const char *folder)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+
+    if (stat(folder, &info) != 0)
+        return io_error(folder, "cannot be looked at");
+    invar_path_show(shown, folder);
+    if (info.st_uid != geteuid())
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: the folder belongs to somebody else, who could change the programs "
+                          "in it; give one of your own with --work DIR",
+                          shown);
+    if (info.st_mode & S_IWOTH)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: everybody can write into the folder and change the programs in it; "
+                          "'chmod o-w' it, or give another one with --work DIR",
+                          shown);
+    return INVAR_OK;
+}
+
+static invar_status make_parts(const invar_workspace *w)
+{
+    static const char *const parts[] = {"slots", "programs", "runs", "bisects"};
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(make_folder(w->folder));
+    INVAR_TRY(check_ours(w->folder));
+    for (int i = 0; i < 4; i++) {
+        INVAR_TRY(invar_path_join(path, sizeof path, w->folder, parts[i]));
+        INVAR_TRY(invar_held_folder_make(path));
+        if (i == 1 || i == 2)
+            INVAR_TRY(remove_unfinished(path));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_workspace_open(invar_workspace **out, const char *folder, const char *subject,
+                                  const char *const *outside)
+{
+    char place[INVAR_PATH_SIZE];
+    invar_workspace *w;
+    invar_status status = INVAR_OK;
+
+    *out = NULL;
+    if (!folder)
+        INVAR_TRY(usual_place(place, subject));
+    INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "a workshop"));
+    status = resolve(w->folder, folder ? folder : place);
+    for (; status == INVAR_OK && *outside; outside++)
+        status = check_outside(w->folder, *outside);
+    if (status == INVAR_OK)
+        status = make_parts(w);
+    if (status != INVAR_OK) {
+        invar_free(w);
+        return status;
+    }
+    *out = w;
+    return INVAR_OK;
+}
+
+void invar_workspace_close(invar_workspace *workshop)
+{
+    invar_free(workshop);
+}
+
+const char *invar_workspace_folder(const invar_workspace *workshop)
+{
+    return workshop->folder;
+}
+
+/* ---- what is made in it ---------------------------------------------------------------------- */
+
+invar_status invar_workspace_path(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+                                  const char *kind, const invar_digest *key)
+{
+    char name[64], hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, key);
+    (void)snprintf(name, sizeof name, "%s/%s", kind, hex);
+    return invar_path_join(out, INVAR_PATH_SIZE, workshop->folder, name);
+}
+
+/* PATH.USER-NUMBER.tmp, a name that nobody else uses. */
+static invar_status name_unfinished(char out[INVAR_PATH_SIZE], const char *path)
+{
+    static _Atomic uint32_t number;
+    char user[INVAR_USER_SIZE];
+    int bytes;
+
+    invar_user_self(user);
+    bytes = snprintf(out, INVAR_PATH_SIZE, "%s.%s-%08" PRIx32 ".tmp", path, user,
+                     atomic_fetch_add(&number, 1));
+    if (bytes < INVAR_PATH_SIZE)
+        return INVAR_OK;
+    errno = ENAMETOOLONG;
+    return io_error(path, "cannot be made");
+}
+
+invar_status invar_workspace_entry_new(char out[INVAR_PATH_SIZE], const invar_workspace *workshop,
+                                       const char *kind, const invar_digest *key)
+{
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_workspace_path(path, workshop, kind, key));
+    INVAR_TRY(name_unfinished(out, path));
+    return invar_held_folder_make(out);
+}
+
+invar_status invar_workspace_entry_commit(bool *lost_out, const char *made, const char *path,
+                                          bool replace)
+{
+    char old[INVAR_PATH_SIZE];
+
+    *lost_out = false;
+    for (int i = 0; i < 100; i++) {
+        if (rename(made, path) == 0)
+            return INVAR_OK;
+        if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
+            break;
+        if (!replace) {
+            *lost_out = true;
+            return INVAR_OK;
+        }
+        // another may put one there in between: then once more
+        INVAR_TRY(name_unfinished(old, path));
+        if (rename(path, old) != 0 && errno != ENOENT)
+            break;
+        INVAR_TRY(invar_held_folder_remove(old));
+    }
+    return io_error(path, "cannot be put in place");
+}
+
+void invar_workspace_entry_discard(const char *made)
+{
+    invar_error why;
+
+    invar_error_take(&why);
+    if (invar_held_folder_remove(made) != INVAR_OK)
+        invar_error_clear(); // the next open will
+    invar_error_put(&why);
+}
+
+invar_status invar_workspace_check_room(const invar_workspace *workshop)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct statvfs disk;
+
+    if (statvfs(workshop->folder, &disk) != 0)
+        return io_error(workshop->folder, "cannot be looked at");
+    if ((uint64_t)disk.f_bavail * disk.f_frsize >= LEAST_ROOM &&
+        (disk.f_favail > 16 || !disk.f_files))
+        return INVAR_OK;
+    invar_path_show(shown, workshop->folder);
+    return INVAR_FAIL(INVAR_E_IO, ENOSPC,
+                      "%s: the disk is full; make room, or give another folder with --work DIR",
+                      shown);
+}
+
+void invar_workspace_key_add(invar_hasher *hasher, const char *text)
+{
+    uint64_t bytes = text ? strlen(text) + 1 : 0;
+
+    invar_hasher_update(hasher, &bytes, sizeof bytes);
+    invar_hasher_update(hasher, text, text ? (size_t)bytes - 1 : 0);
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+static invar_status slot_path(char out[INVAR_PATH_SIZE], const invar_worktree *slot,
+                              const char *name)
+{
+    return invar_path_join(out, INVAR_PATH_SIZE, slot->folder, name);
+}
+
+/* Takes the lock, if it is free and its file is still the one that others find. */
+static invar_status try_lock(bool *out, const invar_worktree *slot, const char *path)
+{
+    struct stat held, found;
+
+    *out = false;
+    if (flock(slot->lock, LOCK_EX | LOCK_NB) != 0)
+        return errno == EWOULDBLOCK || errno == EINTR ? INVAR_OK
+                                                      : io_error(path, "cannot be locked");
+    *out = fstat(slot->lock, &held) == 0 && lstat(path, &found) == 0 &&
+           held.st_ino == found.st_ino && held.st_dev == found.st_dev;
+    return INVAR_OK;
+}
+
+/* A user that is dead has left children, which hold the lock: they end, and let go. */
+static invar_status lock_after_death(bool *out, const invar_worktree *slot, const char *path,
+                                     const char *user)
+{
+    static const struct timespec nap = {0, 5000000};
+    int64_t until = invar_process_clock_ms() + LOCK_MS;
+
+    invar_user_sweep(user);
+    for (;;) {
+        INVAR_TRY(try_lock(out, slot, path));
+        if (*out || invar_process_clock_ms() >= until)
+            return INVAR_OK;
+        nanosleep(&nap, NULL);
+    }
+}
+
+/* Who the slot's file says uses it; "": nobody. */
+static void read_user(char out[INVAR_USER_SIZE], const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    ssize_t got = fd >= 0 ? read(fd, out, INVAR_USER_SIZE - 1) : 0;
+
+    out[got > 0 ? got : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+}
+
+invar_status invar_worktree_reset(const invar_worktree *slot)
+{
+    static const char *const parts[] = {"made", "build", "source"};
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(slot_path(path, slot, "source.tree")); // first: it says what source holds
+    (void)unlink(path);
+    for (int i = 0; i < 3; i++) {
+        INVAR_TRY(slot_path(path, slot, parts[i]));
+        INVAR_TRY(invar_held_folder_remove(path));
+    }
+    return INVAR_OK;
+}
+
+static invar_status try_slot(bool *out, invar_worktree *slot)
+{
+    char lock[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
+    char user[INVAR_USER_SIZE], self[INVAR_USER_SIZE];
+
+    INVAR_TRY(slot_path(lock, slot, "lock"));
+    INVAR_TRY(slot_path(path, slot, "user"));
+    slot->lock =
+        invar_process_fd_above_stdio(open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (slot->lock < 0)
+        return io_error(lock, "cannot be opened");
+    INVAR_TRY(try_lock(out, slot, lock));
+    read_user(user, path);
+    if (!*out && user[0] && !invar_user_lives(user))
+        INVAR_TRY(lock_after_death(out, slot, lock, user));
+    if (!*out)
+        return INVAR_OK;
+    if (user[0] && !invar_user_lives(user))
+        invar_user_sweep(user); // those that have closed the lock
+    if (invar_path_exists(path))
+        INVAR_TRY(invar_worktree_reset(slot));
+    invar_user_self(self);
+    return invar_file_write(path, self, strlen(self));
+}
+
+static invar_status name_slot(invar_worktree *slot, const invar_workspace *workshop, int number)
+{
+    char name[32];
+
+    *slot = (invar_worktree){.number = number, .lock = -1};
+    (void)snprintf(name, sizeof name, "slots/%d", number);
+    INVAR_TRY(invar_path_join(slot->folder, sizeof slot->folder, workshop->folder, name));
+    INVAR_TRY(slot_path(slot->source, slot, "source"));
+    INVAR_TRY(slot_path(slot->build, slot, "build"));
+    return invar_held_folder_make(slot->folder);
+}
+
+static void worktree_release(invar_worktree *slot)
+{
+    if (slot->lock >= 0)
+        close(slot->lock);
+    slot->lock = -1;
+}
+
+invar_status invar_worktree_acquire(invar_worktree *out, invar_workspace *workshop)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    bool taken = false;
+
+    for (int i = 0; i < SLOTS; i++) {
+        invar_status status = name_slot(out, workshop, i);
+        if (status == INVAR_OK)
+            status = try_slot(&taken, out);
+        if (status == INVAR_OK && taken)
+            return INVAR_OK;
+        worktree_release(out);
+        INVAR_TRY(status);
+    }
+    invar_path_show(shown, workshop->folder);
+    return INVAR_FAIL(INVAR_E_BUSY, 0, "%s: all %d slots are in use", shown, SLOTS);
+}
+
+void invar_worktree_release(invar_worktree *slot)
+{
+    char path[INVAR_PATH_SIZE];
+
+    if (slot->lock < 0)
+        return;
+    if (slot_path(path, slot, "user") == INVAR_OK)
+        (void)unlink(path);
+    worktree_release(slot);
+}

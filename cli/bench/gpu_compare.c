@@ -1,0 +1,304 @@
+/*
+ * gpu_compare.c - see gpu_compare.h.
+ *
+ * Ours and its peers run in turn, burst by burst, so that all of them meet the same clock of a GPU
+ * that gets warm. A burst is calls that are queued without a wait in between and timed from an idle
+ * device to an idle device; short calls are one graph, so that launching costs nobody anything. Of
+ * the bursts of each the median counts.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/bench/gpu_compare.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/console/term.h"
+#include "cli/bench/bench.h"
+#include "cli/safe_text.h"
+#include "kernels-deterministic/math/elementary.h"
+
+#include "base/invar_banned.h"
+
+enum { WARM_ROUNDS = 2, ROUNDS = 7, MOST_RUNNERS = 4, MOST_FAMILIES = 64 };
+#define SHORT 8e-5 /* seconds of a call that launching could hold up */
+
+/* The ratios of the rows of an op to a peer. */
+typedef struct family {
+    invar_op op;
+    const char *type, *peer;
+    double least;
+    float logs; /* their sum */
+    int rows;
+} family;
+
+struct invar_gpu_compare {
+    const invar_device *dev;
+    const invar_gpu_compare_peer *peers;
+    double burst; /* seconds */
+    bool json;
+    int rows;
+    family families[MOST_FAMILIES];
+    int n_families;
+};
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+static invar_status find_peers(invar_gpu_compare *race, const char *path)
+{
+    static const invar_gpu_compare_peer none[] = {{0}};
+    invar_gpu_compare_peers_fn list = NULL;
+    void *library, *symbol;
+
+    race->peers = none;
+    if (!path[0])
+        return INVAR_OK;
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.1000s", dlerror());
+    symbol = dlsym(library, "invar_race_peers");
+    memcpy(&list, &symbol, sizeof symbol);
+    race->peers = list ? list(race->dev->backend) : NULL;
+    if (!race->peers)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.1000s: it has no ops for this device",
+                          path);
+    return INVAR_OK;
+}
+
+typedef struct copy_args {
+    void *to, *from;
+    size_t bytes;
+} copy_args;
+
+static invar_status run_copy(const invar_device *dev, const void *args, void *workspace)
+{
+    const copy_args *c = args;
+
+    (void)workspace;
+    return invar_device_copy(dev, c->to, c->from, c->bytes);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+typedef struct runner {
+    const char *name;         /* NULL: ours */
+    invar_gpu_compare_fn run; /* NULL: the op */
+    const void *const *args;
+    int sets;
+    int calls; /* of a burst */
+    invar_device_graph *graph;
+    double times[ROUNDS]; /* of a call */
+} runner;
+
+static invar_status runner_queue(const invar_device *dev, invar_op op, const runner *r)
+{
+    for (int i = 0; i < r->calls; i++) {
+        const void *args = r->args[i % r->sets];
+        INVAR_TRY(r->run ? r->run(dev, args, NULL) : invar_op_run(dev, op, args));
+    }
+    return INVAR_OK;
+}
+
+/* Seconds of a call. */
+static invar_status runner_burst(double *out, const invar_device *dev, invar_op op, const runner *r)
+{
+    double begin;
+
+    INVAR_TRY(invar_device_synchronize(dev));
+    begin = invar_bench_now();
+    INVAR_TRY(r->graph ? dev->backend->graphs.launch(dev, r->graph) : runner_queue(dev, op, r));
+    INVAR_TRY(invar_device_synchronize(dev));
+    *out = (invar_bench_now() - begin) / r->calls;
+    return INVAR_OK;
+}
+
+/* The calls of its bursts and, where `graphs` allow it, a graph of them. */
+static invar_status runner_prepare(runner *r, const invar_device *dev, invar_op op, double length,
+                                   bool graphs)
+{
+    double seconds;
+    invar_status status;
+
+    r->calls = 3;
+    INVAR_TRY(
+        runner_burst(&seconds, dev, op, r)); // the first calls find out and load what they need
+    INVAR_TRY(runner_burst(&seconds, dev, op, r));
+    r->calls = (int)(length / (seconds + 1e-7)) + 1;
+    if (!graphs || !dev->backend->graphs.begin || seconds > SHORT)
+        return INVAR_OK;
+    INVAR_TRY(dev->backend->graphs.begin(dev));
+    status = runner_queue(dev, op, r);
+    if (status == INVAR_OK)
+        return dev->backend->graphs.end(&r->graph, dev);
+    (void)dev->backend->graphs.end(NULL, dev);
+    return status;
+}
+
+static double median(const double *times)
+{
+    double sorted[ROUNDS];
+
+    for (int i = 0; i < ROUNDS; i++) {
+        int at = i;
+        for (; at > 0 && sorted[at - 1] > times[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = times[i];
+    }
+    return sorted[ROUNDS / 2];
+}
+
+static invar_status run_rounds(runner *runners, int count, const invar_gpu_compare *race,
+                               invar_op op, bool graphs)
+{
+    const invar_device *dev = race->dev;
+
+    for (int i = 0; i < count; i++)
+        INVAR_TRY(runner_prepare(&runners[i], dev, op, race->burst, graphs));
+    for (int round = -WARM_ROUNDS; round < ROUNDS; round++)
+        for (int i = 0; i < count; i++)
+            INVAR_TRY(runner_burst(&runners[i].times[round < 0 ? 0 : round], dev, op, &runners[i]));
+    return INVAR_OK;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void gpu_compare_record(invar_gpu_compare *race, const invar_gpu_compare_case *row,
+                               const char *peer, double ratio)
+{
+    family *f = race->families, *end = f + race->n_families;
+
+    while (f < end &&
+           !(f->op == row->op && strcmp(f->type, row->type) == 0 && strcmp(f->peer, peer) == 0))
+        f++;
+    if (f == end) {
+        INVAR_CHECK(race->n_families < MOST_FAMILIES);
+        race->n_families++;
+        *f = (family){.op = row->op, .type = row->type, .peer = peer, .least = ratio};
+    }
+    f->logs += invar_log((float)ratio);
+    f->least = ratio < f->least ? ratio : f->least;
+    f->rows++;
+}
+
+static void print_json(const invar_gpu_compare *race, const invar_gpu_compare_case *row,
+                       const runner *runners, int count, const char *unit, double rate)
+{
+    double seconds = median(runners[0].times);
+
+    printf("%s\n    {\"op\": \"%s\", \"type\": \"%s\", \"shape\": \"%s\", \"seconds\": %.9g, "
+           "\"rate\": %.6g, \"unit\": \"%s\", \"compared\": %" PRId64 ", \"different\": %" PRId64
+           ", \"peers\": [",
+           race->rows ? "," : "", invar_op_name(row->op), row->type, row->shape, seconds, rate,
+           unit, row->compared, row->different);
+    for (int i = 1; i < count; i++)
+        printf("%s{\"name\": \"%s\", \"seconds\": %.9g, \"ratio\": %.5g}", i > 1 ? ", " : "",
+               runners[i].name, median(runners[i].times), median(runners[i].times) / seconds);
+    printf("]}");
+}
+
+static void print_line(const invar_gpu_compare_case *row, const runner *runners, int count,
+                       const char *unit, double rate)
+{
+    enum { LEFT = 87 }; // columns before those of the peer
+    double seconds = median(runners[0].times);
+    const char *bits = row->different ? "DIFFERENT" : row->compared ? "equal" : "";
+
+    printf("%-16s %-6s %-24s %10.1f %8.1f %-8s %-9s", invar_op_name(row->op), row->type, row->shape,
+           1e6 * seconds, rate, unit, bits);
+    for (int i = 1; i < count; i++)
+        printf("%*s %10.1f %7.3f  %s\n", i > 1 ? LEFT : 0, "", 1e6 * median(runners[i].times),
+               median(runners[i].times) / seconds, runners[i].name);
+    if (count == 1)
+        printf("\n");
+}
+
+static void print_row(invar_gpu_compare *race, const invar_gpu_compare_case *row,
+                      const runner *runners, int count)
+{
+    double seconds = median(runners[0].times);
+    const char *unit = row->copy_from ? "GB/s" : "TFLOP/s";
+    double rate = row->work / seconds * (row->copy_from ? 1e-9 : 1e-12);
+
+    if (race->json)
+        print_json(race, row, runners, count, unit, rate);
+    else
+        print_line(row, runners, count, unit, rate);
+    fflush(stdout);
+    race->rows++;
+    for (int i = 1; i < count; i++)
+        gpu_compare_record(race, row, runners[i].name, median(runners[i].times) / seconds);
+}
+
+invar_status invar_gpu_compare_run(invar_gpu_compare *race, const invar_gpu_compare_case *row)
+{
+    copy_args copy = {row->copy_to, row->copy_from, (size_t)(row->work / 2)};
+    const void *copies[] = {&copy};
+    runner runners[MOST_RUNNERS] = {{.args = row->args, .sets = row->sets}};
+    invar_status status;
+    int count = 1;
+
+    if (row->copy_from)
+        runners[count++] = (runner){.name = "copy", .run = run_copy, .args = copies, .sets = 1};
+    for (const invar_gpu_compare_peer *p = race->peers; p->name && count < MOST_RUNNERS; p++)
+        if (p->op == row->op && strcmp(p->type, row->type) == 0)
+            runners[count++] =
+                (runner){.name = p->name, .run = p->run, .args = row->args, .sets = row->sets};
+    status = run_rounds(runners, count, race, row->op, !row->copy_from);
+    if (status == INVAR_OK)
+        print_row(race, row, runners, count);
+    for (int i = 0; i < count; i++)
+        if (runners[i].graph)
+            race->dev->backend->graphs.free(race->dev, runners[i].graph);
+    return status;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+invar_status invar_gpu_compare_new(invar_gpu_compare **out, const invar_device *dev,
+                                   const invar_gpu_compare_options *options)
+{
+    bool colour = invar_term_colour(stdout);
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a benchmark"));
+    **out = (invar_gpu_compare){
+        .dev = dev, .burst = 1e-3 * (double)options->burst, .json = options->json};
+    status = find_peers(*out, options->peer);
+    if (status != INVAR_OK) {
+        invar_gpu_compare_free(*out);
+        *out = NULL;
+        return status;
+    }
+    if (options->json)
+        printf("{\n  \"rows\": [");
+    else
+        printf("%s%-16s %-6s %-24s %10s %8s %-8s %-9s %10s %7s  %s%s\n",
+               invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "type", "shape", "time us",
+               "rate", "", "CPU", "peer us", "ratio", "peer",
+               invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    return INVAR_OK;
+}
+
+void invar_gpu_compare_free(invar_gpu_compare *race)
+{
+    invar_free(race);
+}
+
+int invar_gpu_compare_end(invar_gpu_compare *race, invar_status status)
+{
+    if (race->json)
+        invar_safe_text_end_json(stdout, status);
+    else if (race->n_families > 0)
+        printf("\nratio: the peer's time over ours; above 1 we are faster\n");
+    for (int i = 0; i < race->n_families && !race->json; i++) {
+        const family *f = &race->families[i];
+        if (f->rows > 1)
+            printf("%s %s beside %s: geometric mean of %d %.3f, least %.3f\n", invar_op_name(f->op),
+                   f->type, f->peer, f->rows, (double)invar_exp(f->logs / (float)f->rows),
+                   f->least);
+    }
+    return race->rows;
+}

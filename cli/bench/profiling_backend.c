@@ -1,0 +1,322 @@
+/*
+ * profiling_backend.c - the table of the meter.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/bench/profiling_backend.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/bench/bench.h"
+
+#include "base/invar_banned.h"
+
+enum { MOST_ROWS = 128, MOST_BLOCKS = 256 };
+
+typedef struct block {
+    void *at;
+    size_t bytes;
+    char what[40];
+} block;
+
+struct invar_profiling_backend {
+    invar_backend table; /* first: a device's backend is the meter */
+    const invar_backend *behind;
+    bool on;
+    double begun, seconds;
+    double idle; /* seconds of a wait for nothing */
+    int64_t waits;
+    invar_profile_row rows[MOST_ROWS];
+    int64_t n_rows;
+    block blocks[MOST_BLOCKS];
+    int n_blocks;
+};
+
+static invar_profiling_backend *meter_of(const invar_device *dev)
+{
+    return (invar_profiling_backend *)(uintptr_t)dev->backend;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static void profiling_backend_record(invar_profiling_backend *m, const char *name,
+                                     const char *shape, double seconds)
+{
+    int64_t i = 0;
+
+    while (i < m->n_rows &&
+           (strcmp(m->rows[i].name, name) != 0 || strcmp(m->rows[i].shape, shape) != 0))
+        i++;
+    if (i == MOST_ROWS) { // the last one takes what has no row of its own
+        i--;
+        m->rows[i].name = "others";
+        m->rows[i].shape[0] = '\0';
+    } else if (i == m->n_rows) {
+        m->rows[m->n_rows++] = (invar_profile_row){.name = name};
+        (void)snprintf(m->rows[i].shape, sizeof m->rows[i].shape, "%s", shape);
+    }
+    m->rows[i].calls++;
+    m->rows[i].seconds += seconds;
+}
+
+/* The time since `begun`, once the device has done what was begun. */
+static invar_status close_row(const invar_device *dev, const char *name, const char *shape,
+                              double begun)
+{
+    invar_profiling_backend *m = meter_of(dev);
+    double seconds;
+
+    INVAR_TRY(m->behind->memory.synchronize(dev));
+    seconds = invar_bench_now() - begun - m->idle;
+    m->waits++;
+    profiling_backend_record(m, name, shape, seconds > 0.0 ? seconds : 0.0);
+    return INVAR_OK;
+}
+
+#define SHAPE_SIZE sizeof((invar_profile_row){0}.shape)
+
+static void format_product(char *out, int64_t rows, int64_t outputs, int64_t inputs,
+                           const char *type)
+{
+    (void)snprintf(out, SHAPE_SIZE, "%" PRId64 "x%" PRId64 "x%" PRId64 " %s", rows, outputs, inputs,
+                   type);
+}
+
+/* What tells calls of an op apart, where they differ much in work. */
+static void describe(char *out, invar_op op, const void *args)
+{
+    out[0] = '\0';
+    if (op == INVAR_OP_LINEAR_FWD) {
+        const invar_linear_fwd_args *a = args;
+        int64_t outputs = a->w.shape[0];
+        for (int32_t i = 0; i < a->n_more; i++)
+            outputs += a->more[i].w.shape[0];
+        format_product(out, a->x.shape[0], outputs, a->x.shape[1], invar_dtype_name(a->w.dtype));
+    } else if (op == INVAR_OP_LINEAR_DX) {
+        const invar_linear_dx_args *a = args;
+        int64_t inputs = 0;
+        for (int32_t i = 0; i < a->n_parts; i++)
+            inputs += a->parts[i].dy.shape[1];
+        format_product(out, a->dx.shape[0], a->dx.shape[1], inputs,
+                       invar_dtype_name(a->parts[0].w.dtype));
+    } else if (op == INVAR_OP_LINEAR_DW) {
+        const invar_linear_dw_args *a = args;
+        format_product(out, a->dw.shape[0], a->dw.shape[1], a->x.shape[0],
+                       invar_dtype_name(a->x.dtype));
+    } else if (op == INVAR_OP_RMSNORM_FWD || op == INVAR_OP_RMSNORM_BWD) {
+        // the output comes first in both
+        const invar_tensor *y = args;
+        (void)snprintf(out, SHAPE_SIZE, "%" PRId64 "x%" PRId64 "x%" PRId64, y->shape[0],
+                       y->shape[1], y->shape[2]);
+    }
+}
+
+static invar_status run_op(const invar_device *dev, invar_op op, const void *args, void *workspace)
+{
+    invar_profiling_backend *m = meter_of(dev);
+    char shape[SHAPE_SIZE];
+    double begun;
+
+    if (!m->on)
+        return m->behind->ops[op].run(dev, args, workspace);
+    begun = invar_bench_now();
+    INVAR_TRY(m->behind->ops[op].run(dev, args, workspace));
+    describe(shape, op, args);
+    return close_row(dev, invar_op_name(op), shape, begun);
+}
+
+#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
+    static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
+    {                                                                                              \
+        return meter_of(dev)->behind->ops[INVAR_OP_##ID].workspace(dev, args);                     \
+    }                                                                                              \
+    static invar_status run_##fn(const invar_device *dev, const void *args, void *workspace)       \
+    {                                                                                              \
+        return run_op(dev, INVAR_OP_##ID, args, workspace);                                        \
+    }
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+
+static const invar_op_impl impls[INVAR_OP_COUNT] = {
+#define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+};
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    invar_profiling_backend *m = meter_of(dev);
+    block *b = &m->blocks[m->n_blocks];
+
+    INVAR_CHECK(m->n_blocks < MOST_BLOCKS);
+    INVAR_TRY(m->behind->memory.alloc(dev, out, bytes, what));
+    b->at = *out;
+    b->bytes = bytes;
+    (void)snprintf(b->what, sizeof b->what, "%s", what);
+    m->n_blocks++;
+    return INVAR_OK;
+}
+
+static void give(const invar_device *dev, void *at)
+{
+    invar_profiling_backend *m = meter_of(dev);
+
+    for (int i = 0; i < m->n_blocks; i++)
+        if (m->blocks[i].at == at) {
+            m->blocks[i] = m->blocks[--m->n_blocks];
+            break;
+        }
+    m->behind->memory.free(dev, at);
+}
+
+static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    invar_profiling_backend *m = meter_of(dev);
+    double begun = m->on ? invar_bench_now() : 0.0;
+
+    INVAR_TRY(m->behind->memory.upload(dev, to, from, bytes));
+    return m->on ? close_row(dev, "to the device", "", begun) : INVAR_OK;
+}
+
+static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    invar_profiling_backend *m = meter_of(dev);
+    double begun = m->on ? invar_bench_now() : 0.0;
+
+    INVAR_TRY(m->behind->memory.download(dev, to, from, bytes));
+    if (m->on) // it has waited already
+        profiling_backend_record(m, "from the device", "", invar_bench_now() - begun);
+    return INVAR_OK;
+}
+
+static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    invar_profiling_backend *m = meter_of(dev);
+    double begun = m->on ? invar_bench_now() : 0.0;
+
+    INVAR_TRY(m->behind->memory.copy(dev, to, from, bytes));
+    return m->on ? close_row(dev, "on the device", "", begun) : INVAR_OK;
+}
+
+static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
+                              size_t stride, size_t count)
+{
+    invar_profiling_backend *m = meter_of(dev);
+    double begun = m->on ? invar_bench_now() : 0.0;
+
+    INVAR_TRY(m->behind->memory.copy_strided(dev, to, from, bytes, stride, count));
+    return m->on ? close_row(dev, "on the device", "", begun) : INVAR_OK;
+}
+
+static invar_status zero(const invar_device *dev, void *at, size_t bytes)
+{
+    invar_profiling_backend *m = meter_of(dev);
+    double begun = m->on ? invar_bench_now() : 0.0;
+
+    INVAR_TRY(m->behind->memory.zero(dev, at, bytes));
+    return m->on ? close_row(dev, "zeros", "", begun) : INVAR_OK;
+}
+
+static invar_status wait(const invar_device *dev)
+{
+    return meter_of(dev)->behind->memory.synchronize(dev);
+}
+
+/* ---- the object ------------------------------------------------------------------------------ */
+
+invar_status invar_profiling_backend_new(invar_profiling_backend **out, const invar_backend *behind)
+{
+    invar_profiling_backend *m = NULL;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a meter"));
+    memset(m, 0, sizeof *m);
+    m->table = *behind;
+    m->table.memory.alloc = take;
+    m->table.memory.free = give;
+    m->table.memory.upload = put;
+    m->table.memory.download = get;
+    m->table.memory.copy = copy;
+    m->table.memory.copy_strided = copy_each;
+    m->table.memory.zero = zero;
+    m->table.memory.synchronize = wait;
+    for (int op = 0; op < INVAR_OP_COUNT; op++)
+        if (behind->ops[op].run)
+            m->table.ops[op] = impls[op];
+    m->behind = behind;
+    *out = m;
+    return INVAR_OK;
+}
+
+void invar_profiling_backend_free(invar_profiling_backend *meter)
+{
+    invar_free(meter);
+}
+
+const invar_backend *invar_profiling_backend_backend(const invar_profiling_backend *meter)
+{
+    return &meter->table;
+}
+
+void invar_profiling_backend_exchange(invar_profiling_backend *meter, const invar_backend *behind)
+{
+    meter->behind = behind;
+}
+
+invar_status invar_profiling_backend_begin(invar_profiling_backend *meter, const invar_device *dev)
+{
+    enum { TRIES = 16 };
+
+    meter->idle = 1.0;
+    for (int i = 0; i <= TRIES; i++) {
+        double begun = invar_bench_now(), seconds;
+        INVAR_TRY(meter->behind->memory.synchronize(dev));
+        seconds = invar_bench_now() - begun;
+        if (i > 0 && seconds < meter->idle) // the first may have had something to wait for
+            meter->idle = seconds;
+    }
+    meter->n_rows = meter->waits = 0;
+    meter->on = true;
+    meter->begun = invar_bench_now();
+    return INVAR_OK;
+}
+
+void invar_profiling_backend_end(invar_profiling_backend *meter)
+{
+    meter->seconds = invar_bench_now() - meter->begun - meter->idle * (double)meter->waits;
+    meter->on = false;
+}
+
+double invar_profiling_backend_seconds(const invar_profiling_backend *meter)
+{
+    return meter->seconds;
+}
+
+const invar_profile_row *invar_profiling_backend_rows(int64_t *count_out,
+                                                      invar_profiling_backend *meter)
+{
+    for (int64_t i = 1; i < meter->n_rows; i++) {
+        invar_profile_row row = meter->rows[i];
+        int64_t at = i;
+        for (; at > 0 && meter->rows[at - 1].seconds < row.seconds; at--)
+            meter->rows[at] = meter->rows[at - 1];
+        meter->rows[at] = row;
+    }
+    *count_out = meter->n_rows;
+    return meter->rows;
+}
+
+size_t invar_profiling_backend_taken(const invar_profiling_backend *meter, const char *what)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < meter->n_blocks; i++)
+        if (!what || strncmp(meter->blocks[i].what, what, strlen(what)) == 0)
+            bytes += meter->blocks[i].bytes;
+    return bytes;
+}

@@ -1,0 +1,219 @@
+/*
+ * run_bisect.c - asking a bisect: progress while it works, the answer afterwards.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/console/term.h"
+#include "base/text.h"
+#include "bisect/view/bisect_report.h"
+#include "bisect/workspace/workspace.h"
+#include "cli/bisect/archive.h"
+#include "cli/bisect/bisect.h"
+#include "cli/interactive.h"
+#include "cli/output.h"
+#include "cli/safe_text.h"
+#include "ledger/view/page.h"
+
+#include "base/invar_banned.h"
+
+#define DEFAULT_TIMEOUT 3600
+
+void invar_bisect_options_shared(invar_option out[INVAR_BISECT_SHARED_OPTIONS],
+                                 invar_bisect_settings *s)
+{
+    const invar_option list[INVAR_BISECT_SHARED_OPTIONS] = {
+        {"repo", INVAR_OPTION_TEXT, &s->repo, "DIR", "the git repository (.)", 0, 0},
+        {"jobs", INVAR_OPTION_INT, &s->jobs, "N", "number of trials that run at the same time (1)",
+         1, INVAR_SEARCH_JOBS},
+        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S",
+         "time limit of a build or a run in seconds (3600); 0: none", 0, INT64_C(1) << 40},
+        {"work", INVAR_OPTION_TEXT, &s->work, "DIR",
+         "folder for checkouts, programs and runs (~/.cache/invar/NAME)", 0, 0},
+        {"html", INVAR_OPTION_TEXT, &s->html, "FILE", "also write the result as an HTML page", 0,
+         0},
+        {"json", INVAR_OPTION_FLAG, &s->json, NULL, "print the result as JSON", 0, 0}};
+
+    *s = (invar_bisect_settings){.repo = ".", .jobs = 1, .timeout = DEFAULT_TIMEOUT};
+    memcpy(out, list, sizeof list);
+}
+
+invar_status invar_bisect_list(const char ***out, char *text)
+{
+    size_t count = 0;
+
+    *out = NULL;
+    if (!text)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)out, strlen(text) + 2, sizeof **out, "a list"));
+    while (*text) {
+        char *comma = strchr(text, ',');
+        if (comma)
+            *comma = '\0';
+        if (*text)
+            (*out)[count++] = text;
+        text = comma ? comma + 1 : text + strlen(text);
+    }
+    (*out)[count] = NULL;
+    return INVAR_OK;
+}
+
+/* ---- while it works -------------------------------------------------------------------------- */
+
+typedef struct screen {
+    bool live, colour;
+} screen;
+
+static invar_term_style style_of(const char *verdict)
+{
+    switch (verdict[0]) {
+    case 'g': return INVAR_TERM_STYLE_GREEN;
+    case 's': return INVAR_TERM_STYLE_YELLOW;
+    default: return INVAR_TERM_STYLE_RED;
+    }
+}
+
+static void show_end(const screen *s, const invar_bisect_trial *t)
+{
+    fprintf(stderr, "bisect: %.12s %s%-5s%s %s", t->commit,
+            invar_term_escape(s->colour, style_of(t->verdict)), t->verdict,
+            invar_term_escape(s->colour, INVAR_TERM_STYLE_PLAIN), t->role);
+    if (t->build_s > 0)
+        fprintf(stderr, ", built in %.1f s", t->build_s);
+    if (strcmp(t->source, "tree") == 0)
+        fputs(", same tree as before", stderr);
+    else if (strcmp(t->source, "program") == 0)
+        fputs(", same program as before", stderr);
+    else if (t->run_s > 0)
+        fprintf(stderr, ", ran %.1f s", t->run_s);
+    if (!t->value[0] && t->story[0]) {
+        fputs("; ", stderr);
+        invar_safe_text_print(stderr, t->story);
+    }
+    fputc('\n', stderr);
+}
+
+static void bisect_trial_show(void *payload, invar_bisect_event_kind kind,
+                              const invar_bisect_trial *trial, int64_t left, int64_t more)
+{
+    const screen *s = payload;
+    char line[128];
+
+    if (s->live)
+        fputs("\r\033[K", stderr);
+    if (more > 0)
+        (void)snprintf(line, sizeof line,
+                       "bisect: testing %.12s, %" PRId64 " suspect%s, about %" PRId64
+                       " more trial%s",
+                       trial->commit, left, invar_text_plural(left), more, invar_text_plural(more));
+    else
+        (void)snprintf(line, sizeof line, "bisect: testing %.12s, %s", trial->commit, trial->role);
+    if (kind == INVAR_BISECT_EVENT_END)
+        show_end(s, trial);
+    else if (s->live) // cut: what wraps cannot be taken back
+        fprintf(stderr, "%.*s", invar_term_width(stderr) - 1, line);
+    fflush(stderr);
+}
+
+/* ---- afterwards ------------------------------------------------------------------------------ */
+
+static int exit_code(const invar_bisect_result *a)
+{
+    switch (a->verdict) {
+    case INVAR_BISECT_FOUND:
+    case INVAR_BISECT_CHANGES: return INVAR_EXIT_OK;
+    case INVAR_BISECT_NONDETERMINISTIC: return INVAR_EXIT_NONDETERMINISTIC;
+    case INVAR_BISECT_UNTESTABLE: return INVAR_EXIT_UNTESTABLE;
+    default: return INVAR_EXIT_TROUBLE;
+    }
+}
+
+static invar_status print_plain(FILE *out, const invar_bisect_result *answer)
+{
+    return invar_bisect_report_print(out, answer, false);
+}
+
+/* The answer in every form, beside the state: invar bisect view shows it again. */
+static invar_status bisect_result_store(const invar_bisect_result *a)
+{
+    const struct {
+        const char *name;
+        invar_status (*write)(FILE *out, const invar_bisect_result *answer);
+    } forms[] = {{"answer.txt", print_plain},
+                 {"answer.json", invar_bisect_report_json},
+                 {"answer.html", invar_bisect_report_html}};
+
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        char path[INVAR_PATH_SIZE];
+        invar_output page;
+        INVAR_TRY(invar_path_join(path, sizeof path, a->folder, forms[i].name));
+        INVAR_TRY(invar_output_replace(&page, path, NULL));
+        INVAR_TRY(invar_output_close(&page, forms[i].write(page.stream, a)));
+    }
+    return INVAR_OK;
+}
+
+static invar_status bisect_result_report(const invar_bisect_result *a,
+                                         const invar_bisect_settings *s)
+{
+    invar_output page;
+
+    if (!s->html || strcmp(s->html, "-") != 0) // first: a file that cannot be written hides nothing
+        INVAR_TRY(s->json ? invar_bisect_report_json(stdout, a)
+                          : invar_bisect_report_print(stdout, a, invar_term_colour(stdout)));
+    INVAR_TRY(bisect_result_store(a));
+    INVAR_TRY(invar_archive_answer(a, exit_code(a)));
+    if (!s->html)
+        return INVAR_OK;
+    INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK("answer")));
+    return invar_output_close(&page, invar_bisect_report_html(page.stream, a));
+}
+
+int invar_bisect_run_and_print(const invar_bisect_case *what, const invar_bisect_settings *settings,
+                               const char *log)
+{
+    screen s = {.live = invar_term_live(stderr), .colour = invar_term_colour(stderr)};
+    invar_bisect_options options = {
+        .work = settings->work,
+        .log = log,
+        .jobs = settings->jobs,
+        .threads = invar_default_threads(),
+        .stop = invar_interactive_catch_signals("stopping; run the same command again to continue"),
+        .event = bisect_trial_show,
+        .payload = &s};
+    invar_bisect_result *answer = NULL;
+    invar_status status =
+        settings->html ? invar_output_check(settings->html, INVAR_PAGE_MARK("answer")) : INVAR_OK;
+    int code;
+
+    if (status == INVAR_OK)
+        status = invar_bisect_run(&answer, what, &options);
+    if (s.live)
+        fputs("\r\033[K", stderr);
+    if (status == INVAR_OK)
+        status = bisect_result_report(answer, settings);
+    code = status == INVAR_OK ? exit_code(answer) : invar_report_error();
+    invar_bisect_result_free(answer);
+    return code;
+}
+
+invar_status invar_bisect_folder(char out[INVAR_PATH_SIZE], const invar_bisect_settings *settings)
+{
+    invar_workspace *workshop = NULL;
+    invar_repo *repo = NULL;
+    invar_status status = invar_repo_open(&repo, settings->repo);
+
+    if (status == INVAR_OK)
+        status = invar_workspace_open(
+            &workshop, settings->work, invar_repo_folder(repo),
+            (const char *const[]){invar_repo_folder(repo), invar_repo_work_tree(repo), NULL});
+    if (status == INVAR_OK)
+        status = invar_path_join(out, INVAR_PATH_SIZE, invar_workspace_folder(workshop), "bisects");
+    invar_workspace_close(workshop);
+    invar_repo_close(repo);
+    return status;
+}

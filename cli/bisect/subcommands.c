@@ -1,0 +1,383 @@
+/*
+ * subcommands.c - invar bisect log, view, resume-log and reset: what is kept of a bisect.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "bisect/state/state.h"
+#include "cli/bisect/bisect.h"
+#include "cli/interactive.h"
+#include "cli/output.h"
+#include "cli/safe_text.h"
+#include "ledger/view/page.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_BYTES (64u << 20)
+
+typedef struct settings {
+    invar_bisect_settings shared;
+    bool git, all, yes;
+} settings;
+
+/* The options of a verb, some of the shared ones and one of its own. */
+static const invar_option *settings_choose(settings *s, const char *const *names,
+                                           const invar_option *own)
+{
+    static invar_option list[INVAR_BISECT_SHARED_OPTIONS + 2];
+    invar_option shared[INVAR_BISECT_SHARED_OPTIONS];
+    int count = 0;
+
+    invar_bisect_options_shared(shared, &s->shared);
+    if (own)
+        list[count++] = *own;
+    for (; *names; names++)
+        for (int i = 0; i < INVAR_BISECT_SHARED_OPTIONS; i++)
+            if (strcmp(shared[i].name, *names) == 0)
+                list[count++] = shared[i];
+    list[count] = (invar_option){0};
+    return list;
+}
+
+/* A file of the newest bisect: "state" or one of the answers. */
+static invar_status settings_newest(char out[INVAR_PATH_SIZE], const settings *s, const char *name)
+{
+    char folder[INVAR_PATH_SIZE];
+    size_t bytes;
+
+    INVAR_TRY(invar_bisect_folder(folder, &s->shared));
+    INVAR_TRY(invar_bisect_state_newest(out, folder));
+    bytes = (size_t)(strrchr(out, '/') + 1 - out);
+    if (bytes + strlen(name) >= INVAR_PATH_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path of the bisect is too long");
+    memcpy(out + bytes, name, strlen(name) + 1);
+    return INVAR_OK;
+}
+
+static invar_status copy_file(FILE *out, const char *path)
+{
+    size_t bytes;
+    char *text;
+
+    INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_BYTES));
+    (void)fwrite(text, 1, bytes, out); // main looks at the stream's end
+    invar_free(text);
+    return INVAR_OK;
+}
+
+/* ---- log ------------------------------------------------------------------------------------- */
+
+/* What git bisect replay reads. A verdict "third" is bad there. */
+static void print_git(const invar_bisect_state *state)
+{
+    size_t count;
+    const invar_bisect_state_trial *trials = invar_bisect_state_trials(&count, state);
+    const invar_bisect_case *what = invar_bisect_state_case(state);
+
+    printf("git bisect start%s '%s' '%s'", what->first_parent ? " '--first-parent'" : "", what->bad,
+           what->good);
+    for (const char *const *path = what->paths; path && *path; path++) {
+        fputs(path == what->paths ? " -- " : " ", stdout);
+        invar_text_print_shell_word(stdout, *path);
+    }
+    putchar('\n');
+    for (size_t i = 0; i < count; i++) {
+        const invar_bisect_trial *t = &trials[i].trial;
+        const char *word = t->verdict[0] == 'g' ? "good" : t->verdict[0] == 's' ? "skip" : "bad";
+        if (strcmp(t->role, "search") == 0)
+            printf("# %s: %s\ngit bisect %s %s\n", t->role, t->verdict, word, t->commit);
+    }
+}
+
+static const invar_option *log_options(settings *s)
+{
+    static const char *const names[] = {"repo", "work", NULL};
+    const invar_option own = {"git",
+                              INVAR_OPTION_FLAG,
+                              &s->git,
+                              NULL,
+                              "print the log in the format of 'git bisect replay'",
+                              0,
+                              0};
+
+    return settings_choose(s, names, &own);
+}
+
+static invar_status log_it(const settings *s)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_bisect_state *state;
+
+    INVAR_TRY(settings_newest(path, s, "state"));
+    if (!s->git)
+        return copy_file(stdout, path);
+    INVAR_TRY(invar_bisect_state_read(&state, path));
+    print_git(state);
+    invar_bisect_state_close(state);
+    return INVAR_OK;
+}
+
+static int run_log(int argc, char **argv)
+{
+    settings s = {.git = false};
+
+    if (invar_options_parse(log_options(&s), argc, argv) != INVAR_OK || log_it(&s) != INVAR_OK)
+        return invar_report_error();
+    return INVAR_EXIT_OK;
+}
+
+static void help_log(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Prints the question of the repository's latest bisect and the result of each trial.\n"
+        "'invar bisect resume-log' continues from this output on another machine.\n");
+    invar_options_help(log_options(&s));
+}
+
+static const invar_cli_command log_verb = {.name = "log",
+                                           .summary =
+                                               "print the question and the result of every trial",
+                                           .run = run_log,
+                                           .help = help_log,
+                                           .arguments = "[--git]"};
+
+/* ---- view ------------------------------------------------------------------------------------ */
+
+static const invar_option *view_options(settings *s)
+{
+    static const char *const names[] = {"repo", "work", "html", "json", NULL};
+
+    return settings_choose(s, names, NULL);
+}
+
+/* A bisect that has not ended has no answer yet. */
+static invar_status need_answer(const char *path)
+{
+    if (invar_path_exists(path))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "the newest bisect has no answer yet: run its command again to continue; "
+                      "invar bisect log shows how far it is");
+}
+
+static invar_status view_it(const settings *s)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_output page;
+
+    if (s->shared.html) {
+        INVAR_TRY(settings_newest(path, s, "answer.html"));
+        INVAR_TRY(need_answer(path));
+        INVAR_TRY(invar_output_open(&page, s->shared.html, INVAR_PAGE_MARK("answer")));
+        INVAR_TRY(invar_output_close(&page, copy_file(page.stream, path)));
+        if (page.stream == stdout)
+            return INVAR_OK;
+    }
+    INVAR_TRY(settings_newest(path, s, s->shared.json ? "answer.json" : "answer.txt"));
+    INVAR_TRY(need_answer(path));
+    return copy_file(stdout, path);
+}
+
+static int run_view(int argc, char **argv)
+{
+    settings s = {.git = false};
+
+    if (invar_options_parse(view_options(&s), argc, argv) != INVAR_OK || view_it(&s) != INVAR_OK)
+        return invar_report_error();
+    return INVAR_EXIT_OK;
+}
+
+static void help_view(void)
+{
+    settings s;
+
+    invar_help_text("Shows the result of the repository's latest bisect again. Runs nothing.\n");
+    invar_options_help(view_options(&s));
+}
+
+static const invar_cli_command view_verb = {.name = "view",
+                                            .summary = "show the result of the latest bisect again",
+                                            .run = run_view,
+                                            .help = help_view,
+                                            .arguments = "[--json] [--html FILE]"};
+
+/* ---- resume-log ------------------------------------------------------------------------------ */
+
+static const invar_option *resume_options(settings *s)
+{
+    static const char *const names[] = {"repo", "work", "jobs", "html", "json", NULL};
+    const invar_option own = {
+        "yes", INVAR_OPTION_FLAG, &s->yes, NULL, "run the commands of the log without asking", 0,
+        0};
+
+    return settings_choose(s, names, &own);
+}
+
+/* A text, each of its lines below the other; NULL: nothing. */
+static void show_text(const char *name, const char *text)
+{
+    while (text && *text) {
+        size_t bytes = strcspn(text, "\n");
+        fprintf(stderr, "  %-11s", name);
+        invar_safe_text_print_bytes(stderr, text, bytes);
+        fputc('\n', stderr);
+        text += bytes + (text[bytes] == '\n');
+        name = "";
+    }
+}
+
+/* Everything of a log that decides what is executed; a recipe may name plug-ins. */
+static void show_commands(const invar_bisect_case *what)
+{
+    fputs("this log runs, as you and on this machine:\n", stderr);
+    show_text("repository", what->repo);
+    show_text("build", what->build || what->run ? what->build : "with cmake, as Invar is");
+    show_text("run", what->run);
+    show_text("recipe", what->recipe_text);
+    for (const char *const *flag = what->flags; flag && *flag; flag++)
+        show_text("flag", *flag);
+}
+
+/* A log comes from elsewhere, and its commands would run with all that the user may do. */
+static invar_status settings_agree(const settings *s, const invar_bisect_case *what,
+                                   const char *path)
+{
+    char answer[16], shown[INVAR_PATH_SHOWN_SIZE];
+
+    show_commands(what);
+    if (s->yes)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: nothing was run: read the commands above, then give --yes", shown);
+    if (invar_interactive_ask(answer, sizeof answer, stderr, "run them? [y/N] ") &&
+        (answer[0] == 'y' || answer[0] == 'Y'))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0, "%s: nothing was run", shown);
+}
+
+static int settings_resume(const settings *s, const char *path)
+{
+    invar_bisect_state *state;
+    invar_bisect_case what;
+    int code;
+
+    if (invar_bisect_state_read(&state, path) != INVAR_OK)
+        return invar_report_error();
+    what = *invar_bisect_state_case(state);
+    what.recipe_text = invar_bisect_state_recipe(state);
+    if (s->shared.repo)
+        what.repo = s->shared.repo;
+    code = settings_agree(s, &what, path) == INVAR_OK
+               ? invar_bisect_run_and_print(&what, &s->shared, path)
+               : invar_report_error();
+    invar_bisect_state_close(state);
+    return code;
+}
+
+static int run_resume(int argc, char **argv)
+{
+    settings s = {.git = false};
+    const invar_option *list = resume_options(&s);
+    int words;
+
+    s.shared.repo = NULL; // as the log has it
+    if (invar_options_parse_words(&words, list, argc, argv, "FILE, what invar bisect log printed",
+                                  1, 1) != INVAR_OK)
+        return invar_report_error();
+    return settings_resume(&s, argv[0]);
+}
+
+static void help_resume(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Continues a bisect from a log that 'invar bisect log' printed. Trials in the log are not\n"
+        "run again. If the repository is at another path here, name it with --repo.\n"
+        "\n"
+        "The log contains shell commands and a recipe, which will run as you. They are shown\n"
+        "first and you are asked to confirm. --yes skips the question; without a terminal and\n"
+        "without --yes nothing runs.\n");
+    invar_options_help(resume_options(&s));
+}
+
+static const invar_cli_command resume_verb = {.name = "resume-log",
+                                              .summary =
+                                                  "continue from a log, here or on another machine",
+                                              .run = run_resume,
+                                              .help = help_resume,
+                                              .arguments = "FILE [--yes] [--repo DIR]"};
+
+/* ---- reset ----------------------------------------------------------------------------------- */
+
+static const invar_option *reset_options(settings *s)
+{
+    static const char *const names[] = {"repo", "work", NULL};
+    const invar_option own = {"all",
+                              INVAR_OPTION_FLAG,
+                              &s->all,
+                              NULL,
+                              "also delete built programs, runs and checkouts",
+                              0,
+                              0};
+
+    return settings_choose(s, names, &own);
+}
+
+static invar_status reset_it(const settings *s)
+{
+    static const char *const rest[] = {"programs", "runs", "slots", "samples"};
+    char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
+    int64_t count;
+
+    INVAR_TRY(invar_bisect_folder(folder, &s->shared));
+    INVAR_TRY(invar_bisect_state_remove_all(&count, folder));
+    *strrchr(folder, '/') = '\0';
+    for (size_t i = 0; s->all && i < sizeof rest / sizeof *rest; i++) {
+        INVAR_TRY(invar_path_join(path, sizeof path, folder, rest[i]));
+        INVAR_TRY(invar_held_folder_remove(path));
+    }
+    printf("removed %" PRId64 " bisect%s%s from ", count, invar_text_plural(count),
+           s->all ? ", all programs, runs and checkouts" : "");
+    invar_safe_text_print(stdout, folder);
+    putchar('\n');
+    return INVAR_OK;
+}
+
+static int run_reset(int argc, char **argv)
+{
+    settings s = {.git = false};
+
+    if (invar_options_parse(reset_options(&s), argc, argv) != INVAR_OK || reset_it(&s) != INVAR_OK)
+        return invar_report_error();
+    return INVAR_EXIT_OK;
+}
+
+static void help_reset(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Deletes the records of all bisects of the repository. Built programs and finished runs\n"
+        "stay cached, so that the next bisect is quick; --all deletes them too.\n");
+    invar_options_help(reset_options(&s));
+}
+
+static const invar_cli_command reset_verb = {.name = "reset",
+                                             .summary = "delete the bisects of a repository",
+                                             .run = run_reset,
+                                             .help = help_reset,
+                                             .arguments = "[--all]"};
+
+const invar_cli_command *const invar_bisect_verbs[] = {&log_verb, &view_verb, &resume_verb,
+                                                       &reset_verb, NULL};

@@ -1,0 +1,118 @@
+/*
+ * interactive.c - what verbs share that run for long.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/interactive.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/safe_text.h"
+
+#include "base/invar_banned.h"
+
+/* `timeout` and a terminal that closes send one request twice, within this time. */
+#define TOGETHER_NS 200000000
+
+static volatile sig_atomic_t caught;
+static struct timespec first; // written before `caught`
+static char message[256];
+static size_t message_bytes;
+
+static bool long_ago(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (now.tv_sec - first.tv_sec) * 1000000000 + (now.tv_nsec - first.tv_nsec) > TOGETHER_NS;
+}
+
+/* By the default action, once this handler has returned. */
+static void end_at_once(int number)
+{
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
+}
+
+static void interrupt(int number)
+{
+    static const char limit[] = "invar: a file has reached the size that is allowed (ulimit -f)\n";
+    int before = errno; // of whatever was interrupted
+
+    if (invar_interactive_caught()) {
+        if (number != SIGXFSZ && long_ago())
+            end_at_once(number);
+        return;
+    }
+    (void)clock_gettime(CLOCK_MONOTONIC, &first);
+    __atomic_store_n(&caught, number, __ATOMIC_RELEASE); // other threads look
+    if ((number != SIGXFSZ || write(STDERR_FILENO, limit, sizeof limit - 1) >= 0) &&
+        write(STDERR_FILENO, message, message_bytes) >= 0)
+        return;
+    errno = before; // nobody listens
+}
+
+/* Unless whoever started us wants it ignored, as nohup does. */
+static void catch_unless_ignored(int number, const struct sigaction *action)
+{
+    struct sigaction before;
+
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        (void)sigaction(number, action, NULL);
+}
+
+const volatile sig_atomic_t *invar_interactive_catch_signals(const char *what)
+{
+    // without SA_RESTART: a wait for an answer ends, too
+    const struct sigaction action = {.sa_handler = interrupt};
+    int bytes =
+        what ? snprintf(message, sizeof message, "%sinvar: %s; a second Ctrl-C ends at once\n",
+                        isatty(STDERR_FILENO) ? "\n" : "", what)
+             : 0;
+
+    message_bytes = (size_t)bytes < sizeof message ? (size_t)bytes : sizeof message - 1;
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+    catch_unless_ignored(SIGHUP, &action);
+    catch_unless_ignored(SIGXFSZ, &action);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGCHLD, SIG_DFL); // ignored by a parent, no child could be waited for
+    return &caught;
+}
+
+void invar_interactive_release(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction now;
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == interrupt)
+            (void)signal(numbers[i], SIG_DFL);
+}
+
+int invar_interactive_caught(void)
+{
+    return __atomic_load_n(&caught, __ATOMIC_ACQUIRE);
+}
+
+void invar_interactive_say(void *payload, const char *line)
+{
+    (void)payload;
+    fputs("invar: ", stderr);
+    invar_safe_text_print(stderr, line);
+    fputc('\n', stderr);
+}
+
+bool invar_interactive_ask(char *out, size_t size, FILE *shown, const char *question)
+{
+    fputs(question, shown);
+    fflush(shown);
+    if (!fgets(out, (int)size, stdin))
+        return false;
+    out[strcspn(out, "\n")] = '\0';
+    return true;
+}

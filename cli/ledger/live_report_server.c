@@ -1,0 +1,235 @@
+/*
+ * live_report_server.c - a run in a browser while it happens.
+ *
+ * Requests come on threads of the HTTP server. Each opens the ledger for itself; what was made of
+ * it is kept until there is another entry, so many pages cost as much as one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/ledger/live_report_server.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/ledger/report.h"
+#include "engine/sample/serve/server.h"
+
+#include "base/invar_banned.h"
+
+enum { CONNECTIONS = 16, CLIENT_SECONDS = 30 };
+
+#define TYPE_PAGE "text/html; charset=utf-8"
+#define TYPE_JSON "application/json"
+#define TYPE_TEXT "text/plain; charset=utf-8"
+
+/* A body that was made, and of how many entries. */
+typedef struct made {
+    char *text; /* of open_memstream */
+    size_t bytes;
+    int64_t entries;
+    bool running;
+} made;
+
+struct invar_live_report_server {
+    const invar_located *at;
+    const invar_serve_table *http;
+    void *listener;
+    uint16_t port;
+    pthread_mutex_t lock;
+    made page, data; /* under the lock */
+};
+
+/* ---- bodies ---------------------------------------------------------------------------------- */
+
+/* A copy becomes the body of the reply. */
+static invar_status send_body(invar_http_transaction *e, int status, const char *type,
+                              const char *text, size_t bytes)
+{
+    e->status = status;
+    e->type = type;
+    INVAR_TRY(invar_alloc((void **)&e->reply, bytes + 1, 1, "a reply"));
+    memcpy(e->reply, text, bytes);
+    e->reply_bytes = bytes;
+    return INVAR_OK;
+}
+
+/* What cannot be said for lack of memory is an empty reply. */
+static void send_text(invar_http_transaction *e, int status, const char *text)
+{
+    if (send_body(e, status, TYPE_TEXT, text, strlen(text)) != INVAR_OK)
+        invar_error_clear();
+}
+
+/* Makes the body again if the ledger has new entries, or has gained or lost its writer. */
+static invar_status made_refresh(made *body, invar_ledger *ledger, const invar_ledger_summary *run,
+                                 bool running, bool page)
+{
+    const invar_report_run shown = {.ledger = ledger, .run = run->run};
+    made fresh = {.entries = run->entries, .running = running};
+    FILE *out;
+
+    if (body->text && body->entries == run->entries && body->running == running)
+        return INVAR_OK;
+    out = open_memstream(&fresh.text, &fresh.bytes);
+    if (!out)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the page");
+    invar_status status =
+        page ? invar_report_live_page(out, &shown, 1) : invar_report_data(out, &shown, 1);
+    if (fclose(out) != 0 && status == INVAR_OK)
+        status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the page");
+    if (status != INVAR_OK) {
+        free(fresh.text);
+        return status;
+    }
+    free(body->text);
+    *body = fresh;
+    return INVAR_OK;
+}
+
+static invar_status answer_body(invar_http_transaction *e, invar_live_report_server *b,
+                                invar_ledger *ledger, const invar_ledger_summary *run, bool running,
+                                bool page)
+{
+    made *body = page ? &b->page : &b->data;
+
+    (void)pthread_mutex_lock(&b->lock);
+    invar_status status = made_refresh(body, ledger, run, running, page);
+    if (status == INVAR_OK)
+        status = send_body(e, 200, page ? TYPE_PAGE : TYPE_JSON, body->text, body->bytes);
+    (void)pthread_mutex_unlock(&b->lock);
+    return status;
+}
+
+static invar_status answer_state(invar_http_transaction *e, const invar_ledger_summary *run,
+                                 bool running)
+{
+    char text[80];
+    int bytes = snprintf(text, sizeof text, "{\"entries\": %" PRId64 ", \"over\": %s}",
+                         run->entries, running ? "false" : "true");
+
+    return send_body(e, 200, TYPE_JSON, text, (size_t)bytes);
+}
+
+static invar_status answer_path(invar_http_transaction *e, invar_live_report_server *b,
+                                invar_ledger *ledger)
+{
+    char writer[INVAR_LEDGER_WRITER_SIZE] = "";
+    invar_ledger_summary run;
+
+    INVAR_TRY(invar_ledger_find(&run, ledger, b->at->run.uuid));
+    if (!run.finished)
+        INVAR_TRY(invar_ledger_writer(writer, b->at->path));
+    if (strcmp(e->path, "/state") == 0)
+        return answer_state(e, &run, writer[0] != '\0');
+    return answer_body(e, b, ledger, &run, writer[0] != '\0', strcmp(e->path, "/") == 0);
+}
+
+/* ---- what the module calls ------------------------------------------------------------------- */
+
+static bool is_known(const char *path)
+{
+    static const char *const paths[] = {"/", "/state", "/data"};
+
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (strcmp(path, paths[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool http_transaction_admit(void *payload, invar_http_transaction *e)
+{
+    const invar_live_report_server *b = payload;
+
+    if (!invar_server_asked_here(e->host, b->port)) {
+        char text[INVAR_SERVER_NOT_HERE_SIZE];
+        invar_server_not_here(text, b->port);
+        send_text(e, 403, text);
+    } else if (strcmp(e->method, "GET") != 0) {
+        e->allow = "GET";
+        send_text(e, 405, "there is only GET here\n");
+    } else if (!is_known(e->path)) {
+        send_text(e, 404, "there are /, /state and /data\n");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+static void http_transaction_answer(void *payload, invar_http_transaction *e)
+{
+    invar_live_report_server *b = payload;
+    invar_ledger *ledger = NULL;
+    invar_status status = invar_ledger_open(&ledger, b->at->path, NULL);
+
+    if (status == INVAR_OK)
+        status = answer_path(e, b, ledger);
+    if (status != INVAR_OK) {
+        send_text(e, 500, invar_error_last()->message);
+        invar_error_clear();
+    }
+    invar_ledger_close(ledger);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static invar_status live_report_server_start(invar_live_report_server *b, int64_t port)
+{
+    const invar_serve_settings settings = {.port = (uint16_t)port,
+                                           .connections = CONNECTIONS,
+                                           .client_seconds = CLIENT_SECONDS,
+                                           .handler = {.payload = b,
+                                                       .admit = http_transaction_admit,
+                                                       .answer = http_transaction_answer}};
+    char why[INVAR_SERVE_WHY_SIZE] = "";
+
+    b->listener = invar_server_start_here(b->http, &settings, &b->port, why);
+    if (b->listener)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_IO, 0,
+                      "--serve: cannot listen at 127.0.0.1, port %" PRId64
+                      ": %s; --serve alone takes a port that is free",
+                      port, why);
+}
+
+invar_status invar_live_report_server_open(invar_live_report_server **out, const invar_located *at,
+                                           int64_t port)
+{
+    const invar_serve_table *http;
+    invar_live_report_server *b;
+
+    *out = NULL;
+    INVAR_TRY(invar_server_load(&http, NULL));
+    INVAR_TRY(invar_alloc((void **)&b, 1, sizeof *b, "a server of a page"));
+    *b = (invar_live_report_server){.at = at, .http = http};
+    (void)pthread_mutex_init(&b->lock, NULL);
+    invar_status status = live_report_server_start(b, port);
+    if (status != INVAR_OK) {
+        invar_live_report_server_close(b);
+        return status;
+    }
+    *out = b;
+    return INVAR_OK;
+}
+
+int64_t invar_live_report_server_port(const invar_live_report_server *browser)
+{
+    return browser->port;
+}
+
+void invar_live_report_server_close(invar_live_report_server *b)
+{
+    if (!b)
+        return;
+    if (b->listener) {
+        b->http->stop_accepting(b->listener);
+        b->http->stop(b->listener);
+    }
+    (void)pthread_mutex_destroy(&b->lock);
+    free(b->page.text);
+    free(b->data.text);
+    invar_free(b);
+}

@@ -1,0 +1,382 @@
+/*
+ * row_output.c - rows of a ledger as a table, as JSON or as CSV.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/ledger/row_output.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/console/term.h"
+#include "base/number.h"
+#include "cli/safe_text.h"
+#include "cli/text_table.h"
+#include "ledger/view/export/export.h"
+
+#include "base/invar_banned.h"
+
+enum {
+    CHUNK_BYTES = 1 << 20,
+    CELL_BYTES = 64,        /* of a table, beside its text */
+    TABLE_BYTES = 64 << 20, /* nobody reads more */
+    DOCUMENT_BYTES = 128 << 20,
+};
+
+/* A piece of a document that is not written yet. */
+typedef struct chunk {
+    struct chunk *next;
+    size_t used;
+    char text[CHUNK_BYTES];
+} chunk;
+
+struct invar_row_writer {
+    FILE *stream;
+    invar_row_writer_format format;
+    invar_text_table *table; /* of a table, once the columns are known */
+    chunk *first, *last;     /* of a document */
+    size_t bytes;            /* that are held */
+    int64_t count;
+};
+
+/* Counts what shall be held. */
+static invar_status row_writer_hold(invar_row_writer *rows, size_t bytes, size_t most)
+{
+    rows->bytes += bytes;
+    if (rows->bytes <= most)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_NOMEM, 0,
+                      "the answer has more than %zu MiB; ask for less (LIMIT N), or take --csv, "
+                      "which is written row by row",
+                      most >> 20);
+}
+
+/* ---- a document ------------------------------------------------------------------------------ */
+
+static invar_status put_text(invar_row_writer *rows, const char *text, size_t bytes)
+{
+    INVAR_TRY(row_writer_hold(rows, bytes, DOCUMENT_BYTES));
+    while (bytes > 0) {
+        size_t room = rows->last ? CHUNK_BYTES - rows->last->used : 0;
+        size_t part = bytes < room ? bytes : room;
+        chunk *fresh;
+        if (part == 0) {
+            INVAR_TRY(invar_alloc((void **)&fresh, 1, sizeof *fresh, "JSON"));
+            fresh->next = NULL;
+            fresh->used = 0;
+            *(rows->last ? &rows->last->next : &rows->first) = fresh;
+            rows->last = fresh;
+            continue;
+        }
+        memcpy(rows->last->text + rows->last->used, text, part);
+        rows->last->used += part;
+        text += part;
+        bytes -= part;
+    }
+    return INVAR_OK;
+}
+
+static invar_status put_string(invar_row_writer *rows, const char *text)
+{
+    return put_text(rows, text, strlen(text));
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+json_t *invar_row_writer_json_text(const char *text, size_t bytes)
+{
+    json_t *out = json_stringn(text, bytes);
+    char *safe;
+
+    if (out || invar_alloc((void **)&safe, 4 * bytes + 1, 1, "JSON") != INVAR_OK)
+        return out;
+    invar_safe_text_escape(safe, 4 * bytes + 1, text, bytes);
+    out = json_string(safe);
+    invar_free(safe);
+    return out;
+}
+
+json_t *invar_row_writer_json_string(const char *text)
+{
+    return invar_row_writer_json_text(text, strlen(text));
+}
+
+json_t *invar_json_digest(const invar_digest *digest)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, digest);
+    return json_string(hex);
+}
+
+/* 2 * bytes digits and a NUL. */
+static void format_hex(char *out, const unsigned char *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        snprintf(out + 2 * i, 3, "%02x", data[i]);
+    out[2 * bytes] = '\0';
+}
+
+static json_t *json_blob(const void *data, size_t bytes)
+{
+    json_t *out;
+    char *hex;
+
+    if (invar_alloc((void **)&hex, 2 * bytes + 1, 1, "JSON") != INVAR_OK)
+        return NULL;
+    format_hex(hex, data, bytes);
+    out = json_stringn_nocheck(hex, 2 * bytes);
+    invar_free(hex);
+    return out;
+}
+
+static json_t *json_double(double value)
+{
+    return isfinite(value) ? json_real(value)
+                           : json_string(isnan(value) ? "nan"
+                                         : value > 0  ? "inf"
+                                                      : "-inf");
+}
+
+json_t *invar_json_value(const invar_ledger_value *value)
+{
+    switch (value->type) {
+    case INVAR_LEDGER_TYPE_NULL: return json_null();
+    case INVAR_LEDGER_TYPE_INT: return json_integer(value->integer);
+    case INVAR_LEDGER_TYPE_REAL: return json_double(value->real);
+    case INVAR_LEDGER_TYPE_TEXT: return invar_row_writer_json_text(value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_BLOB: return json_blob(value->data, value->bytes);
+    }
+    return NULL;
+}
+
+static invar_status no_memory(void)
+{
+    return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a JSON value");
+}
+
+invar_status invar_json_row(json_t **out, const char *const *columns,
+                            const invar_ledger_value *values, int count)
+{
+    json_t *row = json_object();
+
+    *out = NULL;
+    for (int c = 0; c < count; c++)
+        if (json_object_set_new(row, columns[c], invar_json_value(&values[c])) != 0) {
+            json_decref(row);
+            return no_memory();
+        }
+    *out = row;
+    return row ? INVAR_OK : no_memory();
+}
+
+#define JSON_FLAGS (JSON_ENSURE_ASCII | JSON_REAL_PRECISION(17))
+
+static int put_piece(const char *text, size_t bytes, void *rows)
+{
+    return put_text(rows, text, bytes) == INVAR_OK ? 0 : -1;
+}
+
+invar_status invar_json_write(FILE *out, json_t *value)
+{
+    if (!value)
+        return no_memory();
+    json_dumpf(value, out, JSON_INDENT(2) | JSON_FLAGS);
+    fputc('\n', out);
+    json_decref(value);
+    return INVAR_OK;
+}
+
+/* A name twice would lose a value, and a name that is no UTF-8 cannot be written. */
+static invar_status check_names(const char *const *columns, int count)
+{
+    json_t *names = json_object();
+    invar_status status = names ? INVAR_OK : no_memory();
+
+    for (int c = 0; c < count && status == INVAR_OK; c++) {
+        if (json_object_get(names, columns[c]))
+            status = INVAR_FAIL(INVAR_E_INVALID, 0,
+                                "--json: two columns are called '%.100s'; name them with AS",
+                                columns[c]);
+        else if (json_object_set_new(names, columns[c], json_true()) != 0)
+            status = INVAR_FAIL(INVAR_E_INVALID, 0, "--json: column %d has a name that is no UTF-8",
+                                c + 1);
+    }
+    json_decref(names);
+    return status;
+}
+
+static invar_status take_json(invar_row_writer *rows, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    invar_status status;
+    json_t *row;
+
+    if (!values) {
+        INVAR_TRY(check_names(columns, count));
+        return put_string(rows, "[");
+    }
+    INVAR_TRY(invar_json_row(&row, columns, values, count));
+    status = put_string(rows, rows->count > 1 ? ",\n " : "\n ");
+    if (status == INVAR_OK && json_dump_callback(row, put_piece, rows, JSON_FLAGS) != 0)
+        status = rows->bytes > DOCUMENT_BYTES ? INVAR_E_NOMEM : no_memory();
+    json_decref(row);
+    return status;
+}
+
+/* The document's end, and all of it. */
+static invar_status end_json(invar_row_writer *rows)
+{
+    INVAR_TRY(put_string(rows, rows->count > 0 ? "\n]\n" : "]\n"));
+    for (const chunk *c = rows->first; c; c = c->next)
+        fwrite(c->text, 1, c->used, rows->stream);
+    return INVAR_OK; // main looks whether it could be written
+}
+
+/* ---- CSV ------------------------------------------------------------------------------------- */
+
+/* Exact in a file; on a terminal safe instead. */
+static invar_status write_csv_text(FILE *out, const char *text, size_t bytes)
+{
+    char *safe;
+
+    if (!invar_term_live(out)) {
+        invar_export_csv_field(out, text, bytes);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_alloc((void **)&safe, 4 * bytes + 1, 1, "CSV"));
+    invar_export_csv_field(out, safe, invar_safe_text_escape(safe, 4 * bytes + 1, text, bytes));
+    invar_free(safe);
+    return INVAR_OK;
+}
+
+static invar_status write_csv_value(FILE *out, const invar_ledger_value *value)
+{
+    char number[INVAR_NUMBER_SIZE];
+    const unsigned char *data = value->data;
+
+    switch (value->type) {
+    case INVAR_LEDGER_TYPE_NULL: break;
+    case INVAR_LEDGER_TYPE_INT: fprintf(out, "%" PRId64, value->integer); break;
+    case INVAR_LEDGER_TYPE_REAL:
+        INVAR_TRY(invar_number_format(number, value->real));
+        fputs(number, out);
+        break;
+    case INVAR_LEDGER_TYPE_TEXT: return write_csv_text(out, value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_BLOB:
+        for (size_t i = 0; i < value->bytes; i++)
+            fprintf(out, "%02x", data[i]);
+        break;
+    }
+    return INVAR_OK;
+}
+
+static invar_status take_csv(invar_row_writer *rows, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    for (int c = 0; c < count; c++) {
+        if (c > 0)
+            fputc(',', rows->stream);
+        INVAR_TRY(values ? write_csv_value(rows->stream, &values[c])
+                         : write_csv_text(rows->stream, columns[c], strlen(columns[c])));
+    }
+    fputs("\r\n", rows->stream);
+    return INVAR_OK;
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+static invar_status add_blob(invar_text_table *table, const invar_ledger_value *value)
+{
+    invar_status status;
+    char *hex;
+
+    INVAR_TRY(invar_alloc((void **)&hex, 2 * value->bytes + 1, 1, "table"));
+    format_hex(hex, value->data, value->bytes);
+    status = invar_text_table_text(table, hex, 2 * value->bytes);
+    invar_free(hex);
+    return status;
+}
+
+static invar_status add_cell(invar_text_table *table, const invar_ledger_value *value, bool exact)
+{
+    switch (value->type) {
+    case INVAR_LEDGER_TYPE_NULL: return invar_text_table_text(table, "", 0);
+    case INVAR_LEDGER_TYPE_INT: return invar_text_table_int(table, value->integer);
+    case INVAR_LEDGER_TYPE_REAL: return invar_text_table_real(table, value->real, exact);
+    case INVAR_LEDGER_TYPE_TEXT: return invar_text_table_text(table, value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_BLOB: return add_blob(table, value);
+    }
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "a value of type %d does not exist", (int)value->type);
+}
+
+static invar_status take_cells(invar_row_writer *rows, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    if (!values)
+        INVAR_TRY(invar_text_table_new(&rows->table, count));
+    for (int c = 0; c < count; c++) {
+        INVAR_TRY(row_writer_hold(rows, CELL_BYTES + (values ? values[c].bytes : 0), TABLE_BYTES));
+        INVAR_TRY(values ? add_cell(rows->table, &values[c],
+                                    rows->format == INVAR_ROW_WRITER_FORMAT_EXACT)
+                         : invar_text_table_string(rows->table, columns[c]));
+    }
+    return INVAR_OK;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+invar_status invar_row_writer_new(invar_row_writer **out, FILE *stream,
+                                  invar_row_writer_format format)
+{
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "rows"));
+    **out = (invar_row_writer){.stream = stream, .format = format};
+    return INVAR_OK;
+}
+
+invar_status invar_row_writer_take(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
+{
+    invar_row_writer *rows = payload;
+
+    rows->count += values != NULL;
+    switch (rows->format) {
+    case INVAR_ROW_WRITER_FORMAT_TABLE:
+    case INVAR_ROW_WRITER_FORMAT_EXACT: return take_cells(rows, columns, values, count);
+    case INVAR_ROW_WRITER_FORMAT_JSON: return take_json(rows, columns, values, count);
+    case INVAR_ROW_WRITER_FORMAT_CSV: return take_csv(rows, columns, values, count);
+    }
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "format %d does not exist", (int)rows->format);
+}
+
+invar_status invar_row_writer_end(invar_row_writer *rows)
+{
+    switch (rows->format) {
+    case INVAR_ROW_WRITER_FORMAT_JSON: return end_json(rows);
+    case INVAR_ROW_WRITER_FORMAT_CSV: return INVAR_OK;
+    default: break;
+    }
+    if (rows->count > 0)
+        return invar_text_table_show(rows->table, rows->stream);
+    fputs("none found\n", rows->stream);
+    return INVAR_OK;
+}
+
+int64_t invar_row_writer_count(const invar_row_writer *rows)
+{
+    return rows->count;
+}
+
+void invar_row_writer_free(invar_row_writer *rows)
+{
+    if (!rows)
+        return;
+    invar_text_table_free(rows->table);
+    for (chunk *c = rows->first, *next; c; c = next) {
+        next = c->next;
+        invar_free(c);
+    }
+    invar_free(rows);
+}

@@ -1,0 +1,182 @@
+/*
+ * memory_table.c - the memory of a plan, kind by kind, and the disk.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/memory_table.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/interactive.h"
+#include "cli/text_table.h"
+#include "engine/config/config.h"
+#include "engine/run/admission.h"
+#include "engine/run/run_dir/paths.h"
+
+#include "base/invar_banned.h"
+
+static invar_status add_line(invar_text_table *table, const char *name, size_t bytes,
+                             const char *note)
+{
+    char cell[32];
+
+    (void)snprintf(cell, sizeof cell, "%.1f", (double)bytes / (double)((size_t)1 << 20));
+    INVAR_TRY(invar_text_table_string(table, name));
+    INVAR_TRY(invar_text_table_number(table, cell));
+    return invar_text_table_string(table, note);
+}
+
+static invar_status text_table_fill(invar_text_table *t, const invar_memory_plan *b)
+{
+    char cache[64] = "";
+
+    INVAR_TRY(invar_text_table_string(t, "memory"));
+    INVAR_TRY(invar_text_table_string(t, "MiB"));
+    INVAR_TRY(invar_text_table_string(t, ""));
+    for (int i = 0; i < b->n_items; i++)
+        INVAR_TRY(add_line(t, b->items[i].name, b->items[i].bytes, ""));
+    if (b->host > 0)
+        INVAR_TRY(add_line(t, "on the host", b->host, "not counted"));
+    INVAR_TRY(add_line(t, "resident", b->resident, "for the whole run"));
+    if (b->cache > 0)
+        (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
+    if (b->sampling > 0)
+        INVAR_TRY(add_line(t, "sampling", b->sampling, cache));
+    if (b->verify_bytes > 0)
+        INVAR_TRY(add_line(t, "checking", b->verify_bytes, "of what was sampled ahead"));
+    if (b->scoring > 0)
+        INVAR_TRY(add_line(t, "scoring", b->scoring, ""));
+    if (b->learning > 0)
+        INVAR_TRY(add_line(t, "learning", b->learning, ""));
+    INVAR_TRY(add_line(t, "block", b->block,
+                       b->beside ? "sampling beside training: the largest of each"
+                                 : "these in turn: the largest"));
+    INVAR_TRY(add_line(t, "around", b->outside_block_bytes, "norm, AdamW, hashes"));
+    if (b->load_peak_bytes > 0)
+        INVAR_TRY(
+            add_line(t, "loading", b->load_peak_bytes, "before: the teacher with its masters"));
+    INVAR_TRY(add_line(t, "need", b->need,
+                       b->need == b->load_peak_bytes ? "loading" : "resident, block and around"));
+    INVAR_TRY(add_line(t, "available", b->available, ""));
+    return add_line(t, "usable", b->usable, "1/64 is left for the driver");
+}
+
+invar_status invar_memory_table_show(const invar_memory_plan *b)
+{
+    invar_text_table *table = NULL;
+    invar_status status = invar_text_table_new(&table, 3);
+
+    if (status == INVAR_OK)
+        status = text_table_fill(table, b);
+    if (status == INVAR_OK)
+        status = invar_text_table_show(table, stdout);
+    invar_text_table_free(table);
+    return status;
+}
+
+json_t *invar_memory_table_items(const invar_memory_plan *b)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < b->n_items && list; i++)
+        (void)json_array_append_new(list, json_pack("{s:s, s:I}", "name", b->items[i].name, "bytes",
+                                                    (json_int_t)b->items[i].bytes));
+    return list;
+}
+
+/* ---- the data -------------------------------------------------------------------------------- */
+
+invar_status invar_memory_table_judge(const invar_memory_planning *view, const char *path)
+{
+    const invar_run_context *s = &view->session;
+    invar_train_settings settings;
+    invar_admission_prompts prompts = {
+        .session = s, .settings = &settings, .say = invar_interactive_say};
+    invar_run_paths at;
+
+    if (view->unread[0]) {
+        invar_interactive_say(NULL, view->unread);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_run_paths_find(&at, s->recipe, path));
+    invar_train_settings_read(&settings, s->recipe, s->data ? invar_dataset_size(s->data) : 0, -1);
+    prompts.forked = invar_path_exists(at.ledger);
+    return invar_admission_check_prompts(&prompts);
+}
+
+/* ---- the disk -------------------------------------------------------------------------------- */
+
+invar_status invar_memory_table_disk(invar_disk *out, const invar_memory_planning *view,
+                                     const char *path)
+{
+    const invar_recipe *r = view->session.recipe;
+    const char *hf = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
+    invar_hf_files files = {.count = 0};
+    invar_disk_ask ask = {.session = &view->session,
+                          .settings = &view->settings,
+                          .files = &files,
+                          .bare = view->settings.rollout_only};
+    invar_run_paths at;
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(invar_run_paths_find(&at, r, path));
+    ask.save = at.save;
+    if (hf[0])
+        status =
+            invar_hf_files_read(&files, hf, invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH));
+    if (status == INVAR_OK)
+        status = invar_disk_plan(out, &ask);
+    invar_hf_files_release(&files);
+    return status;
+}
+
+static invar_status fill_disk(invar_text_table *t, const invar_disk *d)
+{
+    char note[96];
+
+    INVAR_TRY(invar_text_table_string(t, "disk"));
+    INVAR_TRY(invar_text_table_string(t, "MiB"));
+    INVAR_TRY(invar_text_table_string(t, ""));
+    INVAR_TRY(add_line(t, "a checkpoint", (size_t)d->checkpoint, ""));
+    (void)snprintf(note, sizeof note, "%" PRId64 " at one time, %" PRId64 " of them by time",
+                   d->most, d->by_time);
+    INVAR_TRY(add_line(t, "checkpoints", (size_t)invar_disk_bytes(d, d->most), note));
+    if (d->free < 0)
+        return INVAR_OK;
+    return add_line(t, "free", (size_t)d->free,
+                    !invar_disk_fits(d)       ? "too little: the run would be refused"
+                    : !invar_disk_fits_all(d) ? "too little for all of them"
+                                              : "");
+}
+
+invar_status invar_disk_show(const invar_disk *d)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_text_table *table = NULL;
+    invar_status status;
+
+    if (!d->save[0])
+        return INVAR_OK;
+    status = invar_text_table_new(&table, 3);
+    putchar('\n');
+    if (status == INVAR_OK)
+        status = fill_disk(table, d);
+    if (status == INVAR_OK)
+        status = invar_text_table_show(table, stdout);
+    invar_text_table_free(table);
+    invar_path_show(shown, d->save);
+    printf("in %s, without ledger, rollout files and exports\n", shown);
+    return status;
+}
+
+json_t *invar_disk_json(const invar_disk *d)
+{
+    if (!d->save[0])
+        return json_null();
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:b}", "save", d->save, "checkpoint",
+                     (json_int_t)d->checkpoint, "checkpoints", (json_int_t)d->most, "by_time",
+                     (json_int_t)d->by_time, "certain", (json_int_t)invar_disk_bytes(d, d->more),
+                     "free", d->free < 0 ? json_null() : json_integer((json_int_t)d->free), "fits",
+                     invar_disk_fits(d));
+}

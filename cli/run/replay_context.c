@@ -1,0 +1,146 @@
+/*
+ * replay_context.c - what the verbs replay and pack share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/process/process.h"
+#include "cli/interactive.h"
+#include "cli/ledger/ledger.h"
+#include "cli/run/replay.h"
+
+#include "base/invar_banned.h"
+
+/* ---- while it runs --------------------------------------------------------------------------- */
+
+static void train_progress_show(void *payload, const invar_train_progress *p)
+{
+    invar_replay_context *scene = payload;
+    char text[96];
+
+    if (!scene->progress) {
+        invar_progress_options o = {.stream = stderr,
+                                    .title = "replay",
+                                    .unit = "steps",
+                                    .first = p->step,
+                                    .total = scene->replay.step + 1};
+        if (invar_progress_new(&scene->progress, &o) != INVAR_OK) {
+            invar_error_clear();
+            return;
+        }
+    }
+    (void)snprintf(text, sizeof text, "rollout %" PRId64 "  %s", p->rollout, p->phase);
+    invar_progress_update(scene->progress, p->step, text);
+}
+
+/* ---- the scratch folder ---------------------------------------------------------------------- */
+
+static invar_status make_scratch(char out[INVAR_PATH_SIZE])
+{
+    const char *root = getenv("TMPDIR");
+
+    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, root && root[0] ? root : "/tmp",
+                              "invar-replay-XXXXXX"));
+    if (!mkdtemp(out))
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: the scratch folder cannot be made: %s", out,
+                          strerror(errno));
+    return INVAR_OK;
+}
+
+static invar_status use_kept(char out[INVAR_PATH_SIZE], const char *keep)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, keep);
+    if (strlen(keep) >= INVAR_PATH_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--keep: %s: the path is too long", shown);
+    INVAR_TRY(invar_held_folder_make_one(keep)); // a folder above that is missing was misspelt
+    if (rmdir(keep) != 0)                        // the simplest question whether it is empty
+        return INVAR_FAIL(INVAR_E_INVALID, errno, "--keep: %s: %s; give a new or empty folder",
+                          shown, strerror(errno));
+    memcpy(out, keep, strlen(keep) + 1);
+    return invar_held_folder_make_one(keep);
+}
+
+invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep)
+{
+    invar_status status = keep ? use_kept(out, keep) : make_scratch(out);
+
+    if (status != INVAR_OK)
+        out[0] = '\0';
+    return status;
+}
+
+invar_status invar_replay_context_open(invar_replay_context *scene, const char *keep)
+{
+    INVAR_TRY(invar_replay_scratch(scene->scratch, keep));
+    scene->kept = keep != NULL;
+    INVAR_TRY(invar_path_join(scene->folder, sizeof scene->folder, scene->scratch, "run"));
+    return invar_held_folder_make(scene->folder);
+}
+
+int invar_replay_exit(invar_status status, int code)
+{
+    if (status == INVAR_OK)
+        return code;
+    code = invar_report_error();
+    return invar_interactive_caught() ? invar_process_stop_code(invar_interactive_caught()) : code;
+}
+
+void invar_replay_scratch_remove(const char *scratch)
+{
+    invar_error first;
+
+    invar_error_take(&first);
+    if (scratch[0] && invar_held_folder_remove(scratch) != INVAR_OK)
+        invar_interactive_say(NULL, invar_error_last()->message);
+    invar_error_put(&first);
+}
+
+void invar_replay_context_close(invar_replay_context *scene)
+{
+    invar_progress_free(scene->progress);
+    invar_located_close(&scene->located);
+    invar_recorded_keys_release(&scene->keys);
+    if (!scene->kept)
+        invar_replay_scratch_remove(scene->scratch);
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+invar_status invar_replay_context_set(invar_replay_context *scene, const invar_recipe *flags,
+                                      int64_t step)
+{
+    INVAR_TRY(invar_recorded_keys_override(&scene->keys, flags));
+    scene->replay = (invar_replay){
+        .ledger = scene->located.ledger,
+        .run = &scene->located.run,
+        .keys = &scene->keys,
+        .folder = scene->folder,
+        .first_step = step,
+        .step = step,
+        .progress = train_progress_show,
+        .say = invar_interactive_say,
+        .stop = invar_interactive_catch_signals("stopping after the current rollout"),
+        .payload = scene};
+    return INVAR_OK;
+}
+
+invar_status invar_replay_context_run(invar_replay_context *scene, const char *word,
+                                      const invar_recipe *flags, int64_t step)
+{
+    const char *ledger = invar_recipe_string(flags, INVAR_KEY_LEDGER);
+
+    INVAR_TRY(invar_locate_run(&scene->located, word, ledger[0] ? ledger : NULL));
+    if (step < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--step is missing: which step?");
+    INVAR_TRY(invar_recorded_keys_read(&scene->keys, scene->located.ledger, scene->located.path,
+                                       &scene->located.run, step));
+    return invar_replay_context_set(scene, flags, step);
+}

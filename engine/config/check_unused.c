@@ -1,0 +1,508 @@
+/*
+ * check_unused.c - refuses settings of a recipe that nothing would read.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/config/check_internal.h"
+#include "engine/rl/reward/reward.h"
+
+#include "base/invar_banned.h"
+
+#define NEEDS_SIZE (INVAR_CHOICES_TEXT_SIZE + 80)
+
+typedef struct use {
+    invar_key key;
+    bool used;
+    const char *needs;
+} use;
+
+static invar_status check_uses(const invar_config_derived *f, const use *uses, size_t count)
+{
+    const invar_recipe *recipe = f->recipe;
+    char why[NEEDS_SIZE + 40];
+
+    for (size_t i = 0; i < count; i++) {
+        if (uses[i].used || !invar_config_set(recipe, uses[i].key))
+            continue;
+        *f->unused = uses[i].key;
+        snprintf(why, sizeof why, "would be ignored: it needs %s", uses[i].needs);
+        return invar_config_fail(recipe, uses[i].key, why);
+    }
+    return INVAR_OK;
+}
+
+/* ---- estimators with a trait ----------------------------------------------------------------- */
+
+static bool has_critic(const invar_estimator_traits *e)
+{
+    return e->critic;
+}
+
+static bool estimator_traits_discounts(const invar_estimator_traits *e)
+{
+    return e->discounts;
+}
+
+static bool is_grouped(const invar_estimator_traits *e)
+{
+    return e->grouped;
+}
+
+static bool is_scaled(const invar_estimator_traits *e)
+{
+    return e->scaled;
+}
+
+static bool takes_kl_coef(const invar_estimator_traits *e)
+{
+    return e->penalised && !e->critic; // with a critic it has to be 0
+}
+
+/* "advantage-estimator = grpo or gspo", then the rest. */
+static void need_estimator(char out[NEEDS_SIZE], bool (*has)(const invar_estimator_traits *e),
+                           const char *rest)
+{
+    const char *words[INVAR_ESTIMATOR_COUNT];
+    char text[INVAR_CHOICES_TEXT_SIZE];
+
+    for (int i = 0; i < INVAR_ESTIMATOR_COUNT; i++)
+        words[i] = has(invar_estimator_traits_of((invar_estimator)i))
+                       ? invar_estimator_choices.words[i]
+                       : NULL;
+    invar_choices_text(text, sizeof text, &(invar_choices){words, INVAR_ESTIMATOR_COUNT}, ", ",
+                       " or ");
+    (void)snprintf(out, NEEDS_SIZE, "advantage-estimator = %s%s", text, rest);
+}
+
+/* ---- groups of keys -------------------------------------------------------------------------- */
+
+#define CHECK_USES(f, uses) check_uses(f, uses, sizeof(uses) / sizeof *(uses))
+
+static invar_status check_model_uses(const invar_config_derived *f)
+{
+    static const char own[] = "a model without files (hf-checkpoint empty)";
+    static const char experts[] = "num-experts above 0";
+    static const char adapters[] = "lora-rank above 0";
+    const bool moe = invar_recipe_int(f->recipe, INVAR_KEY_NUM_EXPERTS) > 0;
+    const bool lora = invar_recipe_int(f->recipe, INVAR_KEY_LORA_RANK) > 0;
+    const use uses[] = {
+        {INVAR_KEY_HF_IGNORE_KEYS, f->hf, "hf-checkpoint"},
+        {INVAR_KEY_MODEL_TYPE, !f->hf, own},
+        {INVAR_KEY_NUM_LAYERS, !f->hf, own},
+        {INVAR_KEY_HIDDEN_SIZE, !f->hf, own},
+        {INVAR_KEY_FFN_HIDDEN_SIZE, !f->hf, own},
+        {INVAR_KEY_NUM_ATTENTION_HEADS, !f->hf, own},
+        {INVAR_KEY_NUM_QUERY_GROUPS, !f->hf, own},
+        {INVAR_KEY_KV_CHANNELS, !f->hf, own},
+        {INVAR_KEY_VOCAB_SIZE, !f->hf, own},
+        {INVAR_KEY_MAX_POSITION_EMBEDDINGS, !f->hf, own},
+        {INVAR_KEY_NORM_EPSILON, !f->hf, own},
+        {INVAR_KEY_ROTARY_BASE, !f->hf, own},
+        {INVAR_KEY_UNTIE_EMBEDDINGS_AND_OUTPUT_WEIGHTS, !f->hf, own},
+        {INVAR_KEY_INIT_METHOD_STD, !f->hf, own},
+        {INVAR_KEY_NUM_EXPERTS, !f->hf, own},
+        {INVAR_KEY_MOE_ROUTER_TOPK, !f->hf, own},
+        {INVAR_KEY_MOE_ROUTER_TOPK, moe, experts},
+        {INVAR_KEY_MOE_FFN_HIDDEN_SIZE, !f->hf, own},
+        {INVAR_KEY_MOE_FFN_HIDDEN_SIZE, moe, experts},
+        {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY, f->hf || moe, experts},
+        {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY,
+         !f->sft || invar_config_is_nonempty(f->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+         "samples with recorded routing, and sft_loss trains on answers of the data"},
+        {INVAR_KEY_LORA_ALPHA, lora, adapters},
+        {INVAR_KEY_USE_RSLORA, lora, adapters},
+        {INVAR_KEY_RANK_PATTERN, lora, adapters},
+        {INVAR_KEY_ALPHA_PATTERN, lora, adapters},
+        {INVAR_KEY_TARGET_MODULES, lora, adapters},
+        {INVAR_KEY_LORA_ADAPTER_PATH, lora, adapters},
+    };
+
+    return CHECK_USES(f, uses);
+}
+
+static invar_status check_ckpt_uses(const invar_config_derived *f)
+{
+    const bool save = strcmp(invar_recipe_string(f->recipe, INVAR_KEY_SAVE), "none") != 0;
+    const bool export = invar_config_is_nonempty(f->recipe, INVAR_KEY_SAVE_HF);
+    const bool load = invar_config_is_nonempty(f->recipe, INVAR_KEY_LOAD) || save;
+    char critic[NEEDS_SIZE];
+    const use uses[] = {
+        {INVAR_KEY_SAVE_INTERVAL, save || export, "a save that is not none, or save-hf"},
+        {INVAR_KEY_SAVE_INTERVAL_MINUTES,
+         save || invar_recipe_float(f->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES) == 0.0,
+         "a save that is not none"},
+        {INVAR_KEY_NO_SAVE_OPTIM, save, "a save that is not none"},
+        {INVAR_KEY_ASYNC_SAVE, save, "a save that is not none"},
+        {INVAR_KEY_KEEP_CHECKPOINTS, save, "a save that is not none"},
+        {INVAR_KEY_CKPT_STEP, load, "load, or a save that is not none"},
+        {INVAR_KEY_SKIP_DAMAGED, load, "load, or a save that is not none"},
+        {INVAR_KEY_CRITIC_LOAD, f->estimator->critic, critic},
+        {INVAR_KEY_OPD_TEACHER_LOAD, f->distills, "use-opd = true"},
+        {INVAR_KEY_OPD_TEACHER_URL, f->distills, "use-opd = true"},
+        {INVAR_KEY_OPD_TEACHER_NAME, invar_config_is_nonempty(f->recipe, INVAR_KEY_OPD_TEACHER_URL),
+         "opd-teacher-url"},
+    };
+
+    need_estimator(critic, has_critic, "");
+    return CHECK_USES(f, uses);
+}
+
+static invar_reward rule_of(const invar_recipe *r, invar_key key)
+{
+    const char *word = invar_recipe_string(r, key);
+    invar_reward reward = INVAR_REWARD_NONE;
+    bool boxed, known = !word[0] || invar_reward_parse(&reward, &boxed, word) == INVAR_OK;
+
+    INVAR_CHECK(known); // the rules of rewards come before those of uses
+    return reward;
+}
+
+/* A plug-in's rewards may have parts; of the rules some have. */
+static bool has_parts(const invar_recipe *r, invar_key rule)
+{
+    return invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
+           invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH) ||
+           invar_reward_has_parts(rule_of(r, rule));
+}
+
+/* Some prompts' groups may be dropped, and others sampled in their place. */
+static bool filters_groups(const invar_recipe *r)
+{
+    return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
+               INVAR_GROUP_FILTER_NONE ||
+           invar_config_is_nonempty(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH);
+}
+
+/* Samples of older weights may be trained on. */
+static bool trains_late(const invar_recipe *r)
+{
+    return invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0 ||
+           invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS) ||
+           invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+}
+
+/* Several ranks compute a model together. */
+static bool divides_model(const invar_recipe *r)
+{
+    static const invar_key sizes[] = {
+        INVAR_KEY_TENSOR_MODEL_PARALLEL_SIZE, INVAR_KEY_CONTEXT_PARALLEL_SIZE,
+        INVAR_KEY_EXPERT_MODEL_PARALLEL_SIZE, INVAR_KEY_PIPELINE_MODEL_PARALLEL_SIZE};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (invar_recipe_int(r, (int)sizes[i]) > 1)
+            return true;
+    return false;
+}
+
+static invar_status check_rollout_uses(const invar_config_derived *f)
+{
+    static const char filter[] = "dynamic-sampling-filter or dynamic-sampling-filter-path";
+    static const char sampled[] =
+        "rollouts that are sampled, and load-debug-rollout-data gives them";
+    static const char generation[] = "generation, which sft_loss without eval-prompt-data lacks";
+    static const char files[] = "prompt-data from a file";
+    static const char leader[] = "custom-generate-function-path";
+    static const char recorded[] = "rollout-schedule = recorded";
+    static const char agent[] = "custom-agent-path";
+    static const char alone[] = "rollout-num-gpus, of ranks that only sample";
+    static const char parts[] =
+        "rewards with parts: custom-rm-path, custom-generate-function-path, custom-agent-path, or "
+        "rm-type = dapo, "
+        "ifeval or remote_rm";
+    const invar_recipe *r = f->recipe;
+    const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
+    const bool read = !f->task || f->eval;
+    const bool led = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH);
+    const bool agents = invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH);
+    const bool apart = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0;
+    const bool chosen = invar_config_is_nonempty(r, INVAR_KEY_DATA_SOURCE_PATH);
+    const bool loads = invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool tasks = f->task || invar_config_is_nonempty(r, INVAR_KEY_EVAL_CONFIG) ||
+                       strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
+    const use uses[] = {
+        {INVAR_KEY_TASK_SIZE, tasks, "a built-in task (task:NAME)"},
+        {INVAR_KEY_INPUT_KEY, read, files},
+        {INVAR_KEY_LABEL_KEY, read, files},
+        {INVAR_KEY_METADATA_KEY, read, files},
+        {INVAR_KEY_APPLY_CHAT_TEMPLATE, read, files},
+        {INVAR_KEY_TOOL_KEY, chat, "apply-chat-template = true"},
+        {INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS, chat, "apply-chat-template = true"},
+        {INVAR_KEY_CHAT_TEMPLATE_PATH, chat, "apply-chat-template = true"},
+        {INVAR_KEY_ROLLOUT_TEMPERATURE, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_TOP_P, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_TOP_K, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_MIN_P, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_DTYPE, !f->sft, "another loss-type"},
+        {INVAR_KEY_ROLLOUT_LAG, !f->sft, "another loss-type"},
+        {INVAR_KEY_ROLLOUT_LAG, !loads, sampled},
+        {INVAR_KEY_ROLLOUT_LAG, !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY),
+         "training, which debug-rollout-only leaves out"},
+        {INVAR_KEY_ROLLOUT_SEGMENT_TOKENS, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
+         "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_SCHEDULE, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
+         "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_MAX_DELAY, invar_config_recorded(r), recorded},
+        {INVAR_KEY_ROLLOUT_RECORD, invar_config_recorded(r), recorded},
+        {INVAR_KEY_ROLLOUT_STOP, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, f->sampled, generation},
+        {INVAR_KEY_RM_TYPE, f->sampled, generation},
+        {INVAR_KEY_RM_TYPE, !invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH),
+         "an empty custom-rm-path"},
+        {INVAR_KEY_CUSTOM_RM_PATH, f->sampled, generation},
+        {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, f->sampled, generation},
+        {INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH, !loads,
+         "samples that are generated, not those of load-debug-rollout-data"},
+        {INVAR_KEY_CUSTOM_AGENT_PATH, !f->sft, "another loss-type"},
+        {INVAR_KEY_CUSTOM_AGENT_PATH,
+         !invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+         "samples that are generated, not those of load-debug-rollout-data"},
+        {INVAR_KEY_CUSTOM_AGENT_PATH, !divides_model(r) && !apart,
+         "ranks that each have the whole model and train: rank 0 draws what agents ask for"},
+        {INVAR_KEY_AGENT_CONCURRENCY, agents, agent},
+        {INVAR_KEY_AGENT_MAX_CALLS, agents, agent},
+        {INVAR_KEY_AGENT_MAX_BRANCHES, agents, agent},
+        {INVAR_KEY_AGENT_FAILURE, agents, agent},
+        {INVAR_KEY_AGENT_RECORD, agents, agent},
+        {INVAR_KEY_ROLLOUT_MAX_TURNS, led, leader},
+        {INVAR_KEY_ROLLOUT_MAX_TURN_LEN, led, leader},
+        {INVAR_KEY_ROLLOUT_NUM_GPUS, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_NUM_GPUS_PER_ENGINE, apart, alone},
+        {INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE, apart, alone},
+        {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG) > 0,
+         "a rollout-lag above 0"},
+        {INVAR_KEY_ROLLOUT_OVERLAP, !led,
+         "an empty custom-generate-function-path: all ranks ask it together"},
+        {INVAR_KEY_ROLLOUT_OVERLAP, !apart,
+         "rollout-num-gpus = 0: ranks that only sample go on beside training by themselves"},
+        {INVAR_KEY_ROLLOUT_OVERLAP, !divides_model(r),
+         "ranks that sample by themselves, and here several compute a model together; let other "
+         "ranks sample (rollout-num-gpus)"},
+        {INVAR_KEY_ROLLOUT_OVERLAP, invar_recipe_int(r, INVAR_KEY_AUDIT) == 0,
+         "audit = 0, which looks at one phase at a time; 'invar replay --audit' audits the run"},
+        {INVAR_KEY_GROUP_RM, invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH),
+         "custom-rm-path"},
+        {INVAR_KEY_RM_URL, rule_of(r, INVAR_KEY_RM_TYPE) == INVAR_REWARD_REMOTE_RM,
+         "rm-type = remote_rm"},
+        {INVAR_KEY_REWARD_KEY,
+         invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) || has_parts(r, INVAR_KEY_RM_TYPE),
+         parts},
+        {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
+        {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH, !f->sft, "another loss-type"},
+        {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE, filters_groups(r), filter},
+        {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, filters_groups(r), filter},
+        {INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS, !loads, sampled},
+        {INVAR_KEY_BUFFER_FILTER_PATH, invar_recipe_bool(r, INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS),
+         "over-sampling-keep-surplus = true"},
+        {INVAR_KEY_DATA_SOURCE_PATH, !loads, sampled},
+        {INVAR_KEY_ROLLOUT_SHUFFLE, !chosen, "an empty data-source-path, which chooses prompts"},
+        {INVAR_KEY_NUM_EPOCH, !chosen, "an empty data-source-path, which knows no epochs"},
+        {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, !f->sft, "another loss-type"},
+        {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, !f->sft, "another loss-type"},
+        {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},
+        {INVAR_KEY_MAX_RESTARTS, f->restarts,
+         "a plug-in that is a program and no agent; for agents there is agent-failure = zero"},
+        {INVAR_KEY_SINK_TIMEOUT, invar_config_is_nonempty(r, INVAR_KEY_SINK), "sink"},
+    };
+
+    return CHECK_USES(f, uses);
+}
+
+static invar_status check_speculation_uses(const invar_config_derived *f)
+{
+    static const char of_ngram[] = "speculative-algorithm = ngram";
+    const invar_recipe *r = f->recipe;
+    const invar_speculative_algorithm algorithm =
+        INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM);
+    const bool ngram = algorithm == INVAR_SPECULATIVE_ALGORITHM_NGRAM;
+    const use uses[] = {
+        {INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS, algorithm != INVAR_SPECULATIVE_ALGORITHM_NONE,
+         "a speculative-algorithm other than none"},
+        {INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH, algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT,
+         "speculative-algorithm = draft"},
+        {INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE, ngram, of_ngram},
+        {INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE, ngram, of_ngram},
+    };
+
+    return CHECK_USES(f, uses);
+}
+
+static invar_status check_eval_uses(const invar_config_derived *f)
+{
+    static const char data[] = "eval-prompt-data or eval-config";
+    const invar_recipe *r = f->recipe;
+    const bool sampler = !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
+    const bool own = invar_config_is_nonempty(r, INVAR_KEY_EVAL_RM_TYPE);
+    const use uses[] = {
+        {INVAR_KEY_EVAL_CONFIG, !invar_config_is_nonempty(r, INVAR_KEY_EVAL_PROMPT_DATA),
+         "an empty eval-prompt-data: it names the sets itself"},
+        {INVAR_KEY_EVAL_INTERVAL, f->eval, data},
+        {INVAR_KEY_EVAL_INTERVAL, sampler, "a rollout engine, which debug-train-only leaves out"},
+        {INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT, f->eval, data},
+        {INVAR_KEY_EVAL_TEMPERATURE, f->eval, data},
+        {INVAR_KEY_EVAL_TOP_P, f->eval, data},
+        {INVAR_KEY_EVAL_TOP_K, f->eval, data},
+        {INVAR_KEY_EVAL_MAX_RESPONSE_LEN, f->eval, data},
+        {INVAR_KEY_EVAL_INPUT_KEY, f->eval, data},
+        {INVAR_KEY_EVAL_LABEL_KEY, f->eval, data},
+        {INVAR_KEY_EVAL_RM_TYPE, f->eval, data},
+        {INVAR_KEY_EVAL_REWARD_KEY, f->eval, data},
+        {INVAR_KEY_EVAL_REWARD_KEY,
+         own ? has_parts(r, INVAR_KEY_EVAL_RM_TYPE)
+             : invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_RM_PATH) ||
+                   has_parts(r, INVAR_KEY_RM_TYPE),
+         "evaluations whose rewards have parts: a plug-in's, or those of dapo or ifeval"},
+        {INVAR_KEY_EVAL_TURNS, f->eval, data},
+        {INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH, f->eval, data},
+        {INVAR_KEY_EVAL_TURNS,
+         invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH) ||
+             invar_config_is_nonempty(r, INVAR_KEY_CUSTOM_AGENT_PATH),
+         "custom-generate-function-path or custom-agent-path"},
+        {INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN, invar_recipe_int(f->recipe, INVAR_KEY_EVAL_INTERVAL) > 0,
+         "eval-interval"},
+        {INVAR_KEY_LOG_PASSRATE, f->sampled, "generation"},
+    };
+
+    return CHECK_USES(f, uses);
+}
+
+static invar_status check_advantage_uses(const invar_config_derived *f)
+{
+    static const char rl[] = "another loss-type than sft_loss";
+    const invar_recipe *r = f->recipe;
+    const invar_estimator_traits *e = f->estimator;
+    const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
+    char critic[NEEDS_SIZE], discount[NEEDS_SIZE], penalty[NEEDS_SIZE], grouped[NEEDS_SIZE],
+        scaled[NEEDS_SIZE];
+    const use uses[] = {
+        {INVAR_KEY_ADVANTAGE_ESTIMATOR, !f->sft, rl},
+        {INVAR_KEY_NORMALIZE_ADVANTAGES, !f->sft, rl},
+        {INVAR_KEY_USE_OPD, !f->sft, rl},
+        {INVAR_KEY_OPD_KL_COEF, f->distills, "use-opd = true"},
+        {INVAR_KEY_GAMMA, e->discounts, discount},
+        {INVAR_KEY_LAMBD, e->critic, critic},
+        {INVAR_KEY_VALUE_CLIP, e->critic, critic},
+        {INVAR_KEY_NUM_CRITIC_ONLY_STEPS, e->critic, critic},
+        {INVAR_KEY_CRITIC_LR, e->critic, critic},
+        {INVAR_KEY_CRITIC_LR_WARMUP_ITERS, e->critic, critic},
+        {INVAR_KEY_KL_COEF, e->penalised, penalty},
+        {INVAR_KEY_DISABLE_REWARDS_NORMALIZATION, e->grouped, grouped},
+        {INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION, e->scaled && !raw, scaled},
+    };
+
+    need_estimator(critic, has_critic, "");
+    need_estimator(discount, estimator_traits_discounts, "");
+    need_estimator(penalty, takes_kl_coef, "; with others use kl-loss-coef");
+    need_estimator(grouped, is_grouped, "");
+    need_estimator(scaled, is_scaled, " and their normalisation of rewards");
+    return CHECK_USES(f, uses);
+}
+
+static invar_status check_loss_uses(const invar_config_derived *f)
+{
+    static const char pol[] = "loss-type = policy_loss", rl[] = "another loss-type than sft_loss";
+    const invar_recipe *r = f->recipe;
+    const bool policy = f->loss->policy;
+    const bool kl = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS);
+    const bool reference = kl || invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0;
+    const use uses[] = {
+        {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, f->loss->plugin, "loss-type = custom_loss"},
+        {INVAR_KEY_EPS_CLIP, policy, pol},
+        {INVAR_KEY_EPS_CLIP_HIGH, policy, pol},
+        {INVAR_KEY_EPS_CLIP_C, policy, pol},
+        {INVAR_KEY_ENTROPY_COEF, !f->sft, rl},
+        {INVAR_KEY_USE_KL_LOSS, !f->sft, rl},
+        {INVAR_KEY_KL_LOSS_COEF, kl, "use-kl-loss = true"},
+        {INVAR_KEY_USE_UNBIASED_KL, kl, "use-kl-loss = true"},
+        {INVAR_KEY_KL_LOSS_TYPE, reference, "use-kl-loss = true or a kl-coef"},
+        {INVAR_KEY_REF_UPDATE_INTERVAL, reference, "use-kl-loss = true or a kl-coef"},
+        {INVAR_KEY_LOSS_DIVISOR, !f->sft, rl},
+        {INVAR_KEY_USE_OPSM, policy, pol},
+        {INVAR_KEY_USE_OPSM, invar_config_steps_per_rollout(r) > 1 || trains_late(r),
+         "num-steps-per-rollout above 1 or rollout-lag: else the first step is on the policy that "
+         "sampled"},
+        {INVAR_KEY_OPSM_DELTA, invar_recipe_bool(r, INVAR_KEY_USE_OPSM), "use-opsm = true"},
+    };
+
+    return CHECK_USES(f, uses);
+}
+
+static invar_status check_importance_uses(const invar_config_derived *f)
+{
+    static const char pol[] = "loss-type = policy_loss";
+    static const char differing[] =
+        "rollout-dtype, rollout-lag, over-sampling-keep-surplus or load-debug-rollout-data: "
+        "log-probs of rollout and training are equal otherwise";
+    const invar_recipe *r = f->recipe;
+    const bool policy = f->loss->policy;
+    const bool formats = invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_DTYPE);
+    const bool differ = formats || trains_late(r);
+    const bool copied = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS);
+    const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
+    const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
+    const bool rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
+    const use uses[] = {
+        {INVAR_KEY_USE_ROLLOUT_LOGPROBS, !f->sft, "another loss-type"},
+        {INVAR_KEY_USE_ROLLOUT_LOGPROBS, differ, differing},
+        {INVAR_KEY_MAX_LOGP_DIFF, differ, differing},
+        {INVAR_KEY_MAX_LOGP_DIFF, !copied, "use-rollout-logprobs = false, to have both"},
+        {INVAR_KEY_CHECK_LOGPROBS, !formats,
+         "rollouts in dtype; with rollout-dtype, use-rollout-logprobs = true leaves scoring out"},
+        {INVAR_KEY_USE_TIS, policy, pol},
+        {INVAR_KEY_USE_TIS, differ, differing},
+        {INVAR_KEY_TIS_CLIP, tis, "use-tis = true"},
+        {INVAR_KEY_TIS_CLIP_LOW, tis, "use-tis = true"},
+        {INVAR_KEY_TIS_MODE, tis, "use-tis = true"},
+        {INVAR_KEY_USE_MIS, policy, pol},
+        {INVAR_KEY_USE_MIS, differ, differing},
+        {INVAR_KEY_MIS_LEVEL, mis, "use-mis = true"},
+        {INVAR_KEY_MIS_MODE, mis, "use-mis = true"},
+        {INVAR_KEY_MIS_LOWER_BOUND,
+         mis && INVAR_RECIPE_ENUM(invar_mis_mode, r, INVAR_KEY_MIS_MODE) != INVAR_MIS_MODE_TRUNCATE,
+         "use-mis = true and mis-mode clip or mask"},
+        {INVAR_KEY_MIS_UPPER_BOUND, mis, "use-mis = true"},
+        {INVAR_KEY_MIS_BATCH_NORMALIZE, mis, "use-mis = true"},
+        {INVAR_KEY_USE_RS, mis, "use-mis = true"},
+        {INVAR_KEY_RS_LEVEL, mis && rs, "use-rs = true"},
+        {INVAR_KEY_RS_LOWER_BOUND, mis && rs, "use-rs = true"},
+        {INVAR_KEY_RS_UPPER_BOUND, mis && rs, "use-rs = true"},
+        {INVAR_KEY_RS_VETO_THRESHOLD, mis && rs, "use-rs = true"},
+    };
+
+    return CHECK_USES(f, uses);
+}
+
+static invar_status check_step_uses(const invar_config_derived *f)
+{
+    const invar_recipe *r = f->recipe;
+    const bool decays =
+        INVAR_RECIPE_ENUM(invar_decay, r, INVAR_KEY_LR_DECAY_STYLE) != INVAR_DECAY_CONSTANT;
+    const bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
+    const use uses[] = {
+        {INVAR_KEY_MIN_LR, decays, "lr-decay-style linear or cosine"},
+        {INVAR_KEY_LR_DECAY_ITERS, decays, "lr-decay-style linear or cosine"},
+        {INVAR_KEY_LR_WARMUP_INIT, invar_recipe_int(r, INVAR_KEY_LR_WARMUP_ITERS) > 0,
+         "lr-warmup-iters"},
+        {INVAR_KEY_MICRO_BATCH_SIZE, !dynamic, "use-dynamic-batch-size = false"},
+        {INVAR_KEY_MAX_TOKENS_PER_GPU, dynamic, "use-dynamic-batch-size = true"},
+        {INVAR_KEY_DEBUG_DUMP_DIR, invar_config_is_nonempty(r, INVAR_KEY_DEBUG_DUMP), "debug-dump"},
+    };
+
+    return CHECK_USES(f, uses);
+}
+
+invar_status invar_config_check_uses(const invar_config_derived *facts)
+{
+    INVAR_TRY(check_model_uses(facts));
+    INVAR_TRY(check_ckpt_uses(facts));
+    INVAR_TRY(check_rollout_uses(facts));
+    INVAR_TRY(check_speculation_uses(facts));
+    INVAR_TRY(check_eval_uses(facts));
+    INVAR_TRY(check_advantage_uses(facts));
+    INVAR_TRY(check_loss_uses(facts));
+    INVAR_TRY(check_importance_uses(facts));
+    return check_step_uses(facts);
+}

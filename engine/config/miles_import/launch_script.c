@@ -1,0 +1,216 @@
+/*
+ * launch_script.c - what a launch script hands to train.py: its texts, variables and files.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/config/miles_import/launch_script.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "engine/config/miles_import/shell_vars.h"
+
+#include "base/invar_banned.h"
+
+/* ---- what the words are made of -------------------------------------------------------------- */
+
+static invar_status too_many(const invar_shell_state *shell, const char *what, int most)
+{
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the script has more than %d %s",
+                      shell->texts + shell->files[0], most, what);
+}
+
+invar_status invar_shell_state_put(invar_shell_state *shell, char byte)
+{
+    if (shell->used + 1 >= INVAR_SHELL_STATE_TEXTS)
+        return too_many(shell, "bytes of text, its variables written out", INVAR_SHELL_STATE_TEXTS);
+    shell->texts[shell->used++] = byte;
+    return INVAR_OK;
+}
+
+invar_status invar_shell_state_text(uint32_t *out, invar_shell_state *shell, const char *text,
+                                    size_t bytes)
+{
+    if (bytes + 1 >= INVAR_SHELL_STATE_TEXTS - shell->used)
+        return too_many(shell, "bytes of text, its variables written out", INVAR_SHELL_STATE_TEXTS);
+    *out = shell->used;
+    memcpy(shell->texts + shell->used, text, bytes);
+    shell->used += (uint32_t)bytes;
+    shell->texts[shell->used++] = '\0';
+    return INVAR_OK;
+}
+
+invar_status invar_shell_state_add(invar_shell_token_list *list, invar_shell_state *shell,
+                                   invar_shell_token word)
+{
+    int32_t at = shell->n_words;
+
+    if (at == INVAR_SHELL_STATE_WORDS)
+        return too_many(shell, "words", INVAR_SHELL_STATE_WORDS);
+    shell->words[at] = word;
+    shell->words[at].next = -1;
+    if (list->last >= 0)
+        shell->words[list->last].next = at;
+    else
+        list->first = at;
+    list->last = at;
+    shell->n_words++;
+    return INVAR_OK;
+}
+
+invar_shell_var *invar_shell_state_find(invar_shell_state *shell, const char *name, size_t bytes)
+{
+    for (int i = 0; i < shell->n_names; i++) {
+        const char *known = shell->texts + shell->names[i].name;
+        if (strlen(known) == bytes && memcmp(known, name, bytes) == 0)
+            return &shell->names[i];
+    }
+    return NULL;
+}
+
+invar_status invar_shell_state_define(invar_shell_var **out, invar_shell_state *shell,
+                                      const char *name, size_t bytes)
+{
+    invar_shell_var made = {.words = {-1, -1}, .state = INVAR_LAUNCH_SCRIPT_UNSET};
+
+    *out = invar_shell_state_find(shell, name, bytes);
+    if (*out)
+        return INVAR_OK;
+    if (shell->n_names == INVAR_SHELL_STATE_NAMES)
+        return too_many(shell, "variables", INVAR_SHELL_STATE_NAMES);
+    INVAR_TRY(invar_shell_state_text(&made.name, shell, name, bytes));
+    shell->names[shell->n_names] = made;
+    *out = &shell->names[shell->n_names++];
+    return INVAR_OK;
+}
+
+static invar_status add_file(int *out, invar_shell_state *shell, const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (shell->n_files == INVAR_SHELL_STATE_FILES)
+        return too_many(shell, "files of source", INVAR_SHELL_STATE_FILES - 1);
+    invar_path_show(shown, path);
+    INVAR_TRY(invar_shell_state_text(&shell->files[shell->n_files], shell, shown, strlen(shown)));
+    *out = shell->n_files++;
+    return INVAR_OK;
+}
+
+invar_status invar_shell_state_source(invar_shell_state *shell, const char *path, bool conditional)
+{
+    char folder[INVAR_PATH_SIZE];
+    char *text = NULL;
+    size_t bytes;
+    invar_status status;
+    int file;
+
+    INVAR_TRY(add_file(&file, shell, path));
+    INVAR_TRY(invar_path_folder(folder, path));
+    INVAR_TRY(invar_file_read(&text, &bytes, path, INVAR_LAUNCH_SCRIPT_MAX_BYTES));
+    status = invar_shell_state_run(shell, file, folder, conditional, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+/* All arrays NAME_ARGS in the order of their first lines, where no command hands them on. */
+static invar_status shell_state_gather(invar_shell_state *shell)
+{
+    for (int i = 0; i < shell->n_names; i++) {
+        const invar_shell_var *n = &shell->names[i];
+        if (!n->array || !invar_text_has_suffix(shell->texts + n->name, "_ARGS"))
+            continue;
+        for (int32_t at = n->words.first; at >= 0; at = shell->words[at].next)
+            INVAR_TRY(invar_shell_state_add(&shell->train, shell, shell->words[at]));
+    }
+    if (shell->train.first < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: there is no array NAME_ARGS=( ... ) with words and no train.py: is "
+                          "it a launch script of Miles?",
+                          shell->texts + shell->files[0]);
+    return INVAR_OK;
+}
+
+static invar_status shell_state_flatten(invar_launch_word **out, int *count_out,
+                                        const invar_shell_state *shell, invar_shell_token_list list)
+{
+    int count = 0;
+
+    for (int32_t at = list.first; at >= 0; at = shell->words[at].next)
+        count++;
+    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "words of a script"));
+    *count_out = count;
+    count = 0;
+    for (int32_t at = list.first; at >= 0; at = shell->words[at].next) {
+        const invar_shell_token *w = &shell->words[at];
+        (*out)[count++] =
+            (invar_launch_word){shell->texts + w->text, shell->texts + shell->files[w->file],
+                                w->line, (invar_launch_word_state)w->state};
+    }
+    return INVAR_OK;
+}
+
+static invar_status shell_state_finish(invar_launch_script *out, invar_shell_state *shell)
+{
+    if (!shell->train_line)
+        INVAR_TRY(shell_state_gather(shell));
+    out->async = shell->async;
+    INVAR_TRY(shell_state_flatten(&out->words, &out->count, shell, shell->train));
+    return shell_state_flatten(&out->unread, &out->n_unread, shell, shell->unread);
+}
+
+static invar_status launch_script_make(invar_shell_state **out, invar_launch_script *script,
+                                       bool follow)
+{
+    memset(script, 0, sizeof *script);
+    INVAR_TRY(invar_alloc(&script->store, 1, sizeof **out, "script"));
+    *out = script->store;
+    // texts and words are written before they are read
+    memset(*out, 0, offsetof(invar_shell_state, names));
+    (*out)->unread = (*out)->train = (invar_shell_token_list){-1, -1};
+    (*out)->follow = follow;
+    return INVAR_OK;
+}
+
+static invar_status shell_state_finalize(invar_launch_script *out, invar_shell_state *shell,
+                                         invar_status status)
+{
+    if (status == INVAR_OK)
+        status = shell_state_finish(out, shell);
+    if (status != INVAR_OK)
+        invar_launch_script_release(out);
+    return status;
+}
+
+invar_status invar_launch_script_read(invar_launch_script *out, const char *path)
+{
+    invar_shell_state *shell;
+
+    INVAR_TRY(launch_script_make(&shell, out, true));
+    return shell_state_finalize(out, shell, invar_shell_state_source(shell, path, false));
+}
+
+invar_status invar_launch_script_parse(invar_launch_script *out, const char *file, const char *text,
+                                       size_t bytes)
+{
+    invar_shell_state *shell;
+    invar_status status;
+    int index;
+
+    INVAR_TRY(launch_script_make(&shell, out, false));
+    status = add_file(&index, shell, file);
+    if (status == INVAR_OK)
+        status = invar_shell_state_run(shell, index, "", false, text, bytes);
+    return shell_state_finalize(out, shell, status);
+}
+
+void invar_launch_script_release(invar_launch_script *script)
+{
+    invar_free(script->words);
+    invar_free(script->unread);
+    invar_free(script->store);
+    memset(script, 0, sizeof *script);
+}

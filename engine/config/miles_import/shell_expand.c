@@ -1,0 +1,503 @@
+/*
+ * shell_expand.c - words of bash: quotes, expansions, arrays.
+ *
+ * A word that no reading can know is kept as it stands in the file.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/text.h"
+#include "engine/config/miles_import/shell_scanner.h"
+
+#include "base/invar_banned.h"
+
+invar_status invar_shell_refuse(const invar_shell_scanner *r, const char *why)
+{
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s", r->shell->texts + r->shell->files[r->file],
+                      (int)r->line, why);
+}
+
+bool invar_shell_is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static bool is_name_char(char c, bool first)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           (!first && c >= '0' && c <= '9');
+}
+
+size_t invar_shell_name_length(const char *at, const char *end)
+{
+    size_t n = 0;
+
+    while (at + n < end && is_name_char(at[n], n == 0))
+        n++;
+    return n;
+}
+
+char invar_shell_next(invar_shell_scanner *r)
+{
+    r->line += *r->at == '\n';
+    return *r->at++;
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+static void begin_word(invar_shell_scanner *r)
+{
+    r->from = r->at;
+    r->start = r->shell->used;
+    r->from_line = r->line;
+    r->active = false;
+    r->bare = true;
+    r->state = INVAR_LAUNCH_SCRIPT_PLAIN;
+    r->name = 0;
+}
+
+static invar_status shell_scanner_put(invar_shell_scanner *r, char c)
+{
+    r->active = true;
+    return invar_shell_state_put(r->shell, c);
+}
+
+/* Nobody but a shell knows what it becomes. */
+static void cannot_know(invar_shell_scanner *r, invar_launch_word_state state)
+{
+    r->active = true;
+    r->state = state;
+}
+
+static invar_status end_word(invar_shell_scanner *r)
+{
+    invar_shell_state *s = r->shell;
+    invar_shell_token word = {.line = r->from_line,
+                              .file = (int16_t)r->file,
+                              .state = (uint8_t)r->state,
+                              .bare = r->bare,
+                              .name = r->name};
+
+    if (!r->active)
+        return INVAR_OK;
+    if (r->state != INVAR_LAUNCH_SCRIPT_PLAIN && r->name >= INVAR_SHELL_STATE_EXCERPT)
+        return invar_shell_refuse(r, "the name of a variable is longer than 200 bytes");
+    if (r->state != INVAR_LAUNCH_SCRIPT_PLAIN) {
+        size_t bytes = (size_t)(r->at - r->from);
+        s->used = r->start;
+        INVAR_TRY(invar_shell_state_text(
+            &word.text, s, r->from,
+            bytes < INVAR_SHELL_STATE_EXCERPT ? bytes : INVAR_SHELL_STATE_EXCERPT));
+    } else {
+        word.text = r->start;
+        INVAR_TRY(invar_shell_state_put(s, '\0'));
+    }
+    return invar_shell_state_add(r->list, s, word);
+}
+
+/* Skips what stands between brackets, whatever is quoted in it; `at` is behind the first. */
+static invar_status skip_nested(invar_shell_scanner *r, char open, char close)
+{
+    int depth = 1;
+
+    while (depth > 0) {
+        char c, quote = 0;
+
+        if (r->at == r->end)
+            return invar_shell_refuse(r, "the file ends within a bracket");
+        c = invar_shell_next(r);
+        if (c == '\\' && r->at < r->end)
+            (void)invar_shell_next(r);
+        else if (c == '\'' || c == '"')
+            quote = c;
+        depth += c == open;
+        depth -= c == close;
+        while (quote) {
+            if (r->at == r->end)
+                return invar_shell_refuse(r, "the file ends within a quote");
+            c = invar_shell_next(r);
+            if (c == '\\' && quote == '"' && r->at < r->end)
+                (void)invar_shell_next(r);
+            else if (c == quote)
+                quote = 0;
+        }
+    }
+    return INVAR_OK;
+}
+
+/* A value into the word; outside of quotes its blanks end words. */
+static invar_status put_value(invar_shell_scanner *r, const char *value, bool quoted)
+{
+    for (; *value; value++) {
+        if (quoted || !invar_shell_is_blank(*value)) {
+            INVAR_TRY(shell_scanner_put(r, *value));
+            continue;
+        }
+        INVAR_TRY(end_word(r));
+        begin_word(r);
+        r->bare = false;
+    }
+    r->active = r->active || quoted;
+    return INVAR_OK;
+}
+
+static invar_status put_variable(invar_shell_scanner *r, const char *name, size_t bytes,
+                                 bool quoted)
+{
+    const invar_shell_var *n = invar_shell_state_find(r->shell, name, bytes);
+    uint32_t text = n ? n->text : 0;
+
+    if (!n || n->array || n->state != INVAR_LAUNCH_SCRIPT_PLAIN) {
+        cannot_know(r,
+                    n && !n->array ? (invar_launch_word_state)n->state : INVAR_LAUNCH_SCRIPT_UNSET);
+        return INVAR_OK;
+    }
+    // by place: texts do not move, but a value may be that of this very word
+    return put_value(r, r->shell->texts + text, quoted);
+}
+
+/* The words of an array, each one of its own. */
+static invar_status put_array(invar_shell_scanner *r, const char *name, size_t bytes)
+{
+    const invar_shell_var *n = invar_shell_state_find(r->shell, name, bytes);
+    int32_t at = n && n->array ? n->words.first : -1, last = n ? n->words.last : -1;
+
+    if (!n || !n->array) {
+        cannot_know(r, INVAR_LAUNCH_SCRIPT_UNSET);
+        return INVAR_OK;
+    }
+    if (r->shell->used > r->start ||
+        r->state != INVAR_LAUNCH_SCRIPT_PLAIN) // not the quote before it
+        INVAR_TRY(end_word(r));
+    for (; at >= 0; at = at == last ? -1 : r->shell->words[at].next)
+        INVAR_TRY(invar_shell_state_add(r->list, r->shell, r->shell->words[at]));
+    begin_word(r);
+    r->bare = false;
+    return INVAR_OK;
+}
+
+/* "value}" of ${NAME:-value}: plain text, in quotes or not; another is not read. */
+static invar_status put_fallback(invar_shell_scanner *r, bool known, const char *name, size_t bytes,
+                                 bool quoted)
+{
+    const char *from = r->at;
+    size_t length;
+
+    INVAR_TRY(skip_nested(r, '{', '}'));
+    length = (size_t)(r->at - 1 - from);
+    if (known)
+        return put_variable(r, name, bytes, quoted);
+    if (length >= 2 && (*from == '"' || *from == '\'') && from[length - 1] == *from) {
+        from++;
+        length -= 2;
+    }
+    for (size_t i = 0; i < length; i++)
+        if (strchr("$`\"'\\{", from[i])) {
+            cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
+            return INVAR_OK;
+        }
+    r->active = true;
+    for (size_t i = 0; i < length; i++)
+        INVAR_TRY(shell_scanner_put(r, from[i]));
+    return INVAR_OK;
+}
+
+/* Behind "${". */
+static invar_status expand_braces(invar_shell_scanner *r, bool quoted)
+{
+    const char *name = r->at;
+    size_t bytes = invar_shell_name_length(r->at, r->end), left;
+    const invar_shell_var *n = invar_shell_state_find(r->shell, name, bytes);
+
+    r->at += bytes;
+    left = (size_t)(r->end - r->at);
+    if (bytes && left >= 1 && r->at[0] == '}') {
+        r->at++;
+        return put_variable(r, name, bytes, quoted);
+    }
+    if (bytes && left >= 4 && (memcmp(r->at, "[@]}", 4) == 0 || memcmp(r->at, "[*]}", 4) == 0)) {
+        r->at += 4;
+        return put_array(r, name, bytes);
+    }
+    if (bytes && left >= 2 && (r->at[0] == '-' || (r->at[0] == ':' && r->at[1] == '-'))) {
+        bool empty = n && n->state == INVAR_LAUNCH_SCRIPT_PLAIN && !r->shell->texts[n->text];
+        bool known = n && !n->array && !(empty && r->at[0] == ':');
+        r->at += r->at[0] == ':' ? 2 : 1;
+        return put_fallback(r, known, name, bytes, quoted);
+    }
+    cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
+    return skip_nested(r, '{', '}');
+}
+
+static invar_status read_single(invar_shell_scanner *r);
+
+/* Behind "$". */
+static invar_status shell_scanner_expand(invar_shell_scanner *r, bool quoted)
+{
+    size_t bytes = invar_shell_name_length(r->at, r->end);
+    const char *name = r->at;
+
+    r->bare = false;
+    if (bytes) {
+        r->at += bytes;
+        return put_variable(r, name, bytes, quoted);
+    }
+    if (r->at == r->end || invar_shell_is_blank(*r->at) || *r->at == '"')
+        return shell_scanner_put(r, '$');
+    switch (invar_shell_next(r)) {
+    case '{': return expand_braces(r, quoted);
+    case '(': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return skip_nested(r, '(', ')');
+    case '\'': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); return read_single(r);
+    default: cannot_know(r, INVAR_LAUNCH_SCRIPT_UNSET); return INVAR_OK; // $1, $@, $?
+    }
+}
+
+static invar_status skip_backquotes(invar_shell_scanner *r)
+{
+    cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
+    r->bare = false;
+    while (r->at < r->end) {
+        char c = invar_shell_next(r);
+        if (c == '`')
+            return INVAR_OK;
+        if (c == '\\' && r->at < r->end)
+            (void)invar_shell_next(r);
+    }
+    return invar_shell_refuse(r, "the file ends within backquotes");
+}
+
+/* Behind the quote. */
+static invar_status read_single(invar_shell_scanner *r)
+{
+    r->active = true;
+    r->bare = false;
+    while (r->at < r->end) {
+        char c = invar_shell_next(r);
+        if (c == '\'')
+            return INVAR_OK;
+        INVAR_TRY(shell_scanner_put(r, c));
+    }
+    return invar_shell_refuse(r, "the file ends within a quote");
+}
+
+static invar_status read_double(invar_shell_scanner *r)
+{
+    r->active = true;
+    r->bare = false;
+    while (r->at < r->end) {
+        char c = invar_shell_next(r);
+        if (c == '"')
+            return INVAR_OK;
+        if (c == '$') {
+            INVAR_TRY(shell_scanner_expand(r, true));
+        } else if (c == '`') {
+            INVAR_TRY(skip_backquotes(r));
+        } else if (c == '\\' && r->at < r->end && strchr("$`\"\\\n", *r->at)) {
+            c = invar_shell_next(r);
+            if (c != '\n')
+                INVAR_TRY(shell_scanner_put(r, c));
+        } else {
+            INVAR_TRY(shell_scanner_put(r, c));
+        }
+    }
+    return invar_shell_refuse(r, "the file ends within a quote");
+}
+
+/* Is the word so far NAME or NAME+, so that an = makes it an assignment? */
+static bool is_assigned(const invar_shell_scanner *r)
+{
+    const char *text = r->shell->texts + r->start;
+    size_t bytes = r->shell->used - r->start, name;
+
+    if (!r->bare || r->name || !bytes)
+        return false;
+    name = invar_shell_name_length(text, text + bytes);
+    return name && (name == bytes || (name + 1 == bytes && text[name] == '+'));
+}
+
+/* The number before a redirection, as in 2>&1, is no word. */
+static bool is_descriptor(const invar_shell_scanner *r)
+{
+    const char *text = r->shell->texts + r->start;
+
+    for (uint32_t i = 0; i < r->shell->used - r->start; i++)
+        if (text[i] < '0' || text[i] > '9')
+            return false;
+    return r->bare && r->active;
+}
+
+/* Behind a {: is this a list or a range? Alone, or around one thing, it is a letter. */
+static bool is_expansion(const char *at, const char *end)
+{
+    bool several = false;
+    int depth = 1;
+
+    for (; at < end && depth > 0 && !invar_shell_is_blank(*at) && !strchr(";&|()<>", *at); at++) {
+        const char *quote =
+            *at == '\'' || *at == '"' ? memchr(at + 1, *at, (size_t)(end - at - 1)) : NULL;
+
+        if (quote)
+            at = quote;
+        else if (*at == '\\' && at + 1 < end)
+            at++;
+        else if (*at == ',' || (*at == '.' && at + 1 < end && at[1] == '.'))
+            several = several || depth == 1;
+        else
+            depth += *at == '{' ? 1 : *at == '}' ? -1 : 0;
+    }
+    return depth == 0 && several;
+}
+
+static invar_status read_array(invar_shell_scanner *r);
+
+invar_status invar_shell_read_word(invar_shell_scanner *r)
+{
+    begin_word(r);
+    while (r->at < r->end && !invar_shell_is_blank(*r->at) && !strchr(";&|()<>", *r->at)) {
+        char c = invar_shell_next(r);
+        switch (c) {
+        case '\\':
+            if (r->at < r->end && *r->at != '\n') {
+                r->bare = false;
+                c = invar_shell_next(r);
+                INVAR_TRY(shell_scanner_put(r, c));
+            } else if (r->at < r->end) {
+                (void)invar_shell_next(r);
+                if (!r->active)
+                    return INVAR_OK; // what follows may be a comment
+                r->bare = false;
+            }
+            break;
+        case '\'': INVAR_TRY(read_single(r)); break;
+        case '"': INVAR_TRY(read_double(r)); break;
+        case '$': INVAR_TRY(shell_scanner_expand(r, false)); break;
+        case '`': INVAR_TRY(skip_backquotes(r)); break;
+        case '=':
+            if (is_assigned(r))
+                r->name = (int32_t)invar_shell_name_length(r->shell->texts + r->start,
+                                                           r->shell->texts + r->shell->used);
+            INVAR_TRY(shell_scanner_put(r, c));
+            if (r->name && r->at < r->end && *r->at == '(' && r->list == &r->command)
+                return read_array(r);
+            break;
+        case '{':
+            if (is_expansion(r->at, r->end))
+                cannot_know(r, INVAR_LAUNCH_SCRIPT_BRACES);
+            INVAR_TRY(shell_scanner_put(r, c));
+            break;
+        case '*': // file names
+        case '?': cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED); break;
+        case '~': // a home
+            if (r->shell->used == r->start)
+                cannot_know(r, INVAR_LAUNCH_SCRIPT_COMPUTED);
+            else
+                INVAR_TRY(shell_scanner_put(r, c));
+            break;
+        default: INVAR_TRY(shell_scanner_put(r, c)); break;
+        }
+    }
+    if (r->at < r->end && strchr("<>", *r->at) && is_descriptor(r))
+        return INVAR_OK;
+    return end_word(r);
+}
+
+void invar_shell_skip_comment(invar_shell_scanner *r)
+{
+    while (r->at < r->end && *r->at != '\n')
+        r->at++;
+}
+
+const char *invar_shell_text_of(const invar_shell_scanner *r, int32_t word)
+{
+    return r->shell->texts + r->shell->words[word].text;
+}
+
+bool invar_shell_is_one_of(const char *word, const char *words)
+{
+    const char *item;
+    size_t bytes;
+
+    while (invar_text_item(&item, &bytes, &words, ' '))
+        if (strlen(word) == bytes && memcmp(word, item, bytes) == 0)
+            return true;
+    return false;
+}
+
+bool invar_shell_opens_block(const invar_shell_scanner *r, int32_t word)
+{
+    return r->shell->words[word].bare &&
+           invar_shell_is_one_of(invar_shell_text_of(r, word), "if while until {");
+}
+
+bool invar_shell_in_block(const invar_shell_scanner *r)
+{
+    return memchr(r->open, '{', (size_t)r->nesting) != NULL;
+}
+
+/* These words may be left out. */
+static void mark_conditional(invar_shell_scanner *r, invar_shell_token_list list)
+{
+    for (int32_t at = list.first; at >= 0; at = r->shell->words[at].next)
+        if (r->shell->words[at].state == INVAR_LAUNCH_SCRIPT_PLAIN)
+            r->shell->words[at].state = INVAR_LAUNCH_SCRIPT_CONDITIONAL;
+}
+
+static void shell_scanner_append(invar_shell_scanner *r, invar_shell_token_list *list,
+                                 invar_shell_token_list more)
+{
+    if (list->last >= 0 && more.first >= 0)
+        r->shell->words[list->last].next = more.first;
+    if (list->first < 0)
+        list->first = more.first;
+    if (more.last >= 0)
+        list->last = more.last;
+}
+
+/* NAME=( ... ) or NAME+=( ... ): the word has what stands before the bracket. */
+static invar_status read_array(invar_shell_scanner *r)
+{
+    const bool opens = r->command.first >= 0 && invar_shell_opens_block(r, r->command.first);
+    bool may_miss = r->conditional || r->chained || r->nesting > 0 || opens;
+    const uint32_t name = r->start;
+    const size_t bytes = (size_t)r->name;
+    const bool more = r->shell->texts[name + bytes] == '+';
+    invar_shell_token_list words = {-1, -1};
+    invar_shell_var *n;
+
+    INVAR_TRY(invar_shell_state_put(r->shell, '\0'));
+    (void)invar_shell_next(r);
+    r->list = &words;
+    for (;;) {
+        while (r->at < r->end && invar_shell_is_blank(*r->at))
+            (void)invar_shell_next(r);
+        if (r->at == r->end)
+            return invar_shell_refuse(r, "the file ends within an array");
+        if (*r->at == ')')
+            break;
+        if (*r->at == '#')
+            invar_shell_skip_comment(r);
+        else if (strchr(";&|(<>", *r->at))
+            return invar_shell_refuse(
+                r, "an operator within an array; a value that has one needs quotes");
+        else
+            INVAR_TRY(invar_shell_read_word(r));
+    }
+    (void)invar_shell_next(r);
+    r->list = &r->command;
+    INVAR_TRY(invar_shell_state_define(&n, r->shell, r->shell->texts + name, bytes));
+    n->inner = n->inner || invar_shell_in_block(r) ||
+               (opens && *invar_shell_text_of(r, r->command.first) == '{');
+    may_miss = may_miss || n->inner;
+    if (may_miss) {
+        mark_conditional(r, words);
+        if (!more)
+            mark_conditional(r, n->words); // they stay if the command is left out
+    }
+    if (!n->array || (!more && !may_miss))
+        n->words = (invar_shell_token_list){-1, -1};
+    shell_scanner_append(r, &n->words, words);
+    n->array = true;
+    n->state = INVAR_LAUNCH_SCRIPT_PLAIN;
+    return INVAR_OK;
+}

@@ -1,0 +1,86 @@
+/*
+ * embedded_script.c - Python scripts that are part of this program, each in a child process.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/embedded_script.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/embedded.h"
+#include "base/json/json.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+#define COMMAND "python3 -I -X utf8 -c '%.*s%.*s'"
+#define ERROR_SIZE 200 /* of the script's message, for ours */
+
+extern const invar_embedded invar_engine_scripts[]; /* up to one without a name */
+
+static const invar_embedded *find(const char *file)
+{
+    const invar_embedded *script = invar_engine_scripts;
+
+    while (script->name && strcmp(script->name, file) != 0)
+        script++;
+    INVAR_CHECK(script->name && !memchr(script->text, '\'', script->bytes));
+    return script;
+}
+
+static invar_status make_command(char **out, const invar_embedded *before,
+                                 const invar_embedded *script)
+{
+    int first = before ? (int)before->bytes : 0;
+    size_t bytes = sizeof COMMAND + (size_t)first + script->bytes;
+
+    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "a command"));
+    (void)snprintf(*out, bytes, COMMAND, first, before ? before->text : "", (int)script->bytes,
+                   script->text);
+    return INVAR_OK;
+}
+
+invar_status invar_embedded_script_command(char **out, const char *file)
+{
+    *out = NULL;
+    return make_command(out, NULL, find(file));
+}
+
+invar_status invar_embedded_script_open(invar_line_process **out, const char *name,
+                                        const char *file, double seconds)
+{
+    invar_status status;
+    char *command;
+
+    *out = NULL;
+    INVAR_TRY(make_command(&command, find("script_loop.py"), find(file)));
+    status = invar_line_process_open(out, name, command, seconds, -1);
+    invar_free(command);
+    return status;
+}
+
+invar_status invar_embedded_script_ask(json_t **out, invar_line_process *program, const char *name,
+                                       invar_json_text *line, bool raw)
+{
+    const char *answer, *error;
+    size_t bytes;
+
+    *out = NULL;
+    invar_json_text_newline(line);
+    INVAR_TRY(line->status);
+    INVAR_TRY(invar_line_process_exchange(&answer, &bytes, program, line->data, line->bytes));
+    invar_json_text_reset(line);
+    INVAR_TRY((raw ? invar_json_parse_raw : invar_json_parse)(out, name, answer, bytes));
+    error = json_string_value(json_object_get(*out, "error"));
+    if (error) {
+        char quote[ERROR_SIZE];
+        invar_text_quote(quote, sizeof quote, error, strlen(error));
+        json_decref(*out);
+        *out = NULL;
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.*s: %s", INVAR_ERROR_MESSAGE_SIZE / 2, name,
+                          quote);
+    }
+    return INVAR_OK;
+}

@@ -1,0 +1,292 @@
+/*
+ * http.c - questions to an HTTP server.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/http/http.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/process/module.h"
+#include "base/text.h"
+#include "engine/ext/http/module/http_module.h"
+
+#include "base/invar_banned.h"
+
+#define URL_BYTES 2000
+#define ROUTE_BYTES 64
+#define NAME_BYTES 64
+#define KEY_BYTES 4096
+#define BEARER "Authorization: Bearer "
+#define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic small */
+#define NAP 0.5                /* seconds of a pause after which whoever watches is called */
+#define TEXT(name) TEXT_OF(name)
+#define TEXT_OF(name) #name
+
+struct invar_http {
+    char name[NAME_BYTES + 1];
+    char url[URL_BYTES + ROUTE_BYTES + 1];
+    char shown[INVAR_TEXT_URL_SIZE];
+    char header[sizeof BEARER + KEY_BYTES]; /* "": none */
+    invar_http_options options;
+    const invar_http_table *client;
+    void (*waits)(void *payload);
+    void *payload;
+};
+
+/* A call that is being made, and what has come of its answer. */
+typedef struct call_state {
+    invar_http_exchange *exchange;
+    size_t room, most;
+    bool too_long;
+} call_state;
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* HOST or HOST:PORT, of `bytes`; the host may be an address in brackets, with colons. */
+static bool is_place(const char *text, size_t bytes)
+{
+    const char *end = text + bytes, *port = end;
+    long number = 0;
+
+    while (port > text && port[-1] >= '0' && port[-1] <= '9')
+        port--;
+    if (port > text && port[-1] == ':' && port < end) {
+        number = strtol(port, NULL, 10);
+        end = port - 1;
+    } else if (*text != '[' && memchr(text, ':', bytes)) {
+        return false;
+    }
+    return end > text && number <= 65535 && (*text == '[') == (end[-1] == ']');
+}
+
+bool invar_http_is_url(const char *url)
+{
+    const char *host = strncmp(url, "http://", 7) == 0    ? url + 7
+                       : strncmp(url, "https://", 8) == 0 ? url + 8
+                                                          : NULL;
+
+    return host && is_place(host, strcspn(host, "/?#")) && strlen(url) <= URL_BYTES &&
+           !strpbrk(url, " \t\r\n");
+}
+
+static invar_status check_url(const char *name, const char *url)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+
+    if (invar_http_is_url(url))
+        return INVAR_OK;
+    invar_text_quote(quoted, sizeof quoted, url, strcspn(url, "?#"));
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.80s = %s is no address; expected http://HOST:PORT/PATH or https://...",
+                      name, quoted);
+}
+
+/* It becomes a line of its own, and so is one. The message does not show it. */
+static invar_status check_key(const char *name, const char *key)
+{
+    bool good = strlen(key) <= KEY_BYTES;
+
+    for (const char *c = key; *c; c++)
+        good = good && *c > ' ' && *c <= '~';
+    return good ? INVAR_OK
+                : INVAR_FAIL(INVAR_E_INVALID, 0,
+                             "%.80s: the key for its server has a blank, or what is no printable "
+                             "ASCII, or more than %d characters",
+                             name, KEY_BYTES);
+}
+
+static invar_status http_table_load(const invar_http_table **out, const char *file)
+{
+    const void *symbol;
+
+    INVAR_TRY(invar_module_load(&symbol, file, TEXT(INVAR_HTTP_TABLE), false));
+    *out = symbol;
+    if ((*out)->abi != INVAR_HTTP_ABI)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%.1000s has version %u of the interface, this program %d: build both "
+                          "together",
+                          file, (*out)->abi, INVAR_HTTP_ABI);
+    return INVAR_OK;
+}
+
+invar_status invar_http_open(invar_http **out, const invar_http_options *options)
+{
+    const char *key = options->api_key ? options->api_key : "";
+    const char *route = options->route ? options->route : "";
+    const invar_http_table *client;
+    invar_http *http;
+
+    *out = NULL;
+    INVAR_CHECK(strlen(options->name) <= NAME_BYTES && strlen(route) <= ROUTE_BYTES &&
+                options->attempts > 0 && options->max_concurrency);
+    INVAR_TRY(check_url(options->name, options->url));
+    INVAR_TRY(check_key(options->name, key));
+    INVAR_TRY(http_table_load(&client, options->module ? options->module : INVAR_MODULE_HTTP));
+    INVAR_TRY(invar_alloc((void **)&http, 1, sizeof *http, "a client of a server"));
+    memset(http, 0, sizeof *http);
+    memcpy(http->name, options->name, strlen(options->name));
+    (void)snprintf(http->url, sizeof http->url, "%s%s", options->url, route);
+    invar_text_redact_url(http->shown, sizeof http->shown, http->url);
+    if (key[0])
+        (void)snprintf(http->header, sizeof http->header, "%s%s", BEARER, key);
+    http->options = *options;
+    http->client = client;
+    *out = http;
+    return INVAR_OK;
+}
+
+void invar_http_close(invar_http *http)
+{
+    invar_free(http);
+}
+
+void invar_http_watch(invar_http *http, void (*waits)(void *payload), void *payload)
+{
+    http->waits = waits;
+    http->payload = payload;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* Appends to the answer; a NUL stands behind it. */
+static int take(void *payload, const char *data, size_t bytes)
+{
+    call_state *state = payload;
+    invar_http_exchange *e = state->exchange;
+
+    state->too_long = state->too_long || bytes > state->most - e->reply_bytes;
+    return state->too_long || invar_alloc_append(&e->reply, &e->reply_bytes, &state->room, data,
+                                                 bytes, "the answer of a server") != INVAR_OK;
+}
+
+static bool is_good(const invar_http_call *call)
+{
+    return call->code == 0 && call->status >= 200 && call->status < 300;
+}
+
+/* No answer, or "later": as when a server starts, is busy or lost on the way. */
+static bool may_repeat(const invar_http_call *call)
+{
+    static const long later[] = {408, 425, 429, 500, 502, 503, 504};
+    const call_state *state = call->payload;
+
+    if (call->code)
+        return !state->too_long;
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (call->status == later[i])
+            return true;
+    return false;
+}
+
+static invar_status http_report(const invar_http *http, const invar_http_call *call)
+{
+    const call_state *state = call->payload;
+    const invar_http_exchange *e = state->exchange;
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+
+    if (state->too_long)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the answer of %s is longer than %zu bytes",
+                          http->name, http->shown, state->most);
+    if (call->code) {
+        invar_text_quote(quoted, sizeof quoted, call->why, strlen(call->why));
+        return INVAR_FAIL(INVAR_E_IO, call->code, "%s: no answer from %s after %d calls: %s",
+                          http->name, http->shown, http->options.attempts, quoted);
+    }
+    invar_text_quote(quoted, sizeof quoted, e->reply ? e->reply : "", e->reply_bytes);
+    return INVAR_FAIL(INVAR_E_STATE, (int)call->status, "%s: %s answers with status %ld: %s",
+                      http->name, http->shown, call->status, quoted);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static void sleep_for(const invar_http *http, double seconds)
+{
+    for (double left = seconds; left > 0; left -= NAP) {
+        double nap = left < NAP ? left : NAP;
+        struct timespec span = {0, (long)(nap * 1e9)};
+        (void)nanosleep(&span, NULL);
+        if (http->waits)
+            http->waits(http->payload);
+    }
+}
+
+static invar_status http_run(const invar_http *http, invar_http_call *calls, size_t count)
+{
+    double seconds = http->options.timeout < MOST_TIMEOUT ? http->options.timeout : MOST_TIMEOUT;
+    const invar_http_settings settings = {.url = http->url,
+                                          .header = http->header[0] ? http->header : NULL,
+                                          .timeout_ms = (long)(seconds * 1000),
+                                          .parallel = http->options.max_concurrency,
+                                          .waits = http->waits,
+                                          .payload = http->payload};
+    int code = http->client->run(calls, count, &settings);
+
+    return code ? INVAR_FAIL(INVAR_E_IO, code, "%s: the HTTP client failed (code %d)", http->name,
+                             code)
+                : INVAR_OK;
+}
+
+/* Those that are to be made again, at the front; an error: one of them is not. */
+static invar_status sort_out(size_t *left_out, const invar_http *http, invar_http_call *calls,
+                             size_t count, bool last)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        call_state *state = calls[i].payload;
+        if (is_good(&calls[i]))
+            continue;
+        if (last || !may_repeat(&calls[i]))
+            return http_report(http, &calls[i]);
+        state->exchange->reply_bytes = 0;
+        calls[left++] = calls[i];
+    }
+    *left_out = left;
+    return INVAR_OK;
+}
+
+static invar_status make_calls(invar_http *http, invar_http_call *calls, size_t count)
+{
+    double pause = http->options.retry_delay_s;
+
+    for (int attempt = 1; count > 0; attempt++) {
+        INVAR_TRY(http_run(http, calls, count));
+        INVAR_TRY(sort_out(&count, http, calls, count, attempt == http->options.attempts));
+        if (count == 0)
+            break;
+        sleep_for(http, pause);
+        pause *= 2;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_http_post(invar_http *http, invar_http_exchange *exchanges, size_t count)
+{
+    invar_http_call *calls = NULL;
+    call_state *states = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&calls, count + 1, sizeof *calls, "calls of a server"));
+    status = invar_alloc((void **)&states, count + 1, sizeof *states, "answers of a server");
+    for (size_t i = 0; i < count && status == INVAR_OK; i++) {
+        states[i] =
+            (call_state){.exchange = &exchanges[i],
+                         .most = exchanges[i].most_bytes ? exchanges[i].most_bytes
+                                                         : http->options.max_response_bytes};
+        calls[i] = (invar_http_call){.body = exchanges[i].body,
+                                     .bytes = exchanges[i].bytes,
+                                     .take = take,
+                                     .payload = &states[i]};
+    }
+    if (status == INVAR_OK)
+        status = make_calls(http, calls, count);
+    invar_free(states);
+    invar_free(calls);
+    return status;
+}

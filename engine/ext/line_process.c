@@ -1,0 +1,462 @@
+/*
+ * line_process.c - a child process that answers one line with one line.
+ *
+ * While we wait, all three pipes are served: a program that writes much to its standard error, or
+ * answers before it has read everything, cannot make both sides wait for each other.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/line_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/process/process.h"
+#include "base/text.h"
+#include "engine/ext/plugin_command.h"
+#include "engine/ext/subprocess.h"
+
+#include "base/invar_banned.h"
+
+#define LOG_BYTES ((size_t)1 << 20) /* of standard error that are passed on for one request */
+#define WATCH_MS 1000               /* who watches is called as often while a reply is awaited */
+#define END_MS 1000            /* how long a program may take to end after its input has ended */
+#define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic of deadlines small */
+
+struct invar_line_process {
+    const char *name;
+    char *command;      /* owned */
+    pthread_t thread;   /* thread that opened the program */
+    int64_t timeout_ms; /* 0: none */
+    int log_fd;
+    size_t logged; /* bytes since the last request */
+    bool spoken;   /* there was an exchange */
+    bool died;     /* it ended by itself, or closed its output */
+    invar_subprocess child;
+    int in, out, err; /* our ends; -1: closed */
+    char *line;       /* what came from it */
+    size_t used, capacity;
+    invar_process_tail tail;      /* of its standard error */
+    void (*waits)(void *payload); /* may be NULL */
+    void *payload;
+    invar_status (*check)(void *payload); /* may be NULL */
+    void *check_payload;
+};
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+/* Our ends never wait; the program's do. */
+static int take_ends(invar_line_process *program, int pipes[3][2])
+{
+    int *ours[3] = {&program->in, &program->out, &program->err};
+
+    for (int i = 0; i < 3; i++) {
+        int mine = i == 0 ? 1 : 0;
+        *ours[i] = pipes[i][mine];
+        pipes[i][mine] = -1;
+        if (fcntl(*ours[i], F_SETFL, O_NONBLOCK) != 0)
+            return errno;
+    }
+    return 0;
+}
+
+static invar_status line_process_start(invar_line_process *program, char *const *words)
+{
+    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
+    invar_status status;
+
+    for (int i = 0; i < 3 && !rc; i++)
+        rc = invar_process_pipe(pipes[i]);
+    if (!rc)
+        rc = take_ends(program, pipes);
+    if (rc) {
+        status = INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.1000s: no pipes for it: %s", program->name,
+                            strerror(rc));
+    } else {
+        const int streams[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
+        status = invar_subprocess_start(&program->child, program->name, words, streams);
+    }
+    for (int i = 0; i < 3; i++) {
+        close_fd(&pipes[i][0]);
+        close_fd(&pipes[i][1]);
+    }
+    return status;
+}
+
+static invar_status cut_and_start(invar_line_process *program, const char *text)
+{
+    invar_plugin_argv command = {0};
+    invar_status status = invar_plugin_argv_cut(&command, program->name, text);
+
+    if (status == INVAR_OK)
+        status = line_process_start(program, command.words);
+    invar_plugin_argv_release(&command);
+    return status;
+}
+
+static invar_status copy_text(char **out, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+
+    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "a program's command"));
+    memcpy(*out, text, bytes);
+    return INVAR_OK;
+}
+
+invar_status invar_line_process_open(invar_line_process **out, const char *name,
+                                     const char *command, double timeout, int log_fd)
+{
+    invar_line_process *program;
+    invar_status status;
+
+    *out = NULL;
+    if (!(timeout >= 0))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: a timeout below 0", name);
+    INVAR_TRY(invar_alloc((void **)&program, 1, sizeof *program, "a program"));
+    memset(program, 0, sizeof *program);
+    program->name = name;
+    program->timeout_ms = (int64_t)((timeout < MOST_TIMEOUT ? timeout : MOST_TIMEOUT) * 1000);
+    program->timeout_ms += timeout > 0 && program->timeout_ms == 0;
+    program->log_fd = log_fd;
+    program->in = program->out = program->err = -1;
+    program->thread = pthread_self();
+    status = copy_text(&program->command, command);
+    if (status == INVAR_OK)
+        status = cut_and_start(program, command);
+    if (status != INVAR_OK) {
+        invar_line_process_close(program);
+        return status;
+    }
+    *out = program;
+    return INVAR_OK;
+}
+
+/* ---- ending ---------------------------------------------------------------------------------- */
+
+/* Passes on what it says, until that is too much. */
+static void log_errors(invar_line_process *program, const char *block, size_t bytes)
+{
+    static const char rest[] =
+        "\ninvar: the plug-in wrote more than 1 MiB to standard error for one "
+        "request; the rest is left out\n";
+    size_t room = LOG_BYTES - program->logged, some = bytes < room ? bytes : room;
+
+    if (program->log_fd < 0 || room == 0)
+        return;
+    program->logged += some;
+    if (write(program->log_fd, block, some) < 0 ||
+        (program->logged == LOG_BYTES && write(program->log_fd, rest, sizeof rest - 1) < 0))
+        program->log_fd = -1; // a log that cannot be written is no reason to stop
+}
+
+/* Keeps the end of what the program says, and passes it on. One that never stops is left to it. */
+static void drain_errors(invar_line_process *program)
+{
+    char block[4096];
+
+    for (int i = 0; i < 32 && program->err >= 0; i++) {
+        ssize_t got = read(program->err, block, sizeof block);
+        if (got < 0)
+            return;
+        invar_process_tail_add(&program->tail, block, (size_t)got);
+        if (got > 0)
+            log_errors(program, block, (size_t)got);
+        else
+            close_fd(&program->err);
+    }
+}
+
+/* True when it has ended by itself, within so many milliseconds; it is not reaped yet. */
+static bool ends_within(invar_line_process *program, int64_t ms)
+{
+    int64_t deadline = invar_process_clock_ms() + ms;
+    struct timespec nap = {0, 2000000};
+
+    for (;;) {
+        drain_errors(program);
+        if (invar_subprocess_ended(&program->child))
+            return true;
+        if (invar_process_clock_ms() >= deadline)
+            return false;
+        nanosleep(&nap, NULL);
+    }
+}
+
+void invar_line_process_kill(invar_line_process *program)
+{
+    close_fd(&program->in);
+    close_fd(&program->out);
+    invar_subprocess_kill(&program->child);
+    drain_errors(program);
+    close_fd(&program->err);
+}
+
+void invar_line_process_close(invar_line_process *program)
+{
+    if (!program)
+        return;
+    close_fd(&program->in);
+    if (program->child.pid)
+        ends_within(program, END_MS);
+    invar_line_process_kill(program);
+    invar_free(program->command);
+    invar_free(program->line);
+    invar_free(program);
+}
+
+/* The last line of standard error that is not blank, for a message: ": LINE". */
+static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2],
+                              const invar_line_process *program)
+{
+    memcpy(out, ": ", 2);
+    invar_process_last_output_line(out + 2, INVAR_TEXT_QUOTE_SIZE * 2 - 2, &program->tail);
+    if (!out[2])
+        out[0] = '\0';
+    return out;
+}
+
+/* The pipe is closed: because it has ended, or in spite of that it has not. */
+static invar_status report_end(invar_line_process *program)
+{
+    bool ended = ends_within(program, END_MS);
+    char words[INVAR_TEXT_QUOTE_SIZE * 2];
+    int how;
+
+    program->died = true;
+    invar_line_process_kill(program);
+    how = program->child.wait_status;
+    last_words(words, program);
+    if (!ended)
+        return INVAR_FAIL(INVAR_E_IO, EPIPE, "plug-in %.1000s: it closed its output%s",
+                          program->name, words);
+    if (WIFSIGNALED(how))
+        return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: it was killed by signal %d%s",
+                          program->name, WTERMSIG(how), words);
+    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: it ended with exit code %d%s", program->name,
+                      WEXITSTATUS(how), words);
+}
+
+static invar_status report_silence(invar_line_process *program)
+{
+    char words[INVAR_TEXT_QUOTE_SIZE * 2];
+
+    invar_line_process_kill(program);
+    return INVAR_FAIL(INVAR_E_IO, ETIMEDOUT,
+                      "plug-in %.1000s: no reply within %.3g s (plugin-timeout)%s", program->name,
+                      (double)program->timeout_ms / 1000, last_words(words, program));
+}
+
+void invar_line_process_hint(char out[INVAR_LINE_PROCESS_HINT_SIZE], const char *text, size_t bytes)
+{
+    const char *newline = memchr(text, '\n', bytes);
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    out[0] = '\0';
+    if (bytes == 0 || (bytes > 1 && memcmp(text, "{\"", 2) == 0))
+        return;
+    invar_text_quote(quote, sizeof quote, text, newline ? (size_t)(newline - text) : bytes);
+    (void)snprintf(out, INVAR_LINE_PROCESS_HINT_SIZE,
+                   "; standard output is for replies: print to standard error, not '%s'", quote);
+}
+
+static invar_status report_rubbish(invar_line_process *program, const char *what)
+{
+    invar_line_process_kill(program);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.1000s: %s", program->name, what);
+}
+
+/* `second` is the text after the first line, or NULL if there is no second line. */
+static invar_status report_unasked(invar_line_process *program, const char *what,
+                                   const char *second)
+{
+    char hint[INVAR_LINE_PROCESS_HINT_SIZE], text[INVAR_LINE_PROCESS_HINT_SIZE + 80];
+
+    invar_line_process_hint(hint, program->line, program->used);
+    if (!hint[0] && second)
+        invar_line_process_hint(hint, second, program->used - (size_t)(second - program->line));
+    (void)snprintf(text, sizeof text, "%s%s", what, hint);
+    return report_rubbish(program, text);
+}
+
+/* ---- an exchange ----------------------------------------------------------------------------- */
+
+static bool would_wait(int code)
+{
+    return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
+}
+
+static invar_status make_room(invar_line_process *program)
+{
+    size_t capacity = program->capacity ? 2 * program->capacity : 65536;
+    void *grown = NULL;
+
+    if (program->used < program->capacity)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&grown, capacity, 1, "a plug-in's reply"));
+    if (program->used)
+        memcpy(grown, program->line, program->used);
+    invar_free(program->line);
+    program->line = grown;
+    program->capacity = capacity;
+    return INVAR_OK;
+}
+
+/* Reads what is there. *done_out: a whole line, which must be all there is. */
+static invar_status read_some(bool *done_out, invar_line_process *program)
+{
+    const char *newline;
+    ssize_t got;
+
+    INVAR_TRY(make_room(program));
+    got = read(program->out, program->line + program->used, program->capacity - program->used);
+    if (got < 0 && would_wait(errno))
+        return INVAR_OK;
+    if (got <= 0)
+        return report_end(program);
+    newline = memchr(program->line + program->used, '\n', (size_t)got);
+    program->used += (size_t)got;
+    if (program->used > INVAR_LINE_PROCESS_REPLY_BYTES)
+        return report_rubbish(program, "its reply is longer than 64 MiB");
+    if (newline && newline != program->line + program->used - 1)
+        return report_unasked(program, "it wrote more than one line for one request", newline + 1);
+    *done_out = newline != NULL;
+    return INVAR_OK;
+}
+
+/* Waits for any of the pipes; serves standard error. */
+static invar_status line_process_serve(bool *readable_out, bool *writable_out,
+                                       invar_line_process *program, bool writing, int64_t deadline)
+{
+    struct pollfd fds[3] = {{program->out, POLLIN, 0},
+                            {program->err, POLLIN, 0}, // -1 is passed over
+                            {writing ? program->in : -1, POLLOUT, 0}};
+    int64_t left = deadline - invar_process_clock_ms();
+    int ready;
+
+    *readable_out = *writable_out = false;
+    if (program->timeout_ms && left <= 0)
+        return report_silence(program);
+    left = program->timeout_ms && left < WATCH_MS ? left : WATCH_MS;
+    ready = poll(fds, 3, (int)left);
+    if (ready < 0 && errno != EINTR)
+        return INVAR_FAIL(INVAR_E_IO, errno, "plug-in %.1000s: %s", program->name, strerror(errno));
+    if (program->waits) // also for one that writes to its standard error all the time
+        program->waits(program->payload);
+    if (program->check)
+        INVAR_TRY(program->check(program->check_payload));
+    if (ready <= 0)
+        return INVAR_OK;
+    if (fds[1].revents)
+        drain_errors(program);
+    *readable_out = fds[0].revents != 0;
+    *writable_out = fds[2].revents != 0;
+    return INVAR_OK;
+}
+
+void invar_line_process_watch(invar_line_process *program, void (*waits)(void *payload),
+                              void *payload)
+{
+    program->waits = waits;
+    program->payload = payload;
+}
+
+void invar_line_process_guard(invar_line_process *program, invar_status (*check)(void *payload),
+                              void *payload)
+{
+    program->check = check;
+    program->check_payload = payload;
+}
+
+const char *invar_line_process_command(const invar_line_process *program)
+{
+    return program->command;
+}
+
+bool invar_line_process_may_restart(const invar_line_process *program)
+{
+    return program->died && pthread_equal(program->thread, pthread_self());
+}
+
+invar_status invar_line_process_restart(invar_line_process *program)
+{
+    invar_line_process_kill(program);
+    program->died = program->spoken = false;
+    memset(&program->tail, 0, sizeof program->tail);
+    return cut_and_start(program, program->command);
+}
+
+/* Both directions until the reply is there. */
+static invar_status line_process_converse(invar_line_process *program, const char *line,
+                                          size_t bytes)
+{
+    int64_t deadline = invar_process_clock_ms() + program->timeout_ms;
+    bool readable, writable, done = false;
+    size_t sent = 0;
+
+    while (!done) {
+        INVAR_TRY(line_process_serve(&readable, &writable, program, sent < bytes, deadline));
+        if (writable) {
+            ssize_t put = invar_subprocess_write(program->in, line + sent, bytes - sent);
+            if (put < 0 && !would_wait(errno))
+                return report_end(program);
+            sent += put > 0 ? (size_t)put : 0;
+        }
+        if (readable)
+            INVAR_TRY(read_some(&done, program));
+    }
+    if (sent < bytes)
+        return report_rubbish(program, "it replied before it had read the request");
+    return INVAR_OK;
+}
+
+/* Nothing has come since the last reply. */
+static invar_status check_silence(invar_line_process *program)
+{
+    bool done = false;
+
+    INVAR_TRY(read_some(&done, program));
+    if (program->used == 0)
+        return INVAR_OK;
+    return report_unasked(program, "it wrote a line without a request", NULL);
+}
+
+invar_status invar_line_process_exchange(const char **line_out, size_t *bytes_out,
+                                         invar_line_process *program, const char *line,
+                                         size_t bytes)
+{
+    invar_status status;
+
+    if (!program->child.pid)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "plug-in %.1000s: it has ended after an earlier failure", program->name);
+    program->used = 0;
+    program->logged = 0;
+    status = program->spoken ? check_silence(program) : INVAR_OK; // its first line may come early
+    program->spoken = true;
+    if (status == INVAR_OK)
+        status = line_process_converse(program, line, bytes);
+    if (status != INVAR_OK) {
+        invar_line_process_kill(program);
+        return status;
+    }
+    *line_out = program->line;
+    *bytes_out = program->used - 1;
+    return INVAR_OK;
+}

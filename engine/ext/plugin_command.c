@@ -1,0 +1,230 @@
+/*
+ * plugin_command.c - what the key of a plug-in names: a shared object, or the words of a command.
+ *
+ * Of a program's arguments only the first file counts. Later ones are as often a log or a cache as
+ * a setting, and a plug-in must not become another one because it has written its log.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/plugin_command.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+/*
+ * Cuts `text`, which has room for it, into words in place: word i begins at words[i]. Returns how
+ * many there are, or -1 for a quote without its end.
+ */
+static int cut(char **words, char *text)
+{
+    char *to = text;
+    int count = 0;
+
+    while (*text) {
+        while (*text == ' ' || *text == '\t')
+            text++;
+        if (!*text)
+            break;
+        words[count++] = to;
+        while (*text && *text != ' ' && *text != '\t') {
+            char quote = *text == '"' || *text == '\'' ? *text++ : '\0';
+            if (!quote) {
+                *to++ = *text++;
+                continue;
+            }
+            while (*text && *text != quote)
+                *to++ = *text++;
+            if (!*text++)
+                return -1;
+        }
+        text += *text != '\0'; // before the end of the word overwrites it
+        *to++ = '\0';
+    }
+    words[count] = NULL;
+    return count;
+}
+
+invar_status invar_plugin_argv_cut(invar_plugin_argv *out, const char *name, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    int count;
+
+    INVAR_TRY(invar_alloc((void **)&out->text, bytes, 1, "a command"));
+    INVAR_TRY(
+        invar_alloc((void **)&out->words, bytes / 2 + 2, sizeof *out->words, "a command's words"));
+    memcpy(out->text, text, bytes);
+    count = cut(out->words, out->text);
+    if (count <= 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: %s", name,
+                          count < 0 ? "the command has a quote without its end"
+                                    : "the command is empty");
+    out->count = (size_t)count;
+    return INVAR_OK;
+}
+
+void invar_plugin_argv_release(invar_plugin_argv *command)
+{
+    invar_free(command->words);
+    invar_free(command->text);
+    *command = (invar_plugin_argv){0};
+}
+
+bool invar_plugin_argv_object(const char *spec)
+{
+    size_t bytes = strlen(spec);
+
+    return bytes > 3 && strcmp(spec + bytes - 3, ".so") == 0;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static bool is_file(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, R_OK) == 0;
+}
+
+/* Adds the file's digest, where it is one. */
+static invar_status add_file(bool *found_out, invar_hasher *hasher, const char *path)
+{
+    invar_digest digest;
+    int64_t bytes;
+
+    if (!is_file(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_file_hash(&digest, &bytes, path));
+    invar_hasher_update(hasher, digest.bytes, sizeof digest.bytes);
+    *found_out = true;
+    return INVAR_OK;
+}
+
+/* The program in the first folder of a PATH, "" where that has no name; what is behind it. */
+static const char *cut_path(char out[INVAR_PATH_SIZE], const char *at, const char *program)
+{
+    size_t bytes = strcspn(at, ":");
+
+    out[0] = '\0';
+    if (bytes > 0 && bytes + strlen(program) + 2 <= INVAR_PATH_SIZE) {
+        memcpy(out, at, bytes);
+        out[bytes] = '/';
+        memcpy(out + bytes + 1, program, strlen(program) + 1);
+    }
+    return at + bytes + (at[bytes] == ':');
+}
+
+/* The first of the folders in PATH that has the program. */
+static invar_status add_from_path(bool *found_out, invar_hasher *hasher, const char *program)
+{
+    const char *at = getenv("PATH");
+    char path[INVAR_PATH_SIZE];
+
+    while (at && *at && !*found_out) {
+        at = cut_path(path, at, program);
+        INVAR_TRY(add_file(found_out, hasher, path));
+    }
+    return INVAR_OK;
+}
+
+/* 0, or why exec would not take it. */
+static int try_program(const char *path)
+{
+    struct stat info;
+
+    if (stat(path, &info) != 0)
+        return errno;
+    return S_ISREG(info.st_mode) && access(path, X_OK) == 0 ? 0 : EACCES;
+}
+
+invar_status invar_plugin_argv_find(const invar_plugin_argv *command, const char *name)
+{
+    const char *program = command->words[0], *at = getenv("PATH");
+    char path[INVAR_PATH_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
+    int code = try_program(program);
+
+    if (!strchr(program, '/')) {
+        code = ENOENT;
+        for (at = at ? at : "/bin:/usr/bin"; *at && code; code = try_program(path)) {
+            at = cut_path(path, at, program);
+            if (!path[0]) // a folder without a name is the current one
+                (void)snprintf(path, sizeof path, "%s", program);
+        }
+    }
+    if (!code)
+        return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, program, strlen(program));
+    return INVAR_FAIL(INVAR_E_IO, code, "plug-in %.1000s: cannot start %s: %s", name, quote,
+                      strerror(code));
+}
+
+static invar_status find_command(const char *name, const char *spec)
+{
+    invar_plugin_argv command = {0};
+    invar_status status = invar_plugin_argv_cut(&command, name, spec);
+
+    if (status == INVAR_OK)
+        status = invar_plugin_argv_find(&command, name);
+    invar_plugin_argv_release(&command);
+    return status;
+}
+
+invar_status invar_plugin_argv_locate(const char *name, const char *spec)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (!invar_plugin_argv_object(spec))
+        return find_command(name, spec);
+    if (invar_path_exists(spec))
+        return INVAR_OK;
+    invar_path_show(shown, spec);
+    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: cannot load it: %s%s: no such file", name,
+                      strchr(spec, '/') ? "" : "./", shown);
+}
+
+static invar_status add_command(bool *found_out, invar_hasher *hasher,
+                                const invar_plugin_argv *command)
+{
+    const char *program = command->words[0];
+    bool script = false;
+
+    if (strchr(program, '/'))
+        INVAR_TRY(add_file(found_out, hasher, program));
+    for (size_t i = 1; i < command->count && !script; i++)
+        INVAR_TRY(add_file(&script, hasher, command->words[i]));
+    *found_out = *found_out || script;
+    return *found_out || strchr(program, '/') ? INVAR_OK
+                                              : add_from_path(found_out, hasher, program);
+}
+
+invar_status invar_plugin_argv_hash(bool *found_out, invar_digest *out, const char *name,
+                                    const char *spec)
+{
+    invar_plugin_argv command = {0};
+    invar_hasher hasher;
+    invar_status status;
+
+    *found_out = false;
+    invar_hasher_init(&hasher);
+    if (invar_plugin_argv_object(spec)) {
+        INVAR_TRY(add_file(found_out, &hasher, spec));
+    } else {
+        status = invar_plugin_argv_cut(&command, name, spec);
+        if (status == INVAR_OK)
+            status = add_command(found_out, &hasher, &command);
+        invar_plugin_argv_release(&command);
+        INVAR_TRY(status);
+    }
+    invar_hasher_final(out, &hasher);
+    return INVAR_OK;
+}

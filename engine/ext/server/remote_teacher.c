@@ -1,0 +1,352 @@
+/*
+ * remote_teacher.c - a teacher that is asked over HTTP.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/server/remote_teacher.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/json/json.h"
+#include "base/text.h"
+#include "engine/ext/server/http_batch.h"
+
+#include "base/invar_banned.h"
+
+#define TRIAL 8 /* tokens of the first question */
+#define WHERE_SIZE 160
+
+/* An answer has a text, a number and an offset for each token, and what some servers add. */
+#define FIXED_BYTES ((size_t)1 << 16)
+#define TOKEN_BYTES ((size_t)1 << 10)
+
+/* Sums of other programs may round a log-prob to a little above 0. */
+#define MOST_LOGP 1e-3
+
+struct invar_remote_teacher {
+    char name[65];
+    char *model;
+    invar_http *server;
+    double temperature;
+    invar_token_text_fn words;
+    bool met; /* there was an answer, which has given */
+    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
+};
+
+/* ---- an answer ------------------------------------------------------------------------------- */
+
+static bool is_word(const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        char low = (char)(text[i] | 0x20);
+        if (!(low >= 'a' && low <= 'z') && !(text[i] >= '0' && text[i] <= '9'))
+            return false;
+    }
+    return bytes > 0;
+}
+
+static void trim(const char **text, size_t *bytes)
+{
+    for (; *bytes && **text == ' '; (*bytes)--)
+        ++*text;
+}
+
+/*
+ * Letters and digits alone are compared, without a blank before them: of other texts servers show
+ * what they like.
+ */
+static bool same_word(const invar_token_text_fn *words, int32_t token, const json_t *there)
+{
+    const char *theirs = json_string_value(there);
+    size_t bytes, theirs_bytes = json_string_length(there);
+    const char *ours = words->text(&bytes, words->payload, token);
+
+    trim(&ours, &bytes);
+    if (!is_word(ours, bytes))
+        return true;
+    trim(&theirs, &theirs_bytes);
+    return bytes == theirs_bytes && memcmp(ours, theirs, bytes) == 0;
+}
+
+static invar_status check_words(const invar_logprob_expectation *e, const invar_logprob_request *q,
+                                const json_t *tokens, const char *where)
+{
+    char ours[INVAR_TEXT_QUOTE_SIZE], theirs[INVAR_TEXT_QUOTE_SIZE];
+    const char *text;
+    size_t bytes;
+
+    for (int64_t i = 0; i < q->count; i++) {
+        const json_t *there = json_array_get(tokens, (size_t)i);
+        if (!json_is_string(there))
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "%s: \"tokens\" has no text at %" PRId64 ": it is not OpenAI's form",
+                              where, i);
+        if (same_word(e->words, q->tokens[i], there))
+            continue;
+        text = e->words->text(&bytes, e->words->payload, q->tokens[i]);
+        invar_text_quote(ours, sizeof ours, text, bytes);
+        invar_text_quote(theirs, sizeof theirs, json_string_value(there),
+                         json_string_length(there));
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: token %" PRId32 " is \"%s\" there and \"%s\" here: serve a teacher "
+                          "with the model's tokenizer",
+                          where, q->tokens[i], theirs, ours);
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_numbers(float *out, const invar_logprob_request *q, const json_t *logps,
+                                 const char *where)
+{
+    for (int64_t i = q->first; i < q->count; i++) {
+        const json_t *value = json_array_get(logps, (size_t)i);
+        double number = json_number_value(value);
+
+        if (!json_is_number(value) || !isfinite((float)number) || number > MOST_LOGP)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "%s: what it gives for token %" PRId64 " is no log-probability, a "
+                              "finite number of at most 0",
+                              where, i);
+        out[i - q->first] = (float)number;
+    }
+    return INVAR_OK;
+}
+
+/* As many values as there are tokens: who does not echo, or generates more, has others. */
+static invar_status find_list(const json_t **out, const json_t *logprobs, const char *key,
+                              const invar_logprob_request *q, const char *where)
+{
+    *out = json_object_get(logprobs, key);
+    if (json_is_array(*out) && (int64_t)json_array_size(*out) == q->count)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%s: \"%s\" has %zu values, expected %" PRId64
+                      ": the server must know echo with logprobs, and max_tokens = 0",
+                      where, key, json_array_size(*out), q->count);
+}
+
+/* An answer of `invar serve` says how it was made; others may score at 1 whatever is asked. */
+static invar_status check_temperature(double temperature, const json_t *answer, const char *where)
+{
+    if (temperature == 1.0 || json_is_object(json_object_get(answer, "invar")))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%s: only invar serve is known to score at rollout-temperature = %g: serve "
+                      "the teacher with it, or train at 1",
+                      where, temperature);
+}
+
+static void read_print(char out[INVAR_REMOTE_TEACHER_PRINT_SIZE], const json_t *answer)
+{
+    const json_t *print = json_object_get(answer, "system_fingerprint");
+
+    out[0] = '\0';
+    if (json_is_string(print))
+        invar_text_quote(out, INVAR_REMOTE_TEACHER_PRINT_SIZE, json_string_value(print),
+                         json_string_length(print));
+}
+
+static invar_status read_answer(float *out, char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
+                                const invar_logprob_expectation *e, const invar_logprob_request *q,
+                                const json_t *answer, const char *where)
+{
+    const json_t *choices = json_object_get(answer, "choices"), *logprobs, *tokens, *logps;
+
+    if (json_array_size(choices) != 1)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"choices\" has %zu values, expected 1", where,
+                          json_array_size(choices));
+    logprobs = json_object_get(json_array_get(choices, 0), "logprobs");
+    INVAR_TRY(find_list(&tokens, logprobs, "tokens", q, where));
+    INVAR_TRY(find_list(&logps, logprobs, "token_logprobs", q, where));
+    INVAR_TRY(check_words(e, q, tokens, where));
+    INVAR_TRY(check_temperature(e->temperature, answer, where));
+    INVAR_TRY(read_numbers(out, q, logps, where));
+    read_print(print_out, answer);
+    if (e->print && strcmp(e->print, print_out) != 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: it comes from the model \"%s\", those before from \"%s\": a run has "
+                          "one teacher",
+                          where, print_out, e->print);
+    return INVAR_OK;
+}
+
+invar_status invar_remote_teacher_read(float *logp_out,
+                                       char print_out[INVAR_REMOTE_TEACHER_PRINT_SIZE],
+                                       const invar_logprob_expectation *e,
+                                       const invar_logprob_request *q, const char *text,
+                                       size_t bytes)
+{
+    char where[WHERE_SIZE], quoted[INVAR_TEXT_QUOTE_SIZE];
+    invar_status status;
+    json_t *answer;
+
+    if (q->index < 0)
+        (void)snprintf(where, sizeof where, "%.64s: the first answer", e->name);
+    else
+        (void)snprintf(where, sizeof where, "%.64s: the answer for sample %" PRId64, e->name,
+                       q->index);
+    if (invar_json_parse_raw(&answer, where, text, bytes) != INVAR_OK) {
+        invar_text_quote(quoted, sizeof quoted, text, bytes);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s is not JSON: \"%s\"", where, quoted);
+    }
+    status = read_answer(logp_out, print_out, e, q, answer, where);
+    json_decref(answer);
+    return status;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+/* Questions that are being answered. */
+typedef struct lesson {
+    invar_remote_teacher *teacher;
+    const invar_logprob_request *questions;
+    float *out; /* for the next answer */
+} lesson;
+
+static void write_question(invar_json_text *text, size_t i, void *payload)
+{
+    const lesson *l = payload;
+    const invar_remote_teacher *t = l->teacher;
+
+    invar_json_text_open(text, '{');
+    if (t->model[0]) {
+        invar_json_text_key(text, "model");
+        invar_json_text_string(text, t->model, strlen(t->model));
+    }
+    invar_json_text_key(text, "prompt");
+    invar_json_text_open(text, '[');
+    invar_json_text_ints(text, l->questions[i].tokens, l->questions[i].count);
+    invar_json_text_close(text, ']');
+    invar_json_text_key(text, "max_tokens");
+    invar_json_text_int(text, 0);
+    invar_json_text_key(text, "echo");
+    invar_json_text_bool(text, true);
+    invar_json_text_key(text, "logprobs");
+    invar_json_text_int(text, 0);
+    invar_json_text_key(text, "temperature");
+    invar_json_text_f64(text, t->temperature);
+    invar_json_text_close(text, '}');
+}
+
+static size_t most_bytes(size_t i, const void *payload)
+{
+    const lesson *l = payload;
+
+    return FIXED_BYTES + TOKEN_BYTES * (size_t)l->questions[i].count;
+}
+
+static invar_status take_answer(size_t i, const char *answer, size_t bytes, void *payload)
+{
+    lesson *l = payload;
+    invar_remote_teacher *t = l->teacher;
+    const invar_logprob_request *q = &l->questions[i];
+    const invar_logprob_expectation expected = {.name = t->name,
+                                                .temperature = t->temperature,
+                                                .words = &t->words,
+                                                .print = t->met ? t->print : NULL};
+    char print[INVAR_REMOTE_TEACHER_PRINT_SIZE];
+
+    INVAR_TRY(invar_remote_teacher_read(l->out, print, &expected, q, answer, bytes));
+    l->out += q->count - q->first;
+    t->met = true;
+    memcpy(t->print, print, sizeof print);
+    return INVAR_OK;
+}
+
+invar_status invar_remote_teacher_ask(float *logp_out, invar_remote_teacher *teacher,
+                                      const invar_logprob_request *questions, size_t count)
+{
+    lesson l = {teacher, questions, logp_out};
+
+    return invar_http_batch_run(teacher->server, &(invar_http_batch){.count = count,
+                                                                     .write = write_question,
+                                                                     .most = most_bytes,
+                                                                     .read = take_answer,
+                                                                     .payload = &l});
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* From the first token to the last: a smaller vocabulary refuses them, another has other words. */
+static invar_status try_out(invar_remote_teacher *teacher)
+{
+    int32_t tokens[TRIAL];
+    float logp[TRIAL];
+
+    for (int i = 0; i < TRIAL; i++)
+        tokens[i] = (int32_t)((teacher->words.count - 1) * i / (TRIAL - 1));
+    return invar_remote_teacher_ask(
+        logp, teacher,
+        &(invar_logprob_request){.tokens = tokens, .count = TRIAL, .first = 1, .index = -1}, 1);
+}
+
+static invar_status remote_teacher_connect(invar_remote_teacher *t,
+                                           const invar_remote_teacher_options *o)
+{
+    return invar_http_open(&t->server,
+                           &(invar_http_options){.name = t->name,
+                                                 .url = o->url,
+                                                 .route = "/completions",
+                                                 .timeout = o->timeout,
+                                                 .attempts = INVAR_HTTP_BATCH_ATTEMPTS,
+                                                 .retry_delay_s = INVAR_HTTP_BATCH_PAUSE,
+                                                 .max_concurrency = INVAR_HTTP_BATCH_PARALLEL,
+                                                 .max_response_bytes = FIXED_BYTES,
+                                                 .api_key = o->key});
+}
+
+static invar_status open_teacher(invar_remote_teacher *t, const invar_remote_teacher_options *o)
+{
+    size_t bytes = strlen(o->model) + 1;
+
+    INVAR_TRY(invar_alloc((void **)&t->model, bytes, 1, "the name of a teacher"));
+    memcpy(t->model, o->model, bytes);
+    INVAR_TRY(remote_teacher_connect(t, o));
+    return try_out(t);
+}
+
+invar_status invar_remote_teacher_open(invar_remote_teacher **out,
+                                       const invar_remote_teacher_options *options)
+{
+    invar_remote_teacher *t;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_CHECK(options->words.count > 0);
+    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "a teacher"));
+    memset(t, 0, sizeof *t);
+    (void)snprintf(t->name, sizeof t->name, "%s", options->name);
+    t->temperature = options->temperature;
+    t->words = options->words;
+    status = open_teacher(t, options);
+    if (status != INVAR_OK)
+        invar_remote_teacher_close(t);
+    else
+        *out = t;
+    return status;
+}
+
+void invar_remote_teacher_close(invar_remote_teacher *teacher)
+{
+    if (!teacher)
+        return;
+    invar_http_close(teacher->server);
+    invar_free(teacher->model);
+    invar_free(teacher);
+}
+
+void invar_remote_teacher_watch(invar_remote_teacher *teacher, void (*waits)(void *payload),
+                                void *payload)
+{
+    invar_http_watch(teacher->server, waits, payload);
+}
+
+const char *invar_remote_teacher_fingerprint(const invar_remote_teacher *teacher)
+{
+    return teacher->print;
+}

@@ -1,0 +1,230 @@
+/*
+ * lock.c - whose checkpoints a folder holds: the file SAVE/owner, and a lock on it.
+ *
+ *     [owner]
+ *     run = 0f3c7a...        uuid of the run in its ledger
+ *     identity = 5667...     what the run is asked to do
+ *
+ * An empty file is nobody's: its writer died before it had a run. The lock (F_OFD_SETLK) belongs to
+ * the open file, so that it holds within a process, too, and ends with it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // F_OFD_SETLK
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/recipe/recipe.h"
+#include "engine/files/checkpoint/format.h"
+
+#include "base/invar_banned.h"
+
+#define OWNER "owner"
+#define MAX_STATE ((size_t)256 << 20)
+
+static const invar_recipe_key keys[] = {
+    {.section = "owner", .name = "run", .type = INVAR_RECIPE_TYPE_STRING, .doc = "its uuid"},
+    {.section = "owner", .name = "identity", .type = INVAR_RECIPE_TYPE_STRING, .doc = "its hash"},
+};
+static const invar_recipe_schema schema = {.keys = keys, .count = 2};
+
+static invar_status io_error(const char *path, const char *what)
+{
+    int code = errno;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
+}
+
+/* ---- who it is ------------------------------------------------------------------------------- */
+
+static invar_status read_recipe(invar_checkpoint_owner *out, const invar_recipe *recipe,
+                                const char *path)
+{
+    const char *run = invar_recipe_string(recipe, 0);
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    if (!run[0] || strlen(run) >= sizeof out->uuid ||
+        invar_digest_parse(&out->identity, invar_recipe_string(recipe, 1)) != INVAR_OK)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s does not name a run; give another folder", shown);
+    memcpy(out->uuid, run, strlen(run) + 1);
+    return INVAR_OK;
+}
+
+/* Of a file that is not empty. */
+static invar_status read_owner(invar_checkpoint_owner *out, const char *path)
+{
+    invar_recipe *recipe;
+    invar_status status;
+
+    INVAR_TRY(invar_recipe_new(&recipe, &schema));
+    status = invar_recipe_read(recipe, path);
+    if (status == INVAR_OK)
+        status = invar_recipe_check(recipe);
+    if (status == INVAR_OK)
+        status = read_recipe(out, recipe, path);
+    invar_recipe_free(recipe);
+    return status;
+}
+
+static invar_status read_state(invar_checkpoint_owner *out, const char *save, int64_t step)
+{
+    char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text;
+    invar_checkpoint_index index = {0};
+    invar_status status;
+    size_t bytes;
+
+    INVAR_TRY(invar_checkpoint_folder(folder, save, step, ""));
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, INVAR_CHECKPOINT_STATE));
+    invar_path_show(shown, folder);
+    INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_STATE));
+    status = invar_checkpoint_index_parse(&index, shown, text, bytes);
+    if (status == INVAR_OK) {
+        memcpy(out->uuid, index.state.uuid, sizeof out->uuid);
+        out->identity = index.state.identity;
+    }
+    invar_checkpoint_index_release(&index);
+    invar_free(text);
+    return status;
+}
+
+invar_status invar_checkpoint_owner_find(bool *owned_out, invar_checkpoint_owner *out,
+                                         const char *save)
+{
+    int64_t *steps, count;
+    invar_status status = INVAR_E_NOTFOUND;
+
+    INVAR_TRY(invar_checkpoint_list(&steps, &count, save));
+    for (int64_t i = count - 1; i >= 0 && status != INVAR_OK && status != INVAR_E_NOMEM; i--) {
+        status = read_state(out, save, steps[i]);
+        if (status != INVAR_OK && status != INVAR_E_NOMEM)
+            invar_error_clear();
+    }
+    *owned_out = count > 0;
+    invar_free(steps);
+    return status == INVAR_E_NOMEM ? status : INVAR_OK;
+}
+
+/* ---- the claim ------------------------------------------------------------------------------- */
+
+void invar_checkpoint_lock_release(invar_checkpoint_lock *claim)
+{
+    if (claim->locked)
+        close(claim->fd);
+    invar_held_folder_release(&claim->folder);
+    *claim = (invar_checkpoint_lock){0};
+}
+
+/* Somebody else's file in its place must not lead us elsewhere. */
+static invar_status open_owner(int *out, const char *path)
+{
+    struct stat info;
+
+    *out = invar_fd_open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (*out < 0)
+        return io_error(path, "cannot be opened");
+    if (fstat(*out, &info) == 0 && S_ISREG(info.st_mode))
+        return INVAR_OK;
+    close(*out);
+    errno = EINVAL;
+    return io_error(path, "it is no regular file");
+}
+
+static invar_status checkpoint_lock_lock(invar_checkpoint_lock *claim)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (fcntl(claim->fd, F_OFD_SETLK, &whole) == 0 || (errno != EAGAIN && errno != EACCES))
+        return INVAR_OK; // on a file system without locks the owner's name has to do
+    invar_path_show(shown, claim->folder.path);
+    return INVAR_FAIL(INVAR_E_BUSY, errno,
+                      "%s: a run writes its checkpoints there now; wait for its end, or give "
+                      "another folder",
+                      shown);
+}
+
+static invar_status look(invar_checkpoint_lock *claim, const char *path)
+{
+    struct stat info;
+
+    if (fstat(claim->fd, &info) != 0)
+        return io_error(path, "cannot be looked at");
+    claim->has_owner_file = info.st_size > 0;
+    if (!claim->has_owner_file)
+        return invar_checkpoint_owner_find(&claim->owned, &claim->owner, claim->folder.path);
+    claim->owned = true;
+    return read_owner(&claim->owner, path);
+}
+
+static invar_status checkpoint_lock_take(invar_checkpoint_lock *claim, const char *save)
+{
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_held_folder_make(save));
+    INVAR_TRY(invar_held_folder_open(&claim->folder, save));
+    INVAR_TRY(invar_path_join(path, sizeof path, save, OWNER));
+    INVAR_TRY(open_owner(&claim->fd, path));
+    claim->locked = true;
+    INVAR_TRY(checkpoint_lock_lock(claim));
+    return look(claim, path);
+}
+
+invar_status invar_checkpoint_lock_acquire(invar_checkpoint_lock *claim, const char *save)
+{
+    invar_status status;
+
+    *claim = (invar_checkpoint_lock){0};
+    status = checkpoint_lock_take(claim, save);
+    if (status != INVAR_OK)
+        invar_checkpoint_lock_release(claim);
+    return status;
+}
+
+invar_status invar_checkpoint_lock_write_owner(invar_checkpoint_lock *claim,
+                                               const invar_checkpoint_owner *owner)
+{
+    char text[256], identity[INVAR_DIGEST_HEX_SIZE];
+    int bytes;
+
+    if (claim->has_owner_file)
+        return INVAR_OK;
+    invar_digest_format(identity, &owner->identity);
+    bytes =
+        snprintf(text, sizeof text, "[owner]\nrun = %s\nidentity = %s\n", owner->uuid, identity);
+    if (pwrite(claim->fd, text, (size_t)bytes, 0) != bytes || invar_fd_sync(claim->fd) != 0) {
+        invar_status status = io_error(claim->folder.path, "its owner cannot be written");
+        (void)!ftruncate(claim->fd, 0); // a part of a name would be nobody's
+        return status;
+    }
+    claim->has_owner_file = claim->owned = true;
+    claim->owner = *owner;
+    return invar_held_folder_sync(claim->folder.path);
+}
+
+invar_status invar_checkpoint_lock_refresh_path(invar_checkpoint_lock *claim)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat ours, there;
+
+    INVAR_TRY(invar_held_folder_refresh(&claim->folder));
+    INVAR_TRY(invar_path_join(path, sizeof path, claim->folder.path, OWNER));
+    // by the folder that is held: its path may be another one again by now
+    if (fstat(claim->fd, &ours) == 0 &&
+        fstatat(claim->folder.fd, OWNER, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+        ours.st_dev == there.st_dev && ours.st_ino == there.st_ino)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s was removed or replaced: the folder may be another run's by now, and "
+                      "nothing more is written there",
+                      shown);
+}

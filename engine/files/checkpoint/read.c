@@ -1,0 +1,708 @@
+/*
+ * read.c - reading a checkpoint: everything is verified before anything is used.
+ *
+ * hashes.xxh says what every byte of the other files is; state.json, which it covers, says what
+ * files there must be and what tensors they hold. Where a file is not what it was, its tensors are
+ * hashed one by one, so that the message can name the damaged one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/files/checkpoint/format.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_STATE ((size_t)256 << 20)
+#define MAX_BLOB ((size_t)1 << 36)
+#define PIECE ((size_t)64 * INVAR_TREE_LEAF_BYTES)
+#define SHOWN_STEPS 8 /* of those that a message lists, the newest */
+
+struct invar_checkpoint {
+    char path[INVAR_PATH_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE]; /* the path for messages */
+    invar_checkpoint_files files;
+    invar_checkpoint_index index;
+    invar_safetensors *sets[INVAR_CHECKPOINT_SETS]; /* as in the index */
+    invar_digest hash;
+    int64_t bytes;
+};
+
+void invar_checkpoint_close(invar_checkpoint *c)
+{
+    if (!c)
+        return;
+    for (int64_t i = 0; i < INVAR_CHECKPOINT_SETS; i++)
+        if (c->sets[i])
+            invar_safetensors_close(c->sets[i]);
+    invar_checkpoint_index_release(&c->index);
+    invar_free(c);
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static invar_status checkpoint_damaged(const invar_checkpoint *c, const char *file, const char *why)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %s %s", c->shown, file, why);
+}
+
+/* The whole of one file; a missing one is damage. */
+static invar_status read_text(char **out, size_t *bytes_out, const invar_checkpoint *c,
+                              const char *name, size_t most)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, c->path, name));
+    status = invar_file_read(out, bytes_out, path, most);
+    if (status == INVAR_E_NOTFOUND)
+        return checkpoint_damaged(c, name, "is missing");
+    if (status == INVAR_E_INVALID)
+        return checkpoint_damaged(c, name, "is too large, or is no file");
+    return status;
+}
+
+static invar_status read_hashes(invar_checkpoint *c)
+{
+    invar_status status;
+    size_t bytes;
+    char *text;
+
+    INVAR_TRY(read_text(&text, &bytes, c, INVAR_CHECKPOINT_HASHES, INVAR_CHECKPOINT_HASHES_SIZE));
+    status = invar_checkpoint_files_parse(&c->files, c->shown, text, bytes);
+    invar_hash_bytes(&c->hash, text, bytes);
+    c->bytes = (int64_t)bytes;
+    invar_free(text);
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    return checkpoint_damaged(c, INVAR_CHECKPOINT_HASHES,
+                              "is not a list of hashes in the order of names");
+}
+
+static invar_status read_state(invar_checkpoint *c)
+{
+    const invar_checkpoint_file *listed =
+        invar_checkpoint_files_find(&c->files, INVAR_CHECKPOINT_STATE);
+    invar_digest hash;
+    invar_status status;
+    size_t bytes;
+    char *text;
+
+    if (!listed)
+        return checkpoint_damaged(c, INVAR_CHECKPOINT_HASHES,
+                                  "does not list " INVAR_CHECKPOINT_STATE);
+    INVAR_TRY(read_text(&text, &bytes, c, INVAR_CHECKPOINT_STATE, MAX_STATE));
+    invar_hash_bytes(&hash, text, bytes);
+    if (!invar_digest_equal(&hash, &listed->hash))
+        status = checkpoint_damaged(c, INVAR_CHECKPOINT_STATE, "is damaged: its hash is another");
+    else
+        status = invar_checkpoint_index_parse(&c->index, c->shown, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* The files that state.json needs and those that hashes.xxh lists are the same. */
+static invar_status check_files(const invar_checkpoint *c)
+{
+    invar_checkpoint_files *needed;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&needed, 1, sizeof *needed, "a checkpoint's files"));
+    status = invar_checkpoint_files_list(needed, &c->index);
+    for (int64_t i = 0; status == INVAR_OK && i < needed->count; i++)
+        if (!invar_checkpoint_files_find(&c->files, needed->files[i].name))
+            status = checkpoint_damaged(c, needed->files[i].name,
+                                        "is not listed in " INVAR_CHECKPOINT_HASHES);
+    for (int64_t i = 0; status == INVAR_OK && i < c->files.count; i++)
+        if (!invar_checkpoint_files_find(needed, c->files.files[i].name))
+            status =
+                checkpoint_damaged(c, c->files.files[i].name, "is not a file of this checkpoint");
+    invar_free(needed);
+    return status == INVAR_E_INVALID
+               ? checkpoint_damaged(c, INVAR_CHECKPOINT_STATE, "names a file twice")
+               : status;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static invar_status damaged_tensor(const invar_checkpoint *c, const invar_checkpoint_entry *e,
+                                   const char *why)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
+
+    invar_text_quote(quote, sizeof quote, e->name, strlen(e->name));
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %.48s.safetensors: tensor \"%s\" %s", c->shown,
+                      e->set, quote, why);
+}
+
+/* The tensor in the file, with the type and the shape that state.json says. */
+static invar_status safetensor_locate(const invar_safetensor **out, const invar_checkpoint *c,
+                                      const invar_safetensors *file,
+                                      const invar_checkpoint_entry *e)
+{
+    const invar_safetensor *t = invar_safetensors_find(file, e->name);
+
+    if (!t)
+        return damaged_tensor(c, e, "is missing");
+    if (t->type != e->type || t->rank != e->rank ||
+        memcmp(t->shape, e->shape, (size_t)e->rank * sizeof *e->shape) != 0)
+        return damaged_tensor(c, e, "has another type or shape than state.json says");
+    *out = t;
+    return INVAR_OK;
+}
+
+/* The tree hash of a tensor in a file, piece by piece: pieces are whole leaves. */
+static invar_status hash_tensor(invar_digest *out, const invar_safetensors *file,
+                                const invar_safetensor *t, char *piece, invar_digest *leaves)
+{
+    int64_t size = (int64_t)invar_safetensors_type_bytes(t->type);
+    int64_t most = (int64_t)PIECE / size, count = 0, found;
+
+    for (int64_t done = 0; done < t->elements; done += most) {
+        int64_t n = t->elements - done < most ? t->elements - done : most;
+        invar_tree_shard shard = {piece, 1, (size_t)(n * size), (size_t)(n * size)};
+        invar_tree_input in = {&shard, 1};
+        INVAR_TRY(invar_safetensors_read(piece, file, t, done, n));
+        INVAR_TRY(invar_tree_leaf_count(&found, &in));
+        INVAR_TRY(invar_tree_leaves(leaves + count, found, NULL, &in));
+        count += found;
+    }
+    return invar_tree_root(out, leaves, count, (uint64_t)(t->elements * size), 1);
+}
+
+/* INVAR_E_CORRUPT when the tensor is not what it was. */
+static invar_status check_tensor(const invar_checkpoint *c, const invar_safetensors *file,
+                                 const invar_checkpoint_entry *e)
+{
+    const invar_safetensor *t;
+    invar_digest *leaves, got;
+    size_t bytes;
+    char *piece;
+    invar_status status;
+
+    INVAR_TRY(safetensor_locate(&t, c, file, e));
+    bytes = (size_t)t->elements * invar_safetensors_type_bytes(t->type);
+    INVAR_TRY(invar_alloc((void **)&leaves, bytes / INVAR_TREE_LEAF_BYTES + 1, sizeof *leaves,
+                          "a tensor's leaves"));
+    status = invar_alloc((void **)&piece, PIECE, 1, "a piece of a tensor");
+    if (status == INVAR_OK) {
+        status = hash_tensor(&got, file, t, piece, leaves);
+        invar_free(piece);
+    }
+    invar_free(leaves);
+    INVAR_TRY(status);
+    return invar_digest_equal(&got, &e->digest) ? INVAR_OK : damaged_tensor(c, e, "is damaged");
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static invar_status set_path(char out[INVAR_PATH_SIZE], const invar_checkpoint *c,
+                             const invar_checkpoint_set *set)
+{
+    char name[INVAR_CHECKPOINT_FILE_SIZE];
+
+    snprintf(name, sizeof name, "%s.safetensors", set->name);
+    return invar_path_join(out, INVAR_PATH_SIZE, c->path, name);
+}
+
+/* Whatever the reader does not like about a file of ours is damage. */
+static invar_status open_set(invar_checkpoint *c, int64_t i)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_status status;
+
+    INVAR_TRY(set_path(path, c, &c->index.sets[i]));
+    status = invar_safetensors_open(&c->sets[i], path);
+    if (status == INVAR_E_UNSUPPORTED || status == INVAR_E_INVALID)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", invar_error_last()->message);
+    return status;
+}
+
+/* The file's hash is another: which tensor is it, or is it the header? */
+static invar_status find_damaged_tensor(invar_checkpoint *c, const char *name)
+{
+    for (int64_t i = 0; i < c->index.n_sets; i++) {
+        const invar_checkpoint_set *set = &c->index.sets[i];
+        size_t length = strlen(set->name);
+        if (strncmp(name, set->name, length) != 0 || strcmp(name + length, ".safetensors") != 0)
+            continue;
+        INVAR_TRY(invar_error_advise(open_set(c, i), INVAR_E_CORRUPT, "the file is damaged"));
+        for (int64_t k = 0; k < set->count; k++)
+            INVAR_TRY(check_tensor(c, c->sets[i], &c->index.entries[set->first + k]));
+    }
+    return checkpoint_damaged(c, name, "is damaged: its hash is another");
+}
+
+static invar_status check_hashes(invar_checkpoint *c)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_digest hash;
+    int64_t bytes;
+
+    for (int64_t i = 0; i < c->files.count; i++) {
+        const invar_checkpoint_file *file = &c->files.files[i];
+        invar_status status;
+        INVAR_TRY(invar_path_join(path, sizeof path, c->path, file->name));
+        status = invar_file_hash(&hash, &bytes, path);
+        if (status == INVAR_E_NOTFOUND)
+            return checkpoint_damaged(c, file->name, "is missing");
+        if (status == INVAR_E_INVALID)
+            return checkpoint_damaged(c, file->name, "is no regular file");
+        INVAR_TRY(status);
+        if (!invar_digest_equal(&hash, &file->hash))
+            return find_damaged_tensor(c, file->name);
+        c->bytes += bytes;
+    }
+    return INVAR_OK;
+}
+
+/* Opens the sets for the loads to come; each holds the tensors of the index and no other. */
+static invar_status open_sets(invar_checkpoint *c)
+{
+    for (int64_t i = 0; i < c->index.n_sets; i++) {
+        const invar_checkpoint_set *set = &c->index.sets[i];
+        const invar_safetensor *t;
+        INVAR_TRY(open_set(c, i));
+        for (int64_t k = 0; k < set->count; k++)
+            INVAR_TRY(safetensor_locate(&t, c, c->sets[i], &c->index.entries[set->first + k]));
+        if (invar_safetensors_count(c->sets[i]) != set->count)
+            return checkpoint_damaged(c, set->name, "has tensors that state.json does not know");
+    }
+    return INVAR_OK;
+}
+
+/* `step` is the one that it must hold; INVAR_CHECKPOINT_LATEST: any. */
+static invar_status load_folder(invar_checkpoint *c, int64_t step)
+{
+    INVAR_TRY(read_hashes(c));
+    INVAR_TRY(read_state(c));
+    INVAR_TRY(check_files(c));
+    INVAR_TRY(check_hashes(c));
+    INVAR_TRY(open_sets(c));
+    if (step != INVAR_CHECKPOINT_LATEST && c->index.state.step != step)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: it holds step %" PRId64, c->shown,
+                          c->index.state.step);
+    return INVAR_OK;
+}
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+/* The folder of a step; the one that was being replaced, where there is no other. */
+static invar_status find_folder(char out[INVAR_PATH_SIZE], const char *save, int64_t step)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    INVAR_TRY(invar_checkpoint_folder(out, save, step, ""));
+    if (invar_path_exists(out))
+        return INVAR_OK;
+    invar_path_show(shown, out);
+    INVAR_TRY(invar_checkpoint_folder(out, save, step, ".old"));
+    if (invar_path_exists(out))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such checkpoint", shown);
+}
+
+/* The checkpoint that `folder` is. */
+static invar_status open_at(invar_checkpoint **out, const char *folder, int64_t step)
+{
+    invar_checkpoint *c;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&c, 1, sizeof *c, "a checkpoint"));
+    memset(c, 0, sizeof *c);
+    (void)snprintf(c->path, sizeof c->path, "%s", folder);
+    invar_path_show(c->shown, c->path);
+    status = load_folder(c, step);
+    if (status != INVAR_OK) {
+        invar_checkpoint_close(c);
+        return status;
+    }
+    *out = c;
+    return INVAR_OK;
+}
+
+static invar_status open_step(invar_checkpoint **out, const char *save, int64_t step)
+{
+    char folder[INVAR_PATH_SIZE];
+
+    INVAR_TRY(find_folder(folder, save, step));
+    return open_at(out, folder, step);
+}
+
+bool invar_checkpoint_is_folder(const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+
+    if (invar_path_join(path, sizeof path, folder, INVAR_CHECKPOINT_HASHES) == INVAR_OK)
+        return invar_path_exists(path);
+    invar_error_clear();
+    return false;
+}
+
+/* Adds to the error of a damaged `folder` in SAVE the checkpoint before it, if there is one. */
+static invar_status name_earlier(const char *save, const char *folder)
+{
+    char path[INVAR_PATH_SIZE], earlier[INVAR_PATH_SIZE] = "", advice[INVAR_PATH_SHOWN_SIZE + 64];
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t *steps = NULL, count = 0, i = 0;
+    invar_error why;
+
+    invar_error_take(&why);
+    if (invar_checkpoint_list(&steps, &count, save) != INVAR_OK)
+        count = 0;
+    for (; i < count && invar_checkpoint_folder(path, save, steps[i], "") == INVAR_OK &&
+           !invar_path_same(path, folder);
+         i++)
+        memcpy(earlier, path, sizeof earlier);
+    invar_free(steps);
+    invar_error_put(&why);
+    if (i == count || !earlier[0])
+        return why.status;
+    invar_path_show(shown, earlier);
+    (void)snprintf(advice, sizeof advice, "use an earlier checkpoint: %s", shown);
+    return invar_error_advise(why.status, INVAR_E_CORRUPT, advice);
+}
+
+invar_status invar_checkpoint_open_folder(invar_checkpoint **out, const char *folder)
+{
+    char save[INVAR_PATH_SIZE];
+    invar_status status;
+
+    *out = NULL;
+    INVAR_CHECK(strlen(folder) < INVAR_PATH_SIZE);
+    status = open_at(out, folder, INVAR_CHECKPOINT_LATEST);
+    if (status != INVAR_E_CORRUPT || invar_path_folder(save, folder) != INVAR_OK)
+        return status;
+    return name_earlier(save, folder);
+}
+
+static void checkpoint_open_options_report(const invar_checkpoint_open_options *choice,
+                                           int64_t step)
+{
+    if (choice->skipped)
+        choice->skipped(choice->payload, step, invar_error_last()->message);
+}
+
+/* The newest one older than `below` that is whole; without any, the error that came before. */
+static invar_status open_older(invar_checkpoint **out, const char *save, int64_t below,
+                               const invar_checkpoint_open_options *choice)
+{
+    invar_status status = invar_error_last()->status, first = status;
+    int64_t *steps, count;
+    invar_error why;
+
+    invar_error_take(&why);
+    INVAR_TRY(invar_checkpoint_list(&steps, &count, save));
+    for (int64_t i = count - 1; i >= 0 && status != INVAR_OK && status != INVAR_E_NOMEM; i--) {
+        if (steps[i] >= below)
+            continue;
+        status = open_step(out, save, steps[i]);
+        if (status != INVAR_OK)
+            checkpoint_open_options_report(choice, steps[i]);
+    }
+    invar_free(steps);
+    if (status == INVAR_OK || status == INVAR_E_NOMEM)
+        return status;
+    invar_error_put(&why);
+    return first;
+}
+
+/* The steps in SAVE but `step`, as a text. */
+static invar_status list_others(char *out, size_t size, bool *older, const char *save, int64_t step)
+{
+    int64_t *steps, count, others = 0;
+    size_t used = 0;
+
+    *older = false;
+    INVAR_TRY(invar_checkpoint_list(&steps, &count, save));
+    for (int64_t i = 0; i < count; i++)
+        others += steps[i] != step;
+    (void)snprintf(out, size, "%s", others > SHOWN_STEPS ? "..., " : "");
+    for (int64_t i = 0, left = others; i < count; i++) {
+        if (steps[i] == step)
+            continue;
+        *older = *older || steps[i] < step;
+        if (left-- > SHOWN_STEPS)
+            continue;
+        used = strlen(out);
+        (void)snprintf(out + used, size - used, "%" PRId64 "%s", steps[i], left ? ", " : "");
+    }
+    invar_free(steps);
+    return INVAR_OK;
+}
+
+/* Adds to the error what could be opened instead of `step`, and by which of the user's settings. */
+static invar_status checkpoint_open_options_advise(const char *save, int64_t step,
+                                                   const invar_checkpoint_open_options *choice)
+{
+    char list[(SHOWN_STEPS + 1) * 24], folder[INVAR_PATH_SIZE];
+    invar_error why;
+    bool older;
+
+    if (!choice->settings)
+        return invar_checkpoint_folder(folder, save, step, "") == INVAR_OK
+                   ? name_earlier(save, folder)
+                   : invar_error_last()->status;
+    invar_error_take(&why);
+    if (choice->skip_damaged)
+        return INVAR_FAIL(why.status, why.native, "%s; no older one is whole", why.message);
+    if (list_others(list, sizeof list, &older, save, step) != INVAR_OK) {
+        invar_error_put(&why); // it counts, whatever else is wrong there
+        return why.status;
+    }
+    if (!list[0])
+        return INVAR_FAIL(why.status, why.native, "%s; there is no other one", why.message);
+    return INVAR_FAIL(
+        why.status, why.native, "%s; choose another with ckpt-step: %s%s", why.message, list,
+        older && choice->settings & INVAR_CHECKPOINT_SKIP_DAMAGED ? "; or set skip-damaged" : "");
+}
+
+static invar_status open_chosen(invar_checkpoint **out, int64_t *step, const char *save,
+                                const invar_checkpoint_open_options *choice)
+{
+    bool latest = choice->step == INVAR_CHECKPOINT_LATEST;
+    invar_status status;
+    invar_error why;
+
+    *step = choice->step;
+    status = latest ? invar_checkpoint_latest(step, save) : INVAR_OK;
+    if (status != INVAR_OK)
+        *step = INT64_MAX;
+    else
+        status = open_step(out, save, *step);
+    if (!latest || status != INVAR_E_NOTFOUND || *step == INT64_MAX)
+        return status;
+    invar_error_take(&why); // `latest` promised it, so this is damage
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", why.message);
+}
+
+invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
+                                   const invar_checkpoint_open_options *choice)
+{
+    static const invar_checkpoint_open_options newest = {.step = INVAR_CHECKPOINT_LATEST};
+    invar_status status;
+    int64_t step;
+
+    *out = NULL;
+    choice = choice ? choice : &newest;
+    status = open_chosen(out, &step, save, choice);
+    if (status == INVAR_OK || status == INVAR_E_NOMEM ||
+        (status == INVAR_E_NOTFOUND && step == INT64_MAX))
+        return status;
+    if (choice->skip_damaged) {
+        checkpoint_open_options_report(choice, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
+        status = open_older(out, save, step, choice);
+    }
+    return status == INVAR_OK || status == INVAR_E_NOMEM
+               ? status
+               : checkpoint_open_options_advise(save, step, choice);
+}
+
+/* ---- what is in it --------------------------------------------------------------------------- */
+
+const invar_checkpoint_state *invar_checkpoint_state_of(const invar_checkpoint *c)
+{
+    return &c->index.state;
+}
+
+const char *invar_checkpoint_path(const invar_checkpoint *c)
+{
+    return c->path;
+}
+
+void invar_checkpoint_hash(invar_digest *out, const invar_checkpoint *c)
+{
+    *out = c->hash;
+}
+
+static int64_t find_set(const invar_checkpoint *c, const char *set)
+{
+    for (int64_t i = 0; i < c->index.n_sets; i++)
+        if (strcmp(c->index.sets[i].name, set) == 0)
+            return i;
+    return -1;
+}
+
+bool invar_checkpoint_has_set(const invar_checkpoint *c, const char *set)
+{
+    return find_set(c, set) >= 0;
+}
+
+bool invar_checkpoint_is_bare(const invar_checkpoint *c)
+{
+    return c->index.n_sets == 0;
+}
+
+static invar_checkpoint_entry *find_entry(const invar_checkpoint *c, int64_t set, const char *name)
+{
+    for (int64_t i = 0; set >= 0 && i < c->index.sets[set].count; i++) {
+        invar_checkpoint_entry *e = &c->index.entries[c->index.sets[set].first + i];
+        if (strcmp(e->name, name) == 0)
+            return e;
+    }
+    return NULL;
+}
+
+static invar_status read_rows(invar_tensor *into, const invar_safetensors *file,
+                              const invar_safetensor *t)
+{
+    size_t size = invar_safetensors_type_bytes(t->type);
+    int64_t columns = invar_tensor_row_elements(into);
+    char *at = into->data;
+
+    if (into->row_stride == columns)
+        return invar_safetensors_read(at, file, t, 0, t->elements);
+    for (int64_t i = 0; i < into->shape[0]; i++, at += (size_t)into->row_stride * size)
+        INVAR_TRY(invar_safetensors_read(at, file, t, i * columns, columns));
+    return INVAR_OK;
+}
+
+/* Reads and compares with the digest what has arrived in memory. */
+static invar_status checkpoint_load(invar_tensor *into, const invar_checkpoint *c,
+                                    const invar_safetensors *file, const invar_checkpoint_entry *e)
+{
+    size_t size = invar_safetensors_type_bytes(e->type);
+    invar_tree_shard shard = {into->data, into->shape[0],
+                              (size_t)invar_tensor_row_elements(into) * size,
+                              (size_t)into->row_stride * size};
+    const invar_safetensor *t;
+    invar_digest got;
+
+    INVAR_TRY(safetensor_locate(&t, c, file, e));
+    INVAR_TRY(read_rows(into, file, t));
+    INVAR_TRY(invar_tree_hash(&got, NULL, &(invar_tree_input){&shard, 1}));
+    return invar_digest_equal(&got, &e->digest) ? INVAR_OK : damaged_tensor(c, e, "is damaged");
+}
+
+static invar_status checkpoint_find(invar_checkpoint_entry **out, int64_t *number,
+                                    invar_checkpoint *c, const char *set, const char *name)
+{
+    *number = find_set(c, set);
+    *out = find_entry(c, *number, name);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: %.40s: there is no tensor \"%.80s\"", c->shown,
+                          set, name);
+    return INVAR_OK;
+}
+
+invar_status invar_checkpoint_skip_tensor(invar_checkpoint *c, const char *set, const char *name)
+{
+    invar_checkpoint_entry *e;
+    int64_t number;
+
+    INVAR_TRY(checkpoint_find(&e, &number, c, set, name));
+    e->loaded = true;
+    return INVAR_OK;
+}
+
+invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *c, const char *set,
+                                   const char *name)
+{
+    invar_checkpoint_entry *e;
+    invar_safetensors_type type;
+    int64_t number;
+
+    INVAR_TRY(checkpoint_find(&e, &number, c, set, name));
+    INVAR_TRY(invar_checkpoint_type(&type, name, into->dtype));
+    if (e->type != type || e->rank != into->rank ||
+        memcmp(e->shape, into->shape, (size_t)e->rank * sizeof *e->shape) != 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: %.40s: tensor \"%.80s\" has another type or shape than the model's",
+                          c->shown, set, name);
+    INVAR_TRY(checkpoint_load(into, c, c->sets[number], e));
+    e->loaded = true;
+    return INVAR_OK;
+}
+
+invar_status invar_checkpoint_check_all_loaded(const invar_checkpoint *c, const char *set)
+{
+    int64_t number = find_set(c, set);
+
+    for (int64_t i = 0; number >= 0 && i < c->index.sets[number].count; i++) {
+        const invar_checkpoint_entry *e = &c->index.entries[c->index.sets[number].first + i];
+        if (!e->loaded)
+            return INVAR_FAIL(INVAR_E_STATE, 0,
+                              "%s: %.40s: the model has no tensor \"%.80s\"; it is of another spec",
+                              c->shown, set, e->name);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_checkpoint_read_blob(char **out, size_t *bytes_out, const invar_checkpoint *c,
+                                        const char *blob)
+{
+    const invar_checkpoint_file *file = invar_checkpoint_files_find(&c->files, blob);
+    invar_digest hash;
+
+    *out = NULL;
+    *bytes_out = 0;
+    if (!file)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no %.100s", c->shown, blob);
+    INVAR_TRY(read_text(out, bytes_out, c, blob, MAX_BLOB));
+    invar_hash_bytes(&hash, *out, *bytes_out);
+    if (invar_digest_equal(&hash, &file->hash))
+        return INVAR_OK;
+    invar_free(*out);
+    *out = NULL;
+    *bytes_out = 0;
+    return checkpoint_damaged(c, blob, "is damaged: its hash is another");
+}
+
+/* ---- the ledger ------------------------------------------------------------------------------ */
+
+/* The pending intent for a step and a hash: under which path it was announced. */
+typedef struct pending {
+    int64_t step;
+    char hash[INVAR_DIGEST_HEX_SIZE];
+    char path[INVAR_PATH_SIZE]; /* "": there is none */
+} pending;
+
+/* Columns: step, seg, path, bytes, hash. */
+static invar_status take_pending(void *payload, const char *const *columns,
+                                 const invar_ledger_value *values, int count)
+{
+    pending *p = payload;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 5);
+    if (values[0].integer == p->step && values[2].type == INVAR_LEDGER_TYPE_TEXT &&
+        values[4].type == INVAR_LEDGER_TYPE_TEXT && strcmp(values[4].data, p->hash) == 0 &&
+        values[2].bytes < sizeof p->path)
+        memcpy(p->path, values[2].data, values[2].bytes + 1);
+    return INVAR_OK;
+}
+
+invar_status invar_checkpoint_finish_pending(const invar_checkpoint *c, invar_ledger *ledger)
+{
+    const invar_checkpoint_state *s = &c->index.state;
+    pending p = {.step = s->step};
+    invar_ledger_summary run;
+    invar_status status;
+    invar_ledger_query query;
+    invar_ledger_argument argument = {.name = "run"};
+
+    invar_digest_format(p.hash, &c->hash);
+    status = invar_ledger_find(&run, ledger, s->uuid[0] ? s->uuid : NULL);
+    if (status == INVAR_E_NOTFOUND) { // a ledger that began after the checkpoint
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    INVAR_TRY(status);
+    INVAR_TRY(invar_ledger_query_find(&query, "checkpoint-pending"));
+    argument.value = (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = run.run};
+    INVAR_TRY(invar_ledger_select(ledger, &(invar_ledger_select_request){.sql = query.sql,
+                                                                         .arguments = &argument,
+                                                                         .n_arguments = 1,
+                                                                         .row = take_pending,
+                                                                         .payload = &p}));
+    if (!p.path[0])
+        return INVAR_OK;
+    return invar_ledger_checkpoint_complete(
+        ledger, &(invar_ledger_checkpoint){s->step, p.path, c->bytes, c->hash, s->chain});
+}

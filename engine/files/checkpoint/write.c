@@ -1,0 +1,464 @@
+/*
+ * write.c - writing a checkpoint, in the order that survives a death at any moment.
+ *
+ *   1  all files in iter_X.tmp, each synced, then the folder
+ *   2  the ledger's intent: all steps that it contains are durable
+ *   3  the mark iter_X.by-time is made or removed; iter_X, if it is there, becomes iter_X.old;
+ *      iter_X.tmp becomes iter_X; sync
+ *   4  the ledger's completion
+ *   5  `latest` names it
+ *   6  iter_X.old and the ones that are too many go
+ *
+ * Before 5 a reader takes the one before, unless that is the one replaced in 3, whose old or new
+ * content it finds.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/files/checkpoint/write_internal.h"
+#include "engine/model/tensor_hasher.h"
+
+#include "base/invar_banned.h"
+
+typedef invar_checkpoint_write_state making;
+
+/* ---- what there is to write ------------------------------------------------------------------ */
+
+static invar_status checkpoint_tensor_describe(invar_checkpoint_entry *out,
+                                               const invar_checkpoint_tensor *from)
+{
+    const invar_tensor *t = &from->tensor;
+
+    memset(out, 0, sizeof *out);
+    out->set = from->set;
+    out->name = from->name;
+    out->rank = t->rank;
+    memcpy(out->shape, t->shape, sizeof out->shape);
+    return invar_checkpoint_type(&out->type, from->name, t->dtype);
+}
+
+static invar_status hash_near(invar_digest *out, const invar_tensor *t, invar_pool *pool)
+{
+    size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
+    invar_tree_shard shard = {t->data, t->shape[0], (size_t)invar_tensor_row_elements(t) * size,
+                              (size_t)t->row_stride * size};
+
+    return invar_tree_hash(out, pool, &(invar_tree_input){&shard, 1});
+}
+
+/* Both make the same digest: the op hash.tree where a tensor is far, the pool where it is near. */
+static invar_status hash_near_ones(making *m)
+{
+    const invar_checkpoint_content *c = m->content;
+    invar_checkpoint_entry *entries = m->index.entries;
+
+    for (int64_t i = 0; i < c->n_tensors; i++)
+        if (!entries[i].hashed && !c->fetch)
+            INVAR_TRY(hash_near(&entries[i].digest, &c->tensors[i].tensor, m->options.pool));
+    return INVAR_OK;
+}
+
+static bool is_far(const invar_checkpoint_tensor *t)
+{
+    return t->dev && invar_device_is_local(t->dev);
+}
+
+/* Of the far ones, which are all of one device; NULL: there is none. */
+static const invar_device *far_device(const invar_checkpoint_content *c)
+{
+    for (int64_t i = 0; i < c->n_tensors; i++)
+        if (is_far(&c->tensors[i]))
+            return c->tensors[i].dev;
+    return NULL;
+}
+
+static invar_status hash_far(invar_digest *out, const invar_checkpoint_content *c,
+                             const invar_device *dev)
+{
+    invar_status status = INVAR_OK;
+    invar_tensor_hasher digests;
+
+    invar_tensor_hasher_init(&digests, dev);
+    for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
+        if (is_far(&c->tensors[i]))
+            status = invar_tensor_hasher_add(&digests, &c->tensors[i].tensor, 1);
+    if (status == INVAR_OK)
+        status = invar_tensor_hasher_read(out, &digests);
+    invar_tensor_hasher_release(&digests);
+    return status;
+}
+
+static invar_status hash_far_ones(making *m)
+{
+    const invar_checkpoint_content *c = m->content;
+    const invar_device *dev = far_device(c);
+    invar_checkpoint_entry *entries = m->index.entries;
+    invar_digest *digests, *next;
+    invar_status status;
+
+    if (!dev)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&digests, (size_t)c->n_tensors, sizeof *digests,
+                          "digests of a checkpoint's tensors"));
+    status = hash_far(digests, c, dev);
+    next = digests;
+    for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++) {
+        entries[i].hashed = is_far(&c->tensors[i]);
+        if (entries[i].hashed)
+            entries[i].digest = *next++;
+    }
+    invar_free(digests);
+    return status;
+}
+
+static invar_status list_content(making *m)
+{
+    const invar_checkpoint_content *c = m->content;
+    invar_checkpoint_index *index = &m->index;
+
+    if (c->n_blobs < 0 || c->n_blobs > INVAR_CHECKPOINT_BLOBS || c->n_tensors < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "checkpoint: %lld blobs and %lld tensors; 0 to %d, 0 "
+                          "or more",
+                          (long long)c->n_blobs, (long long)c->n_tensors, INVAR_CHECKPOINT_BLOBS);
+    index->state = *c->state;
+    INVAR_TRY(invar_alloc((void **)&index->entries, (size_t)c->n_tensors, sizeof *index->entries,
+                          "a checkpoint's tensors"));
+    for (int64_t i = 0; i < c->n_tensors; i++)
+        INVAR_TRY(checkpoint_tensor_describe(&index->entries[i], &c->tensors[i]));
+    index->n_entries = c->n_tensors;
+    for (int64_t i = 0; i < c->n_blobs; i++)
+        index->blobs[i] = c->blobs[i].name;
+    index->n_blobs = c->n_blobs;
+    INVAR_TRY(invar_checkpoint_index_check(index, "checkpoint"));
+    return invar_checkpoint_files_list(&m->files, index);
+}
+
+static invar_status name_folders(making *m, const char *save)
+{
+    int64_t step = m->content->state->step;
+
+    if (snprintf(m->save, sizeof m->save, "%s", save) >= (int)sizeof m->save)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path \"%.1000s...\" is too long", save);
+    INVAR_TRY(invar_checkpoint_folder(m->path, m->save, step, ""));
+    INVAR_TRY(invar_checkpoint_folder(m->partial, m->save, step, ".tmp"));
+    return invar_checkpoint_folder(m->old, m->save, step, ".old");
+}
+
+invar_status invar_checkpoint_prepare(making *m, const char *save,
+                                      const invar_checkpoint_content *content,
+                                      const invar_checkpoint_options *options)
+{
+    memset(m, 0, sizeof *m);
+    m->content = content;
+    if (options)
+        m->options = *options;
+    INVAR_TRY(list_content(m));
+    INVAR_TRY(name_folders(m, save));
+    return hash_far_ones(m);
+}
+
+void invar_checkpoint_write_state_release(making *m)
+{
+    invar_checkpoint_index_release(&m->index);
+    invar_host_window_release(&m->window);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static invar_status put_tensor(invar_safetensors_writer *writer,
+                               const invar_checkpoint_tensor *from, invar_host_window *window)
+{
+    size_t size = (size_t)invar_dtype_bits(from->tensor.dtype) / 8;
+    int64_t columns = invar_tensor_row_elements(&from->tensor);
+    invar_tensor t;
+    const char *at;
+
+    window->dev = from->dev;
+    INVAR_TRY(invar_host_window_tensor(&t, window, &from->tensor));
+    at = t.data;
+    if (t.row_stride == columns || t.shape[0] <= 1)
+        return invar_safetensors_write(writer, at, t.shape[0] * columns);
+    for (int64_t i = 0; i < t.shape[0]; i++, at += (size_t)t.row_stride * size)
+        INVAR_TRY(invar_safetensors_write(writer, at, columns));
+    return INVAR_OK;
+}
+
+/* What is fetched is hashed when it comes. */
+static invar_status put_next(invar_safetensors_writer *writer, making *m, int64_t number)
+{
+    const invar_checkpoint_content *c = m->content;
+    invar_checkpoint_tensor from = c->tensors[number];
+    const void *came;
+
+    if (c->fetch) {
+        INVAR_TRY(c->fetch(&came, c->payload, number));
+        from.tensor.data = (void *)(uintptr_t)came;
+        from.dev = NULL;
+        INVAR_TRY(hash_near(&m->index.entries[number].digest, &from.tensor, m->options.pool));
+    }
+    return put_tensor(writer, &from, &m->window);
+}
+
+static const invar_safetensors_pair metadata = {"format", "pt"};
+
+static invar_status fill_set(making *m, const invar_checkpoint_set *set,
+                             const invar_safetensor *tensors)
+{
+    char name[INVAR_CHECKPOINT_FILE_SIZE], path[INVAR_PATH_SIZE];
+    invar_safetensors_writer *writer = NULL;
+    invar_status status;
+
+    snprintf(name, sizeof name, "%s.safetensors", set->name);
+    INVAR_TRY(invar_path_join(path, sizeof path, m->partial, name));
+    status = invar_safetensors_create(&writer, path, tensors, set->count, &metadata, 1);
+    for (int64_t i = 0; i < set->count && status == INVAR_OK; i++)
+        status = put_next(writer, m, set->first + i);
+    if (status == INVAR_OK)
+        status = invar_safetensors_commit(writer);
+    invar_safetensors_writer_close(writer);
+    return status;
+}
+
+/* Adds the bytes of the set's file. */
+static invar_status measure_set(making *m, const invar_checkpoint_set *set,
+                                const invar_safetensor *tensors)
+{
+    int64_t bytes;
+
+    INVAR_TRY(invar_safetensors_measure(&bytes, tensors, set->count, &metadata, 1));
+    m->bytes += bytes;
+    return INVAR_OK;
+}
+
+/* What `how` does with the file of a set. */
+static invar_status make_set(making *m, const invar_checkpoint_set *set,
+                             invar_status (*how)(making *m, const invar_checkpoint_set *set,
+                                                 const invar_safetensor *tensors))
+{
+    invar_safetensor *tensors;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&tensors, (size_t)set->count, sizeof *tensors,
+                          "a checkpoint's tensors"));
+    for (int64_t i = 0; i < set->count; i++) {
+        const invar_checkpoint_entry *e = &m->index.entries[set->first + i];
+        tensors[i] = (invar_safetensor){.name = e->name, .type = e->type, .rank = e->rank};
+        memcpy(tensors[i].shape, e->shape, sizeof e->shape);
+    }
+    status = how(m, set, tensors);
+    invar_free(tensors);
+    return status;
+}
+
+static invar_status write_file(const making *m, const char *name, const void *data, size_t bytes)
+{
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_join(path, sizeof path, m->partial, name));
+    return invar_file_write(path, data, bytes);
+}
+
+/* Its folder, where it has one, is made first. */
+static invar_status write_blob(const making *m, const invar_checkpoint_blob *blob)
+{
+    char folder[INVAR_PATH_SIZE], *slash;
+
+    INVAR_TRY(invar_path_join(folder, sizeof folder, m->partial, blob->name));
+    slash = strrchr(folder, '/');
+    *slash = '\0';
+    if (strcmp(folder, m->partial) != 0)
+        INVAR_TRY(invar_held_folder_make_one(folder));
+    return write_file(m, blob->name, blob->data, blob->bytes);
+}
+
+static invar_status write_state(const making *m)
+{
+    invar_status status;
+    size_t bytes = 0;
+    char *text;
+
+    INVAR_TRY(invar_checkpoint_index_text(&text, &bytes, &m->index));
+    status = write_file(m, INVAR_CHECKPOINT_STATE, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* Of the files as they can be read, not of what was meant to be in them. */
+static invar_status write_hashes(making *m)
+{
+    char path[INVAR_PATH_SIZE];
+    int64_t bytes;
+    size_t length;
+
+    for (int64_t i = 0; i < m->files.count; i++) {
+        invar_checkpoint_file *file = &m->files.files[i];
+        INVAR_TRY(invar_path_join(path, sizeof path, m->partial, file->name));
+        INVAR_TRY(invar_file_hash(&file->hash, &bytes, path));
+        m->bytes += bytes;
+    }
+    length = invar_checkpoint_files_text(m->text, &m->files);
+    m->bytes += (int64_t)length;
+    invar_hash_bytes(&m->hash, m->text, length);
+    return write_file(m, INVAR_CHECKPOINT_HASHES, m->text, length);
+}
+
+static invar_status write_files(making *m)
+{
+    INVAR_TRY(invar_held_folder_make_one(m->partial));
+    for (int64_t i = 0; i < m->index.n_sets; i++)
+        INVAR_TRY(make_set(m, &m->index.sets[i], fill_set));
+    for (int64_t i = 0; i < m->content->n_blobs; i++)
+        INVAR_TRY(write_blob(m, &m->content->blobs[i]));
+    INVAR_TRY(write_state(m));
+    return write_hashes(m);
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static invar_status move(const char *from, const char *to)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    int code;
+
+    if (rename(from, to) == 0)
+        return INVAR_OK;
+    code = errno;
+    invar_path_show(shown, from);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be renamed: %s", shown, strerror(code));
+}
+
+static invar_status put_in_place(const making *m)
+{
+    bool replaces = invar_path_exists(m->path);
+    int64_t step = m->index.state.step;
+    invar_status status;
+
+    INVAR_TRY(invar_checkpoint_mark(m->save, step,
+                                    m->options.by_time &&
+                                        (!replaces || invar_checkpoint_is_marked(m->save, step))));
+    if (replaces)
+        INVAR_TRY(move(m->path, m->old));
+    status = move(m->partial, m->path);
+    if (status != INVAR_OK && replaces)
+        rename(m->old, m->path); // else a reader finds it under the old name
+    INVAR_TRY(status);
+    return invar_held_folder_sync(m->save);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static invar_status making_announce(const making *m,
+                                    invar_status (*how)(invar_ledger *ledger,
+                                                        const invar_ledger_checkpoint *))
+{
+    invar_ledger_checkpoint made = {.step = m->index.state.step,
+                                    .path = m->path,
+                                    .bytes = m->bytes,
+                                    .hash = m->hash,
+                                    .chain = m->index.state.chain};
+
+    return m->options.ledger ? how(m->options.ledger, &made) : INVAR_OK;
+}
+
+/* After a failure nothing is left behind, and its reason stays. */
+static invar_status clean_up(const making *m, invar_status status)
+{
+    invar_error why;
+
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    invar_error_take(&why);
+    if (invar_held_folder_remove(m->partial) != INVAR_OK)
+        invar_error_clear(); // the next writer will try again
+    invar_error_put(&why);
+    return status;
+}
+
+invar_status invar_checkpoint_make_files(making *m)
+{
+    INVAR_TRY(hash_near_ones(m));
+    if (!m->options.claimed)
+        INVAR_TRY(invar_held_folder_make(m->save));
+    INVAR_TRY(invar_checkpoint_remove_leftovers(m->save));
+    return clean_up(m, write_files(m));
+}
+
+static invar_status give_name(making *m)
+{
+    INVAR_TRY(making_announce(m, invar_ledger_checkpoint_intent));
+    return put_in_place(m);
+}
+
+invar_status invar_checkpoint_publish(making *m, const char *save)
+{
+    INVAR_TRY(name_folders(m, save)); // it may have been moved since the files were written
+    INVAR_TRY(clean_up(m, give_name(m)));
+    INVAR_TRY(making_announce(m, invar_ledger_checkpoint_complete));
+    INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
+    // it is the latest now: what cannot be removed is left to the next writer
+    if (invar_held_folder_remove(m->old) != INVAR_OK ||
+        invar_checkpoint_prune(m->save, m->index.state.step, m->options.keep,
+                               m->options.ends ? 0 : INVAR_CHECKPOINT_KEPT_BY_TIME) != INVAR_OK)
+        invar_error_clear();
+    return INVAR_OK;
+}
+
+static invar_status making_make(making *m, const char *save)
+{
+    INVAR_TRY(invar_checkpoint_make_files(m));
+    return invar_checkpoint_publish(m, save);
+}
+
+invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
+                                    const invar_checkpoint_content *content,
+                                    const invar_checkpoint_options *options)
+{
+    invar_status status;
+    making *m;
+
+    INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
+    status = invar_checkpoint_prepare(m, save, content, options);
+    if (status == INVAR_OK)
+        status = making_make(m, save);
+    if (status == INVAR_OK && hash_out)
+        *hash_out = m->hash;
+    invar_checkpoint_write_state_release(m);
+    invar_free(m);
+    return status;
+}
+
+static invar_status measure(making *m)
+{
+    size_t bytes = 0;
+    char *text;
+
+    INVAR_TRY(list_content(m));
+    for (int64_t i = 0; i < m->index.n_sets; i++)
+        INVAR_TRY(make_set(m, &m->index.sets[i], measure_set));
+    for (int64_t i = 0; i < m->content->n_blobs; i++)
+        m->bytes += (int64_t)m->content->blobs[i].bytes;
+    INVAR_TRY(invar_checkpoint_index_text(&text, &bytes, &m->index));
+    invar_free(text);
+    m->bytes += (int64_t)(bytes + invar_checkpoint_files_text(m->text, &m->files));
+    return INVAR_OK;
+}
+
+invar_status invar_checkpoint_measure(int64_t *bytes_out, const invar_checkpoint_content *content)
+{
+    invar_status status;
+    making *m;
+
+    INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
+    memset(m, 0, sizeof *m);
+    m->content = content;
+    status = measure(m);
+    *bytes_out = m->bytes;
+    invar_checkpoint_write_state_release(m);
+    invar_free(m);
+    return status;
+}

@@ -1,0 +1,549 @@
+/*
+ * dataset_line.c - one line of a data set: from JSON to tokens.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/files/data/dataset_line.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/json/json.h"
+#include "base/number.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+void invar_dataset_record_release(invar_dataset_record *line)
+{
+    invar_free(line->text);
+    invar_free(line->label);
+    invar_free(line->metadata);
+    invar_free(line->tokens);
+    invar_free(line->answer);
+    invar_free(line->mask);
+    *line = (invar_dataset_record){0};
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+/* Puts the line's name before what tokenizer and template say, who do not know it. */
+static invar_status named(invar_status status, const char *where)
+{
+    invar_error reason;
+
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    invar_error_take(&reason);
+    return INVAR_FAIL(reason.status, reason.native, "%s: %s", where, reason.message);
+}
+
+static invar_status copy_bytes(char **out, const char *text, size_t bytes)
+{
+    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "data set"));
+    memcpy(*out, text, bytes);
+    (*out)[bytes] = '\0';
+    return INVAR_OK;
+}
+
+static invar_status copy(char **out, const char *text)
+{
+    return copy_bytes(out, text, strlen(text));
+}
+
+static invar_status dump(char **out, const json_t *value, size_t flags)
+{
+    size_t bytes;
+
+    return invar_json_dump(out, &bytes, value, flags, "a value of a data set");
+}
+
+static invar_status record_reader_encode(int32_t **out, int64_t *count_out,
+                                         const invar_record_reader *reader, const char *text,
+                                         const char *where)
+{
+    return named(invar_tokenizer_encode(out, count_out, reader->tokenizer, text, strlen(text)),
+                 where);
+}
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+/* A line as it is written and as it was read. */
+typedef struct source {
+    const char *json;
+    size_t bytes;
+    json_t *object;
+} source;
+
+static invar_status wrong(const char *where, const char *key, const char *why)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    invar_text_quote(quote, sizeof quote, key, strlen(key));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", where, quote, why);
+}
+
+/* 60.0 is "60" and not "6e+01": a label is what somebody would write. */
+static invar_status format_real(char out[INVAR_NUMBER_SIZE], double value)
+{
+    if (value > -0x1p53 && value < 0x1p53 && value == (double)(int64_t)value) {
+        snprintf(out, INVAR_NUMBER_SIZE, "%" PRId64, (int64_t)value);
+        return INVAR_OK;
+    }
+    return invar_number_format(out, value);
+}
+
+/* A number that is not an integer of 64 bits; a larger integer keeps its digits. */
+static invar_status copy_real(char **out, const json_t *value, const source *line)
+{
+    char number[INVAR_NUMBER_SIZE];
+    const char *digits;
+    size_t bytes;
+
+    if (invar_json_digits(&digits, &bytes, line->object, value, line->json, line->bytes))
+        return copy_bytes(out, digits, bytes);
+    INVAR_TRY(format_real(number, json_real_value(value)));
+    return copy(out, number);
+}
+
+/* Any scalar as text: a string as it is, true, 42, 0.5. */
+static invar_status read_label(char **out, const source *line, const char *key, const char *where)
+{
+    const json_t *value = key[0] != '\0' ? json_object_get(line->object, key) : NULL;
+    char number[INVAR_NUMBER_SIZE];
+
+    if (key[0] == '\0')
+        return copy(out, "");
+    if (!value)
+        return wrong(where, key, "is missing (label-key)");
+    switch (json_typeof(value)) {
+    case JSON_STRING: return copy(out, json_string_value(value));
+    case JSON_INTEGER:
+        snprintf(number, sizeof number, "%" PRId64, (int64_t)json_integer_value(value));
+        return copy(out, number);
+    case JSON_REAL: return copy_real(out, value, line);
+    case JSON_TRUE:
+    case JSON_FALSE: return copy(out, json_is_true(value) ? "true" : "false");
+    default: return wrong(where, key, "is no label: it must be a string, a number, true or false");
+    }
+}
+
+static invar_status read_metadata(char **out, const json_t *object, const char *key,
+                                  const char *where)
+{
+    const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
+
+    if (!value || json_is_null(value))
+        return copy(out, "{}");
+    if (!json_is_object(value))
+        return wrong(where, key, "is not an object (metadata-key)");
+    return dump(out, value, JSON_COMPACT | JSON_SORT_KEYS);
+}
+
+/* A list, or text that is one. */
+static invar_status read_tools(char **out, const json_t *object, const char *key, const char *where)
+{
+    const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
+    json_t *parsed = NULL;
+    invar_status status;
+
+    if (!value || json_is_null(value))
+        return copy(out, "");
+    if (json_is_string(value)) {
+        INVAR_TRY(
+            invar_json_parse(&parsed, where, json_string_value(value), json_string_length(value)));
+        value = parsed;
+    }
+    if (json_is_array(value))
+        status = dump(out, value, JSON_COMPACT);
+    else
+        status = wrong(where, key, "is not a list of tools (tool-key)");
+    json_decref(parsed);
+    return status;
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static invar_status append_message(json_t *messages, const char *role, const char *content)
+{
+    if (json_array_append_new(messages, json_pack("{ssss}", "role", role, "content", content)) != 0)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a message of a data set");
+    return INVAR_OK;
+}
+
+static bool has(const json_t *message, const char *member)
+{
+    const json_t *value = json_object_get(message, member);
+
+    return value && !json_is_null(value);
+}
+
+/*
+ * A template renders nothing where a member is missing. Only who calls a tool need not say
+ * anything; what a content may be is the template's business.
+ */
+static invar_status check_message(const json_t *message, size_t i, const char *key,
+                                  const char *where)
+{
+    const char *role = json_string_value(json_object_get(message, "role")), *missing;
+    char why[128];
+
+    if (!json_is_object(message))
+        return wrong(where, key, "has a message that is not an object");
+    if (role && role[0] &&
+        (has(message, "content") || has(message, "tool_calls") || has(message, "function_call")))
+        return INVAR_OK;
+    missing = role && role[0] ? "content" : "role";
+    snprintf(why, sizeof why,
+             "has no \"%s\" in message %zu (from 0); a message is "
+             "{\"role\": \"user\", \"content\": \"...\"}",
+             missing, i);
+    return wrong(where, key, why);
+}
+
+/* The talk as a new list: the input's messages, or the input as the user's only one. */
+static invar_status open_talk(json_t **out, json_t *input, const char *key, const char *where)
+{
+    const char *text = json_string_value(input);
+
+    for (size_t i = 0; i < json_array_size(input); i++)
+        INVAR_TRY(check_message(json_array_get(input, i), i, key, where));
+    if (!text && json_array_size(input) == 0)
+        return wrong(where, key, "has no message");
+    *out = text ? json_array() : json_copy(input);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a message of a data set");
+    return text ? append_message(*out, "user", text) : INVAR_OK;
+}
+
+static invar_status record_reader_render(char **out, const invar_record_reader *reader,
+                                         const json_t *talk, const char *tools, bool generation,
+                                         const char *where)
+{
+    char *messages;
+    size_t bytes;
+    invar_status status;
+
+    INVAR_TRY(dump(&messages, talk, JSON_COMPACT));
+    status = invar_chat_template_render(out, &bytes, reader->chat, messages, tools, generation);
+    invar_free(messages);
+    INVAR_TRY(named(status, where));
+    if (strlen(*out) == bytes)
+        return INVAR_OK;
+    invar_free(*out);
+    *out = NULL;
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the chat template wrote a NUL", where);
+}
+
+/* The label and the end of text. */
+static invar_status plain_answer(invar_dataset_record *line, const invar_record_reader *reader,
+                                 const char *where)
+{
+    int32_t *tokens, eos = invar_tokenizer_eos(reader->tokenizer);
+    invar_status status;
+    int64_t count;
+
+    INVAR_TRY(record_reader_encode(&tokens, &count, reader, line->label, where));
+    status =
+        invar_alloc((void **)&line->answer, (size_t)count + 1, sizeof *line->answer, "data set");
+    if (status == INVAR_OK) {
+        if (count > 0)
+            memcpy(line->answer, tokens, (size_t)count * sizeof *tokens);
+        line->answer[count] = eos;
+        line->n_answer = count + (eos >= 0);
+    }
+    invar_free(tokens);
+    if (status == INVAR_OK && line->n_answer == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the answer is empty", where);
+    return status;
+}
+
+static invar_status encode_prompt(invar_dataset_record *line, const invar_record_reader *reader,
+                                  const char *where)
+{
+    INVAR_TRY(record_reader_encode(&line->tokens, &line->n_tokens, reader, line->text, where));
+    if (line->n_tokens == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the prompt is empty", where);
+    return INVAR_OK;
+}
+
+/* ---- answers in a talk ----------------------------------------------------------------------- */
+
+/* A talk that is learned from, while its turns are found. */
+typedef struct lesson {
+    const invar_record_reader *reader;
+    const json_t *talk;
+    const char *tools, *where;
+    char *whole; /* the talk as the template renders it */
+    int32_t *tokens;
+    int64_t count;
+    uint8_t *mask;      /* (count) */
+    int64_t first, end; /* of the tokens from the first to the last turn; end 0: none yet */
+    size_t prompt;      /* bytes of the whole before the first turn */
+} lesson;
+
+static bool is_answer(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+
+    return role && strcmp(role, "assistant") == 0;
+}
+
+/* step_loss_mask of a message: 0 leaves it out, as in Miles. */
+static invar_status takes_part(bool *out, const lesson *l, const json_t *message)
+{
+    const json_t *value = json_object_get(message, "step_loss_mask");
+    bool zero = json_is_false(value) || (json_is_integer(value) && json_integer_value(value) == 0);
+    bool one = json_is_true(value) || (json_is_integer(value) && json_integer_value(value) == 1);
+
+    *out = is_answer(message) && !zero;
+    if (!value || zero || one)
+        return INVAR_OK;
+    return wrong(l->where, l->reader->options->input_key,
+                 "has a message whose step_loss_mask is neither 0 nor 1");
+}
+
+/* The first `count` messages, rendered. */
+static invar_status render_part(char **out, const lesson *l, size_t count, bool generation)
+{
+    json_t *part = json_array();
+    invar_status status = INVAR_OK;
+
+    for (size_t i = 0; part && i < count; i++)
+        if (json_array_append(part, json_array_get(l->talk, i)) != 0)
+            status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
+    if (!part)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
+    if (status == INVAR_OK)
+        status = record_reader_render(out, l->reader, part, l->tools, generation, l->where);
+    json_decref(part);
+    return status;
+}
+
+/* The length of the longest end of `text` that `rest` begins with (Knuth, Morris and Pratt). */
+static invar_status overlap(size_t *out, const char *text, const char *rest)
+{
+    size_t bytes = strlen(text), most = strlen(rest), *back, at = 0;
+
+    if (strncmp(rest, text, bytes) == 0) { // nearly always
+        *out = bytes;
+        return INVAR_OK;
+    }
+    most = most < bytes ? most : bytes;
+    INVAR_TRY(invar_alloc((void **)&back, most + 1, sizeof *back, "an answer of a data set"));
+    back[0] = 0;
+    for (size_t i = 1; i < most; i++) {
+        while (at > 0 && rest[i] != rest[at])
+            at = back[at - 1];
+        back[i] = at += rest[i] == rest[at];
+    }
+    at = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        while (at > 0 && (at == most || text[i] != rest[at]))
+            at = back[at - 1];
+        at += at < most && text[i] == rest[at];
+    }
+    *out = at;
+    invar_free(back);
+    return INVAR_OK;
+}
+
+/*
+ * Where message k stands in the whole: behind the prompt for its generation. A template may leave
+ * out of an earlier answer what comes before it, such as the thoughts.
+ */
+static invar_status find_turn(size_t *begin_out, size_t *end_out, const lesson *l, size_t k)
+{
+    char *prompt = NULL, *said = NULL;
+    size_t begin = 0, length = 0;
+    invar_status status = render_part(&prompt, l, k, true);
+
+    if (status == INVAR_OK)
+        status = render_part(&said, l, k + 1, false);
+    if (status == INVAR_OK) {
+        begin = strlen(prompt);
+        if (strncmp(l->whole, prompt, begin) == 0 && strncmp(said, prompt, begin) == 0)
+            status = overlap(&length, said + begin, l->whole + begin);
+    }
+    invar_free(said);
+    invar_free(prompt);
+    INVAR_TRY(status);
+    if (length == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: the chat template renders the prompt with an answer differently "
+                          "than without, so what to learn is not defined (message %zu)",
+                          l->where, k);
+    *begin_out = begin;
+    *end_out = begin + length;
+    return INVAR_OK;
+}
+
+/* How many tokens the first `bytes` of the whole are. */
+static invar_status count_before(int64_t *out, const lesson *l, size_t bytes)
+{
+    int32_t *tokens;
+    bool same;
+
+    INVAR_TRY(named(invar_tokenizer_encode(&tokens, out, l->reader->tokenizer, l->whole, bytes),
+                    l->where));
+    same = *out <= l->count &&
+           (*out == 0 || memcmp(tokens, l->tokens, (size_t)*out * sizeof *tokens) == 0);
+    invar_free(tokens);
+    if (same)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: the tokens of prompt and answer do not begin with the prompt's",
+                      l->where);
+}
+
+static invar_status learn_turn(lesson *l, size_t k)
+{
+    size_t begin, end;
+    int64_t first, last;
+
+    if (k == 0)
+        return wrong(l->where, l->reader->options->input_key, "has an answer but no prompt");
+    INVAR_TRY(find_turn(&begin, &end, l, k));
+    INVAR_TRY(count_before(&first, l, begin));
+    INVAR_TRY(count_before(&last, l, end));
+    if (first == 0 || last == first)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the prompt or the answer is empty", l->where);
+    memset(l->mask + first, 1, (size_t)(last - first));
+    if (l->end == 0) {
+        l->first = first;
+        l->prompt = begin;
+    }
+    l->end = last;
+    return INVAR_OK;
+}
+
+static invar_status learn_turns(lesson *l)
+{
+    INVAR_TRY(record_reader_encode(&l->tokens, &l->count, l->reader, l->whole, l->where));
+    INVAR_TRY(invar_alloc((void **)&l->mask, (size_t)l->count, 1, "data set"));
+    memset(l->mask, 0, (size_t)l->count);
+    for (size_t k = 0; k < json_array_size(l->talk); k++) {
+        bool taken;
+        INVAR_TRY(takes_part(&taken, l, json_array_get(l->talk, k)));
+        if (taken)
+            INVAR_TRY(learn_turn(l, k));
+    }
+    if (l->end == 0)
+        return wrong(l->where, l->reader->options->input_key,
+                     "has nothing to learn: step_loss_mask is 0 for every answer");
+    return INVAR_OK;
+}
+
+/* The prompt is what comes before the first turn, the answer the rest up to the last one's end. */
+static invar_status keep_lesson(invar_dataset_record *line, lesson *l)
+{
+    size_t prompt = (size_t)l->first * sizeof *l->tokens;
+
+    INVAR_TRY(copy_bytes(&line->text, l->whole, l->prompt));
+    INVAR_TRY(invar_alloc((void **)&line->tokens, prompt, 1, "data set"));
+    memcpy(line->tokens, l->tokens, prompt);
+    line->n_tokens = l->first;
+    line->n_answer = l->end - l->first;
+    memmove(l->tokens, l->tokens + l->first, (size_t)line->n_answer * sizeof *l->tokens);
+    memmove(l->mask, l->mask + l->first, (size_t)line->n_answer);
+    line->answer = l->tokens;
+    line->mask = l->mask;
+    l->tokens = NULL;
+    l->mask = NULL;
+    return INVAR_OK;
+}
+
+static invar_status read_lesson(invar_dataset_record *line, const invar_record_reader *reader,
+                                json_t *talk, const char *tools, const char *where)
+{
+    lesson l = {.reader = reader, .talk = talk, .tools = tools, .where = where};
+    invar_status status;
+
+    if (reader->options->label_key[0] != '\0')
+        INVAR_TRY(append_message(talk, "assistant", line->label));
+    if (!is_answer(json_array_get(talk, json_array_size(talk) - 1)))
+        return wrong(where, reader->options->input_key,
+                     "does not end with the assistant's message, nor is there a label");
+    INVAR_TRY(record_reader_render(&l.whole, reader, talk, tools, false, where));
+    status = learn_turns(&l);
+    if (status == INVAR_OK)
+        status = keep_lesson(line, &l);
+    invar_free(l.whole);
+    invar_free(l.tokens);
+    invar_free(l.mask);
+    return status;
+}
+
+static invar_status read_talk(invar_dataset_record *line, const invar_record_reader *reader,
+                              json_t *talk, const char *tools, const char *where)
+{
+    if (reader->options->sft)
+        return read_lesson(line, reader, talk, tools, where);
+    INVAR_TRY(record_reader_render(&line->text, reader, talk, tools, true, where));
+    return encode_prompt(line, reader, where);
+}
+
+static invar_status read_chat(invar_dataset_record *line, const invar_record_reader *reader,
+                              const json_t *object, json_t *input, const char *where)
+{
+    const invar_dataset_options *options = reader->options;
+    json_t *talk = NULL;
+    char *tools = NULL;
+    invar_status status = read_tools(&tools, object, options->tool_key, where);
+
+    if (status == INVAR_OK)
+        status = open_talk(&talk, input, options->input_key, where);
+    if (status == INVAR_OK)
+        status = read_talk(line, reader, talk, tools, where);
+    json_decref(talk);
+    invar_free(tools);
+    return status;
+}
+
+invar_status invar_dataset_record_plain(invar_dataset_record *out,
+                                        const invar_record_reader *reader, const char *where,
+                                        const char *prompt, const char *label)
+{
+    if (!out->label)
+        INVAR_TRY(copy(&out->label, label));
+    if (!out->metadata)
+        INVAR_TRY(copy(&out->metadata, "{}"));
+    INVAR_TRY(copy(&out->text, prompt));
+    INVAR_TRY(encode_prompt(out, reader, where));
+    return reader->options->sft ? plain_answer(out, reader, where) : INVAR_OK;
+}
+
+static invar_status read_object(invar_dataset_record *line, const invar_record_reader *reader,
+                                const source *given, const char *where)
+{
+    const invar_dataset_options *options = reader->options;
+    json_t *object = given->object, *input = json_object_get(object, options->input_key);
+
+    if (!json_is_object(object))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the line is not a JSON object", where);
+    if (!input)
+        return wrong(where, options->input_key, "is missing (input-key)");
+    if (!json_is_string(input) && !json_is_array(input))
+        return wrong(where, options->input_key, "is neither a string nor a list of messages");
+    INVAR_TRY(read_label(&line->label, given, options->label_key, where));
+    INVAR_TRY(read_metadata(&line->metadata, object, options->metadata_key, where));
+    if (reader->chat)
+        return read_chat(line, reader, object, input, where);
+    if (json_is_array(input))
+        return wrong(where, options->input_key, "is a list of messages: set apply-chat-template");
+    return invar_dataset_record_plain(line, reader, where, json_string_value(input), line->label);
+}
+
+invar_status invar_dataset_record_read(invar_dataset_record *out, const invar_record_reader *reader,
+                                       const char *where, const char *json, size_t bytes)
+{
+    source given = {.json = json, .bytes = bytes};
+    invar_status status;
+
+    INVAR_TRY(invar_json_parse(&given.object, where, json, bytes));
+    status = read_object(out, reader, &given, where);
+    json_decref(given.object);
+    return status;
+}

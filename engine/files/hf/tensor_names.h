@@ -1,0 +1,28 @@
+/*
+ * tensor_names.h - the names of weights in a Hugging Face folder.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_FILES_HF_TENSOR_NAMES_H
+#define INVAR_ENGINE_FILES_HF_TENSOR_NAMES_H
+
+#include "engine/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_HF_WEIGHTS "model.safetensors"
+#define INVAR_HF_INDEX "model.safetensors.index.json"
+#define INVAR_HF_NAME_SIZE (INVAR_PARAM_NAME_SIZE + 24)
+
+/* The tensor of one expert of a stack; of other parameters their own name. */
+void invar_hf_name(char out[INVAR_HF_NAME_SIZE], const invar_param *param, int64_t expert);
+
+/* The parameter, and which expert of it, that a tensor's name stands for; NULL: none. */
+invar_param *invar_hf_find(int64_t *expert_out, const invar_model *model, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,300 @@
+/*
+ * safetensors_write.c - tensors in files: the writer.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/json/json.h"
+#include "base/text.h"
+#include "engine/files/safetensors.h"
+#include "kernels-deterministic/math/bf16.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_HEADER 100000000
+#define CHUNK 4096 /* elements that are rounded at a time */
+
+struct invar_safetensors_writer {
+    invar_file_writer *file;
+    const invar_safetensor *tensors; /* (count), of the caller */
+    int64_t count;
+    int64_t current; /* the tensor that data go to; `count` when all are there */
+    int64_t done;    /* its elements that are written */
+    char shown[INVAR_PATH_SHOWN_SIZE];
+};
+
+static invar_status safetensors_writer_fail(const invar_safetensors_writer *writer,
+                                            const char *name, const char *why)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
+
+    invar_text_quote(quote, sizeof quote, name, strlen(name));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: tensor '%s': %s", writer->shown, quote, why);
+}
+
+static int64_t elements_of(const invar_safetensor *t)
+{
+    int64_t elements = 1;
+
+    for (int32_t i = 0; i < t->rank; i++)
+        elements *= t->shape[i];
+    return elements;
+}
+
+/* ---- the header ------------------------------------------------------------------------------ */
+
+static bool is_utf8(const char *text)
+{
+    size_t length = strlen(text);
+    uint32_t point;
+
+    while (length > 0) {
+        size_t step = invar_text_utf8(&point, text, length);
+        if (step == 0)
+            return false;
+        text += step;
+        length -= step;
+    }
+    return true;
+}
+
+static invar_status no_memory(const invar_safetensors_writer *writer)
+{
+    return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the header of %s", writer->shown);
+}
+
+/* A list of integers; NULL when there is no memory. */
+static json_t *list_of(const int64_t *numbers, int32_t count)
+{
+    json_t *list = json_array();
+
+    for (int32_t i = 0; i < count && list; i++) {
+        if (json_array_append_new(list, json_integer(numbers[i])) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
+}
+
+static invar_status add_tensor(json_t *header, int64_t *end, const invar_safetensors_writer *writer,
+                               const invar_safetensor *t)
+{
+    int64_t bytes = (int64_t)invar_safetensors_type_bytes(t->type), offsets[2];
+    json_t *entry = json_object();
+
+    INVAR_CHECK(t->rank >= 0 && t->rank <= INVAR_SAFETENSORS_MAX_RANK);
+    if (json_object_set_new(header, t->name, entry) != 0)
+        return no_memory(writer);
+    if (*end % bytes != 0)
+        return safetensors_writer_fail(writer, t->name,
+                                       "not aligned; wider types have to come first");
+    offsets[0] = *end;
+    offsets[1] = *end += elements_of(t) * bytes;
+    if (json_object_set_new(entry, "dtype", json_string(invar_safetensors_type_name(t->type))) ||
+        json_object_set_new(entry, "shape", list_of(t->shape, t->rank)) ||
+        json_object_set_new(entry, "data_offsets", list_of(offsets, 2)))
+        return no_memory(writer);
+    return INVAR_OK;
+}
+
+static invar_status build_header(json_t *header, const invar_safetensors_writer *writer,
+                                 const invar_safetensors_pair *metadata, int64_t n_metadata)
+{
+    json_t *strings = n_metadata > 0 ? json_object() : NULL;
+    int64_t end = 0;
+
+    if (n_metadata > 0 && json_object_set_new(header, "__metadata__", strings) != 0)
+        return no_memory(writer);
+    for (int64_t i = 0; i < n_metadata; i++) {
+        if (!is_utf8(metadata[i].key) || !is_utf8(metadata[i].value))
+            return safetensors_writer_fail(writer, "__metadata__", "a text is not UTF-8");
+        if (json_object_set_new(strings, metadata[i].key, json_string(metadata[i].value)) != 0)
+            return no_memory(writer);
+    }
+    for (int64_t i = 0; i < writer->count; i++) {
+        const invar_safetensor *t = &writer->tensors[i];
+        if (!is_utf8(t->name))
+            return safetensors_writer_fail(writer, t->name, "the name is not UTF-8");
+        if (strcmp(t->name, "__metadata__") == 0 || json_object_get(header, t->name))
+            return safetensors_writer_fail(writer, t->name, "the name is taken");
+        INVAR_TRY(add_tensor(header, &end, writer, t));
+    }
+    return INVAR_OK;
+}
+
+/* The header as text, and its bytes with the spaces after which data are aligned to 8 bytes. */
+static invar_status dump_header(char **text, size_t *bytes, size_t *padded,
+                                const invar_safetensors_writer *writer, const json_t *header)
+{
+    INVAR_TRY(invar_json_dump(text, bytes, header, JSON_COMPACT, writer->shown));
+    *padded = (*bytes + 7) / 8 * 8;
+    if (*padded <= MAX_HEADER)
+        return INVAR_OK;
+    invar_free(*text);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the header has %zu bytes, at most %d are allowed",
+                      writer->shown, *padded, MAX_HEADER);
+}
+
+/* le64 length and the header. */
+static invar_status put_header(invar_safetensors_writer *writer, const json_t *header)
+{
+    char length[8], *text;
+    size_t bytes, padded;
+    invar_status status;
+
+    INVAR_TRY(dump_header(&text, &bytes, &padded, writer, header));
+    for (int i = 0; i < 8; i++)
+        length[i] = (char)(padded >> 8 * i & 255);
+    status = invar_file_writer_put(writer->file, length, sizeof length);
+    if (status == INVAR_OK)
+        status = invar_file_writer_put(writer->file, text, bytes);
+    if (status == INVAR_OK && padded > bytes)
+        status = invar_file_writer_put(writer->file, "       ", padded - bytes);
+    invar_free(text);
+    return status;
+}
+
+/* ---- the writer ------------------------------------------------------------------------------ */
+
+/* Goes on to the tensor that the next element belongs to. */
+static void skip_complete(invar_safetensors_writer *writer)
+{
+    while (writer->current < writer->count &&
+           writer->done == elements_of(&writer->tensors[writer->current])) {
+        writer->current++;
+        writer->done = 0;
+    }
+}
+
+invar_status invar_safetensors_create(invar_safetensors_writer **out, const char *path,
+                                      const invar_safetensor *tensors, int64_t count,
+                                      const invar_safetensors_pair *metadata, int64_t n_metadata)
+{
+    invar_safetensors_writer *writer;
+    invar_status status;
+    json_t *header;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&writer, 1, sizeof *writer, "safetensors"));
+    header = json_object();
+    *writer = (invar_safetensors_writer){.tensors = tensors, .count = count};
+    invar_path_show(writer->shown, path);
+    status = build_header(header, writer, metadata, n_metadata);
+    if (status == INVAR_OK)
+        status = invar_file_writer_open(&writer->file, path);
+    if (status == INVAR_OK)
+        status = put_header(writer, header);
+    json_decref(header);
+    if (status != INVAR_OK) {
+        invar_safetensors_writer_close(writer);
+        return status;
+    }
+    skip_complete(writer);
+    *out = writer;
+    return INVAR_OK;
+}
+
+static invar_status measure_header(int64_t *bytes_out, const invar_safetensors_writer *writer,
+                                   const json_t *header)
+{
+    size_t bytes, padded;
+    char *text;
+
+    INVAR_TRY(dump_header(&text, &bytes, &padded, writer, header));
+    invar_free(text);
+    *bytes_out = 8 + (int64_t)padded;
+    return INVAR_OK;
+}
+
+invar_status invar_safetensors_measure(int64_t *bytes_out, const invar_safetensor *tensors,
+                                       int64_t count, const invar_safetensors_pair *metadata,
+                                       int64_t n_metadata)
+{
+    const invar_safetensors_writer writer = {
+        .tensors = tensors, .count = count, .shown = "safetensors"};
+    json_t *header = json_object();
+    invar_status status = build_header(header, &writer, metadata, n_metadata);
+
+    if (status == INVAR_OK)
+        status = measure_header(bytes_out, &writer, header);
+    json_decref(header);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        *bytes_out +=
+            elements_of(&tensors[i]) * (int64_t)invar_safetensors_type_bytes(tensors[i].type);
+    return status;
+}
+
+/* The tensor that `count` elements go to. */
+static invar_status safetensor_current(const invar_safetensor **out,
+                                       const invar_safetensors_writer *writer, int64_t count)
+{
+    const invar_safetensor *t = &writer->tensors[writer->current];
+
+    if (writer->current == writer->count)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: data after the last tensor", writer->shown);
+    if (count > elements_of(t) - writer->done)
+        return safetensors_writer_fail(writer, t->name, "more data than elements");
+    *out = t;
+    return INVAR_OK;
+}
+
+invar_status invar_safetensors_write(invar_safetensors_writer *writer, const void *data,
+                                     int64_t count)
+{
+    const invar_safetensor *t;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(safetensor_current(&t, writer, count));
+    INVAR_TRY(invar_file_writer_put(writer->file, data,
+                                    (size_t)count * invar_safetensors_type_bytes(t->type)));
+    writer->done += count;
+    skip_complete(writer);
+    return INVAR_OK;
+}
+
+invar_status invar_safetensors_put_f32(invar_safetensors_writer *writer, const float *data,
+                                       int64_t count)
+{
+    uint16_t rounded[CHUNK];
+    const invar_safetensor *t;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(safetensor_current(&t, writer, count));
+    if (t->type == INVAR_SAFETENSORS_F32)
+        return invar_safetensors_write(writer, data, count);
+    if (t->type != INVAR_SAFETENSORS_BF16)
+        return safetensors_writer_fail(writer, t->name, "f32 goes into F32 and BF16 only");
+    while (count > 0) {
+        int64_t part = count < CHUNK ? count : CHUNK;
+        for (int64_t i = 0; i < part; i++)
+            rounded[i] = invar_bf16_from_f32(data[i]);
+        INVAR_TRY(invar_safetensors_write(writer, rounded, part));
+        data += part;
+        count -= part;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_safetensors_commit(invar_safetensors_writer *writer)
+{
+    if (writer->current < writer->count)
+        return safetensors_writer_fail(writer, writer->tensors[writer->current].name,
+                                       "its data are missing");
+    return invar_file_writer_commit(writer->file);
+}
+
+void invar_safetensors_writer_close(invar_safetensors_writer *writer)
+{
+    if (!writer)
+        return;
+    invar_file_writer_close(writer->file);
+    invar_free(writer);
+}

@@ -1,0 +1,758 @@
+/*
+ * audit_element.c - operands of one element, and the op of the CPU on them.
+ *
+ * A product's element needs a row of one operand and a row or column of the other, a row of
+ * attention the keys and values that it sees. Of quantized weights whole scale blocks are taken.
+ * Segments, lengths and page tables are read back from the device; one that leads nowhere is left
+ * to the device, which reports it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/audit_element.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "kernels-deterministic/math/shards.h"
+
+#include "base/invar_banned.h"
+
+#define ROOM ((size_t)1 << 22)   /* bytes of rows that are fetched at once */
+#define APART ((size_t)1 << 16)  /* rows of more bytes are fetched one by one */
+#define MOST_ROWS ((int64_t)512) /* of a sample, where the CPU computes all of them */
+#define MOST_SEGMENTS ((int64_t)1 << 24)
+
+/* ---- fetching -------------------------------------------------------------------------------- */
+
+/* Zeroed, until the element is done. */
+static invar_status audit_scratch_take(void **out, invar_audit_scratch *desk, size_t bytes)
+{
+    INVAR_CHECK(desk->n_pieces < INVAR_AUDIT_PIECES);
+    INVAR_TRY(invar_alloc(out, bytes, 1, "operands of an audit"));
+    memset(*out, 0, bytes);
+    desk->pieces[desk->n_pieces++] = *out;
+    return INVAR_OK;
+}
+
+static void audit_scratch_clear(invar_audit_scratch *desk)
+{
+    while (desk->n_pieces > 0)
+        invar_free(desk->pieces[--desk->n_pieces]);
+}
+
+/* `bytes` of each of `rows` rows that lie `stride` bytes apart, one after another. */
+static invar_status audit_scratch_fetch(void *to, invar_audit_scratch *desk, const void *from,
+                                        size_t stride, int64_t rows, size_t bytes)
+{
+    int64_t at_once = stride > APART ? 1 : (int64_t)(ROOM / (stride ? stride : 1));
+    const char *source = from;
+    char *out = to;
+
+    if (stride == bytes || rows == 1)
+        return invar_device_download(desk->dev, to, from, (size_t)rows * bytes);
+    if (!desk->room)
+        INVAR_TRY(invar_alloc(&desk->room, ROOM, 1, "rows of an audit"));
+    for (int64_t row = 0; row < rows; row += at_once) {
+        int64_t n = rows - row < at_once ? rows - row : at_once;
+        if (n == 1) {
+            INVAR_TRY(invar_device_download(desk->dev, out + (size_t)row * bytes,
+                                            source + (size_t)row * stride, bytes));
+            continue;
+        }
+        INVAR_TRY(invar_device_download(desk->dev, desk->room, source + (size_t)row * stride,
+                                        (size_t)(n - 1) * stride + bytes));
+        for (int64_t i = 0; i < n; i++)
+            memcpy(out + (size_t)(row + i) * bytes, (char *)desk->room + (size_t)i * stride, bytes);
+    }
+    return INVAR_OK;
+}
+
+static size_t bytes_of(const invar_tensor *t, int64_t elements)
+{
+    return (size_t)elements * (size_t)invar_dtype_bits(t->dtype) / 8;
+}
+
+/* A rectangle of a tensor of rank 2. */
+typedef struct cut {
+    int64_t row, rows, col, cols;
+} cut;
+
+/* Grown to whole scale blocks; where it began then is at the old minus the new `row` and `col`. */
+static cut whole_blocks(const invar_tensor *t, cut c)
+{
+    int64_t block = invar_dtype_scale_block(t->dtype), end;
+    invar_band first, last;
+
+    if (!block || c.rows == 0)
+        return c;
+    first = invar_tensor_band(t, invar_tensor_band_index(t, c.row));
+    last = invar_tensor_band(t, invar_tensor_band_index(t, c.row + c.rows - 1));
+    c.row = first.first;
+    c.rows = last.first + last.rows - c.row;
+    end = (c.col + c.cols + block - 1) / block * block;
+    c.col = c.col / block * block;
+    c.cols = (end < t->shape[1] ? end : t->shape[1]) - c.col;
+    return c;
+}
+
+/* *out = the rectangle, of whole scale blocks, on the host. */
+static invar_status fetch_cut(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
+                              cut c)
+{
+    int64_t block = invar_dtype_scale_block(t->dtype);
+    invar_tensor one = *t;
+    size_t size, width;
+
+    *out = invar_tensor_2d(NULL, t->dtype, c.rows, c.cols);
+    out->scale_rows = t->scale_rows;
+    INVAR_TRY(audit_scratch_take(&out->data, desk, bytes_of(t, c.rows * c.cols)));
+    INVAR_TRY(audit_scratch_fetch(
+        out->data, desk, (const char *)t->data + bytes_of(t, c.row * t->row_stride + c.col),
+        bytes_of(t, t->row_stride), c.rows, bytes_of(t, c.cols)));
+    if (block == 0)
+        return INVAR_OK;
+    one.shape[0] = one.shape[1] = 1;
+    size = invar_tensor_scale_bytes(&one);
+    width = (size_t)invar_tensor_scale_blocks(t) * size;
+    INVAR_TRY(audit_scratch_take(&out->scale, desk, invar_tensor_scale_bytes(out)));
+    return audit_scratch_fetch(
+        out->scale, desk,
+        (const char *)t->scale + (size_t)invar_tensor_band_index(t, c.row) * width +
+            (size_t)(c.col / block) * size,
+        width, invar_tensor_bands(out), (size_t)invar_tensor_scale_blocks(out) * size);
+}
+
+/* (T, H, D) as (T, H * D). */
+static invar_tensor flat(const invar_tensor *t)
+{
+    invar_tensor view = *t;
+
+    view.rank = 2;
+    view.shape[1] = invar_tensor_row_elements(t);
+    return view;
+}
+
+/* Heads [first, first + heads) of rows, as (rows, heads, D) on the host. */
+static invar_status fetch_heads(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
+                                int64_t row, int64_t rows, int64_t first, int64_t heads)
+{
+    int64_t dim = t->shape[2];
+    invar_tensor view = flat(t), got;
+
+    INVAR_TRY(fetch_cut(&got, desk, &view, (cut){row, rows, first * dim, heads * dim}));
+    *out = invar_tensor_3d(got.data, t->dtype, rows, heads, dim);
+    return INVAR_OK;
+}
+
+static invar_status fetch_numbers(int64_t **out, invar_audit_scratch *desk, const int64_t *from,
+                                  int64_t count)
+{
+    INVAR_TRY(audit_scratch_take((void **)out, desk, (size_t)count * sizeof **out));
+    return invar_device_download(desk->dev, *out, from, (size_t)count * sizeof **out);
+}
+
+static invar_status room_for(invar_tensor *out, invar_audit_scratch *desk, invar_dtype dtype,
+                             int64_t n0, int64_t n1, int64_t n2)
+{
+    *out = invar_tensor_3d(NULL, dtype, n0, n1, n2);
+    return audit_scratch_take(&out->data, desk, bytes_of(out, n0 * n1 * n2));
+}
+
+/* ---- segments -------------------------------------------------------------------------------- */
+
+typedef struct segment {
+    int64_t *start; /* of all, on the host */
+    int64_t number, first, end;
+} segment;
+
+/* The one with this row. `number` -1: there is none. */
+static invar_status find_segment(segment *out, invar_audit_scratch *desk,
+                                 const invar_row_offsets *s, int64_t row)
+{
+    *out = (segment){.number = -1};
+    if (s->count < 1 || s->count > MOST_SEGMENTS)
+        return INVAR_OK;
+    INVAR_TRY(fetch_numbers(&out->start, desk, s->offsets, s->count + 1));
+    for (int64_t i = 0; i < s->count; i++)
+        if (out->start[i] >= 0 && out->start[i] <= row && row < out->start[i + 1]) {
+            out->number = i;
+            out->first = out->start[i];
+            out->end = out->start[i + 1];
+            return INVAR_OK;
+        }
+    return INVAR_OK;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static int64_t among(uint32_t word, int64_t extent)
+{
+    return (int64_t)(((uint64_t)word * (uint64_t)extent) >> 32);
+}
+
+/* What is compared: `count` values from a row and a column of the device's tensor (rank 2) on. */
+typedef struct subject {
+    const char *name; /* of the output */
+    invar_tensor tensor;
+    int64_t row, col, count;
+    int64_t dim; /* of heads; 0: no heads */
+    const void *cpu;
+} subject;
+
+static uint32_t pattern(const void *values, invar_dtype dtype, int64_t i)
+{
+    uint32_t wide;
+    uint16_t narrow;
+
+    if (dtype == INVAR_DTYPE_F32) {
+        memcpy(&wide, (const char *)values + (size_t)i * sizeof wide, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, (const char *)values + (size_t)i * sizeof narrow, sizeof narrow);
+    return narrow;
+}
+
+/* The bits of a NaN are not promised. */
+static bool is_nan(uint32_t bits, invar_dtype dtype)
+{
+    uint32_t wide = dtype == INVAR_DTYPE_F32 ? bits : bits << 16;
+
+    return (wide & UINT32_C(0x7FFFFFFF)) > UINT32_C(0x7F800000);
+}
+
+static void name_element(invar_audit_finding *finding, const subject *s, int64_t col)
+{
+    if (s->dim)
+        (void)snprintf(finding->element, sizeof finding->element,
+                       "%s[%" PRId64 ", %" PRId64 ", %" PRId64 "]", s->name, s->row, col / s->dim,
+                       col % s->dim);
+    else
+        (void)snprintf(finding->element, sizeof finding->element, "%s[%" PRId64 ", %" PRId64 "]",
+                       s->name, s->row, col);
+}
+
+static invar_status audit_finding_compare(bool *differs, invar_audit_finding *finding,
+                                          invar_audit_scratch *desk, const subject *s)
+{
+    invar_dtype dtype = s->tensor.dtype;
+    invar_tensor got;
+
+    INVAR_TRY(fetch_cut(&got, desk, &s->tensor, (cut){s->row, 1, s->col, s->count}));
+    desk->compared = true;
+    for (int64_t i = 0; i < s->count; i++) {
+        uint32_t device = pattern(got.data, dtype, i), cpu = pattern(s->cpu, dtype, i);
+        if (device == cpu || (is_nan(device, dtype) && is_nan(cpu, dtype)))
+            continue;
+        *differs = true;
+        finding->digits = invar_dtype_bits(dtype) / 4;
+        finding->device = device;
+        finding->cpu = cpu;
+        name_element(finding, s, s->col + i);
+        return INVAR_OK;
+    }
+    return INVAR_OK;
+}
+
+static const void *element(const invar_tensor *t, int64_t i)
+{
+    return (const char *)t->data + bytes_of(t, i);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* *out = the first row of the expert's weights, `width` an expert. -1: the row has no expert. */
+static invar_status expert_rows(int64_t *out, invar_audit_scratch *desk,
+                                const invar_row_offsets *experts, int64_t row, int64_t width)
+{
+    segment expert;
+
+    *out = 0;
+    if (!experts)
+        return INVAR_OK;
+    INVAR_TRY(find_segment(&expert, desk, experts, row));
+    *out = expert.number < 0 ? -1 : expert.number * width;
+    return INVAR_OK;
+}
+
+/* An output of linear.fwd. */
+typedef struct forward_output {
+    const char *name;
+    invar_tensor y;
+    invar_linear_output from;
+    invar_linear_output up; /* where it is the activation of `from` and this; else zeroed */
+} forward_output;
+
+/* One of them, which are y, those of `more`, and the activation. */
+static forward_output choose_output(const invar_linear_fwd_args *a, uint32_t word)
+{
+    static const char *const names[] = {"y", "more[0].y", "more[1].y"};
+    forward_output all[INVAR_LINEAR_MAX_PARTS + 1];
+    int64_t count = 0;
+
+    if (invar_tensor_present(&a->y))
+        all[count++] = (forward_output){.name = names[0], a->y, .from = {a->y, a->w, a->bias}};
+    for (int32_t i = 0; i < a->n_more; i++)
+        if (invar_tensor_present(&a->more[i].y))
+            all[count++] = (forward_output){names[i + 1], a->more[i].y, .from = a->more[i]};
+    if (invar_tensor_present(&a->act))
+        all[count++] = (forward_output){"act", a->act, {a->y, a->w, a->bias}, a->more[0]};
+    return all[among(word, count)];
+}
+
+/* Rows `c` of the weights, and as many of the bias. */
+static invar_status fetch_layer(invar_linear_output *out, invar_audit_scratch *desk,
+                                const invar_linear_output *from, cut c)
+{
+    const invar_tensor *bias = &from->bias;
+    invar_tensor line = invar_tensor_2d(bias->data, bias->dtype, 1, bias->shape[0]);
+
+    *out = (invar_linear_output){0};
+    INVAR_TRY(fetch_cut(&out->w, desk, &from->w, c));
+    if (!invar_tensor_present(bias))
+        return INVAR_OK;
+    INVAR_TRY(fetch_cut(&out->bias, desk, &line, (cut){0, 1, c.row, c.rows}));
+    out->bias = invar_tensor_1d(out->bias.data, bias->dtype, c.rows);
+    return INVAR_OK;
+}
+
+/* `experts` NULL: a dense layer. */
+static invar_status audit_finding_forward(bool *differs, invar_audit_finding *finding,
+                                          invar_audit_scratch *desk, const invar_linear_fwd_args *a,
+                                          const invar_row_offsets *experts,
+                                          const invar_audit_pick *choice)
+{
+    forward_output out = choose_output(a, choice->word[2]);
+    subject s = {.name = out.name,
+                 .tensor = out.y,
+                 .row = among(choice->word[0], out.y.shape[0]),
+                 .col = among(choice->word[1], out.y.shape[1]),
+                 .count = 1};
+    invar_linear_fwd_args own = {.k_shards = a->k_shards, .k_atom = a->k_atom};
+    invar_linear_output layer;
+    int64_t k = a->x.shape[1], first;
+    invar_tensor *y = &own.y;
+    cut c;
+
+    INVAR_TRY(expert_rows(&first, desk, experts, s.row, out.y.shape[1]));
+    if (first < 0)
+        return INVAR_OK;
+    c = whole_blocks(&out.from.w, (cut){first + s.col, 1, 0, k});
+    INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){s.row, 1, 0, k}));
+    INVAR_TRY(fetch_layer(&layer, desk, &out.from, c));
+    own.w = layer.w;
+    own.bias = layer.bias;
+    if (invar_tensor_present(&a->residual))
+        INVAR_TRY(fetch_cut(&own.residual, desk, &a->residual, (cut){s.row, 1, c.row, c.rows}));
+    if (invar_tensor_present(&out.up.w)) {
+        INVAR_TRY(fetch_layer(&own.more[0], desk, &out.up, c));
+        own.n_more = 1;
+        y = &own.act;
+    }
+    *y = invar_tensor_2d(NULL, out.y.dtype, 1, c.rows);
+    INVAR_TRY(audit_scratch_take(&y->data, desk, bytes_of(y, c.rows)));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_FWD, &own));
+    s.cpu = element(y, first + s.col - c.row);
+    return audit_finding_compare(differs, finding, desk, &s);
+}
+
+static invar_status input_gradient(bool *differs, invar_audit_finding *finding,
+                                   invar_audit_scratch *desk, const invar_linear_dx_args *a,
+                                   const invar_row_offsets *experts, const invar_audit_pick *choice)
+{
+    subject s = {.name = "dx",
+                 .tensor = a->dx,
+                 .row = among(choice->word[0], a->dx.shape[0]),
+                 .col = among(choice->word[1], a->dx.shape[1]),
+                 .count = 1};
+    invar_linear_dx_args own = {.n_parts = a->n_parts, .k_shards = a->k_shards};
+    cut c = {0, 0, 0, 0};
+
+    for (int32_t i = 0; i < a->n_parts; i++) {
+        const invar_linear_part *p = &a->parts[i];
+        int64_t width = p->dy.shape[1], first;
+
+        own.k_atom[i] = a->k_atom[i];
+        INVAR_TRY(expert_rows(&first, desk, experts, s.row, width));
+        if (first < 0)
+            return INVAR_OK;
+        c = whole_blocks(&p->w, (cut){first, width, s.col, 1});
+        INVAR_TRY(fetch_cut(&own.parts[i].dy, desk, &p->dy, (cut){s.row, 1, 0, width}));
+        INVAR_TRY(fetch_cut(&own.parts[i].w, desk, &p->w, c));
+    }
+    own.dx = invar_tensor_2d(NULL, a->dx.dtype, 1, c.cols);
+    INVAR_TRY(audit_scratch_take(&own.dx.data, desk, bytes_of(&own.dx, c.cols)));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DX, &own));
+    s.cpu = element(&own.dx, s.col - c.col);
+    return audit_finding_compare(differs, finding, desk, &s);
+}
+
+static subject weight_of(const invar_tensor *dw, const invar_audit_pick *choice)
+{
+    return (subject){.name = "dw",
+                     .tensor = *dw,
+                     .row = among(choice->word[0], dw->shape[0]),
+                     .col = among(choice->word[1], dw->shape[1]),
+                     .count = 1};
+}
+
+static invar_status weight_gradient(bool *differs, invar_audit_finding *finding,
+                                    invar_audit_scratch *desk, const invar_linear_dw_args *a,
+                                    const invar_audit_pick *choice)
+{
+    subject s = weight_of(&a->dw, choice);
+    float sum = choice->before;
+    invar_linear_dw_args own = {.dw = invar_tensor_2d(&sum, INVAR_DTYPE_F32, 1, 1)};
+    int64_t tokens = a->dy.shape[0], *units;
+
+    if (a->units.count < 0 || a->units.count > MOST_SEGMENTS)
+        return INVAR_OK;
+    INVAR_TRY(fetch_numbers(&units, desk, a->units.offsets, a->units.count + 1));
+    INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){0, tokens, s.row, 1}));
+    INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){0, tokens, s.col, 1}));
+    own.units = (invar_row_offsets){units, a->units.count};
+    own.fresh = a->fresh;
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_LINEAR_DW, &own));
+    s.cpu = &sum;
+    return audit_finding_compare(differs, finding, desk, &s);
+}
+
+static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
+                                    invar_audit_scratch *desk, const invar_moe_linear_dw_args *a,
+                                    const invar_audit_pick *choice)
+{
+    subject s = weight_of(&a->dw, choice);
+    float sum = choice->before;
+    int64_t width = a->dy.shape[1], e = s.row / width, *starts, *units, rows, ends[2] = {0, 0};
+    invar_moe_linear_dw_args own = {.dw = invar_tensor_2d(&sum, INVAR_DTYPE_F32, 1, 1)};
+
+    if (a->units.count < 0 || a->units.count > MOST_SEGMENTS || a->experts.count > MOST_SEGMENTS)
+        return INVAR_OK;
+    INVAR_TRY(fetch_numbers(&units, desk, a->units.offsets, a->units.count + 1));
+    INVAR_TRY(fetch_numbers(&starts, desk, a->experts.offsets, a->experts.count + 1));
+    rows = starts[e + 1] - starts[e];
+    if (starts[e] < 0 || rows < 0 || starts[e + 1] > a->dy.shape[0])
+        return INVAR_OK;
+    INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){starts[e], rows, s.row % width, 1}));
+    INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){starts[e], rows, s.col, 1}));
+    own.row_token = invar_tensor_1d(NULL, INVAR_DTYPE_I32, rows);
+    INVAR_TRY(audit_scratch_take(&own.row_token.data, desk, bytes_of(&own.row_token, rows)));
+    INVAR_TRY(invar_device_download(desk->dev, own.row_token.data,
+                                    element(&a->row_token, starts[e]),
+                                    bytes_of(&own.row_token, rows)));
+    ends[1] = rows;
+    own.experts = (invar_row_offsets){ends, 1};
+    own.units = (invar_row_offsets){units, a->units.count};
+    own.fresh = a->fresh;
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_MOE_LINEAR_DW, &own));
+    s.cpu = &sum;
+    return audit_finding_compare(differs, finding, desk, &s);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* One query over `length` keys, (length, 1, D) each: it is the last of its sequence. */
+static invar_status audit_finding_attend(bool *differs, invar_audit_finding *finding,
+                                         invar_audit_scratch *desk, const invar_tensor *q,
+                                         int64_t head, invar_tensor keys, invar_tensor values,
+                                         const invar_attention_shape *shape, subject *s)
+{
+    int64_t rows[2] = {0, 1}, length = keys.shape[0], dim = q->shape[2];
+    int32_t page = 0;
+    invar_attention_paged_args own = {
+        .cache = {.k = invar_tensor_4d(keys.data, keys.dtype, 1, length, 1, dim),
+                  .v = invar_tensor_4d(values.data, values.dtype, 1, length, 1, dim),
+                  .pages = invar_tensor_2d(&page, INVAR_DTYPE_I32, 1, 1)},
+        .rows = {rows, 1},
+        .lengths = &length,
+        .shape = *shape};
+
+    INVAR_TRY(fetch_heads(&own.q, desk, q, s->row, 1, head, 1));
+    INVAR_TRY(room_for(&own.o, desk, q->dtype, 1, 1, dim));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_PAGED, &own));
+    s->cpu = own.o.data;
+    s->col = head * dim;
+    s->count = s->dim = dim;
+    return audit_finding_compare(differs, finding, desk, s);
+}
+
+/* The last of `rows` rows of a sample, by the op itself, which has lse2 as well. */
+static invar_status attend_whole(bool *differs, invar_audit_finding *finding,
+                                 invar_audit_scratch *desk, const invar_attention_fwd_args *a,
+                                 int64_t head, const invar_tensor *k, const invar_tensor *v,
+                                 subject *s)
+{
+    int64_t rows = k->shape[0], start[2] = {0, rows}, dim = a->q.shape[2];
+    invar_attention_fwd_args own = {.k = *k, .v = *v, .samples = {start, 1}, .shape = a->shape};
+
+    INVAR_TRY(fetch_heads(&own.q, desk, &a->q, s->row - rows + 1, rows, head, 1));
+    INVAR_TRY(room_for(&own.o, desk, a->o.dtype, rows, 1, dim));
+    own.lse2 = invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, 1);
+    INVAR_TRY(audit_scratch_take(&own.lse2.data, desk, bytes_of(&own.lse2, rows)));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_FWD, &own));
+    s->cpu = element(&own.o, (rows - 1) * dim);
+    s->col = head * dim;
+    s->count = s->dim = dim;
+    INVAR_TRY(audit_finding_compare(differs, finding, desk, s));
+    if (*differs)
+        return INVAR_OK;
+    *s = (subject){.name = "lse2",
+                   .tensor = a->lse2,
+                   .row = s->row,
+                   .col = head,
+                   .count = 1,
+                   .cpu = element(&own.lse2, rows - 1)};
+    return audit_finding_compare(differs, finding, desk, s);
+}
+
+static invar_status packed_row(bool *differs, invar_audit_finding *finding,
+                               invar_audit_scratch *desk, const invar_attention_fwd_args *a,
+                               const invar_audit_pick *choice)
+{
+    subject s = {.name = "o", .tensor = flat(&a->o), .row = among(choice->word[0], a->q.shape[0])};
+    int64_t head = among(choice->word[1], a->q.shape[1]);
+    int64_t kv_head = head / (a->q.shape[1] / a->k.shape[1]);
+    invar_tensor k, v;
+    segment sample;
+
+    INVAR_TRY(find_segment(&sample, desk, &a->samples, s.row));
+    if (sample.number < 0)
+        return INVAR_OK;
+    INVAR_TRY(fetch_heads(&k, desk, &a->k, sample.first, s.row - sample.first + 1, kv_head, 1));
+    INVAR_TRY(fetch_heads(&v, desk, &a->v, sample.first, s.row - sample.first + 1, kv_head, 1));
+    if (invar_tensor_present(&a->lse2) && k.shape[0] <= MOST_ROWS)
+        return attend_whole(differs, finding, desk, a, head, &k, &v, &s);
+    return audit_finding_attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
+}
+
+/* The head's keys or values of positions [0, length), out of their pages. */
+static invar_status fetch_pages(invar_tensor *out, invar_audit_scratch *desk, const invar_tensor *t,
+                                const int32_t *pages, int64_t length, int64_t head)
+{
+    int64_t size = t->shape[1], dim = t->shape[3];
+    size_t row = bytes_of(t, t->shape[2] * dim);
+
+    INVAR_TRY(room_for(out, desk, t->dtype, length, 1, dim));
+    for (int64_t at = 0; at < length; at += size) {
+        const char *page =
+            (const char *)t->data + bytes_of(t, pages[at / size] * t->row_stride + head * dim);
+        INVAR_TRY(audit_scratch_fetch((char *)out->data + bytes_of(t, at * dim), desk, page, row,
+                                      length - at < size ? length - at : size, bytes_of(t, dim)));
+    }
+    return INVAR_OK;
+}
+
+/* *out = the pages of positions [0, length); NULL where one leads nowhere. */
+static invar_status fetch_table(int32_t **out, invar_audit_scratch *desk,
+                                const invar_kv_pages *cache, int64_t sequence, int64_t length)
+{
+    int64_t count = (length + cache->k.shape[1] - 1) / cache->k.shape[1];
+    int32_t *pages;
+
+    *out = NULL;
+    if (count > cache->pages.shape[1])
+        return INVAR_OK;
+    INVAR_TRY(audit_scratch_take((void **)&pages, desk, (size_t)count * sizeof *pages));
+    INVAR_TRY(invar_device_download(desk->dev, pages,
+                                    element(&cache->pages, sequence * cache->pages.row_stride),
+                                    (size_t)count * sizeof *pages));
+    for (int64_t i = 0; i < count; i++)
+        if (pages[i] < 0 || pages[i] >= cache->k.shape[0])
+            return INVAR_OK;
+    *out = pages;
+    return INVAR_OK;
+}
+
+static invar_status paged_row(bool *differs, invar_audit_finding *finding,
+                              invar_audit_scratch *desk, const invar_attention_paged_args *a,
+                              const invar_audit_pick *choice)
+{
+    subject s = {.name = "o", .tensor = flat(&a->o), .row = among(choice->word[0], a->q.shape[0])};
+    int64_t head = among(choice->word[1], a->q.shape[1]), length;
+    int64_t kv_head = head / (a->q.shape[1] / a->cache.k.shape[2]);
+    invar_tensor k, v;
+    int32_t *pages;
+    segment rows;
+
+    INVAR_TRY(find_segment(&rows, desk, &a->rows, s.row));
+    if (rows.number < 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_device_download(desk->dev, &length, a->lengths + rows.number, sizeof length));
+    length -= rows.end - s.row - 1;
+    if (length < 1)
+        return INVAR_OK;
+    INVAR_TRY(fetch_table(&pages, desk, &a->cache, rows.number, length));
+    if (!pages)
+        return INVAR_OK;
+    INVAR_TRY(fetch_pages(&k, desk, &a->cache.k, pages, length, kv_head));
+    INVAR_TRY(fetch_pages(&v, desk, &a->cache.v, pages, length, kv_head));
+    return audit_finding_attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
+}
+
+/* Rows [first, first + rows) of a sample, of some query heads and the kv heads they read. */
+static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_scratch *desk,
+                                 const invar_attention_bwd_args *a, int64_t first, int64_t rows,
+                                 int64_t head, int64_t heads)
+{
+    int64_t start[2] = {0, rows}, dim = a->q.shape[2], group = a->q.shape[1] / a->k.shape[1];
+    int64_t kv_head = head / group, kv_heads = (heads + group - 1) / group;
+    invar_dtype dtype = a->q.dtype;
+
+    *own = (invar_attention_bwd_args){.samples = {start, 1}, .shape = a->shape};
+    if (heads == a->q.shape[1]) { // shards are of all heads
+        own->head_shards = a->head_shards;
+        own->head_atom = a->head_atom;
+    }
+    INVAR_TRY(fetch_heads(&own->q, desk, &a->q, first, rows, head, heads));
+    INVAR_TRY(fetch_heads(&own->o, desk, &a->o, first, rows, head, heads));
+    INVAR_TRY(fetch_heads(&own->d_o, desk, &a->d_o, first, rows, head, heads));
+    INVAR_TRY(fetch_cut(&own->lse2, desk, &a->lse2, (cut){first, rows, head, heads}));
+    INVAR_TRY(fetch_heads(&own->k, desk, &a->k, first, rows, kv_head, kv_heads));
+    INVAR_TRY(fetch_heads(&own->v, desk, &a->v, first, rows, kv_head, kv_heads));
+    INVAR_TRY(room_for(&own->dq, desk, dtype, rows, heads, dim));
+    INVAR_TRY(room_for(&own->dk, desk, dtype, rows, kv_heads, dim));
+    INVAR_TRY(room_for(&own->dv, desk, dtype, rows, kv_heads, dim));
+    INVAR_TRY(invar_op_runner_run(&desk->cpu, INVAR_OP_ATTENTION_BWD, own));
+    own->samples = (invar_row_offsets){NULL, 0};
+    return INVAR_OK;
+}
+
+/*
+ * dq of a row needs the rows before it, dk and dv of a row those after it, and whole blocks. So dq
+ * is looked at in the first rows of a sample, dk and dv in its last ones, of one span of queries.
+ */
+static invar_status backward_row(bool *differs, invar_audit_finding *finding,
+                                 invar_audit_scratch *desk, const invar_attention_bwd_args *a,
+                                 const invar_audit_pick *choice)
+{
+    static const char *const names[] = {"dq", "dk", "dv"};
+    const invar_tensor *outputs[] = {&a->dq, &a->dk, &a->dv};
+    int64_t which = choice->word[1] % 3, group = a->q.shape[1] / a->k.shape[1];
+    int64_t block = invar_attention_block(a->q.shape[2]), span = a->shape.q_span;
+    int64_t most, at, first, head;
+    bool alone; // the sums of a kv head do not depend on the other heads
+    subject s = {.name = names[which], .tensor = flat(outputs[which]), .dim = a->q.shape[2]};
+    invar_attention_bwd_args own;
+    segment sample;
+
+    INVAR_TRY(find_segment(&sample, desk, &a->samples, among(choice->word[0], a->q.shape[0])));
+    if (sample.number < 0)
+        return INVAR_OK;
+    most = sample.end - sample.first < MOST_ROWS ? sample.end - sample.first : MOST_ROWS;
+    if (which > 0 && span > 0 && most > (sample.end - sample.first - 1) % span + 1)
+        most = (sample.end - sample.first - 1) % span + 1; // more would be cut at other rows
+    at = among(choice->word[2], most);                     // counted from where the rows are taken
+    if (which == 0) {
+        first = sample.first;
+        head = among(choice->word[3], a->q.shape[1]);
+        INVAR_TRY(run_backward(&own, desk, a, first, at + 1, head, 1));
+        s.cpu = element(&own.dq, at * s.dim);
+    } else {
+        at += sample.end - sample.first - most; // in the sample
+        first = sample.first + at / block * block;
+        at %= block;
+        head = among(choice->word[3], a->k.shape[1]);
+        alone = invar_shard_whole_groups(a->q.shape[1], group, a->head_atom, a->head_shards);
+        INVAR_TRY(run_backward(&own, desk, a, first, sample.end - first, alone ? head * group : 0,
+                               alone ? group : a->q.shape[1]));
+        s.cpu = element(which == 1 ? &own.dk : &own.dv,
+                        (alone ? at : at * a->k.shape[1] + head) * s.dim);
+    }
+    s.row = first + at;
+    s.col = head * s.dim;
+    s.count = s.dim;
+    return audit_finding_compare(differs, finding, desk, &s);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+bool invar_audit_knows(invar_op op)
+{
+    switch (op) {
+    case INVAR_OP_LINEAR_FWD:
+    case INVAR_OP_LINEAR_DX:
+    case INVAR_OP_LINEAR_DW:
+    case INVAR_OP_MOE_LINEAR_FWD:
+    case INVAR_OP_MOE_LINEAR_DX:
+    case INVAR_OP_MOE_LINEAR_DW:
+    case INVAR_OP_ATTENTION_FWD:
+    case INVAR_OP_ATTENTION_BWD:
+    case INVAR_OP_ATTENTION_PAGED: return true;
+    default: return false;
+    }
+}
+
+/* The outputs of all these begin their arguments; but that of linear.fwd may be absent. */
+static bool is_empty(invar_op op, const void *args)
+{
+    const invar_linear_fwd_args *linear = args;
+    const invar_tensor *out = args;
+
+    if (op == INVAR_OP_LINEAR_FWD && !invar_tensor_present(out))
+        out = &linear->act;
+    return out->shape[0] == 0 || invar_tensor_row_elements(out) == 0;
+}
+
+invar_status invar_audit_note(invar_audit_pick *choice, invar_audit_scratch *desk, invar_op op,
+                              const void *args)
+{
+    const invar_tensor *dw = args;
+    subject s;
+
+    choice->before = 0.0f;
+    if ((op != INVAR_OP_LINEAR_DW && op != INVAR_OP_MOE_LINEAR_DW) || is_empty(op, args))
+        return INVAR_OK;
+    s = weight_of(dw, choice);
+    return invar_device_download(desk->dev, &choice->before,
+                                 element(dw, s.row * dw->row_stride + s.col),
+                                 sizeof choice->before);
+}
+
+static invar_status compare_op(bool *differs, invar_audit_finding *finding,
+                               invar_audit_scratch *desk, invar_op op, const void *args,
+                               const invar_audit_pick *choice)
+{
+    const invar_moe_linear_fwd_args *fwd = args;
+    const invar_moe_linear_dx_args *dx = args;
+    invar_linear_fwd_args dense;
+    invar_linear_dx_args dense_dx;
+
+    switch (op) {
+    case INVAR_OP_LINEAR_FWD:
+        return audit_finding_forward(differs, finding, desk, args, NULL, choice);
+    case INVAR_OP_MOE_LINEAR_FWD:
+        dense = (invar_linear_fwd_args){.y = fwd->y,
+                                        .x = fwd->x,
+                                        .w = fwd->w,
+                                        .k_shards = fwd->k_shards,
+                                        .k_atom = fwd->k_atom};
+        return audit_finding_forward(differs, finding, desk, &dense, &fwd->experts, choice);
+    case INVAR_OP_LINEAR_DX: return input_gradient(differs, finding, desk, args, NULL, choice);
+    case INVAR_OP_MOE_LINEAR_DX:
+        dense_dx =
+            (invar_linear_dx_args){.dx = dx->dx, .n_parts = dx->n_parts, .k_shards = dx->k_shards};
+        memcpy(dense_dx.parts, dx->parts, sizeof dense_dx.parts);
+        memcpy(dense_dx.k_atom, dx->k_atom, sizeof dense_dx.k_atom);
+        return input_gradient(differs, finding, desk, &dense_dx, &dx->experts, choice);
+    case INVAR_OP_LINEAR_DW: return weight_gradient(differs, finding, desk, args, choice);
+    case INVAR_OP_MOE_LINEAR_DW: return expert_gradient(differs, finding, desk, args, choice);
+    case INVAR_OP_ATTENTION_FWD: return packed_row(differs, finding, desk, args, choice);
+    case INVAR_OP_ATTENTION_PAGED: return paged_row(differs, finding, desk, args, choice);
+    default: return backward_row(differs, finding, desk, args, choice);
+    }
+}
+
+invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
+                                 invar_audit_scratch *desk, invar_op op, const void *args,
+                                 const invar_audit_pick *choice)
+{
+    invar_status status = INVAR_OK;
+
+    *differs = desk->compared = false;
+    if (!is_empty(op, args))
+        status = compare_op(differs, finding, desk, op, args, choice);
+    audit_scratch_clear(desk);
+    return status;
+}

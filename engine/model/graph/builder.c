@@ -1,0 +1,458 @@
+/*
+ * builder.c - parameters, values and gradients of a program that is being written.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/builder.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "kernels-deterministic/math/shards.h"
+
+#include "base/invar_banned.h"
+
+void invar_builder_release(invar_builder *b)
+{
+    invar_free(b->built);
+    invar_free(b->backward_records);
+    invar_free(b->args);
+    invar_free(b->groups);
+    b->built = NULL;
+    b->backward_records = NULL;
+    b->args = NULL;
+    b->groups = NULL;
+}
+
+/* Room for `need` bytes in a list; what is new is zeroed. */
+static bool builder_grow(invar_builder *b, void *list, size_t *room, size_t need)
+{
+    char **block = list;
+    size_t before = *room;
+
+    if (!invar_op_graph_grow(b->program, list, room, before, need))
+        return false;
+    if (*room > before)
+        memset(*block + before, 0, *room - before);
+    return true;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+static invar_weight builder_declare(invar_builder *b, const invar_param *p)
+{
+    if (b->declared) {
+        invar_param *out = &b->declared[b->next_param];
+        char name[INVAR_PARAM_NAME_SIZE];
+        *out = *p;
+        memcpy(name, p->name, sizeof name);
+        if (b->layer >= 0)
+            (void)snprintf(out->name, sizeof out->name, "model.layers.%" PRId64 ".%.60s", b->layer,
+                           name);
+    }
+    b->next_param++;
+    return (invar_weight){.w = invar_tensor_2d(NULL, b->storage, p->stack * p->rows, p->cols),
+                          .cut = p->cut,
+                          .whole = p->cut.columns ? p->cols : p->rows,
+                          .pieces = p->cut.shards};
+}
+
+/* `at` counts from `base`; in the program from the beginning of given memory. */
+static void *builder_named(invar_builder *b, invar_graph_input which, const void *at,
+                           const void *base)
+{
+    return (char *)invar_op_graph_input(b->program, which) +
+           ((const char *)at - (const char *)base);
+}
+
+/* What ops read of a parameter. */
+static invar_tensor weight_of(invar_builder *b, const invar_param *p)
+{
+    bool frozen = b->frozen_base && p->kind != INVAR_PARAM_ADAPTER;
+    invar_graph_input which = frozen ? INVAR_GIVEN_BASE : INVAR_GIVEN_MODEL;
+    const void *base = frozen ? b->frozen_base : b->param_base;
+    invar_tensor w = p->weight;
+
+    w.data = builder_named(b, which, w.data, base);
+    if (w.scale)
+        w.scale = builder_named(b, which, w.scale, base);
+    return w;
+}
+
+/* Its gradient; absent: the parameter is frozen, or not here. */
+static invar_tensor gradient_of(invar_builder *b, const invar_param *p)
+{
+    invar_tensor dw = p->grad;
+
+    if (dw.dtype != INVAR_DTYPE_NONE)
+        dw.data = builder_named(b, INVAR_GIVEN_GRADS, dw.data, NULL);
+    return dw;
+}
+
+invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
+{
+    const invar_param *a = p->adapter;
+    invar_weight w = {.w = weight_of(b, p),
+                      .dw = gradient_of(b, p),
+                      .cut = p->cut,
+                      .whole = p->cut.columns ? p->cols : p->rows,
+                      .piece = p->local.piece,
+                      .pieces = p->local.pieces};
+
+    if (a)
+        w.adapter = (invar_adapter){weight_of(b, &a[0]), gradient_of(b, &a[0]), weight_of(b, &a[1]),
+                                    gradient_of(b, &a[1]), a->factor};
+    return w;
+}
+
+invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, const char *name,
+                                   int64_t rows, int64_t cols, const invar_logical_split *cut)
+{
+    const invar_param *p;
+
+    if (!b->params) {
+        invar_param own = {.kind = kind,
+                           .layer = b->layer,
+                           .stack = cut->experts,
+                           .rows = rows,
+                           .cols = cols,
+                           .cut = *cut};
+        (void)snprintf(own.name, sizeof own.name, "%s", name);
+        return builder_declare(b, &own);
+    }
+    p = &b->params[b->next_param++];
+    INVAR_CHECK(p->kind == kind && p->rows == rows && p->cols == cols);
+    INVAR_CHECK(p->cut.shards == cut->shards && p->cut.columns == cut->columns &&
+                p->cut.atom == cut->atom && p->cut.experts == cut->experts);
+    return invar_build_weight(b, p);
+}
+
+invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const char *name,
+                               int64_t stack, int64_t rows, int64_t cols)
+{
+    return invar_build_cut_param(b, kind, name, rows, cols,
+                                 &(invar_logical_split){.shards = 1, .experts = stack});
+}
+
+invar_heads invar_build_heads_of(const invar_weight *projection, int64_t dim)
+{
+    invar_heads heads = {.count = projection->w.shape[0] / dim,
+                         .whole = projection->whole / dim,
+                         .cut = projection->cut,
+                         .piece = projection->piece,
+                         .pieces = projection->pieces};
+
+    heads.cut.atom /= dim;
+    return heads;
+}
+
+invar_sum_parts invar_build_single_shards(const invar_builder *b, int64_t whole,
+                                          const invar_logical_split *cut)
+{
+    int32_t own = cut->shards / b->tensors, first = b->tensor * own;
+    int64_t begin = invar_shard_start(whole, cut->atom, cut->shards, first);
+    invar_sum_parts out = {.count = own};
+
+    for (int32_t i = 0; i < own; i++) {
+        int64_t at = invar_shard_start(whole, cut->atom, cut->shards, first + i);
+        int64_t next = invar_shard_start(whole, cut->atom, cut->shards, first + i + 1);
+        out.part[i] = (invar_sum_part){at - begin, next - at, 1};
+    }
+    return out;
+}
+
+invar_sum_parts invar_build_sum_parts(const invar_builder *b, int64_t whole,
+                                      const invar_logical_split *cut)
+{
+    int32_t own = cut->shards / b->tensors, first = b->tensor * own;
+    int64_t begin, end;
+
+    if (!invar_shards_divide_evenly(whole, cut->atom, cut->shards, b->tensors))
+        return invar_build_single_shards(b, whole, cut);
+    begin = invar_shard_start(whole, cut->atom, cut->shards, first);
+    end = invar_shard_start(whole, cut->atom, cut->shards, first + own);
+    return (invar_sum_parts){.count = 1, .part = {{0, end - begin, own}}};
+}
+
+invar_tensor invar_build_array(invar_builder *b, invar_graph_input which, invar_dtype dtype,
+                               int64_t count)
+{
+    return invar_tensor_1d(invar_op_graph_input(b->program, which), dtype, count);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+invar_value_info *invar_build_value_info(invar_builder *b, const invar_tensor *value)
+{
+    int32_t room = invar_op_graph_room_of(value->data);
+
+    if (!builder_grow(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
+        b->lost = (invar_value_info){0};
+        return &b->lost;
+    }
+    return &b->built[room];
+}
+
+void invar_build_rename(invar_builder *b, const invar_tensor *value, const char *name)
+{
+    invar_build_value_info(b, value)->name = name;
+}
+
+void invar_build_slots(invar_builder *b, const invar_tensor *value, const invar_moe_routing *routes)
+{
+    invar_value_info *built = invar_build_value_info(b, value);
+
+    built->by_slot = routes->slot_row;
+    if (b->experts > 1)
+        built->experts = routes->experts;
+}
+
+static void builder_show(invar_builder *b, const invar_graph_point *point)
+{
+    invar_graph_point p = *point;
+
+    if (!p.name)
+        return;
+    p.again = b->hide_points;
+    p.layer = b->layer;
+    if (p.stream && b->stream)
+        p.shares = b->stream->row;
+    if (p.stream && b->context)
+        p.contexts = b->context->row;
+    invar_op_graph_point(b->program, &p);
+}
+
+invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor value)
+{
+    invar_value_info *built = invar_build_value_info(b, &value);
+
+    built->name = name;
+    builder_show(b, &(invar_graph_point){.name = name,
+                                         .stream = built->stream,
+                                         .rows = value,
+                                         .by_slot = built->by_slot,
+                                         .experts = built->experts});
+    return value;
+}
+
+invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor value)
+{
+    invar_build_value_info(b, &value)->stream = true;
+    return invar_build_result(b, name, value);
+}
+
+static void show_beside(invar_builder *b, const char *name, const char *suffix, bool gradient,
+                        const invar_tensor *rows)
+{
+    builder_show(b, &(invar_graph_point){.name = name,
+                                         .suffix = suffix,
+                                         .gradient = gradient,
+                                         .backward = gradient,
+                                         .rows = *rows});
+}
+
+void invar_build_codes(invar_builder *b, const char *name, bool gradient, const invar_tensor *codes)
+{
+    show_beside(b, name, "q", gradient, codes);
+}
+
+void invar_build_adapted(invar_builder *b, const char *name, bool gradient, const invar_tensor *u)
+{
+    show_beside(b, name, "lora", gradient, u);
+}
+
+invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
+{
+    invar_tensor view = invar_tensor_3d(t->data, t->dtype, t->shape[0], heads, t->shape[1] / heads);
+
+    view.row_stride = t->row_stride;
+    return view;
+}
+
+/* ---- rows that ranks divide ------------------------------------------------------------------ */
+
+invar_tensor invar_build_stream_room(invar_builder *b, invar_dtype dtype, int32_t parts,
+                                     int64_t cols)
+{
+    int64_t all = invar_op_graph_rows(b->program, b->rows);
+    int64_t most = b->stream ? invar_row_partition_max(all, b->stream->size) : b->rows;
+    invar_tensor room = invar_op_graph_tensor(b->program, dtype, parts * most, cols);
+
+    return b->stream ? invar_tensor_rows(&room, 0, parts * invar_row_partition_count(b->stream))
+                     : room;
+}
+
+invar_tensor invar_build_own_rows(const invar_builder *b, const invar_tensor *all)
+{
+    return b->stream ? invar_tensor_rows(all, invar_row_partition_first(b->stream),
+                                         invar_row_partition_count(b->stream))
+                     : *all;
+}
+
+invar_tensor invar_build_all_rows(invar_builder *b, const invar_tensor *own)
+{
+    invar_tensor all;
+
+    if (!b->stream)
+        return *own;
+    INVAR_CHECK(own->row_stride == own->shape[1]); // whole rows travel
+    all = invar_op_graph_tensor(b->program, own->dtype, b->rows, own->shape[1]);
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                                            .whole = all,
+                                                            .local = *own,
+                                                            .start = b->stream->row});
+    return all;
+}
+
+invar_tensor invar_build_value_rows(invar_builder *b, const invar_tensor *value)
+{
+    const invar_value_info built = *invar_build_value_info(b, value);
+
+    if (!invar_tensor_present(&built.own) || built.stays)
+        return *value;
+    return invar_build_all_rows(b, &built.own);
+}
+
+/* ---- the backward ---------------------------------------------------------------------------- */
+
+void invar_build_record_backward(invar_builder *b, invar_backward_fn backward, const void *args,
+                                 size_t bytes)
+{
+    size_t whole = (bytes + 15) / 16 * 16;
+
+    if (!b->train ||
+        !builder_grow(b, &b->backward_records, &b->noted_bytes,
+                      ((size_t)b->n_noted + 1) * sizeof *b->backward_records) ||
+        !builder_grow(b, &b->args, &b->args_room, b->n_args + whole))
+        return;
+    memcpy(b->args + b->n_args, args, bytes);
+    b->backward_records[b->n_noted++] = (invar_backward_record){backward, b->layer, b->n_args};
+    b->n_args += whole;
+}
+
+void invar_build_discard_backward(invar_builder *b, int32_t mark)
+{
+    if (b->n_noted > mark) {
+        b->n_args = b->backward_records[mark].args;
+        b->n_noted = mark;
+    }
+}
+
+void invar_build_backward(invar_builder *b, int32_t mark)
+{
+    for (int32_t i = b->n_noted - 1; i >= mark && b->program->status == INVAR_OK; i--) {
+        b->layer = b->backward_records[i].layer;
+        b->backward_records[i].backward(b, b->args + b->backward_records[i].args);
+    }
+    invar_build_discard_backward(b, mark);
+}
+
+void invar_build_reads(invar_builder *b, const invar_tensor *value)
+{
+    invar_build_value_info(b, value)->readers++;
+}
+
+int32_t invar_gradient_group(invar_builder *b, int64_t rows)
+{
+    if (!builder_grow(b, &b->groups, &b->group_bytes,
+                      ((size_t)b->n_groups + 2) * sizeof *b->groups))
+        return 0;
+    b->groups[++b->n_groups] = (invar_grad_group){.rows = rows};
+    return b->n_groups;
+}
+
+void invar_build_grad_group_add(invar_builder *b, int32_t group, const invar_tensor *value)
+{
+    invar_value_info *built = invar_build_value_info(b, value);
+
+    if (group == 0)
+        return;
+    built->group = group;
+    built->column = (int32_t)b->groups[group].cols;
+    b->groups[group].cols += value->shape[1];
+}
+
+/* Room for the gradient of a value by itself. */
+static invar_tensor lone_room(invar_builder *b, const invar_tensor *value)
+{
+    const invar_value_info *built = invar_build_value_info(b, value);
+
+    if (built->stream || invar_tensor_present(&built->own))
+        return invar_build_stream_room(b, b->storage, 1, value->shape[1]);
+    return invar_op_graph_tensor(b->program, b->storage, value->shape[0], value->shape[1]);
+}
+
+invar_tensor invar_build_grad_buffer(invar_builder *b, const invar_tensor *value)
+{
+    const invar_value_info *built = invar_build_value_info(b, value);
+    invar_grad_group *g = built->group ? &b->groups[built->group] : NULL;
+
+    if (!g)
+        return lone_room(b, value);
+    if (!invar_tensor_present(&g->room))
+        g->room = invar_op_graph_tensor(b->program, b->storage, g->rows, g->cols);
+    return invar_tensor_columns(&g->room, built->column, value->shape[1]);
+}
+
+invar_tensor invar_build_grad_in(invar_builder *b, const invar_tensor *value)
+{
+    invar_value_info *built = invar_build_value_info(b, value);
+    invar_tensor d = built->d;
+
+    INVAR_CHECK(invar_tensor_present(&d) || b->program->status != INVAR_OK);
+    built->d = (invar_tensor){0};
+    if (invar_tensor_present(&d))
+        invar_build_value_info(b, &d)->n_sharers--;
+    return d;
+}
+
+void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
+{
+    if (invar_tensor_present(&invar_build_value_info(b, value)->d))
+        (void)invar_build_grad_in(b, value);
+    invar_build_value_info(b, value)->d = *d;
+    invar_build_value_info(b, d)->n_sharers++;
+}
+
+static void show_gradient(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
+                          const char *reader)
+{
+    const invar_value_info *built = invar_build_value_info(b, value);
+
+    builder_show(b, &(invar_graph_point){.name = built->name,
+                                         .suffix = reader,
+                                         .gradient = true,
+                                         .backward = true,
+                                         .stream = built->stream && !reader,
+                                         .rows = *d,
+                                         .by_slot = built->by_slot,
+                                         .experts = built->experts});
+}
+
+void invar_build_grad_point(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
+                            const char *reader, bool sum)
+{
+    invar_value_info *built = invar_build_value_info(b, value);
+    bool whole = ++built->n_grads_received == built->readers && (sum || built->readers == 1);
+
+    show_gradient(b, value, d, whole ? NULL : reader);
+}
+
+void invar_build_grad_add(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
+{
+    const invar_value_info *built = invar_build_value_info(b, value);
+    invar_tensor before = built->d, sum;
+    bool last = built->n_grads_received == built->readers;
+
+    if (!invar_tensor_present(&before)) {
+        invar_gradient_set(b, value, d);
+        return;
+    }
+    sum = lone_room(b, value);
+    INVAR_APPEND(b->program, b->layer, ADD, add, .out = sum, .a = before, .b = *d);
+    if (last)
+        show_gradient(b, value, &sum, NULL);
+    invar_gradient_set(b, value, &sum);
+}

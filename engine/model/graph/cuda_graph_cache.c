@@ -1,0 +1,298 @@
+/*
+ * cuda_graph_cache.c - notes calls, compares them, makes graphs of them.
+ *
+ * What is heard from one flush to the next is a part, and has a list and a graph of its own. The
+ * parts of a key are a track: of a pass of ranks that divide layers there are more than two a
+ * layer, because every move between ranks ends one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/cuda_graph_cache.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define MOST_TRACKS 64
+#define MOST_PARTS 4096 // of all tracks; one that began below may go beyond
+
+/* A call, as it is noted and compared; its arguments follow. */
+typedef struct call {
+    invar_op_runner *caller;
+    int64_t grown; /* of the caller: which scratch */
+    int64_t op;
+    size_t bytes; /* of the arguments, rounded up to whole calls */
+} call;
+
+typedef struct part {
+    char *calls;
+    size_t used, room;
+    invar_device_graph *graph; /* of all calls; NULL: none yet */
+    bool refused;              /* there is no graph of these calls */
+} part;
+
+typedef struct track {
+    invar_cuda_graph_key key;
+    part *parts; /* (room) by the flushes before them */
+    int64_t count, room;
+} track;
+
+struct invar_cuda_graph_cache {
+    invar_device dev; /* of all callers; its scratch is not used */
+    track tracks[MOST_TRACKS];
+    int next;      /* that is used anew when all are taken */
+    int64_t parts; /* of all tracks */
+    bool listens;
+    track *track; /* while it listens */
+    int64_t flushes;
+    part *now; /* of the calls since the last flush; NULL: there was none */
+    bool same; /* all calls of this part so far are those noted */
+    size_t at; /* behind the last of them */
+};
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+invar_status invar_cuda_graph_cache_new(invar_cuda_graph_cache **out, const invar_device *dev)
+{
+    invar_cuda_graph_cache *tape = NULL;
+
+    *out = NULL;
+    if (!dev->backend->graphs.begin)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&tape, 1, sizeof *tape, "the calls of decoding"));
+    memset(tape, 0, sizeof *tape);
+    tape->dev = *dev;
+    *out = tape;
+    return INVAR_OK;
+}
+
+static void drop_graph(invar_cuda_graph_cache *tape, part *p)
+{
+    if (p->graph)
+        tape->dev.backend->graphs.free(&tape->dev, p->graph);
+    p->graph = NULL;
+    p->refused = false;
+}
+
+static void cuda_graph_cache_discard(invar_cuda_graph_cache *tape, track *t)
+{
+    for (int64_t i = 0; i < t->count; i++) {
+        drop_graph(tape, &t->parts[i]);
+        invar_free(t->parts[i].calls);
+    }
+    tape->parts -= t->count;
+    invar_free(t->parts);
+    *t = (track){0};
+}
+
+void invar_cuda_graph_cache_free(invar_cuda_graph_cache *tape)
+{
+    if (!tape)
+        return;
+    for (int i = 0; i < MOST_TRACKS; i++)
+        cuda_graph_cache_discard(tape, &tape->tracks[i]);
+    invar_free(tape);
+}
+
+static track *find_track(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key)
+{
+    track *t;
+
+    for (int i = 0; i < MOST_TRACKS; i++) {
+        t = &tape->tracks[i];
+        if (t->count > 0 && memcmp(&t->key, key, sizeof *key) == 0)
+            return t;
+    }
+    do {
+        t = &tape->tracks[tape->next];
+        tape->next = (tape->next + 1) % MOST_TRACKS;
+        cuda_graph_cache_discard(tape, t);
+    } while (tape->parts > MOST_PARTS);
+    t->key = *key;
+    return t;
+}
+
+/* One more part, without calls. */
+static invar_status add_part(invar_cuda_graph_cache *tape, track *t)
+{
+    int64_t room = 2 * t->room + 2;
+    part *larger = NULL;
+
+    if (t->count == t->room) {
+        INVAR_TRY(
+            invar_alloc((void **)&larger, (size_t)room, sizeof *larger, "the calls of decoding"));
+        if (t->count > 0)
+            memcpy(larger, t->parts, (size_t)t->count * sizeof *larger);
+        invar_free(t->parts);
+        t->parts = larger;
+        t->room = room;
+    }
+    t->parts[t->count++] = (part){0};
+    tape->parts++;
+    return INVAR_OK;
+}
+
+static invar_status open_part(invar_cuda_graph_cache *tape)
+{
+    if (tape->flushes == tape->track->count)
+        INVAR_TRY(add_part(tape, tape->track));
+    tape->now = &tape->track->parts[tape->flushes];
+    tape->same = tape->now->used > 0;
+    tape->at = 0;
+    return INVAR_OK;
+}
+
+void invar_cuda_graph_cache_begin(invar_cuda_graph_cache *tape, const invar_cuda_graph_key *key)
+{
+    tape->now = NULL;
+    // whoever measures ops wants them one by one
+    tape->listens = !invar_device_profiled(&tape->dev);
+    if (!tape->listens)
+        return;
+    tape->track = find_track(tape, key);
+    tape->flushes = 0;
+}
+
+void invar_cuda_graph_cache_end(invar_cuda_graph_cache *tape)
+{
+    tape->listens = false;
+    tape->now = NULL;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Room for one more call of any op. */
+static invar_status make_room(part *p)
+{
+    size_t most = sizeof(call) + INVAR_OP_ARGS_MAX + sizeof(call), room = 2 * p->room + most;
+    char *larger = NULL;
+
+    if (p->room - p->used >= most)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&larger, room, 1, "the calls of decoding"));
+    if (p->used > 0)
+        memcpy(larger, p->calls, p->used);
+    invar_free(p->calls);
+    p->calls = larger;
+    p->room = room;
+    return INVAR_OK;
+}
+
+/* Writes a call behind the last one of the list; its size. */
+static size_t write_call(char *to, invar_op_runner *caller, invar_op op, const void *args)
+{
+    call *c = (call *)to;
+    size_t bytes = invar_op_args_copy(c + 1, op, args);
+    size_t whole = (bytes + sizeof *c - 1) / sizeof *c * sizeof *c;
+
+    memset((char *)(c + 1) + bytes, 0, whole - bytes);
+    *c = (call){caller, caller->grown, op, whole};
+    return sizeof *c + whole;
+}
+
+static const call *next_call(const call *c)
+{
+    return (const call *)((const char *)(c + 1) + c->bytes);
+}
+
+/* The first `bytes` of the list, one by one. */
+static invar_status run_calls(const part *p, size_t bytes)
+{
+    for (const call *c = (const call *)p->calls; (const char *)c < p->calls + bytes;
+         c = next_call(c))
+        INVAR_TRY(invar_op_runner_run_now(c->caller, (invar_op)c->op, c + 1));
+    return INVAR_OK;
+}
+
+/* From here on the part is another. */
+static invar_status cuda_graph_cache_stray(invar_cuda_graph_cache *tape)
+{
+    part *p = tape->now;
+
+    tape->same = false;
+    p->used = tape->at;
+    drop_graph(tape, p);
+    return run_calls(p, p->used);
+}
+
+invar_status invar_cuda_graph_cache_call(invar_cuda_graph_cache *tape, invar_op_runner *caller,
+                                         invar_op op, const void *args)
+{
+    part *p;
+
+    if (!tape->listens)
+        return invar_op_runner_run_now(caller, op, args);
+    if (!tape->now)
+        INVAR_TRY(open_part(tape));
+    p = tape->now;
+    INVAR_TRY(make_room(p));
+    if (tape->same) {
+        size_t bytes = write_call(p->calls + p->used, caller, op, args);
+
+        if (bytes <= p->used - tape->at &&
+            memcmp(p->calls + tape->at, p->calls + p->used, bytes) == 0) {
+            tape->at += bytes;
+            return INVAR_OK;
+        }
+        INVAR_TRY(cuda_graph_cache_stray(tape));
+    }
+    INVAR_TRY(invar_op_runner_run_now(caller, op, args));
+    // once it has run: the run may have grown the scratch
+    p->used += write_call(p->calls + p->used, caller, op, args);
+    return INVAR_OK;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* Not through the callers: in a graph no scratch may grow. Nothing runs yet: nobody measures. */
+static invar_status note_calls(const part *p)
+{
+    for (const call *c = (const call *)p->calls; (const char *)c < p->calls + p->used;
+         c = next_call(c)) {
+        invar_device dev = c->caller->dev;
+
+        dev.profiler = NULL;
+        INVAR_TRY(invar_op_run(&dev, (invar_op)c->op, c + 1));
+    }
+    return INVAR_OK;
+}
+
+static invar_status make_graph(invar_cuda_graph_cache *tape, part *p)
+{
+    const invar_device_graphs *graphs = &tape->dev.backend->graphs;
+    invar_status status;
+
+    INVAR_TRY(graphs->begin(&tape->dev));
+    status = note_calls(p);
+    if (status == INVAR_OK)
+        return graphs->end(&p->graph, &tape->dev);
+    (void)graphs->end(NULL, &tape->dev);
+    return status;
+}
+
+static invar_status run_part(invar_cuda_graph_cache *tape, part *p)
+{
+    if (!p->graph && !p->refused && make_graph(tape, p) != INVAR_OK) {
+        // the calls themselves say whether something is wrong with them
+        invar_error_clear();
+        p->refused = true;
+    }
+    if (!p->graph)
+        return run_calls(p, p->used);
+    return tape->dev.backend->graphs.launch(&tape->dev, p->graph);
+}
+
+invar_status invar_cuda_graph_cache_flush(invar_cuda_graph_cache *tape)
+{
+    part *p = tape->now;
+
+    if (!p)
+        return INVAR_OK;
+    if (tape->same)
+        INVAR_TRY(tape->at == p->used ? run_part(tape, p) : cuda_graph_cache_stray(tape));
+    tape->flushes++;
+    tape->now = NULL;
+    return INVAR_OK;
+}

@@ -1,0 +1,509 @@
+/*
+ * dataflow.c - follows the data through a list of calls, and shows points.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/dataflow.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/model/graph/builder.h"
+#include "engine/model/graph/cuda_graph_cache.h"
+#include "engine/model/graph/graph_transfer.h"
+#include "engine/model/graph/host_staging.h"
+#include "kernels-deterministic/fused_parts.h"
+
+#include "base/invar_banned.h"
+
+/* Points by their number; a value that comes from elsewhere as -1 - its room. */
+typedef struct sources {
+    int32_t of[INVAR_DATAFLOW_INPUTS];
+    int32_t count;
+} sources;
+
+/* What the memory from this place of a room on holds. */
+typedef struct content {
+    size_t offset;
+    int32_t next; /* of the room; -1: none */
+    sources from;
+    int32_t elsewhere; /* the value from elsewhere in whose room it was before a move; 0: none */
+} content;
+
+struct invar_dataflow_tracker {
+    const invar_op_graph *program;
+    const invar_graph_exec_args *run;
+    invar_fused_parts parts; /* of the next call */
+    content *contents;       /* one for each address, point and move at most */
+    int32_t n_contents;
+    int32_t *rooms; /* the first content of each, or -1 */
+    int32_t call;   /* the next one */
+};
+
+/* ---- sources --------------------------------------------------------------------------------- */
+
+static void add_source(sources *s, int32_t source)
+{
+    for (int32_t i = 0; i < s->count; i++)
+        if (s->of[i] == source)
+            return;
+    INVAR_CHECK(s->count < INVAR_DATAFLOW_INPUTS);
+    s->of[s->count++] = source;
+}
+
+static void add_sources(sources *s, const sources *more)
+{
+    for (int32_t i = 0; i < more->count; i++)
+        add_source(s, more->of[i]);
+}
+
+static content *find_content(const invar_dataflow_tracker *w, const void *name)
+{
+    size_t offset = invar_op_graph_offset_of(name);
+    int32_t at = w->rooms[invar_op_graph_room_of(name)];
+
+    while (at >= 0 && w->contents[at].offset != offset)
+        at = w->contents[at].next;
+    return at >= 0 ? &w->contents[at] : NULL;
+}
+
+/* What was read at this address; of a part of a room that no call wrote as such, all of it. */
+static void read_memory(sources *s, const invar_dataflow_tracker *w, const void *name)
+{
+    int32_t room = invar_op_graph_room_of(name);
+    const content *exact = find_content(w, name);
+
+    if (exact && exact->elsewhere)
+        add_source(s, exact->elsewhere);
+    if (exact)
+        add_sources(s, &exact->from);
+    else if (w->program->rooms[room].source)
+        add_source(s, -1 - room);
+    if (exact || w->program->rooms[room].given >= 0)
+        return;
+    for (int32_t at = w->rooms[room]; at >= 0; at = w->contents[at].next)
+        add_sources(s, &w->contents[at].from);
+}
+
+static content *write_memory(invar_dataflow_tracker *w, const void *name, const sources *from)
+{
+    int32_t room = invar_op_graph_room_of(name);
+    content *c = find_content(w, name);
+
+    if (!c) {
+        c = &w->contents[w->n_contents];
+        *c = (content){.offset = invar_op_graph_offset_of(name), .next = w->rooms[room]};
+        w->rooms[room] = w->n_contents++;
+    }
+    c->from = *from;
+    c->elsewhere = 0;
+    return c;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* The room of an entry holds it. */
+static void dataflow_tracker_enter(invar_dataflow_tracker *w, int32_t entry)
+{
+    if (entry >= 0)
+        (void)write_memory(w, w->program->points[entry].rows.data, &(sources){{entry}, 1});
+}
+
+invar_status invar_dataflow_new(invar_dataflow_tracker **out, const invar_op_graph *program,
+                                const invar_graph_exec_args *run)
+{
+    invar_dataflow_tracker *w = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "what calls read"));
+    *w = (invar_dataflow_tracker){.program = program, .run = run};
+    status = invar_alloc((void **)&w->contents,
+                         (size_t)(program->n_places + program->n_points + program->n_moves) + 1,
+                         sizeof *w->contents, "what calls read");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&w->rooms, (size_t)program->n_rooms + 1, sizeof *w->rooms,
+                             "what calls read");
+    if (status != INVAR_OK) {
+        invar_dataflow_free(w);
+        return status;
+    }
+    for (int32_t i = 0; i < program->n_rooms; i++)
+        w->rooms[i] = -1;
+    for (int32_t i = 0; i < program->n_rooms; i++)
+        dataflow_tracker_enter(w, program->rooms[i].entry);
+    *out = w;
+    return INVAR_OK;
+}
+
+void invar_dataflow_free(invar_dataflow_tracker *watch)
+{
+    if (!watch)
+        return;
+    invar_free(watch->contents);
+    invar_free(watch->rooms);
+    invar_free(watch);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* The tensor in a field; without memory: it has none. */
+static invar_tensor tensor_in(const invar_field *f, const void *args)
+{
+    bool leads = f->kind < INVAR_FIELD_I32 && invar_field_present(f, args);
+
+    return leads ? invar_field_memory(f, args) : (invar_tensor){0};
+}
+
+/* What comes from other ranks was computed there as the own part was here. */
+static void follow_move(invar_dataflow_tracker *w, const invar_graph_transfer *move)
+{
+    int32_t room = invar_op_graph_room_of(move->local.data);
+    const content *exact;
+    sources own = {.count = 0};
+    int32_t elsewhere = 0;
+
+    if (room < 0)
+        return;
+    exact = find_content(w, move->local.data);
+    if (exact) {
+        own = exact->from;
+        elsewhere = exact->elsewhere;
+    } else if (w->program->rooms[room].source) {
+        elsewhere = -1 - room;
+    } else {
+        read_memory(&own, w, move->local.data);
+    }
+    write_memory(w, move->whole.data, &own)->elsewhere = elsewhere;
+}
+
+/* Moves before the next call, where a segment begins. */
+static void follow_leads(invar_dataflow_tracker *w)
+{
+    const invar_op_graph *p = w->program;
+
+    for (int32_t s = 0; s < p->n_segments; s++)
+        for (int32_t i = 0; i < p->n_leads[s] && p->section_start[s] == w->call; i++)
+            follow_move(w, &p->moves[p->leads[s] + i]);
+}
+
+/* What the next call reads and writes; `read_out` gets the points that it has read. */
+static void sources_follow(sources *read_out, invar_dataflow_tracker *w)
+{
+    const invar_op_graph *p = w->program;
+    const invar_graph_node *c = &p->calls[w->call++];
+    const void *args = p->bytes + c->args;
+    int count;
+    const invar_field *fields = invar_op_fields(&count, c->op);
+
+    *read_out = (sources){.count = 0};
+    for (int i = 0; i < count; i++) {
+        const void *name = tensor_in(&fields[i], args).data;
+        if (name && fields[i].role != INVAR_FIELD_OUT)
+            read_memory(read_out, w, name);
+    }
+    for (int i = 0; i < count; i++) {
+        const void *name = tensor_in(&fields[i], args).data;
+        if (name && fields[i].role != INVAR_FIELD_IN)
+            (void)write_memory(w, name, read_out);
+    }
+    for (int32_t i = c->points; i < c->points + c->n_points; i++)
+        (void)write_memory(w, p->points[i].rows.data, &(sources){{i}, 1});
+    for (int32_t i = c->moves; i < c->moves + c->n_moves; i++)
+        follow_move(w, &p->moves[i]);
+}
+
+void invar_dataflow_pass(invar_dataflow_tracker *watch)
+{
+    sources read;
+
+    follow_leads(watch);
+    sources_follow(&read, watch);
+}
+
+/* ---- showing --------------------------------------------------------------------------------- */
+
+static invar_value_name name_of(const invar_graph_point *p, const char *more)
+{
+    const char *texts[] = {p->gradient ? "d" : "", p->name, p->suffix ? "." : "",
+                           p->suffix ? p->suffix : "", more};
+    invar_value_name name = {.layer = p->layer};
+
+    INVAR_CHECK(invar_text_join(name.text, sizeof name.text, texts, 5));
+    return name;
+}
+
+/* At least `bytes`; where that needs other memory, no call that is held back uses the old. */
+static invar_status make_room(invar_dataflow_tracker *w, void **data, size_t *have, size_t bytes,
+                              const char *what)
+{
+    invar_op_runner *caller = w->run->caller;
+
+    if (bytes <= *have)
+        return INVAR_OK;
+    if (caller->tape)
+        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
+    invar_device_free(&caller->dev, *data);
+    *data = NULL;
+    *have = 0;
+    INVAR_TRY(invar_device_alloc(&caller->dev, data, bytes, what));
+    *have = bytes;
+    return INVAR_OK;
+}
+
+void invar_dataflow_memory_release(invar_hook_buffers *memory, const invar_device *dev)
+{
+    invar_device_free(dev, memory->parts.data);
+    invar_device_free(dev, memory->rows.data);
+    invar_device_free(dev, memory->whole[0].data);
+    invar_device_free(dev, memory->whole[1].data);
+    *memory = (invar_hook_buffers){0};
+}
+
+/* An audit looks at the calls of the run, not at this one. */
+static invar_status run_aside(invar_dataflow_tracker *w, invar_op op, const void *args)
+{
+    invar_op_runner *caller = w->run->caller;
+    invar_audit *audit = caller->audit;
+    invar_status status;
+
+    caller->audit = NULL;
+    status = invar_op_runner_run(caller, op, args);
+    caller->audit = audit;
+    return status;
+}
+
+/* Rows (P, n) of experts or of a cache, and which of them are a token's (T, slots). */
+typedef struct invar_watch_elsewhere {
+    invar_dataflow_tracker *watch;
+    const invar_tensor *rows, *by_slot;
+} elsewhere;
+
+/* As (T, slots * n). */
+static invar_tensor in_order(const elsewhere *e)
+{
+    return invar_tensor_2d(e->rows->data, e->rows->dtype, e->by_slot->shape[0],
+                           e->by_slot->shape[1] * e->rows->shape[1]);
+}
+
+invar_status invar_dataflow_rows(invar_tensor *out, const invar_observed_value *value)
+{
+    const elsewhere *e = value->elsewhere;
+    invar_embedding_fwd_args args;
+    invar_hook_buffers *m;
+    int64_t count;
+
+    *out = *value->rows;
+    if (!e)
+        return INVAR_OK;
+    INVAR_CHECK(e->by_slot->row_stride == e->by_slot->shape[1]);
+    m = e->watch->run->memory;
+    count = e->by_slot->shape[0] * e->by_slot->shape[1];
+    INVAR_TRY(make_room(e->watch, &m->rows.data, &m->rows.bytes, invar_host_staging_span(out),
+                        "rows to show"));
+    out->data = m->rows.data;
+    args = (invar_embedding_fwd_args){
+        .out = invar_tensor_2d(out->data, out->dtype, count, e->rows->shape[1]),
+        .table = *e->rows,
+        .ids = invar_tensor_1d(e->by_slot->data, INVAR_DTYPE_I32, count)};
+    return run_aside(e->watch, INVAR_OP_EMBEDDING_FWD, &args);
+}
+
+/* Points and values from elsewhere by their names; how many. */
+static int name_sources(invar_value_name out[INVAR_DATAFLOW_INPUTS], const invar_op_graph *p,
+                        const sources *read)
+{
+    for (int32_t i = 0; i < read->count; i++) {
+        int32_t from = read->of[i];
+        out[i] = name_of(from < 0 ? p->rooms[-1 - from].source : &p->points[from], "");
+    }
+    return read->count;
+}
+
+/* Of rows that ranks have by experts, those of the others; a call of all of these ranks. */
+static invar_status fetch_rows(const invar_dataflow_tracker *w, const invar_graph_point *point,
+                               const invar_tensor *rows)
+{
+    invar_tensor start = invar_tensor_1d((void *)(uintptr_t)point->experts.offsets, INVAR_DTYPE_I64,
+                                         point->experts.count + 1);
+    invar_graph_transfer move = {
+        .kind = INVAR_GRAPH_TRANSFER_EXPERTS, .axis = INVAR_GRAPH_TRANSFER_EXPERT, .whole = *rows};
+
+    if (!point->experts.offsets)
+        return INVAR_OK;
+    start = invar_op_graph_find(w->program, &start, w->run);
+    move.experts = (invar_row_offsets){start.data, point->experts.count};
+    return invar_transfer_runner_run(w->run->mover, w->run->caller, &move);
+}
+
+/* Of rows of which each rank of an axis has a share, all; a call of all of these ranks. */
+static invar_status fetch_shares(invar_dataflow_tracker *w, invar_graph_transfer_axis axis,
+                                 const int64_t *shares, invar_tensor *rows)
+{
+    bool context = axis == INVAR_GRAPH_TRANSFER_CONTEXT;
+    const invar_layout *layout = w->run->mover ? w->run->mover->layout : NULL;
+    invar_hook_buffers *m = w->run->memory;
+    invar_graph_transfer move = {
+        .kind = INVAR_GRAPH_TRANSFER_SHARES, .axis = axis, .local = *rows, .start = shares};
+
+    if (!shares)
+        return INVAR_OK;
+    INVAR_CHECK(rows->row_stride == rows->shape[1]);
+    rows->shape[0] = shares[context ? layout->context.size : layout->tensor.size];
+    INVAR_TRY(make_room(w, &m->whole[context].data, &m->whole[context].bytes,
+                        invar_host_staging_span(rows), "rows of all ranks"));
+    rows->data = m->whole[context].data;
+    move.whole = *rows;
+    return invar_transfer_runner_run(w->run->mover, w->run->caller, &move);
+}
+
+/* The op that one rank has: a fold of what ranks have computed is a part of it. */
+static invar_op op_of(const invar_op_graph *p, int32_t call)
+{
+    while (call > 0 &&
+           (p->calls[call].op == INVAR_OP_SHARDS_FOLD || p->calls[call].op == INVAR_OP_TOKEN_FOLD))
+        call--;
+    return p->calls[call].op;
+}
+
+/* `rows` is the point's own tensor, or what parts of its call made of it. */
+static invar_status dataflow_tracker_show(invar_dataflow_tracker *w, const invar_graph_point *point,
+                                          const sources *read, const invar_tensor *rows,
+                                          invar_op op, const char *more)
+{
+    const invar_op_graph *p = w->program;
+    const invar_graph_exec_args *run = w->run;
+    invar_tensor shown = *rows;
+    invar_tensor by_slot = invar_op_graph_find(p, &point->by_slot, run);
+    const elsewhere e = {w, rows, &by_slot};
+    invar_observed_value value = {.name = name_of(point, more),
+                                  .op = invar_op_name(op),
+                                  .backward = point->backward,
+                                  .is_residual = point->stream && !*more,
+                                  .caller = run->caller,
+                                  .rows = &shown,
+                                  .samples = &run->samples[point->samples],
+                                  .device_samples = &run->there[point->samples]};
+
+    value.n_inputs = name_sources(value.inputs, p, read);
+    if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
+        return INVAR_OK;
+    INVAR_TRY(fetch_rows(w, point, rows));
+    INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_TENSOR, point->shares, &shown));
+    INVAR_TRY(fetch_shares(w, INVAR_GRAPH_TRANSFER_CONTEXT, point->contexts, &shown));
+    if (invar_tensor_present(&by_slot)) {
+        shown = in_order(&e);
+        value.elsewhere = &e;
+    }
+    return run->probe->take(run->probe->payload, &value);
+}
+
+/* The same rows as the parts of the call have made them. */
+static invar_status show_parts(invar_dataflow_tracker *w, const invar_graph_point *point,
+                               const sources *read, const invar_tensor *rows)
+{
+    for (int i = 0; i < w->parts.outputs && w->parts.count > 0; i++) {
+        const invar_fused_part_output *o = &w->parts.output[i];
+        invar_tensor side = *rows;
+        if (o->fused.data != rows->data)
+            continue;
+        side.data = o->reference.data;
+        side.scale = o->reference.scale;
+        side.row_stride = invar_tensor_row_elements(rows);
+        return dataflow_tracker_show(w, point, read, &side, w->parts.call[o->call].op, ".parts");
+    }
+    return INVAR_OK;
+}
+
+/* All that a tensor's first row holds: gradients of layers side by side are read as one tensor. */
+static void read_row(sources *s, const invar_dataflow_tracker *w, const invar_tensor *t)
+{
+    size_t begin = invar_op_graph_offset_of(t->data);
+    size_t bytes = (size_t)invar_tensor_row_elements(t) * (size_t)invar_dtype_bits(t->dtype) / 8;
+    int32_t count = s->count;
+
+    for (int32_t at = w->rooms[invar_op_graph_room_of(t->data)]; at >= 0; at = w->contents[at].next)
+        if (w->contents[at].offset - begin < bytes)
+            add_sources(s, &w->contents[at].from);
+    if (s->count == count)
+        read_memory(s, w, t->data);
+}
+
+/* The gradients of parameters that the next call adds to, and what they are computed from. */
+static invar_status show_sums(const invar_dataflow_tracker *w)
+{
+    const invar_op_graph *p = w->program;
+    const invar_graph_node *c = &p->calls[w->call];
+    const invar_forward_hooks *probe = w->run->probe;
+    const void *args = p->bytes + c->args;
+    invar_observed_grad sum;
+    sources read;
+    int count;
+    const invar_field *fields = invar_op_fields(&count, c->op);
+
+    for (int i = 0; i < count && probe->sum; i++) {
+        invar_tensor t = tensor_in(&fields[i], args);
+        if (!t.data || fields[i].role == INVAR_FIELD_IN ||
+            p->rooms[invar_op_graph_room_of(t.data)].given != INVAR_GIVEN_GRADS)
+            continue;
+        read.count = 0;
+        for (int k = 0; k < count; k++) {
+            invar_tensor in = tensor_in(&fields[k], args);
+            if (in.data && fields[k].role == INVAR_FIELD_IN)
+                read_row(&read, w, &in);
+        }
+        sum.n_inputs = name_sources(sum.inputs, p, &read);
+        sum.offset = invar_op_graph_offset_of(t.data);
+        sum.bytes = invar_host_staging_span(&t);
+        INVAR_TRY(probe->sum(probe->payload, &sum));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_dataflow_show(invar_dataflow_tracker *watch)
+{
+    const invar_op_graph *p = watch->program;
+    const invar_graph_node *c = &p->calls[watch->call];
+    sources read;
+
+    follow_leads(watch);
+    INVAR_TRY(show_sums(watch));
+    sources_follow(&read, watch);
+    for (int32_t i = c->points; i < c->points + c->n_points; i++) {
+        const invar_graph_point *point = &p->points[i];
+        invar_tensor rows = invar_op_graph_find(p, &point->rows, watch->run);
+        if (point->again)
+            continue;
+        INVAR_TRY(dataflow_tracker_show(watch, point, &read, &rows, op_of(p, watch->call - 1), ""));
+        INVAR_TRY(show_parts(watch, point, &read, &rows));
+    }
+    return INVAR_OK;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static invar_status run_parts(invar_dataflow_tracker *w)
+{
+    INVAR_TRY(invar_fused_parts_copy_accumulators(&w->run->caller->dev, &w->parts));
+    for (int i = 0; i < w->parts.count; i++)
+        INVAR_TRY(run_aside(w, w->parts.call[i].op, &w->parts.call[i].args));
+    return INVAR_OK;
+}
+
+invar_status invar_dataflow_before(invar_dataflow_tracker *watch, const void *args)
+{
+    const invar_graph_node *c = &watch->program->calls[watch->call];
+    invar_hook_buffers *m = watch->run->memory;
+
+    watch->parts.count = 0;
+    if (!watch->run->probe->parts || c->n_points == 0)
+        return INVAR_OK;
+    invar_fused_parts_plan(&watch->parts, c->op, args, NULL, NULL);
+    if (watch->parts.count == 0)
+        return INVAR_OK;
+    INVAR_CHECK(watch->parts.host_bytes == 0); // ops of the optimizer alone
+    INVAR_TRY(make_room(watch, &m->parts.data, &m->parts.bytes, watch->parts.bytes,
+                        "the parts of a fused call"));
+    invar_fused_parts_plan(&watch->parts, c->op, args, m->parts.data, NULL);
+    return run_parts(watch);
+}

@@ -1,0 +1,149 @@
+/*
+ * graph_exec.c - running the calls of a program.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/graph_exec.h"
+
+#include <stdalign.h>
+#include <string.h>
+
+#include "engine/model/graph/dataflow.h"
+
+#include "base/invar_banned.h"
+
+static char *address_of(const invar_op_graph *program, const void *name,
+                        const invar_graph_exec_args *run)
+{
+    const invar_graph_buffer *room = &program->rooms[invar_op_graph_room_of(name)];
+    const char *base = room->given < 0 ? run->block : run->given[room->given];
+
+    if (!base) // nothing lies there
+        return NULL;
+    return (char *)(uintptr_t)base + room->offset + invar_op_graph_offset_of(name);
+}
+
+invar_tensor invar_op_graph_find(const invar_op_graph *program, const invar_tensor *tensor,
+                                 const invar_graph_exec_args *run)
+{
+    invar_tensor t = *tensor;
+
+    if (t.data)
+        t.data = address_of(program, t.data, run);
+    if (t.scale)
+        t.scale = address_of(program, t.scale, run);
+    return t;
+}
+
+/* The call's arguments with the addresses of this run. */
+static void find_arguments(char *args, const invar_op_graph *program, const invar_graph_node *call,
+                           const invar_graph_exec_args *run)
+{
+    const int64_t fresh = run->fresh;
+
+    (void)invar_op_args_copy(args, call->op, program->bytes + call->args);
+    for (int32_t i = call->places; i < call->places + call->n_places; i++) {
+        char *at = args + program->places[i];
+        const void *name;
+        memcpy(&name, at, sizeof name);
+        name = address_of(program, name, run);
+        memcpy(at, &name, sizeof name);
+    }
+    if (call->fresh >= 0)
+        memcpy(args + call->fresh, &fresh, sizeof fresh);
+}
+
+/* What nobody may read after this call becomes NaN, in every float type that there is. */
+static invar_status poison_rooms(const invar_op_graph *program, int32_t call,
+                                 const invar_graph_exec_args *run)
+{
+    unsigned char nan[4096];
+
+    memset(nan, 0xFF, sizeof nan);
+    for (int32_t i = 0; i < program->n_rooms; i++) {
+        const invar_graph_buffer *room = &program->rooms[i];
+        char *at = (char *)run->block + room->offset;
+        if (room->given >= 0 || room->last != call)
+            continue;
+        for (size_t done = 0; done < room->bytes; done += sizeof nan) {
+            size_t left = room->bytes - done;
+            INVAR_TRY(invar_device_upload(&run->caller->dev, at + done, nan,
+                                          left < sizeof nan ? left : sizeof nan));
+        }
+    }
+    return INVAR_OK;
+}
+
+static invar_status run_move(const invar_op_graph *program, const invar_graph_transfer *named,
+                             const invar_graph_exec_args *run)
+{
+    invar_graph_transfer move = *named;
+
+    move.whole = invar_op_graph_find(program, &move.whole, run);
+    move.local = invar_op_graph_find(program, &move.local, run);
+    if (move.experts.offsets)
+        move.experts.offsets =
+            (const int64_t *)(const void *)address_of(program, move.experts.offsets, run);
+    return invar_transfer_runner_run(run->mover, run->caller, &move);
+}
+
+static invar_status run_moves(const invar_op_graph *program, int32_t first, int32_t count,
+                              const invar_graph_exec_args *run)
+{
+    for (int32_t i = first; i < first + count; i++)
+        if (!program->moves[i].dropped)
+            INVAR_TRY(run_move(program, &program->moves[i], run));
+    return INVAR_OK;
+}
+
+static invar_status run_calls(const invar_op_graph *program, int32_t first, int32_t end,
+                              const invar_graph_exec_args *run, invar_dataflow_tracker *watch)
+{
+    alignas(max_align_t) char args[INVAR_OP_ARGS_MAX];
+
+    for (int32_t i = first; i < end; i++) {
+        const invar_graph_node *call = &program->calls[i];
+        if (call->dropped) {
+            INVAR_TRY(run_moves(program, call->moves, call->n_moves, run));
+            if (watch)
+                invar_dataflow_pass(watch);
+            continue;
+        }
+        find_arguments(args, program, call, run);
+        run->caller->layer = call->layer;
+        if (watch)
+            INVAR_TRY(invar_dataflow_before(watch, args));
+        INVAR_TRY(invar_op_runner_run(run->caller, call->op, args));
+        INVAR_TRY(run_moves(program, call->moves, call->n_moves, run));
+        if (watch)
+            INVAR_TRY(invar_dataflow_show(watch));
+        if (run->poison)
+            INVAR_TRY(poison_rooms(program, i, run));
+    }
+    return INVAR_OK;
+}
+
+static invar_status run_watched(const invar_op_graph *program, int32_t first, int32_t end,
+                                const invar_graph_exec_args *run)
+{
+    invar_dataflow_tracker *watch = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_dataflow_new(&watch, program, run));
+    for (int32_t i = 0; i < first; i++)
+        invar_dataflow_pass(watch);
+    status = run_calls(program, first, end, run, watch);
+    invar_dataflow_free(watch);
+    return status;
+}
+
+invar_status invar_op_graph_run(const invar_op_graph *program, int32_t segment,
+                                const invar_graph_exec_args *run)
+{
+    int32_t first = program->section_start[segment], end = program->section_start[segment + 1];
+
+    INVAR_CHECK(segment < program->n_segments);
+    INVAR_TRY(run_moves(program, program->leads[segment], program->n_leads[segment], run));
+    return run->probe && run->probe->take ? run_watched(program, first, end, run)
+                                          : run_calls(program, first, end, run, NULL);
+}

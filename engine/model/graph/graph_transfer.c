@@ -1,0 +1,260 @@
+/*
+ * graph_transfer.c - bytes that go between ranks behind the calls of a program.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/graph_transfer.h"
+
+#include "base/alloc.h"
+#include "engine/model/graph/cuda_graph_cache.h"
+
+#include "base/invar_banned.h"
+
+void invar_transfer_runner_release(invar_transfer_runner *mover, const invar_device *dev)
+{
+    invar_free(mover->give);
+    invar_free(mover->get);
+    invar_free(mover->start);
+    if (mover->host)
+        invar_device_free_host(dev, mover->host);
+    *mover = (invar_transfer_runner){.layout = mover->layout};
+}
+
+/* Room for what is given and got through the host. */
+static invar_status make_room(invar_transfer_runner *m, const invar_device *dev, size_t bytes)
+{
+    size_t ranks = (size_t)invar_comm_size(m->layout->world); // no axis has more
+    void *memory = NULL;
+
+    if (!m->give)
+        INVAR_TRY(invar_alloc((void **)&m->give, ranks, sizeof *m->give, "the bytes of a move"));
+    if (!m->get)
+        INVAR_TRY(invar_alloc((void **)&m->get, ranks, sizeof *m->get, "the bytes of a move"));
+    if (!invar_device_is_local(dev) || bytes <= m->bytes)
+        return INVAR_OK;
+    if (m->host)
+        invar_device_free_host(dev, m->host);
+    m->host = NULL;
+    m->bytes = 0;
+    INVAR_TRY(invar_device_alloc_host(dev, &memory, bytes, "bytes between ranks"));
+    m->host = memory;
+    m->bytes = bytes;
+    return INVAR_OK;
+}
+
+static size_t sum(const size_t *bytes, int count)
+{
+    size_t all = 0;
+
+    for (int i = 0; i < count; i++)
+        all += bytes[i];
+    return all;
+}
+
+static size_t row_bytes(const invar_tensor *t)
+{
+    return (size_t)t->row_stride * (size_t)invar_dtype_bits(t->dtype) / 8;
+}
+
+static size_t tensor_bytes(const invar_tensor *t)
+{
+    return (size_t)t->shape[0] * row_bytes(t);
+}
+
+/* ---- what each rank gives and gets ----------------------------------------------------------- */
+
+/* Where experts begin, in the host's memory; nobody having chosen any, all have as many rows. */
+static invar_status find_start(const int64_t **out, invar_transfer_runner *m,
+                               invar_op_runner *caller, const invar_row_offsets *experts,
+                               int64_t rows)
+{
+    size_t count = (size_t)experts->count + 1;
+    bool dry = caller->dev.backend->memory.dry_run;
+
+    *out = experts->offsets;
+    if (!dry && !invar_device_is_local(&caller->dev))
+        return INVAR_OK;
+    if (m->experts < experts->count) {
+        invar_free(m->start);
+        m->start = NULL;
+        INVAR_TRY(invar_alloc((void **)&m->start, count, sizeof *m->start, "rows of experts"));
+        m->experts = experts->count;
+    }
+    *out = m->start;
+    for (int64_t i = 0; dry && i <= experts->count; i++)
+        m->start[i] = i * rows / experts->count;
+    return dry ? INVAR_OK
+               : invar_op_runner_get(caller, m->start, experts->offsets, count * sizeof *m->start);
+}
+
+/* A rank's share of some rows. */
+static int64_t share_of(const invar_graph_transfer *move, const invar_layout_axis *axis,
+                        int64_t rows, int r)
+{
+    return move->start ? move->start[r + 1] - move->start[r]
+                       : invar_layout_range_of(rows, axis->size, r).count;
+}
+
+/* m->get of a gather of experts' rows; *base: where those that are divided begin in `whole`. */
+static invar_status count_experts(size_t *base, invar_transfer_runner *m,
+                                  const invar_layout_axis *axis, invar_op_runner *caller,
+                                  const invar_graph_transfer *move)
+{
+    int64_t count = move->count > 0 ? move->count : move->experts.count;
+    const int64_t *start;
+
+    INVAR_TRY(find_start(&start, m, caller, &move->experts, move->whole.shape[0]));
+    start += move->first;
+    *base = (size_t)start[0] * row_bytes(&move->whole);
+    for (int r = 0; r < axis->size; r++) {
+        invar_index_range own = invar_layout_range_of(count, axis->size, r);
+        m->get[r] =
+            (size_t)(start[own.first + own.count] - start[own.first]) * row_bytes(&move->whole);
+    }
+    return INVAR_OK;
+}
+
+/* The same where parts lie in `whole` one after the other, from its beginning on. */
+static void count_parts(invar_transfer_runner *m, const invar_layout_axis *axis,
+                        const invar_graph_transfer *move)
+{
+    for (int r = 0; r < axis->size; r++)
+        m->get[r] =
+            move->kind == INVAR_GRAPH_TRANSFER_PARTS
+                ? tensor_bytes(&move->whole) / (size_t)axis->size
+                : (size_t)share_of(move, axis, move->whole.shape[0], r) * row_bytes(&move->whole);
+}
+
+/* Of an exchange: to each rank its share of the own rows, from each this rank's. */
+static void count_shares(invar_transfer_runner *m, const invar_layout_axis *axis,
+                         const invar_graph_transfer *move)
+{
+    int64_t rows = move->local.shape[0];
+    size_t got = (size_t)share_of(move, axis, rows, axis->rank);
+
+    for (int r = 0; r < axis->size; r++) {
+        m->give[r] = (size_t)share_of(move, axis, rows, r) * row_bytes(&move->local);
+        m->get[r] = got * row_bytes(&move->local);
+    }
+}
+
+/* Of rows for columns: this rank has `rows` rows of all columns, and all rows of its share. */
+static void count_columns(invar_transfer_runner *m, const invar_layout_axis *axis,
+                          const invar_graph_transfer *move)
+{
+    bool back = move->kind == INVAR_GRAPH_TRANSFER_RETURN;
+    const invar_tensor *rows = back ? &move->whole : &move->local;
+    const invar_tensor *columns = back ? &move->local : &move->whole;
+    size_t element = (size_t)invar_dtype_bits(rows->dtype) / 8;
+
+    for (int r = 0; r < axis->size; r++) {
+        invar_index_range share = invar_layout_range_of(rows->shape[1], axis->size, r);
+        *(back ? &m->get[r] : &m->give[r]) = (size_t)(rows->shape[0] * share.count) * element;
+        *(back ? &m->give[r] : &m->get[r]) =
+            (size_t)(share_of(move, axis, columns->shape[0], r) * columns->shape[1]) * element;
+    }
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/* From device to device, or where the host reaches the memory: then there is nothing to copy. */
+static bool is_straight(const invar_layout_axis *axis, const invar_device *dev)
+{
+    return axis->device_comm || !invar_device_is_local(dev);
+}
+
+static invar_status run_straight(const invar_layout_axis *axis, const invar_device *dev,
+                                 const invar_comm_transfer *move)
+{
+    if (!invar_device_is_local(dev))
+        return invar_comm_run(axis->comm, move);
+    INVAR_TRY(invar_device_synchronize(dev)); // what it still computes
+    return invar_comm_run(axis->device_comm, move);
+}
+
+static const char *phase_of(const invar_graph_transfer *move)
+{
+    if (move->kind == INVAR_GRAPH_TRANSFER_EXPERTS)
+        return "rows of experts";
+    return move->start ? "rows of a layer" : "parts of a layer";
+}
+
+static invar_status transfer_runner_gather(invar_transfer_runner *m, const invar_layout_axis *axis,
+                                           invar_op_runner *caller,
+                                           const invar_graph_transfer *move)
+{
+    invar_comm_transfer gather = {.op = INVAR_COMM_ALLGATHERV,
+                                  .phase = phase_of(move),
+                                  .timeout_s = m->layout->seconds,
+                                  .out_bytes = m->get};
+    size_t before, base = 0;
+    const char *own;
+    char *whole;
+
+    if (move->kind == INVAR_GRAPH_TRANSFER_EXPERTS)
+        INVAR_TRY(count_experts(&base, m, axis, caller, move));
+    else
+        count_parts(m, axis, move);
+    before = sum(m->get, axis->rank);
+    whole = (char *)move->whole.data + base;
+    own = move->local.data ? move->local.data : whole + before;
+    gather.in = own;
+    gather.out = whole;
+    if (is_straight(axis, &caller->dev))
+        return run_straight(axis, &caller->dev, &gather);
+    INVAR_TRY(invar_op_runner_get(caller, m->host + before, own, m->get[axis->rank]));
+    gather.in = m->host + before;
+    gather.out = m->host;
+    INVAR_TRY(invar_comm_run(axis->comm, &gather));
+    return invar_device_upload(&caller->dev, whole, m->host, sum(m->get, axis->size));
+}
+
+static invar_status transfer_runner_exchange(invar_transfer_runner *m,
+                                             const invar_layout_axis *axis, invar_op_runner *caller,
+                                             const invar_graph_transfer *move)
+{
+    bool sums = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE;
+    invar_comm_transfer shares = {.op = INVAR_COMM_ALLTOALLV,
+                                  .phase = sums ? "sums of a layer" : "columns of a layer",
+                                  .timeout_s = m->layout->seconds,
+                                  .in = move->local.data,
+                                  .out = move->whole.data,
+                                  .in_bytes = m->give,
+                                  .out_bytes = m->get};
+    size_t given = tensor_bytes(&move->local), got;
+
+    (sums ? count_shares : count_columns)(m, axis, move);
+    got = sum(m->get, axis->size);
+    if (is_straight(axis, &caller->dev))
+        return run_straight(axis, &caller->dev, &shares);
+    INVAR_TRY(invar_op_runner_get(caller, m->host, move->local.data, given));
+    shares.in = m->host;
+    shares.out = m->host + given;
+    INVAR_TRY(invar_comm_run(axis->comm, &shares));
+    return got > 0 ? invar_device_upload(&caller->dev, move->whole.data, m->host + given, got)
+                   : INVAR_OK;
+}
+
+static const invar_layout_axis *axis_of(const invar_layout *layout, invar_graph_transfer_axis axis)
+{
+    if (axis == INVAR_GRAPH_TRANSFER_CONTEXT)
+        return &layout->context;
+    return axis == INVAR_GRAPH_TRANSFER_EXPERT ? &layout->expert : &layout->tensor;
+}
+
+invar_status invar_transfer_runner_run(invar_transfer_runner *m, invar_op_runner *caller,
+                                       const invar_graph_transfer *move)
+{
+    const invar_layout_axis *axis = axis_of(m->layout, move->axis);
+    bool exchanges = move->kind == INVAR_GRAPH_TRANSFER_EXCHANGE ||
+                     move->kind == INVAR_GRAPH_TRANSFER_SPREAD ||
+                     move->kind == INVAR_GRAPH_TRANSFER_RETURN;
+    size_t bytes = tensor_bytes(&move->whole) + (exchanges ? tensor_bytes(&move->local) : 0);
+
+    if (invar_layout_skips_transfers(m->layout, caller->dev.backend->memory.dry_run) || bytes == 0)
+        return INVAR_OK;
+    if (caller->tape) // what is sent has to be on its way
+        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
+    INVAR_TRY(make_room(m, &caller->dev, is_straight(axis, &caller->dev) ? 0 : bytes));
+    return (exchanges ? transfer_runner_exchange : transfer_runner_gather)(m, axis, caller, move);
+}

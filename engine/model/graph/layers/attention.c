@@ -1,0 +1,305 @@
+/*
+ * attention.c - rotation and attention.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/layers/context_parallel.h"
+
+#include "base/invar_banned.h"
+
+/* ---- norm of each head, and rotation --------------------------------------------------------- */
+
+typedef struct turns {
+    int32_t count;
+    invar_rope_input of[INVAR_ROPE_MAX_INPUTS];
+    const char *x_name[INVAR_ROPE_MAX_INPUTS];
+} turns;
+
+static invar_rope_args rotation_of(const invar_builder *b)
+{
+    return (invar_rope_args){.positions = b->positions, .cosine = b->cosine, .sine = b->sine};
+}
+
+static void rotate_in_place(invar_builder *b, invar_op op, const invar_tensor *t, int64_t heads)
+{
+    invar_tensor view = invar_build_heads(t, heads);
+    invar_rope_fwd_args args = {view, view, b->positions, b->cosine, b->sine};
+
+    invar_op_graph_append(b->program, op, &args, b->layer);
+}
+
+/* Some of the heads of the rows. */
+static invar_tensor heads_in(const invar_tensor *t, const invar_heads *heads, int64_t first,
+                             int64_t count)
+{
+    int64_t dim = t->shape[1] / heads->count;
+    invar_tensor columns = *t;
+
+    if (count < heads->count && invar_tensor_present(t)) // else there is no memory
+        columns = invar_tensor_columns(t, first * dim, count * dim);
+    return invar_build_heads(&columns, count);
+}
+
+static invar_rmsnorm_bwd_args norm_back_of(invar_builder *b, const invar_rope_input *t,
+                                           const invar_tensor *dx, const invar_tensor *dy,
+                                           const invar_sum_part *part)
+{
+    const invar_heads *h = &t->heads;
+
+    return (invar_rmsnorm_bwd_args){.dx = heads_in(dx, h, part->first, part->count),
+                                    .dy = heads_in(dy, h, part->first, part->count),
+                                    .x = heads_in(&t->x, h, part->first, part->count),
+                                    .weight = t->norm.w,
+                                    .units = b->units,
+                                    .eps = b->norm_eps,
+                                    .rotation = rotation_of(b),
+                                    .head_shards = part->shards,
+                                    .head_atom = h->cut.atom};
+}
+
+/*
+ * The weight's gradient is a sum over all heads, and block by block of tokens over rows: each rank
+ * makes those of its heads and rows.
+ */
+static void divided_norm_back(invar_builder *b, const invar_rope_input *t, const invar_tensor *dx,
+                              const invar_tensor *dy)
+{
+    invar_sum_parts parts = invar_build_sum_parts(b, t->heads.whole, &t->heads.cut);
+    int64_t blocks = invar_token_blocks_max(&b->units, b->rows), dim = t->norm.w.shape[0];
+    int32_t all = parts.count * b->tensors, first = parts.count * b->tensor;
+    invar_tensor sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, all * blocks, dim);
+    invar_tensor folded = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, dim);
+    invar_tensor own = invar_tensor_rows(&sums, first * blocks, blocks);
+
+    for (int32_t i = 0; i < parts.count; i++) {
+        invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &parts.part[i]);
+        args.block_sums = invar_tensor_rows(&sums, (first + i) * blocks, blocks);
+        invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    }
+    invar_build_grad_point(b, &t->x, dx, t->name, false);
+    if (b->tensors > 1)
+        invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                                .whole = sums,
+                                                                .local = own});
+    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = folded, .x = sums,
+                 .shards = all);
+    invar_cp_fold(b, &t->norm.dw, &folded);
+}
+
+static void norm_back(invar_builder *b, const invar_rope_input *t, const invar_tensor *dx,
+                      const invar_tensor *dy)
+{
+    const invar_sum_part all = {0, t->heads.count, t->heads.pieces};
+    invar_rmsnorm_bwd_args args = norm_back_of(b, t, dx, dy, &all);
+
+    args.dweight = t->norm.dw;
+    invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    invar_build_grad_point(b, &t->x, dx, t->name, false);
+}
+
+static void turn_back(invar_builder *b, const invar_rope_input *t)
+{
+    bool frozen = !invar_tensor_present(&t->norm.dw); // each rank has the heads that it needs
+    bool divided = !frozen && (b->context || t->heads.pieces < t->heads.cut.shards);
+    invar_tensor dy = invar_build_grad_in(b, &t->y), dx = dy;
+
+    if (!invar_tensor_present(&t->norm.w)) {
+        rotate_in_place(b, INVAR_OP_ROPE_BWD, &dx, t->heads.count);
+        invar_build_value_info(b, &t->x)->n_grads_received = 0; // another value in the same memory
+        invar_build_grad_point(b, &t->x, &dx, t->name, false);
+    } else {
+        dx = invar_build_grad_buffer(b, &t->x);
+        (divided ? divided_norm_back : norm_back)(b, t, &dx, &dy);
+    }
+    invar_build_grad_add(b, &t->x, &dx);
+}
+
+static void turns_back(invar_builder *b, const void *noted)
+{
+    const turns *t = noted;
+
+    for (int32_t i = 0; i < t->count; i++) {
+        invar_build_rename(b, &t->of[i].x, t->x_name[i]);
+        turn_back(b, &t->of[i]);
+    }
+}
+
+static void builder_turn(invar_builder *b, invar_rope_input *t)
+{
+    if (!invar_tensor_present(&t->norm.w)) {
+        t->y = t->x;
+        rotate_in_place(b, INVAR_OP_ROPE_FWD, &t->x, t->heads.count);
+    } else {
+        t->y = invar_op_graph_tensor(b->program, b->storage, t->x.shape[0], t->x.shape[1]);
+        INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd,
+                     .y = invar_build_heads(&t->y, t->heads.count),
+                     .x = invar_build_heads(&t->x, t->heads.count), .weight = t->norm.w,
+                     .eps = b->norm_eps, .rotation = rotation_of(b));
+        invar_build_reads(b, &t->x);
+    }
+    (void)invar_build_result(b, t->name, t->y);
+}
+
+void invar_graph_rope(invar_builder *b, invar_rope_input *of, int32_t count)
+{
+    turns t = {.count = count};
+
+    for (int32_t i = 0; i < count; i++) {
+        t.x_name[i] = invar_build_value_info(b, &of[i].x)->name;
+        builder_turn(b, &of[i]);
+        t.of[i] = of[i];
+    }
+    invar_build_record_backward(b, turns_back, &t, sizeof t);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+typedef struct attention {
+    invar_attention_inputs a;
+    const char *name;
+    invar_tensor o;
+    /* all rows of this rank's heads, where ranks divide rows; else as a */
+    invar_attention_inputs all;
+    invar_tensor all_o, lse2;
+} attention;
+
+static invar_attention_shape shape_of(const invar_builder *b, const invar_attention_inputs *a)
+{
+    return (invar_attention_shape){.window = a->window, .kv_span = b->kv_span, .q_span = b->q_span};
+}
+
+/* Shards of the heads that this rank has with all rows: whole groups of them. */
+static int32_t head_shards(const invar_builder *b, const invar_heads *heads)
+{
+    int32_t ranks = b->tensors * (b->context ? b->context->size : 1);
+
+    return invar_heads_shards(heads->whole, &heads->cut, ranks);
+}
+
+/* The gradients of q, k and v go into `d`. */
+static void attend_back_call(invar_builder *b, const attention *n, const invar_tensor *d_o,
+                             const invar_tensor d[3])
+{
+    const invar_attention_inputs *a = &n->all;
+
+    INVAR_APPEND(b->program, b->layer, ATTENTION_BWD, attention_bwd,
+                 .dq = invar_build_heads(&d[0], a->heads.count),
+                 .dk = invar_build_heads(&d[1], a->kv_heads.count),
+                 .dv = invar_build_heads(&d[2], a->kv_heads.count),
+                 .d_o = invar_build_heads(d_o, a->heads.count),
+                 .o = invar_build_heads(&n->all_o, a->heads.count), .lse2 = n->lse2,
+                 .q = invar_build_heads(&a->q, a->heads.count),
+                 .k = invar_build_heads(&a->k, a->kv_heads.count),
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
+                 .shape = shape_of(b, a), .head_shards = head_shards(b, &n->a.heads),
+                 .head_atom = a->heads.cut.atom); // a group of heads is on one rank
+}
+
+/* Of all rows of some heads; then ranks have their rows of all heads again. */
+static void divided_attend_back(invar_builder *b, const attention *n, const invar_tensor *d_o,
+                                const invar_tensor d[3])
+{
+    const invar_tensor *of[3] = {&n->all.q, &n->all.k, &n->all.v};
+    invar_tensor all_d_o = invar_cp_spread(b, d_o, b->all_rows, b->context->row), all[3];
+
+    for (int i = 0; i < 3; i++)
+        all[i] = invar_op_graph_tensor(b->program, b->storage, b->all_rows, of[i]->shape[1]);
+    attend_back_call(b, n, &all_d_o, all);
+    for (int i = 0; i < 3; i++)
+        invar_cp_return(b, &d[i], &all[i]);
+}
+
+static void attend_back(invar_builder *b, const void *noted)
+{
+    const attention *n = noted;
+    invar_tensor d_o = invar_build_grad_in(b, &n->o);
+    const invar_tensor *of[3] = {&n->a.q, &n->a.k, &n->a.v};
+    invar_tensor d[3];
+
+    for (int i = 0; i < 3; i++)
+        d[i] = invar_build_grad_buffer(b, of[i]);
+    (b->context ? divided_attend_back : attend_back_call)(b, n, &d_o, d);
+    for (int i = 0; i < 3; i++)
+        invar_build_grad_point(b, of[i], &d[i], n->name, false);
+    for (int i = 0; i < 3; i++)
+        invar_build_grad_add(b, of[i], &d[i]);
+}
+
+/* What stands in the cache for the rows of this pass, as attention will find it. */
+static void show_cache(invar_builder *b, const char *name, const invar_tensor *cache)
+{
+    invar_tensor slots = invar_tensor_2d(invar_op_graph_input(b->program, INVAR_GIVEN_SLOTS),
+                                         INVAR_DTYPE_I32, b->rows, 1);
+
+    invar_op_graph_point(
+        b->program, &(invar_graph_point){.name = name,
+                                         .suffix = "cache",
+                                         .layer = b->layer,
+                                         .rows = invar_tensor_2d(cache->data, cache->dtype,
+                                                                 cache->shape[0] * cache->shape[1],
+                                                                 cache->shape[2] * cache->shape[3]),
+                                         .by_slot = slots});
+}
+
+static void attend_to_cache(invar_builder *b, const attention *n)
+{
+    const invar_attention_inputs *a = &n->a;
+    const invar_kv_pages *cache = &b->cache[b->layer];
+
+    INVAR_APPEND(b->program, b->layer, KV_WRITE, kv_write, .cache = *cache,
+                 .k = invar_build_heads(&a->k, a->kv_heads.count),
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .rows = b->samples,
+                 .lengths = b->lengths);
+    show_cache(b, "k", &cache->k);
+    show_cache(b, "v", &cache->v);
+    INVAR_APPEND(b->program, b->layer, ATTENTION_PAGED, attention_paged,
+                 .o = invar_build_heads(&n->o, a->heads.count),
+                 .q = invar_build_heads(&a->q, a->heads.count), .cache = *cache, .rows = b->samples,
+                 .lengths = b->lengths, .shape = shape_of(b, a));
+}
+
+/* Over the rows themselves: all rows of this rank's heads. */
+static void attend_to_rows(invar_builder *b, attention *n)
+{
+    const invar_attention_inputs *a = &n->all;
+
+    n->lse2 = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->all_rows, a->heads.count);
+    INVAR_APPEND(b->program, b->layer, ATTENTION_FWD, attention_fwd,
+                 .o = invar_build_heads(&n->all_o, a->heads.count), .lse2 = n->lse2,
+                 .q = invar_build_heads(&a->q, a->heads.count),
+                 .k = invar_build_heads(&a->k, a->kv_heads.count),
+                 .v = invar_build_heads(&a->v, a->kv_heads.count), .samples = b->samples,
+                 .shape = shape_of(b, a));
+}
+
+static void divided_attend(invar_builder *b, attention *n)
+{
+    const invar_tensor *of[3] = {&n->a.q, &n->a.k, &n->a.v};
+    invar_tensor *all[3] = {&n->all.q, &n->all.k, &n->all.v};
+
+    for (int i = 0; i < 3; i++)
+        *all[i] = invar_cp_spread(b, of[i], b->all_rows, b->context->row);
+    n->all.heads.count /= b->context->size;
+    n->all.kv_heads.count /= b->context->size;
+    n->all_o = invar_op_graph_tensor(b->program, b->storage, b->all_rows, n->all.q.shape[1]);
+    attend_to_rows(b, n);
+    invar_cp_return(b, &n->o, &n->all_o);
+}
+
+invar_tensor invar_graph_attention(invar_builder *b, const char *name,
+                                   const invar_attention_inputs *a)
+{
+    attention n = {.a = *a, .all = *a, .name = name};
+
+    n.o = n.all_o = invar_op_graph_tensor(b->program, b->storage, a->q.shape[0], a->q.shape[1]);
+    if (b->cache) {
+        attend_to_cache(b, &n);
+        return invar_build_result(b, name, n.o);
+    }
+    (b->context ? divided_attend : attend_to_rows)(b, &n);
+    invar_build_reads(b, &a->q);
+    invar_build_reads(b, &a->k);
+    invar_build_reads(b, &a->v);
+    invar_build_record_backward(b, attend_back, &n, sizeof n);
+    return invar_build_result(b, name, n.o);
+}

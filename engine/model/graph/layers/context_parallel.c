@@ -1,0 +1,124 @@
+/*
+ * context_parallel.c - rows and columns that context-parallel ranks give each other.
+ *
+ * Bytes travel in blocks, one for each rank. Where a block is some columns, its rows are copied
+ * together before they go, or apart when they have come.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/layers/context_parallel.h"
+
+#include "base/invar_banned.h"
+
+invar_index_range invar_cp_columns(const invar_builder *b, int64_t columns)
+{
+    if (!invar_cp_divides(b))
+        return (invar_index_range){0, columns};
+    return invar_layout_range_of(columns, b->context->size, b->context->rank);
+}
+
+static void copy_rows(invar_builder *b, const invar_tensor *to, const invar_tensor *from)
+{
+    invar_tensor out = *to, table = *from;
+
+    if (table.dtype ==
+        INVAR_DTYPE_I32) // the op knows no numbers but floats; what it copies are bits
+        out.dtype = table.dtype = INVAR_DTYPE_F32;
+    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = out, .table = table,
+                 .ids = invar_build_array(b, INVAR_GIVEN_IN_ORDER, INVAR_DTYPE_I32, out.shape[0]));
+}
+
+/* The tensor in one piece: whole rows travel. */
+static invar_tensor in_one_piece(invar_builder *b, const invar_tensor *x)
+{
+    invar_tensor copy;
+
+    if (x->row_stride == x->shape[1])
+        return *x;
+    copy = invar_op_graph_tensor(b->program, x->dtype, x->shape[0], x->shape[1]);
+    copy_rows(b, &copy, x);
+    return copy;
+}
+
+invar_tensor invar_cp_gather(invar_builder *b, const invar_tensor *x)
+{
+    invar_tensor all, own;
+
+    if (!invar_cp_divides(b))
+        return *x;
+    own = in_one_piece(b, x);
+    all = invar_op_graph_tensor(b->program, x->dtype, b->all_rows, x->shape[1]);
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                            .whole = all,
+                                                            .local = own,
+                                                            .start = b->context->row});
+    return all;
+}
+
+/* Rank r's columns of x, and of a tensor of x's extents the block with them. */
+static void columns_of(invar_tensor *columns, invar_tensor *block, const invar_builder *b,
+                       const invar_tensor *x, const invar_tensor *blocks, int r)
+{
+    invar_index_range share = invar_layout_range_of(x->shape[1], b->context->size, r);
+    size_t element = (size_t)invar_dtype_bits(x->dtype) / 8;
+
+    *columns = invar_tensor_columns(x, share.first, share.count);
+    *block = invar_tensor_2d((char *)blocks->data + (size_t)(x->shape[0] * share.first) * element,
+                             x->dtype, x->shape[0], share.count);
+}
+
+invar_tensor invar_cp_spread(invar_builder *b, const invar_tensor *x, int64_t rows,
+                             const int64_t *start)
+{
+    invar_tensor blocks, all, columns, block;
+
+    if (!invar_cp_divides(b))
+        return *x;
+    blocks = invar_op_graph_tensor(b->program, x->dtype, x->shape[0], x->shape[1]);
+    all = invar_op_graph_tensor(b->program, x->dtype, rows, invar_cp_columns(b, x->shape[1]).count);
+    for (int r = 0; r < b->context->size; r++) {
+        columns_of(&columns, &block, b, x, &blocks, r);
+        copy_rows(b, &block, &columns);
+    }
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SPREAD,
+                                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                            .whole = all,
+                                                            .local = blocks,
+                                                            .start = start});
+    return all;
+}
+
+void invar_cp_return(invar_builder *b, const invar_tensor *y, const invar_tensor *x)
+{
+    invar_tensor blocks = invar_op_graph_tensor(b->program, y->dtype, y->shape[0], y->shape[1]);
+    invar_tensor columns, block;
+
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_RETURN,
+                                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                            .whole = blocks,
+                                                            .local = *x,
+                                                            .start = b->context->row});
+    for (int r = 0; r < b->context->size; r++) {
+        columns_of(&columns, &block, b, y, &blocks, r);
+        copy_rows(b, &columns, &block);
+    }
+}
+
+void invar_cp_fold(invar_builder *b, const invar_tensor *out, const invar_tensor *sums)
+{
+    int64_t blocks = invar_token_blocks_max(&b->all_units, b->all_rows);
+    invar_tensor all = *sums;
+
+    if (invar_cp_divides(b)) {
+        all = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, sums->shape[1]);
+        invar_op_graph_move(b->program,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                    .whole = all,
+                                                    .local = *sums,
+                                                    .start = b->context->block});
+    }
+    INVAR_APPEND(b->program, b->layer, TOKEN_FOLD, token_fold, .out = *out, .sums = all,
+                 .units = b->all_units, .tokens = b->all_rows);
+}

@@ -1,0 +1,385 @@
+/*
+ * linear.c - linear layers in the model's format: what is quantized, fused, and taken at once.
+ *
+ * fp32, bf16: operands as stored. fp8, mxfp8: activations and gradients are quantized for the
+ * product; weight gradients take both as stored. int4: weights only. A residual and a gated
+ * activation go with a product into one call, where it has them. With adapters the layers' own
+ * weights are frozen.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/layers/linear.h"
+
+#include "engine/model/graph/layers/lora.h"
+#include "engine/model/graph/layers/tp_reduce.h"
+
+#include "base/invar_banned.h"
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+invar_tensor invar_linear_codes(invar_builder *b, const invar_tensor *x, const invar_weight *w)
+{
+    if (!invar_linear_quantizes(w))
+        return (invar_tensor){0};
+    return invar_op_graph_tensor(b->program, w->w.dtype, x->shape[0], x->shape[1]);
+}
+
+invar_tensor invar_linear_quantize(invar_builder *b, const invar_tensor *x, const invar_weight *w,
+                                   const char *name, bool gradient)
+{
+    invar_tensor q = invar_linear_codes(b, x, w);
+
+    INVAR_APPEND(b->program, b->layer, QUANTIZE, quantize, .q = q, .x = *x);
+    invar_build_codes(b, name, gradient, &q);
+    return q;
+}
+
+/* What a product with w takes for x. */
+static invar_tensor builder_operand(invar_builder *b, const invar_tensor *x, const invar_weight *w)
+{
+    invar_value_info *built = invar_build_value_info(b, x);
+    bool slots = invar_tensor_present(&built->by_slot);
+    invar_tensor q;
+
+    if (!invar_linear_quantizes(w))
+        return *x;
+    if (!invar_tensor_present(&built->codes)) {
+        q = invar_linear_quantize(b, x, w, slots ? NULL : built->name, false);
+        invar_build_value_info(b, x)->codes = q;
+    }
+    return invar_build_value_info(b, x)->codes;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static void plain_back(invar_builder *b, const void *noted)
+{
+    const invar_linear_group *l = noted;
+    invar_tensor d[INVAR_MAX_OUTPUTS];
+
+    for (int32_t i = 0; i < l->count; i++)
+        d[i] = invar_build_grad_in(b, &l->y[i]);
+    invar_linear_group_back(b, l, d, NULL);
+}
+
+static invar_linear_group note_of(invar_tensor x, const invar_projection *outputs, int32_t count,
+                                  const invar_moe_routing *routes)
+{
+    invar_linear_group l = {.x = x, .count = count, .of_experts = routes != NULL};
+
+    for (int32_t i = 0; i < count; i++) {
+        l.name[i] = outputs[i].name;
+        l.y[i] = outputs[i].y;
+        l.u[i] = outputs[i].u;
+        l.w[i] = outputs[i].w;
+        l.bias[i] = outputs[i].bias;
+    }
+    if (routes) {
+        l.experts = routes->local_expert_offsets;
+        l.row_token = routes->row_token;
+    }
+    return l;
+}
+
+/* Of the experts that the tensor has, those whose rows this rank multiplies. */
+static void take_own(invar_tensor *of, const invar_moe_routing *routes, bool all)
+{
+    int64_t each = of->shape[0] / (all ? routes->experts.count : routes->n_held);
+    int64_t first = (all ? routes->held_first : 0) + routes->local_first;
+
+    if (invar_tensor_present(of))
+        *of = invar_tensor_rows(of, first * each, routes->local_expert_offsets.count * each);
+}
+
+/* Weights have the experts that are here, and so do adapters that are cut; others have all. */
+static void take_experts(invar_projection *outputs, int32_t count, const invar_moe_routing *routes)
+{
+    for (int32_t i = 0; routes && i < count; i++) {
+        invar_weight *w = &outputs[i].w;
+        take_own(&w->w, routes, false);
+        take_own(&w->dw, routes, false);
+        take_own(&w->adapter.a, routes, !w->cut.columns);
+        take_own(&w->adapter.da, routes, !w->cut.columns);
+        take_own(&w->adapter.b, routes, w->cut.columns);
+        take_own(&w->adapter.db, routes, w->cut.columns);
+    }
+}
+
+/* Rooms for the results, whose gradients are to lie side by side. */
+static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection *outputs,
+                       int32_t count, const invar_moe_routing *routes)
+{
+    int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
+
+    take_experts(outputs, count, routes);
+    for (int32_t i = 0; i < count; i++) {
+        int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->local_expert_offsets.count : 1);
+        outputs[i].y = invar_op_graph_tensor(
+            b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage, x->shape[0], cols);
+        outputs[i].u = invar_adapter_room(b, &outputs[i].w, x->shape[0]);
+        invar_build_grad_group_add(b, group, &outputs[i].y);
+        if (routes)
+            invar_build_slots(b, &outputs[i].y, routes);
+    }
+}
+
+/* Of a product over the layer's inputs. */
+static int32_t input_shards(const invar_weight *w)
+{
+    return w->cut.columns ? w->cut.shards : 1;
+}
+
+static invar_linear_fwd_args projection_arguments(const invar_tensor *x,
+                                                  const invar_projection *outputs, int32_t count)
+{
+    invar_linear_fwd_args args = {.y = outputs[0].y,
+                                  .x = *x,
+                                  .w = outputs[0].w.w,
+                                  .bias = outputs[0].bias.w,
+                                  .k_shards = input_shards(&outputs[0].w),
+                                  .k_atom = outputs[0].w.cut.atom,
+                                  .n_more = count - 1};
+
+    for (int32_t i = 1; i < count; i++)
+        args.more[i - 1] = (invar_linear_output){outputs[i].y, outputs[i].w.w, outputs[i].bias.w};
+    return args;
+}
+
+/* y of the one output = residual + x w^T, of which this rank has some of x's columns. */
+static void divided_product(invar_builder *b, const invar_tensor *taken,
+                            const invar_projection *out, const invar_tensor *residual,
+                            const invar_moe_routing *routes)
+{
+    invar_sum_parts parts = invar_build_sum_parts(b, out->w.whole, &out->w.cut);
+    invar_tp_reduce d = invar_tp_reduce_divide(b, taken->shape[0], &out->y, parts.count);
+
+    for (int32_t i = 0; i < parts.count; i++) {
+        const invar_sum_part *part = &parts.part[i];
+        invar_tensor y = invar_tp_reduce_room(&d, i), x = invar_tp_reduce_columns(taken, part);
+        invar_tensor w = invar_tp_reduce_columns(&out->w.w, part);
+        if (routes)
+            INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = y, .x = x,
+                         .w = w, .experts = routes->local_expert_offsets, .k_shards = part->shards,
+                         .k_atom = out->w.cut.atom);
+        else
+            INVAR_APPEND(b->program, b->layer, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w,
+                         .k_shards = part->shards, .k_atom = out->w.cut.atom);
+    }
+    invar_tp_reduce_unite(b, &d, &out->y, residual);
+}
+
+/* Sums over what ranks divide. */
+static bool sums_over_ranks(const invar_weight *w)
+{
+    return w->cut.columns && invar_weight_divided(w);
+}
+
+/* One product alone, whole or divided. */
+static void single_product(invar_builder *b, const invar_tensor *taken, const invar_projection *out,
+                           const invar_moe_routing *routes)
+{
+    invar_linear_fwd_args args = projection_arguments(taken, out, 1);
+
+    if (sums_over_ranks(&out->w))
+        divided_product(b, taken, out, NULL, routes);
+    else if (routes)
+        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = out->y, .x = *taken,
+                     .w = out->w.w, .experts = routes->local_expert_offsets,
+                     .k_shards = args.k_shards, .k_atom = args.k_atom);
+    else
+        invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+}
+
+/* y of one layer with an adapter: both sums are kept as f32 and folded with one rounding. */
+static void adapted_product(invar_builder *b, const invar_tensor *x, const invar_tensor *taken,
+                            const invar_projection *out, const invar_tensor *residual,
+                            const invar_moe_routing *routes)
+{
+    const invar_lora_linear of = {.name = out->name,
+                                  .w = &out->w,
+                                  .x = *x,
+                                  .u = out->u,
+                                  .experts = routes ? &routes->local_expert_offsets : NULL};
+    int64_t rows = out->y.shape[0], cols = out->y.shape[1];
+    invar_projection low = {.w = invar_adapter_a(&out->w)}, added = {.w = invar_adapter_b(&out->w)};
+    invar_projection base = *out;
+    invar_tensor sums, u = out->u;
+
+    if (rows != x->shape[0]) // of the stream this rank has some; B is whole then
+        u = invar_build_own_rows(b, &u);
+    low.y = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, x->shape[0], out->u.shape[1]);
+    sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, 2 * rows, cols);
+    base.y = invar_tensor_rows(&sums, 0, rows);
+    added.y = invar_tensor_rows(&sums, rows, rows);
+    single_product(b, x, &low, routes);
+    invar_adapter_scale(b, &of, &out->u, &low.y, false);
+    single_product(b, &u, &added, routes);
+    single_product(b, taken, &base, routes);
+    invar_adapter_fold(b, &out->y, &sums, residual);
+}
+
+static bool any_adapter(const invar_projection *outputs, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (invar_adapter_is(&outputs[i].w))
+            return true;
+    return false;
+}
+
+/* One product of those that are not made at once. */
+static void lone_product(invar_builder *b, const invar_tensor *x, const invar_tensor *taken,
+                         const invar_projection *out, const invar_moe_routing *routes)
+{
+    static const invar_tensor none;
+
+    if (invar_adapter_is(&out->w))
+        adapted_product(b, x, taken, out, &none, routes);
+    else
+        single_product(b, taken, out, routes);
+}
+
+/* The products alone; results are shown. */
+static void builder_products(invar_builder *b, const invar_tensor *x,
+                             const invar_projection *outputs, int32_t count,
+                             const invar_moe_routing *routes)
+{
+    invar_tensor taken = builder_operand(b, x, &outputs[0].w);
+    invar_linear_fwd_args args = projection_arguments(&taken, outputs, count);
+    bool at_once = !routes && !any_adapter(outputs, count) && !sums_over_ranks(&outputs[0].w);
+
+    if (at_once)
+        invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+    for (int32_t i = 0; i < count; i++) {
+        if (!at_once)
+            lone_product(b, x, &taken, &outputs[i], routes);
+        (void)invar_build_result(b, outputs[i].name, outputs[i].y);
+    }
+}
+
+void invar_graph_linears(invar_builder *b, invar_tensor x, invar_projection *outputs, int32_t count,
+                         const invar_moe_routing *routes)
+{
+    invar_linear_group l;
+
+    make_rooms(b, &x, outputs, count, routes);
+    builder_products(b, &x, outputs, count, routes);
+    invar_build_reads(b, &x);
+    l = note_of(x, outputs, count, routes);
+    invar_build_record_backward(b, plain_back, &l, sizeof l);
+}
+
+/* ---- with a residual ------------------------------------------------------------------------- */
+
+typedef struct added {
+    invar_linear_group l;
+    invar_tensor residual;
+} added;
+
+static void added_back(invar_builder *b, const void *noted)
+{
+    const added *a = noted;
+    invar_tensor d = invar_build_grad_in(b, &a->l.y[0]);
+
+    invar_build_grad_add(b, &a->residual, &d);
+    d = invar_build_all_rows(b, &d);
+    invar_linear_group_back(b, &a->l, &d, NULL);
+}
+
+invar_tensor invar_graph_add_linear(invar_builder *b, const char *name, invar_tensor residual,
+                                    invar_tensor x, const invar_weight *w)
+{
+    invar_projection out = {.name = name, .w = *w};
+    invar_linear_fwd_args args;
+    invar_tensor taken;
+    added a;
+
+    out.y = invar_build_stream_room(b, b->storage, 1, w->w.shape[0]);
+    out.u = invar_adapter_room(b, w, x.shape[0]);
+    taken = builder_operand(b, &x, w);
+    args = projection_arguments(&taken, &out, 1);
+    args.residual = residual;
+    if (invar_adapter_is(w))
+        adapted_product(b, &x, &taken, &out, &residual, NULL);
+    else if (sums_over_ranks(w))
+        divided_product(b, &taken, &out, &residual, NULL);
+    else
+        invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+    invar_build_reads(b, &x);
+    a = (added){note_of(x, &out, 1, NULL), residual};
+    invar_build_record_backward(b, added_back, &a, sizeof a);
+    return invar_build_stream(b, name, out.y);
+}
+
+/* ---- with a gated activation ----------------------------------------------------------------- */
+
+typedef struct gated {
+    invar_linear_group l; /* gate, up */
+    invar_tensor act;
+} gated;
+
+static void gated_back(invar_builder *b, const void *noted)
+{
+    const gated *g = noted;
+    const invar_tensor *gate = &g->l.y[0], *up = &g->l.y[1];
+    invar_tensor dy = invar_build_grad_in(b, &g->act);
+    invar_tensor d[2], codes[2];
+
+    for (int i = 0; i < 2; i++) {
+        d[i] = invar_build_grad_buffer(b, &g->l.y[i]);
+        codes[i] = invar_linear_codes(b, &d[i], &g->l.w[i]);
+    }
+    INVAR_APPEND(b->program, b->layer, SWIGLU_BWD, swiglu_bwd, .dgate = d[0], .dup = d[1], .dy = dy,
+                 .gate = *gate, .up = *up, .dgate_q = codes[0], .dup_q = codes[1]);
+    for (int i = 0; i < 2; i++)
+        invar_build_grad_point(b, &g->l.y[i], &d[i], NULL, false);
+    for (int i = 0; i < 2; i++)
+        if (!g->l.of_experts && invar_tensor_present(&codes[i]))
+            invar_build_codes(b, g->l.name[i], true, &codes[i]);
+    invar_linear_group_back(b, &g->l, d, codes);
+}
+
+/* One call for all; without a backward the device keeps the two products to itself. */
+static void activate_at_once(invar_builder *b, const gated *g, const invar_projection *gate_up)
+{
+    invar_linear_fwd_args args = projection_arguments(&g->l.x, gate_up, 2);
+
+    args.act = g->act;
+    if (!b->train)
+        args.y = args.more[0].y = (invar_tensor){0};
+    invar_op_graph_append(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+    for (int i = 0; i < 2 && b->train; i++)
+        (void)invar_build_result(b, gate_up[i].name, gate_up[i].y);
+}
+
+static void activate_alone(invar_builder *b, const gated *g, const invar_projection *gate_up,
+                           const invar_moe_routing *routes)
+{
+    invar_tensor codes = invar_linear_codes(b, &g->act, &gate_up[0].w);
+
+    builder_products(b, &g->l.x, gate_up, 2, routes);
+    INVAR_APPEND(b->program, b->layer, SWIGLU_FWD, swiglu_fwd, .y = g->act, .gate = gate_up[0].y,
+                 .up = gate_up[1].y, .y_q = codes);
+    invar_build_value_info(b, &g->act)->codes = codes;
+}
+
+invar_tensor invar_graph_swiglu(invar_builder *b, const char *name, invar_tensor x,
+                                invar_projection gate_up[2], const invar_moe_routing *routes)
+{
+    gated g;
+
+    make_rooms(b, &x, gate_up, 2, routes);
+    g = (gated){note_of(x, gate_up, 2, routes),
+                invar_op_graph_tensor(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
+    if (routes)
+        invar_build_slots(b, &g.act, routes);
+    if (routes || invar_linear_quantizes(&gate_up[0].w) || any_adapter(gate_up, 2))
+        activate_alone(b, &g, gate_up, routes);
+    else
+        activate_at_once(b, &g, gate_up);
+    invar_build_reads(b, &x);
+    invar_build_record_backward(b, gated_back, &g, sizeof g);
+    (void)invar_build_result(b, name, g.act);
+    if (!routes && invar_tensor_present(&invar_build_value_info(b, &g.act)->codes))
+        invar_build_codes(b, name, false, &invar_build_value_info(b, &g.act)->codes);
+    return g.act;
+}

@@ -1,0 +1,82 @@
+/*
+ * lora.c - adapters of linear layers: two narrow products beside the layer's own.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/layers/lora.h"
+
+#include "engine/model/graph/layers/context_parallel.h"
+
+#include "base/invar_banned.h"
+
+static const invar_tensor none;
+
+invar_tensor invar_adapter_room(invar_builder *b, const invar_weight *w, int64_t rows)
+{
+    if (!invar_adapter_is(w))
+        return none;
+    return invar_op_graph_tensor(b->program, b->storage, rows, w->adapter.b.shape[1]);
+}
+
+/* A layer with weight `of`; `divided`: along what w is. */
+static invar_weight weight_narrow(const invar_weight *w, const invar_tensor *of, bool divided)
+{
+    invar_weight out = *w;
+
+    out.w = *of;
+    out.dw = none;
+    out.adapter = (invar_adapter){.a = none};
+    if (!divided) {
+        out.cut.shards = out.pieces = 1;
+        out.piece = 0;
+    }
+    return out;
+}
+
+invar_weight invar_adapter_a(const invar_weight *w)
+{
+    return weight_narrow(w, &w->adapter.a, w->cut.columns);
+}
+
+invar_weight invar_adapter_b(const invar_weight *w)
+{
+    return weight_narrow(w, &w->adapter.b, !w->cut.columns);
+}
+
+/* Rows of slots have no point: their order is no sample's. */
+void invar_adapter_scale(invar_builder *b, const invar_lora_linear *l, const invar_tensor *u,
+                         const invar_tensor *low, bool gradient)
+{
+    INVAR_APPEND(b->program, b->layer, SCALE, scale, .y = *u, .x = *low,
+                 .factor = l->w->adapter.factor);
+    if (!l->experts)
+        invar_build_adapted(b, l->name, gradient, u);
+}
+
+void invar_adapter_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
+                        const invar_tensor *residual)
+{
+    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
+                 .residual = *residual, .shards = 2);
+}
+
+void invar_adapter_gradient(invar_builder *b, const invar_lora_linear *l, const invar_tensor *dw,
+                            const invar_tensor *dy, const invar_tensor *x)
+{
+    invar_index_range share;
+    invar_tensor all;
+
+    if (l->experts) {
+        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = *dw, .dy = *dy,
+                     .x = *x, .row_token = l->row_token, .experts = *l->experts,
+                     .units = b->all_units);
+        invar_op_graph_mark_overwrite(b->program, offsetof(invar_moe_linear_dw_args, fresh));
+        return;
+    }
+    share = invar_cp_columns(b, dy->shape[1]);
+    all = b->context ? invar_cp_spread(b, dy, b->all_rows, b->context->row) : *dy;
+    INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw,
+                 .dw = invar_tensor_rows(dw, share.first, share.count), .dy = all, .x = *x,
+                 .units = b->all_units);
+    invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
+}

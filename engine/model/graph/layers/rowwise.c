@@ -1,0 +1,210 @@
+/*
+ * rowwise.c - verbs on rows alone: embedding, norm, residual.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/layers/context_parallel.h"
+
+#include "base/invar_banned.h"
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+typedef struct embedding {
+    invar_tensor y, dtable, ids;
+} embedding;
+
+static void embed_back(invar_builder *b, const void *noted)
+{
+    const embedding *e = noted;
+    invar_tensor d = invar_build_grad_in(b, &e->y), all;
+
+    if (!invar_tensor_present(&e->dtable)) // frozen
+        return;
+    all = invar_build_all_rows(b, &d);
+    INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
+                 .dout = invar_cp_gather(b, &all), .ids = e->ids, .units = b->all_units);
+}
+
+/* What each rank has found for this rank's rows, from what this one has found for all. */
+static invar_tensor exchange_found(invar_builder *b, const invar_tensor *found)
+{
+    invar_tensor got = invar_build_stream_room(b, b->storage, b->tensors, found->shape[1]);
+
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
+                                                            .whole = got,
+                                                            .local = *found,
+                                                            .start = b->stream->row});
+    return got;
+}
+
+/*
+ * Every rank looks up what it has, for all rows; of the gathered rows those of the ranks that have
+ * the ids are taken. Gradients of other ranks' ids go into rows behind the table.
+ */
+static void embed_divided(invar_builder *b, embedding *e, const invar_weight *table)
+{
+    int64_t cols = table->w.shape[1], parts = b->stream ? 1 : b->tensors;
+    invar_tensor found = invar_op_graph_tensor(b->program, b->storage, parts * b->rows, cols);
+    invar_tensor own = invar_tensor_rows(&found, b->stream ? 0 : b->tensor * b->rows, b->rows);
+
+    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = own, .table = table->w,
+                 .ids = invar_build_array(b, INVAR_GIVEN_OWN_IDS, INVAR_DTYPE_I32, b->rows));
+    if (b->stream)
+        found = exchange_found(b, &found);
+    else
+        invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                                .whole = found,
+                                                                .local = own});
+    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e->y, .table = found,
+                 .ids = invar_build_array(b, INVAR_GIVEN_PICKED, INVAR_DTYPE_I32, e->y.shape[0]));
+    if (!invar_tensor_present(&e->dtable)) // frozen
+        return;
+    e->dtable.shape[0] += INVAR_SPARE_ROWS;
+    if (b->train)
+        e->ids = invar_build_array(b, INVAR_GIVEN_OWN_D_IDS, INVAR_DTYPE_I32, b->all_rows);
+}
+
+invar_tensor invar_graph_embed(invar_builder *b, const char *name, const invar_weight *table)
+{
+    embedding e = {invar_build_stream_room(b, b->storage, 1, table->w.shape[1]), table->dw,
+                   b->all_ids};
+
+    if (invar_weight_divided(table))
+        embed_divided(b, &e, table);
+    else
+        INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y,
+                     .table = table->w, .ids = b->ids);
+    invar_build_record_backward(b, embed_back, &e, sizeof e);
+    return invar_build_stream(b, name, e.y);
+}
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+typedef struct norm {
+    const char *name;
+    invar_tensor y, x;
+    invar_weight weight;
+} norm;
+
+/* The sums of this rank's blocks of the stream become those of all tensor-parallel ranks'. */
+static invar_tensor stream_blocks(invar_builder *b, const invar_tensor *own)
+{
+    int64_t blocks = invar_token_blocks_max(&b->units, b->rows);
+    invar_tensor all;
+
+    if (!b->stream)
+        return *own;
+    all = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, blocks, own->shape[1]);
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                                            .whole = all,
+                                                            .local = *own,
+                                                            .start = b->stream->block});
+    return all;
+}
+
+/*
+ * The weight's gradient is a sum over all rows, block by block of tokens: each rank makes those of
+ * its own rows.
+ */
+static void divided_norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *whole)
+{
+    invar_rmsnorm_bwd_args args = *whole;
+    int64_t all = invar_token_blocks_max(&b->all_units, b->all_rows);
+    invar_tensor room = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, all, n->x.shape[1]),
+                 sums;
+
+    args.dweight = (invar_tensor){0};
+    args.units = b->stream ? b->stream_units : b->units;
+    args.block_sums =
+        invar_tensor_rows(&room, 0, invar_token_blocks_max(&args.units, args.x.shape[0]));
+    invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    sums = stream_blocks(b, &args.block_sums);
+    invar_cp_fold(b, &n->weight.dw, &sums);
+}
+
+static void norm_call(invar_builder *b, const norm *n, const invar_rmsnorm_bwd_args *args)
+{
+    bool frozen = !invar_tensor_present(&n->weight.dw); // each rank needs its own rows alone
+
+    if (!frozen && (b->stream || b->context))
+        divided_norm_call(b, n, args);
+    else
+        invar_op_graph_append(b->program, INVAR_OP_RMSNORM_BWD, args, b->layer);
+}
+
+/* Adds to the gradient of the residual, if there is one, in the same call. */
+static void norm_back(invar_builder *b, const void *noted)
+{
+    const norm *n = noted;
+    invar_tensor dy = invar_build_grad_in(b, &n->y), residual = invar_build_value_info(b, &n->x)->d,
+                 dx;
+    invar_rmsnorm_bwd_args args = {.dweight = n->weight.dw,
+                                   .dy = invar_build_heads(&dy, 1),
+                                   .x = invar_build_heads(&n->x, 1),
+                                   .weight = n->weight.w,
+                                   .units = b->units,
+                                   .eps = b->norm_eps};
+
+    if (!invar_tensor_present(&residual)) {
+        dx = invar_build_grad_buffer(b, &n->x);
+        args.dx = invar_build_heads(&dx, 1);
+        norm_call(b, n, &args);
+        invar_build_grad_point(b, &n->x, &dx, n->name, false);
+        invar_build_grad_add(b, &n->x, &dx);
+        return;
+    }
+    // in place, unless the same rows are still to be read as another value's gradient
+    dx = invar_build_value_info(b, &residual)->n_sharers > 1 ? invar_build_grad_buffer(b, &n->x)
+                                                             : residual;
+    args.dx = invar_build_heads(&dx, 1);
+    args.residual = invar_build_heads(&residual, 1);
+    norm_call(b, n, &args);
+    invar_build_grad_point(b, &n->x, &dx, n->name, true);
+    invar_gradient_set(b, &n->x, &dx);
+}
+
+/* Where ranks divide the stream, each norms its own rows, and all rows are what products take. */
+invar_tensor invar_graph_norm(invar_builder *b, const char *name, invar_tensor x,
+                              const invar_weight *weight)
+{
+    invar_tensor own = invar_build_stream_room(b, b->storage, 1, x.shape[1]);
+    norm n = {name, own, x, *weight};
+
+    INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&own, 1),
+                 .x = invar_build_heads(&x, 1), .weight = weight->w, .eps = b->norm_eps);
+    if (b->stream) {
+        n.y = invar_build_all_rows(b, &own);
+        invar_build_value_info(b, &n.y)->own = own;
+        invar_build_value_info(b, &n.y)->stays = b->hide_points; // its backward comes next
+    }
+    invar_build_reads(b, &x);
+    invar_build_record_backward(b, norm_back, &n, sizeof n);
+    return invar_build_result(b, name, n.y);
+}
+
+/* ---- residual -------------------------------------------------------------------------------- */
+
+typedef struct addition {
+    invar_tensor y, residual, x;
+} addition;
+
+static void add_back(invar_builder *b, const void *noted)
+{
+    const addition *a = noted;
+    invar_tensor d = invar_build_grad_in(b, &a->y);
+
+    invar_build_grad_add(b, &a->residual, &d);
+    d = invar_build_all_rows(b, &d);
+    invar_build_grad_add(b, &a->x, &d);
+}
+
+invar_tensor invar_graph_add(invar_builder *b, const char *name, invar_tensor residual,
+                             invar_tensor x)
+{
+    addition a = {invar_build_stream_room(b, b->storage, 1, x.shape[1]), residual, x};
+
+    INVAR_APPEND(b->program, b->layer, ADD, add, .out = a.y, .a = residual,
+                 .b = invar_build_own_rows(b, &x));
+    invar_build_record_backward(b, add_back, &a, sizeof a);
+    return invar_build_stream(b, name, a.y);
+}

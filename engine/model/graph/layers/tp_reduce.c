@@ -1,0 +1,127 @@
+/*
+ * tp_reduce.c - sums of products that tensor-parallel ranks have parts of.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/layers/tp_reduce.h"
+
+#include "engine/ranks/layout/layout.h"
+
+#include "base/invar_banned.h"
+
+#define FEW_BYTES ((int64_t)1 << 18) /* of one part: then a move costs more than its bytes */
+
+invar_tp_reduce invar_tp_reduce_divide(invar_builder *b, int64_t rows, const invar_tensor *y,
+                                       int32_t parts)
+{
+    int64_t cols = y->shape[1], bytes = rows * cols * (int64_t)sizeof(float);
+    invar_tp_reduce d = {.rows = rows,
+                         .parts = parts,
+                         .all = parts * b->tensors,
+                         .first = parts * b->tensor,
+                         .stream = y->shape[0] != rows,
+                         .shared = y->shape[0] != rows || bytes > FEW_BYTES};
+
+    d.sums =
+        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, (d.shared ? parts : d.all) * rows, cols);
+    return d;
+}
+
+invar_tensor invar_tp_reduce_room(const invar_tp_reduce *d, int32_t i)
+{
+    return invar_tensor_rows(&d->sums, ((d->shared ? 0 : d->first) + i) * d->rows, d->rows);
+}
+
+static void builder_fold(invar_builder *b, const invar_tensor *y, const invar_tensor *sums,
+                         const invar_tensor *residual, int32_t shards)
+{
+    INVAR_APPEND(b->program, b->layer, SHARDS_FOLD, shards_fold, .y = *y, .x = *sums,
+                 .residual = *residual, .shards = shards);
+}
+
+/* This rank's parts as one: a subtree of the tree over all. */
+static invar_tensor one_part(invar_builder *b, const invar_tp_reduce *d)
+{
+    static const invar_tensor none;
+    invar_tensor sum;
+
+    if (d->parts == 1)
+        return d->sums;
+    sum = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, d->rows, d->sums.shape[1]);
+    builder_fold(b, &sum, &d->sums, &none, d->parts);
+    return sum;
+}
+
+/* Of what all ranks have, this rank's rows, in `got`; shares begin at `start`
+ * (invar_graph_transfer). */
+static void builder_exchange(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *got,
+                             const int64_t *start)
+{
+    invar_tensor part = one_part(b, d);
+
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_EXCHANGE,
+                                                            .whole = *got,
+                                                            .local = part,
+                                                            .start = start});
+}
+
+static void unite_stream(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
+                         const invar_tensor *residual)
+{
+    invar_tensor got = invar_build_stream_room(b, INVAR_DTYPE_F32, b->tensors, y->shape[1]);
+
+    builder_exchange(b, d, &got, b->stream->row);
+    builder_fold(b, y, &got, residual, b->tensors);
+}
+
+static void unite_shares(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
+                         const invar_tensor *residual)
+{
+    invar_index_range own = invar_layout_range_of(d->rows, b->tensors, b->tensor);
+    invar_tensor got =
+        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->tensors * own.count, y->shape[1]);
+    invar_tensor rows = invar_tensor_rows(y, own.first, own.count), added = *residual;
+
+    INVAR_CHECK(y->row_stride == y->shape[1]); // whole rows travel
+    if (invar_tensor_present(residual))
+        added = invar_tensor_rows(residual, own.first, own.count);
+    builder_exchange(b, d, &got, NULL);
+    builder_fold(b, &rows, &got, &added, b->tensors);
+    invar_op_graph_move(b->program,
+                        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES, .whole = *y});
+}
+
+static void unite_all(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
+                      const invar_tensor *residual)
+{
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                            .whole = d->sums,
+                                                            .local = invar_tp_reduce_room(d, 0)});
+    builder_fold(b, y, &d->sums, residual, d->all);
+}
+
+void invar_tp_reduce_unite(invar_builder *b, const invar_tp_reduce *d, const invar_tensor *y,
+                           const invar_tensor *residual)
+{
+    static const invar_tensor none;
+    const invar_tensor *added = residual ? residual : &none;
+
+    if (d->stream)
+        unite_stream(b, d, y, added);
+    else if (d->shared)
+        unite_shares(b, d, y, added);
+    else
+        unite_all(b, d, y, added);
+}
+
+invar_tensor invar_tp_reduce_columns(const invar_tensor *t, const invar_sum_part *part)
+{
+    bool whole = part->count == t->shape[1] || !invar_tensor_present(t); // there is no memory
+
+    return whole ? *t : invar_tensor_columns(t, part->first, part->count);
+}
+
+invar_tensor invar_tp_reduce_rows(const invar_tensor *t, const invar_sum_part *part)
+{
+    return part->count == t->shape[0] ? *t : invar_tensor_rows(t, part->first, part->count);
+}

@@ -1,0 +1,102 @@
+/*
+ * op_runner.c - ops with scratch that grows.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/graph/op_runner.h"
+
+#include "engine/model/graph/audit.h"
+#include "engine/model/graph/cuda_graph_cache.h"
+
+#include "base/invar_banned.h"
+
+void invar_op_runner_init(invar_op_runner *caller, const invar_device *dev)
+{
+    *caller = (invar_op_runner){.dev = *dev, .layer = -1};
+    caller->dev.scratch = NULL;
+}
+
+static void give_back(invar_op_runner *caller)
+{
+    invar_arena_free(caller->dev.scratch);
+    caller->dev.scratch = NULL;
+    caller->bytes = 0;
+}
+
+static invar_status op_runner_grow(invar_op_runner *caller, size_t bytes)
+{
+    invar_arena *arena = NULL;
+    invar_status status;
+
+    give_back(caller); // first: the two need not fit side by side
+    caller->grown++;
+    INVAR_TRY(invar_device_arena(&arena, &caller->dev, "scratch of ops"));
+    status = invar_arena_plan_scratch(arena, bytes);
+    if (status == INVAR_OK)
+        status = invar_arena_reserve(arena);
+    if (status != INVAR_OK) {
+        invar_arena_free(arena);
+        return status;
+    }
+    caller->dev.scratch = arena;
+    caller->bytes = bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_op_runner_settle(invar_op_runner *caller)
+{
+    size_t bytes = invar_device_growth_bytes(&caller->dev, caller->dry_scratch_bytes, 4);
+
+    return bytes > caller->bytes ? op_runner_grow(caller, bytes) : INVAR_OK;
+}
+
+void invar_op_runner_release(invar_op_runner *caller)
+{
+    // whoever settles nothing needs it all the same; where there is none, a run would say so
+    if (invar_op_runner_settle(caller) != INVAR_OK)
+        invar_error_clear();
+    give_back(caller);
+    caller->dry_scratch_bytes = 0;
+}
+
+/* Instead of running an op. */
+static invar_status op_runner_record(invar_op_runner *caller, invar_op op, const void *args)
+{
+    size_t bytes;
+
+    INVAR_TRY(invar_op_workspace(&bytes, &caller->dev, op, args));
+    caller->dry_scratch_bytes =
+        bytes > caller->dry_scratch_bytes ? bytes : caller->dry_scratch_bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_op_runner_run(invar_op_runner *caller, invar_op op, const void *args)
+{
+    if (caller->tape)
+        return invar_cuda_graph_cache_call(caller->tape, caller, op, args);
+    return invar_op_runner_run_now(caller, op, args);
+}
+
+invar_status invar_op_runner_get(invar_op_runner *caller, void *to, const void *from, size_t bytes)
+{
+    if (caller->tape)
+        INVAR_TRY(invar_cuda_graph_cache_flush(caller->tape));
+    return invar_device_download(&caller->dev, to, from, bytes);
+}
+
+invar_status invar_op_runner_run_now(invar_op_runner *caller, invar_op op, const void *args)
+{
+    const invar_op_impl *impl = &caller->dev.backend->ops[op];
+
+    if (caller->dev.backend->memory.dry_run)
+        return op_runner_record(caller, op, args);
+    // an op that is missing is named by the run itself
+    if (impl->run) {
+        size_t bytes = impl->workspace(&caller->dev, args);
+        if (bytes > caller->bytes)
+            INVAR_TRY(op_runner_grow(caller, invar_device_growth_bytes(&caller->dev, bytes, 4)));
+    }
+    INVAR_TRY(invar_audit_before(caller->audit, op, args));
+    INVAR_TRY(invar_op_run(&caller->dev, op, args));
+    return invar_audit_after(caller->audit, op, args, caller->layer);
+}

@@ -1,0 +1,196 @@
+/*
+ * chunks.c - the rows of the head: in which pieces they go, and the host's lists of them.
+ *
+ * A piece is whole units, so that cutting changes no sum. Lists are made anew for each head: their
+ * memory grows and stays.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "base/block_carver.h"
+#include "engine/model/head/head.h"
+
+#include "base/invar_banned.h"
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+bool invar_head_divides_rows(const invar_pass *pass)
+{
+    return pass->division.context.size > 1;
+}
+
+static void share_rows(invar_head_chunk *p, const invar_pass *pass)
+{
+    p->shared = invar_head_divides_rows(pass);
+    p->local_rows = p->shared ? invar_layout_range_of(p->rows, pass->division.context.size,
+                                                      pass->division.context.rank)
+                              : (invar_index_range){0, p->rows};
+}
+
+bool invar_head_next_piece(invar_head_chunk *p, const invar_pass *pass)
+{
+    const invar_row_offsets *u = &pass->head.units;
+    int64_t unit = p->unit + p->units;
+
+    if (unit == u->count)
+        return false;
+    *p = (invar_head_chunk){
+        .number = p->number + (p->units > 0), .first = u->offsets[unit], .unit = unit};
+    do {
+        p->units++;
+        p->rows = u->offsets[unit + p->units] - p->first;
+    } while (unit + p->units < u->count &&
+             (pass->options.head_rows == 0 ||
+              u->offsets[unit + p->units + 1] - p->first <= pass->options.head_rows));
+    share_rows(p, pass);
+    return true;
+}
+
+int64_t invar_head_largest_piece(const invar_pass *pass)
+{
+    int64_t most = 0;
+
+    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
+        most = p.rows > most ? p.rows : most;
+    // the first rank has most
+    return invar_head_divides_rows(pass)
+               ? invar_layout_range_of(most, pass->division.context.size, 0).count
+               : most;
+}
+
+int64_t invar_head_count_pieces(const invar_pass *pass)
+{
+    int64_t count = 0;
+
+    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
+        count++;
+    return count;
+}
+
+int64_t invar_head_part_at(const invar_head_chunk *p)
+{
+    return p->unit + p->number;
+}
+
+/* ---- arrays of the host ---------------------------------------------------------------------- */
+
+static void carve_arrays(invar_pass *pass, invar_carver *c)
+{
+    invar_head_arrays *a = &pass->arrays;
+    size_t rows = (size_t)pass->head.count;
+
+    a->row = invar_carve(c, rows * sizeof *a->row);
+    a->parts = invar_carve(c, 2 * (rows + 1) * sizeof *a->parts);
+    a->fetched = invar_carve(c, 2 * rows * sizeof *a->fetched);
+    // a piece has a row at least, but the one of values
+    a->samples = invar_carve(c, (rows + 3) * sizeof *a->samples);
+    a->device_offsets = invar_carve(c, (rows + 3) * sizeof *a->device_offsets);
+    if (!pass->options.train)
+        return;
+    a->row_to_selected = invar_carve(c, (size_t)pass->rows.count * sizeof *a->row_to_selected);
+    a->values = invar_carve(c, rows * sizeof(float));
+}
+
+static invar_status make_arrays(invar_pass *pass)
+{
+    invar_carver c = {NULL, 0};
+
+    carve_arrays(pass, &c);
+    if (c.used > pass->array_bytes) {
+        size_t room = c.used + c.used / 8;
+        invar_free(pass->array_memory);
+        pass->array_memory = NULL;
+        pass->array_bytes = 0;
+        INVAR_TRY(invar_alloc(&pass->array_memory, room, 1, "the list of the head's rows"));
+        pass->array_bytes = room;
+    }
+    c = (invar_carver){pass->array_memory, 0};
+    carve_arrays(pass, &c);
+    return INVAR_OK;
+}
+
+/* Of the chosen rows, where those of each context-parallel rank begin. */
+static void note_chosen(invar_pass *pass, const int64_t *row, int64_t count)
+{
+    int64_t next = 0;
+
+    for (int32_t r = 0; r <= pass->division.context.size; r++) {
+        while (next < count && row[next] < pass->division.context.row[r])
+            next++;
+        pass->chosen[r] = next;
+    }
+}
+
+/* Chosen rows are counted from the first of this rank's. */
+static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (row[i] < (i ? row[i - 1] + 1 : 0) || row[i] >= pass->rows.count)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "row %" PRId64 " of the head is %" PRId64
+                              "; rows ascend and are below %" PRId64,
+                              i, row[i], pass->rows.count);
+        pass->arrays.row[i] =
+            (int32_t)(row[i] - invar_row_partition_first(&pass->division.context));
+    }
+    note_chosen(pass, row, count);
+    return INVAR_OK;
+}
+
+invar_index_range invar_head_chosen_rows(const invar_pass *pass)
+{
+    const int64_t *start = &pass->chosen[pass->division.context.rank];
+
+    return (invar_index_range){start[0], start[1] - start[0]};
+}
+
+/* The units of every piece, counted from its first row. How many numbers. */
+static int64_t note_parts(invar_pass *pass)
+{
+    invar_head_arrays *a = &pass->arrays;
+    int64_t count = 0, pieces = 0;
+
+    INVAR_CHECK(pass->head.units.count <= pass->head.count); // a unit has a row at least
+    a->samples[pieces++] = pass->head.units;
+    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);) {
+        a->samples[pieces++] = (invar_row_offsets){a->parts + count, p.units};
+        for (int64_t i = 0; i <= p.units; i++)
+            a->parts[count++] = pass->head.units.offsets[p.unit + i] - p.first;
+    }
+    a->samples[pieces] = pass->rows.samples;
+    return count;
+}
+
+invar_status invar_head_list_rows(int64_t *parts_out, invar_pass *pass)
+{
+    INVAR_TRY(make_arrays(pass));
+    INVAR_TRY(note_rows(pass, pass->head.row, pass->head.count));
+    *parts_out = note_parts(pass);
+    return INVAR_OK;
+}
+
+void invar_head_note_there(invar_pass *pass)
+{
+    const int64_t *parts = pass->inputs[INVAR_GIVEN_PARTS];
+    invar_head_arrays *a = &pass->arrays;
+
+    a->device_offsets[0] =
+        (invar_row_offsets){pass->inputs[INVAR_GIVEN_HEAD_UNITS], pass->head.units.count};
+    for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass) && p.number < pass->acts.pieces;)
+        a->device_offsets[1 + p.number] =
+            (invar_row_offsets){parts + invar_head_part_at(&p), p.units};
+    a->device_offsets[1 + pass->acts.pieces] = pass->samples;
+}
+
+void invar_head_note_way_back(invar_pass *pass)
+{
+    invar_head_arrays *a = &pass->arrays;
+    invar_index_range own = invar_head_chosen_rows(pass);
+
+    for (int64_t i = 0; i < invar_row_partition_count(&pass->division.context); i++)
+        a->row_to_selected[i] = (int32_t)pass->head.count;
+    for (int64_t i = own.first; i < own.first + own.count; i++)
+        a->row_to_selected[a->row[i]] = (int32_t)i;
+}

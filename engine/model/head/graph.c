@@ -1,0 +1,436 @@
+/*
+ * graph.c - the head as calls of ops: chosen rows, norm, logits, log-probabilities; and back.
+ *
+ * The backward is written here and not derived as that of layers is: pieces go back in the order of
+ * the forward, because the units of the head's gradient are added in that order, and each makes its
+ * logits again first. A walk from the end would begin with the last piece, and give other bits.
+ *
+ * Where ranks divide the vocabulary, each has the logits of its own ids: log-probabilities come
+ * from what all know of their chunks. Only who wants logits gets them whole.
+ *
+ * Context-parallel ranks each have some of the chosen rows; all get all of them, and their norm. Of
+ * a piece each takes a share of the rows to log-probabilities and back, so that no rank has more to
+ * do because its rows are those of responses. Of the head's gradient each makes a share of the ids.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/model/graph/layers/context_parallel.h"
+#include "engine/model/head/head.h"
+
+#include "base/invar_banned.h"
+
+/* What points begin with that no call of a program makes. */
+const invar_graph_point invar_head_stream = {.name = "head.dx", .layer = -1};
+const invar_graph_point invar_head_dlogp = {.name = "head.dlogp", .layer = -1};
+const invar_graph_point invar_head_dentropy = {.name = "head.dentropy", .layer = -1};
+
+static invar_tensor builder_array(invar_builder *b, invar_graph_input which, invar_dtype dtype,
+                                  int64_t first, int64_t count)
+{
+    invar_tensor t = invar_build_array(b, which, dtype, count);
+
+    t.data = (char *)t.data + (size_t)first * 4;
+    return t;
+}
+
+/* This rank's rows of a piece. */
+static invar_tensor part_of(const invar_tensor *vector, const invar_head_chunk *p)
+{
+    return invar_tensor_1d((char *)vector->data + (size_t)(p->first + p->local_rows.first) * 4,
+                           vector->dtype, p->local_rows.count);
+}
+
+static invar_tensor rows_of(const invar_tensor *t, const invar_head_chunk *p)
+{
+    return invar_tensor_rows(t, p->first + p->local_rows.first, p->local_rows.count);
+}
+
+static invar_tensor array_of(invar_builder *b, invar_graph_input which, invar_dtype dtype,
+                             const invar_head_chunk *p)
+{
+    return builder_array(b, which, dtype, p->first + p->local_rows.first, p->local_rows.count);
+}
+
+/* All rows of a piece, after the call that made this rank's. */
+static void gather_piece(invar_builder *b, const invar_tensor *t, const invar_head_chunk *p)
+{
+    invar_tensor table = t->rank == 1 ? invar_tensor_2d(t->data, t->dtype, t->shape[0], 1) : *t;
+
+    if (p->shared)
+        invar_op_graph_move(b->program, &(invar_graph_transfer){
+                                            .kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                            .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                            .whole = invar_tensor_rows(&table, p->first, p->rows)});
+}
+
+static invar_weight head_weight(invar_builder *b, const invar_model *model)
+{
+    invar_weight w = invar_build_weight(b, model->head);
+
+    if (invar_tensor_present(&model->tied_grad)) {
+        w.dw = model->tied_grad;
+        w.dw.data =
+            (char *)invar_op_graph_input(b->program, INVAR_GIVEN_GRADS) + (uintptr_t)w.dw.data;
+    }
+    return w;
+}
+
+static void builder_show(invar_builder *b, const char *name, const invar_tensor *rows,
+                         int64_t samples, bool backward)
+{
+    invar_op_graph_point(b->program, &(invar_graph_point){.name = name,
+                                                          .backward = backward,
+                                                          .layer = -1,
+                                                          .samples = (int32_t)samples,
+                                                          .rows = *rows});
+}
+
+/* Columns of logits beside a rank's own: where the targets of other ranks point. */
+#define SPARE_COLUMNS 8
+
+/* Logits of a rank's own ids, and with `values` of all; else sums of chunks, its own and of all. */
+static void make_divided_rooms(invar_pass *pass, invar_builder *b, int64_t rows, bool values)
+{
+    const invar_param *head = pass->model->head;
+    int64_t sums = invar_logprob_sum_columns(head->rows, b->tensors);
+    // whole chunks, whatever the vocabulary ends with
+    int64_t own =
+        invar_vocab_parallel_part_chunks(head, &pass->model->part) * INVAR_VOCAB_PARALLEL_CHUNK;
+    int64_t all = invar_vocab_parallel_chunks(head) * INVAR_VOCAB_PARALLEL_CHUNK;
+    invar_head_activations *h = &pass->acts;
+
+    h->local_logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, own);
+    h->parts =
+        invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, b->tensors * rows, values ? own : sums);
+    if (values) {
+        h->logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, all);
+        h->logits = invar_tensor_columns(&h->logits, 0, head->rows);
+    } else {
+        h->sums = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, sums);
+    }
+    if (pass->options.train)
+        h->d_logits =
+            invar_op_graph_tensor(b->program, b->storage, rows, head->local.rows + SPARE_COLUMNS);
+}
+
+static void make_logit_rooms(invar_pass *pass, invar_builder *b, int64_t rows)
+{
+    int64_t width = pass->model->head->rows;
+    invar_head_activations *h = &pass->acts;
+
+    h->logits = invar_op_graph_tensor(b->program, INVAR_DTYPE_F32, rows, width);
+    if (pass->options.train)
+        h->d_logits = b->storage == INVAR_DTYPE_F32
+                          ? h->logits
+                          : invar_op_graph_tensor(b->program, b->storage, rows, width);
+}
+
+static void make_rooms(invar_pass *pass, invar_builder *b, bool values)
+{
+    int64_t rows = pass->head.count, piece_rows = values ? rows : invar_head_largest_piece(pass);
+    int64_t hidden = pass->model->spec.hidden;
+    invar_op_graph *p = b->program;
+    invar_head_activations *h = &pass->acts;
+    invar_tensor both;
+
+    memset(h, 0, sizeof *h);
+    h->x = invar_op_graph_tensor(p, b->storage, rows, hidden);
+    h->norm = invar_op_graph_tensor(p, b->storage, rows, hidden);
+    if (invar_vocab_parallel_divided(pass->model->head))
+        make_divided_rooms(pass, b, piece_rows, values);
+    else
+        make_logit_rooms(pass, b, piece_rows);
+    both = invar_op_graph_tensor(p, INVAR_DTYPE_F32, 2 * rows, 0); // they are fetched together
+    h->logp = invar_tensor_1d(both.data, INVAR_DTYPE_F32, rows);
+    h->entropy = invar_tensor_1d((char *)both.data + rows * 4, INVAR_DTYPE_F32, rows);
+    h->max = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, 0);
+    h->logsum = invar_op_graph_tensor(p, INVAR_DTYPE_F32, rows, 0);
+    if (!pass->options.train)
+        return;
+    h->d_norm = invar_op_graph_tensor(p, b->storage, rows, hidden);
+    h->d_x = invar_op_graph_tensor(p, b->storage, rows + 1, hidden);
+}
+
+static void pass_choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
+{
+    invar_head_activations *h = &pass->acts;
+    invar_index_range own = invar_head_chosen_rows(pass);
+    invar_tensor stream = invar_tensor_2d(
+        invar_op_graph_input(b->program, INVAR_GIVEN_STREAM), b->storage,
+        invar_row_partition_count(&pass->division.context), pass->model->spec.hidden);
+
+    pass->stream = (invar_graph_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
+    invar_op_graph_source(b->program, stream.data, &pass->stream);
+    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd,
+                 .out = invar_tensor_rows(&h->x, own.first, own.count), .table = stream,
+                 .ids = builder_array(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, own.first, own.count));
+    if (invar_head_divides_rows(pass))
+        invar_op_graph_move(b->program,
+                            &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_SHARES,
+                                                    .axis = INVAR_GRAPH_TRANSFER_CONTEXT,
+                                                    .whole = h->x,
+                                                    .start = pass->chosen});
+    INVAR_APPEND(b->program, -1, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&h->norm, 1),
+                 .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->norm_eps);
+}
+
+/* This rank's logits of a piece; with one rank all of them. */
+static invar_tensor own_logits(const invar_pass *pass, const invar_head_chunk *p, int64_t spare)
+{
+    const invar_head_activations *h = &pass->acts;
+    invar_tensor own;
+
+    if (!invar_tensor_present(&h->local_logits))
+        return invar_tensor_rows(&h->logits, 0, p->local_rows.count);
+    own = invar_tensor_columns(&h->local_logits, 0, pass->model->head->local.rows + spare);
+    return invar_tensor_rows(&own, 0, p->local_rows.count);
+}
+
+static void make_own_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                            const invar_head_chunk *p)
+{
+    INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = own_logits(pass, p, 0),
+                 .x = rows_of(&pass->acts.norm, p), .w = w->w, .k_shards = 1);
+}
+
+/* Rows of f32 as rows of chunks. */
+static invar_tensor as_chunks(const invar_tensor *t, int64_t rows)
+{
+    return invar_tensor_2d(t->data, INVAR_DTYPE_F32,
+                           rows * (t->row_stride / INVAR_VOCAB_PARALLEL_CHUNK),
+                           INVAR_VOCAB_PARALLEL_CHUNK);
+}
+
+/* All ids' logits of all rows. */
+static void make_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                        const invar_head_chunk *p)
+{
+    invar_head_activations *h = &pass->acts;
+    invar_tensor out;
+
+    make_own_logits(pass, b, w, p);
+    if (!invar_tensor_present(&h->local_logits))
+        return;
+    out = as_chunks(&h->logits, p->local_rows.count);
+    invar_op_graph_move(b->program, &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS,
+                                                            .whole = h->parts,
+                                                            .local = h->local_logits});
+    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = out,
+                 .table = as_chunks(&h->parts, h->parts.shape[0]),
+                 .ids = builder_array(b, INVAR_GIVEN_CHUNKS, INVAR_DTYPE_I32, 0, out.shape[0]));
+}
+
+/* The log-probabilities of a piece, from what all ranks know of their chunks. */
+static void join_logprobs(invar_pass *pass, invar_builder *b, const invar_tensor *own,
+                          const invar_head_chunk *p)
+{
+    invar_head_activations *h = &pass->acts;
+    invar_tensor sums = invar_tensor_rows(&h->sums, 0, p->local_rows.count);
+    invar_tensor parts = invar_tensor_rows(&h->parts, 0, b->tensors * p->local_rows.count);
+
+    INVAR_APPEND(b->program, -1, LOGPROB_SUM, logprob_sum, .sums = sums, .logits = *own,
+                 .targets = array_of(b, INVAR_GIVEN_OWN_TARGETS, INVAR_DTYPE_I32, p),
+                 .temperature = pass->head.temperature);
+    invar_op_graph_move(
+        b->program,
+        &(invar_graph_transfer){.kind = INVAR_GRAPH_TRANSFER_PARTS, .whole = parts, .local = sums});
+    INVAR_APPEND(b->program, -1, LOGPROB_JOIN, logprob_join, .logp = part_of(&h->logp, p),
+                 .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
+                 .logsum = part_of(&h->logsum, p), .sums = parts,
+                 .targets = array_of(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
+                 .vocabulary = pass->model->head->rows, .parts = b->tensors,
+                 .temperature = pass->head.temperature);
+}
+
+static void score_piece(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                        const invar_head_chunk *p)
+{
+    invar_head_activations *h = &pass->acts;
+    invar_tensor logits = own_logits(pass, p, 0);
+
+    make_own_logits(pass, b, w, p);
+    builder_show(b, "head.logits", &logits, 1 + p->number, false);
+    if (invar_tensor_present(&h->local_logits)) {
+        join_logprobs(pass, b, &logits, p);
+        return;
+    }
+    INVAR_APPEND(b->program, -1, LOGPROB_FWD, logprob_fwd, .logp = part_of(&h->logp, p),
+                 .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
+                 .logsum = part_of(&h->logsum, p), .logits = logits,
+                 .targets = array_of(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p),
+                 .temperature = pass->head.temperature);
+}
+
+static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                          const invar_head_chunk *p)
+{
+    if (p->local_rows.count > 0)
+        score_piece(pass, b, w, p);
+    gather_piece(b, &pass->acts.logp, p);
+    gather_piece(b, &pass->acts.entropy, p);
+}
+
+/* The gradient of the head's weights: of context-parallel ranks each makes that of some ids. */
+static void weight_back(invar_pass *pass, invar_builder *b, const invar_tensor *all,
+                        const invar_tensor *d_logits, const invar_head_chunk *p,
+                        const invar_row_offsets *units)
+{
+    invar_tensor dw = *all, dy = *d_logits;
+
+    if (p->shared) {
+        invar_index_range ids = invar_cp_columns(b, dw.shape[0]);
+        dy = invar_cp_spread(b, d_logits, p->rows, NULL);
+        dw = invar_tensor_rows(&dw, ids.first, ids.count);
+    }
+    INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = dw, .dy = dy,
+                 .x = invar_tensor_rows(&pass->acts.norm, p->first, p->rows), .units = *units);
+    if (p->number == 0)
+        invar_op_graph_mark_overwrite(b->program, offsetof(invar_linear_dw_args, fresh));
+}
+
+/* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
+static void project_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                         const invar_head_chunk *p, const invar_row_offsets *units)
+{
+    invar_head_activations *h = &pass->acts;
+    invar_tensor columns = invar_tensor_columns(&h->d_logits, 0, w->w.shape[0]);
+    invar_tensor d_logits = invar_tensor_rows(&columns, 0, p->local_rows.count);
+    invar_tensor d_norm = rows_of(&h->d_norm, p);
+
+    if (invar_tensor_present(&w->dw))
+        weight_back(pass, b, &w->dw, &d_logits, p, units);
+    if (p->local_rows.count > 0)
+        invar_build_input_gradient(b, &d_norm, &d_logits, w);
+    gather_piece(b, &h->d_norm, p);
+}
+
+/* d_logits of this rank's rows of a piece. */
+static void score_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                       const invar_head_chunk *p, bool entropy)
+{
+    invar_head_activations *h = &pass->acts;
+    invar_logprob_bwd_args args = {
+        .dlogits = invar_tensor_rows(&h->d_logits, 0, p->local_rows.count),
+        .dlogp = array_of(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p),
+        .max = part_of(&h->max, p),
+        .logsum = part_of(&h->logsum, p),
+        .logits = own_logits(pass, p, SPARE_COLUMNS),
+        .targets = array_of(b,
+                            invar_tensor_present(&h->local_logits) ? INVAR_GIVEN_OWN_TARGETS
+                                                                   : INVAR_GIVEN_TARGETS,
+                            INVAR_DTYPE_I32, p),
+        .temperature = pass->head.temperature};
+
+    // what a point is computed from does not depend on the number of pieces
+    if (h->pieces > 1) {
+        make_own_logits(pass, b, w, p);
+        invar_op_graph_point(b->program, &(invar_graph_point){.name = "head.logits",
+                                                              .layer = -1,
+                                                              .again = true,
+                                                              .rows = own_logits(pass, p, 0)});
+    }
+    if (entropy) {
+        args.dentropy = array_of(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p);
+        args.entropy = part_of(&h->entropy, p);
+    }
+    invar_op_graph_append(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
+    builder_show(b, "head.dlogits", &args.dlogits, 1 + p->number, true);
+}
+
+static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                       const invar_head_chunk *p, bool entropy)
+{
+    invar_row_offsets units = {(int64_t *)invar_op_graph_input(b->program, INVAR_GIVEN_PARTS) +
+                                   invar_head_part_at(p),
+                               p->units};
+
+    if (p->local_rows.count > 0)
+        score_back(pass, b, w, p, entropy);
+    project_back(pass, b, w, p, &units);
+}
+
+/* The gradient at the last layer's output: zero for rows that were not chosen. */
+static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *norm)
+{
+    invar_head_activations *h = &pass->acts;
+    invar_index_range own = invar_pass_own_rows(pass);
+    invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
+    invar_tensor stream = invar_tensor_2d(invar_op_graph_input(b->program, INVAR_GIVEN_D_STREAM),
+                                          b->storage, own.count, h->d_x.shape[1]);
+
+    if (h->pieces > 0)
+        builder_show(b, "head.dnorm", &h->d_norm, 0, true);
+    INVAR_APPEND(b->program, -1, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_build_heads(&d_x, 1),
+                 .dweight = norm->dw, .dy = invar_build_heads(&h->d_norm, 1),
+                 .x = invar_build_heads(&h->x, 1), .weight = norm->w, .units = b->units,
+                 .eps = b->norm_eps);
+    builder_show(b, "head.drows", &d_x, 0, true);
+    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
+                 .ids = builder_array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, own.first, own.count));
+    invar_op_graph_point(
+        b->program,
+        &(invar_graph_point){.name = invar_head_stream.name,
+                             .backward = true,
+                             .stream = true,
+                             .layer = -1,
+                             .samples = (int32_t)(1 + h->pieces),
+                             .rows = stream,
+                             .shares = invar_row_partition_shares(&pass->division.stream),
+                             .contexts = invar_row_partition_shares(&pass->division.context)});
+}
+
+invar_status invar_head_build(invar_pass *pass, bool values, bool entropy)
+{
+    const invar_logit_rows *head = &pass->head;
+    invar_builder *b = &pass->head_graph.builder;
+    invar_head_chunk whole = {
+        .rows = head->count, .units = head->units.count, .local_rows = {0, head->count}};
+    invar_weight norm, w;
+
+    invar_decoder_begin(b, pass->head_graph.program, pass->model, head->count);
+    b->context = invar_head_divides_rows(pass) ? &pass->division.context : NULL;
+    b->units = (invar_row_offsets){invar_op_graph_input(b->program, INVAR_GIVEN_HEAD_UNITS),
+                                   head->units.count};
+    invar_op_graph_source(b->program, invar_op_graph_input(b->program, INVAR_GIVEN_DLOGP),
+                          &invar_head_dlogp);
+    invar_op_graph_source(b->program, invar_op_graph_input(b->program, INVAR_GIVEN_DENTROPY),
+                          &invar_head_dentropy);
+    norm = invar_build_weight(b, pass->model->norm);
+    w = head_weight(b, pass->model);
+    make_rooms(pass, b, values);
+    pass->acts.pieces = values ? 1 : invar_head_count_pieces(pass);
+    pass_choose(pass, b, &norm);
+    if (values) {
+        if (!pass->options.train)
+            builder_show(b, "head.norm", &pass->acts.norm, 0, false);
+        make_logits(pass, b, &w, &whole);
+        if (!pass->options.train)
+            builder_show(b, "head.logits", &pass->acts.logits, 0, false);
+        invar_op_graph_host_access(b->program, &pass->acts.logits);
+    } else {
+        builder_show(b, "head.norm", &pass->acts.norm, 0, false);
+        for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
+            piece_forward(pass, b, &w, &p);
+        invar_op_graph_host_access(b->program, &pass->acts.logp);
+    }
+    invar_op_graph_end_section(b->program);
+    if (!pass->options.train)
+        return invar_pass_place(pass, &pass->head_graph, "rows of the head");
+    invar_op_graph_host_access(b->program, &pass->acts.d_x);
+    if (values) {
+        invar_op_graph_host_access(b->program, &pass->acts.d_logits);
+        invar_op_graph_source(b->program, pass->acts.d_logits.data, &invar_head_dlogp);
+        project_back(pass, b, &w, &whole, &b->units);
+    } else {
+        for (invar_head_chunk p = {0}; invar_head_next_piece(&p, pass);)
+            piece_back(pass, b, &w, &p, entropy);
+    }
+    norm_back(pass, b, &norm);
+    invar_op_graph_host_access(b->program,
+                               &pass->acts.logp); // places do not depend on what is read
+    invar_op_graph_end_section(b->program);
+    return invar_pass_place(pass, &pass->head_graph, "rows of the head");
+}

@@ -1,0 +1,420 @@
+/*
+ * partition.c - which part of a model a rank holds.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/partition.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/graph/row_partition.h"
+#include "engine/model/lora/adapters.h"
+#include "kernels-deterministic/math/shards.h"
+
+#include "base/invar_banned.h"
+
+invar_model_partition invar_model_partition_of(const invar_layout *layout, int rank)
+{
+    invar_model_partition part = {
+        .tensors = 1, .expert_tensors = 1, .experts = 1, .contexts = 1, .stages = 1, .chunks = 1};
+    invar_rank_coords place;
+
+    if (!layout)
+        return part;
+    place = invar_rank_coords_of(layout, rank);
+    return (invar_model_partition){.tensor = place.tensor,
+                                   .tensors = layout->tensor.size,
+                                   .expert_tensors = layout->expert_tensor,
+                                   .expert = place.expert,
+                                   .experts = layout->expert.size,
+                                   .context = place.context,
+                                   .contexts = layout->context.size,
+                                   .stage = place.pipeline,
+                                   .stages = layout->pipeline.size,
+                                   .chunks = layout->virtual_stages};
+}
+
+int32_t invar_model_partition_ranks(const invar_model_partition *part)
+{
+    return part->stages * part->experts * part->tensors;
+}
+
+int32_t invar_model_partition_number(const invar_model_partition *part)
+{
+    return (part->stage * part->experts + part->expert) * part->tensors + part->tensor;
+}
+
+invar_model_partition invar_model_partition_numbered(const invar_model_partition *part,
+                                                     int32_t number)
+{
+    invar_model_partition out = *part;
+
+    out.tensor = number % part->tensors;
+    out.expert = number / part->tensors % part->experts;
+    out.stage = number / part->tensors / part->experts;
+    return out;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+invar_index_range invar_model_partition_chunk(const invar_model_partition *part, int64_t layers,
+                                              int64_t chunk)
+{
+    return invar_layout_range_of(layers, part->stages * part->chunks, (int)chunk);
+}
+
+bool invar_model_partition_has(const invar_model_partition *part, int64_t layers, int64_t layer)
+{
+    for (int64_t c = part->stage; c < part->stages * part->chunks; c += part->stages) {
+        invar_index_range share = invar_model_partition_chunk(part, layers, c);
+        if (layer >= share.first && layer < share.first + share.count)
+            return true;
+    }
+    return false;
+}
+
+static bool model_partition_has(const invar_model_partition *part, const invar_model_spec *spec,
+                                const invar_param *p)
+{
+    bool first = part->stage == 0, last = part->stage == part->stages - 1;
+
+    if (p->layer >= 0)
+        return invar_model_partition_has(part, spec->layers, p->layer);
+    if (p->kind == INVAR_PARAM_EMBEDDING)
+        return first || (last && spec->tied && !spec->value_head);
+    return last;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* Are experts of it on other ranks? An adapter follows them, if it is cut as they are. */
+static bool of_experts(const invar_param *p)
+{
+    return p->kind == INVAR_PARAM_EXPERT ||
+           (p->kind == INVAR_PARAM_ADAPTER && p->stack > 1 && !invar_adapter_is_uncut(p));
+}
+
+/* Ranks that divide the parameter. */
+static int32_t model_partition_divisors(const invar_model_partition *part, const invar_param *p)
+{
+    if (p->cut.shards == 1)
+        return 1;
+    return of_experts(p) ? part->expert_tensors : part->tensors;
+}
+
+invar_param_shard invar_model_partition_box(const invar_model_partition *part,
+                                            const invar_model_spec *spec, const invar_param *p)
+{
+    invar_param_shard box = {
+        .experts = p->stack, .rows = p->rows, .cols = p->cols, .pieces = p->cut.shards};
+    int32_t ranks = model_partition_divisors(part, p);
+    int64_t whole = p->cut.columns ? p->cols : p->rows, first, end;
+
+    if (!model_partition_has(part, spec, p))
+        return (invar_param_shard){0};
+    if (of_experts(p)) {
+        invar_index_range share = invar_layout_range_of(p->stack, part->experts, part->expert);
+        box.expert = share.first;
+        box.experts = share.count;
+    }
+    if (ranks == 1)
+        return box;
+    box.pieces = p->cut.shards / ranks;
+    box.piece = part->tensor * box.pieces;
+    first = invar_shard_start(whole, p->cut.atom, p->cut.shards, box.piece);
+    end = invar_shard_start(whole, p->cut.atom, p->cut.shards, box.piece + box.pieces);
+    *(p->cut.columns ? &box.col : &box.row) = first;
+    *(p->cut.columns ? &box.cols : &box.rows) = end - first;
+    return box;
+}
+
+static int32_t who_has_expert(const invar_model_partition *any, const invar_param *p,
+                              int64_t expert)
+{
+    int32_t rank = any->experts - 1;
+
+    while (invar_layout_range_of(p->stack, any->experts, rank).first > expert)
+        rank--;
+    return rank;
+}
+
+int32_t invar_model_partition_first(const invar_model_partition *any, const invar_model_spec *spec,
+                                    const invar_param *p, int64_t expert, int32_t v)
+{
+    invar_model_partition part = *any;
+    int32_t ranks = model_partition_divisors(any, p);
+
+    part.tensor = ranks == 1 ? 0 : v / (p->cut.shards / ranks);
+    part.expert = of_experts(p) ? who_has_expert(any, p, expert) : 0;
+    part.stage = 0;
+    while (!model_partition_has(&part, spec, p))
+        part.stage++;
+    return invar_model_partition_number(&part);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+invar_shard_runs invar_param_shard_runs_of(const invar_param *p, const invar_param_shard *box)
+{
+    int64_t cols = p->cols ? p->cols : 1, own = p->cols ? box->cols : 1;
+    bool whole_rows = own == cols; // then those of an expert lie together
+    invar_shard_runs runs = {.in_expert = whole_rows ? 1 : box->rows,
+                             .length = whole_rows ? box->rows * cols : own,
+                             .first = (box->expert * p->rows + box->row) * cols + box->col,
+                             .step = cols,
+                             .jump = p->rows * cols};
+
+    runs.count = box->experts * runs.in_expert;
+    return runs;
+}
+
+void invar_param_shard_take(float *out, const invar_param *p, const invar_param_shard *box,
+                            const float *whole)
+{
+    invar_shard_runs runs = invar_param_shard_runs_of(p, box);
+
+    for (int64_t k = 0; k < runs.count; k++)
+        memcpy(out + k * runs.length, whole + invar_param_shard_run_at(&runs, k),
+               (size_t)runs.length * sizeof *out);
+}
+
+void invar_param_shard_put(float *whole, const invar_param *p, const invar_param_shard *box,
+                           const float *values)
+{
+    invar_shard_runs runs = invar_param_shard_runs_of(p, box);
+
+    for (int64_t k = 0; k < runs.count; k++)
+        memcpy(whole + invar_param_shard_run_at(&runs, k), values + k * runs.length,
+               (size_t)runs.length * sizeof *whole);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+/* The first value of a piece along the cut. */
+static int64_t piece_start(const invar_param *p, int32_t piece)
+{
+    return invar_shard_start(p->cut.columns ? p->cols : p->rows, p->cut.atom, p->cut.shards, piece);
+}
+
+static bool has_empty_piece(const invar_param *p, int32_t step)
+{
+    for (int32_t v = 0; v < p->cut.shards; v += step)
+        if (piece_start(p, v) == piece_start(p, v + step))
+            return true;
+    return false;
+}
+
+/*
+ * Can `tensors` ranks divide the parameter? Each needs some of it. Where their pieces are not those
+ * that each would have alone, every piece is a product of its own: none may be empty, and experts
+ * and quantized tensors have no view of some columns.
+ */
+static bool param_divides(const invar_param *p, int32_t tensors, bool quantized)
+{
+    int64_t whole = p->cut.columns ? p->cols : p->rows;
+
+    if (p->cut.shards % tensors != 0 || has_empty_piece(p, p->cut.shards / tensors))
+        return false;
+    if (invar_shards_divide_evenly(whole, p->cut.atom, p->cut.shards, tensors))
+        return true;
+    return p->kind != INVAR_PARAM_EXPERT && !(quantized && p->kind == INVAR_PARAM_LINEAR) &&
+           !has_empty_piece(p, 1);
+}
+
+/*
+ * Has every rank whole groups: query heads together with their key and value heads? Where pieces
+ * are uneven, every piece.
+ */
+static bool keeps_groups(const invar_model_spec *spec, const invar_param *q, const invar_param *k,
+                         int32_t tensors)
+{
+    int64_t group = spec->heads / spec->kv_heads;
+    bool even = invar_shards_divide_evenly(q->rows, q->cut.atom, q->cut.shards, tensors);
+    int32_t step = even ? q->cut.shards / tensors : 1;
+
+    for (int32_t v = step; v < q->cut.shards; v += step)
+        if (piece_start(q, v) != group * piece_start(k, v))
+            return false;
+    return true;
+}
+
+static int64_t pieces_of(int64_t logical)
+{
+    return logical > 1 ? logical : 1;
+}
+
+/* A model that ranks would divide. */
+typedef struct candidate {
+    const invar_model_partition *part;
+    const invar_model_spec *spec;
+    const invar_param *params;
+    int64_t count;
+    bool quantized;
+    char why[INVAR_PARAM_NAME_SIZE + 80]; /* the last number of ranks that was tried does not fit */
+} candidate;
+
+static bool fits_logical(candidate *c, int32_t tensors)
+{
+    int64_t tp = pieces_of(c->spec->logical_tp), etp = pieces_of(c->spec->logical_etp);
+
+    if (tp % tensors != 0) {
+        (void)snprintf(c->why, sizeof c->why, "logical-tp is %" PRId64, tp);
+        return false;
+    }
+    if (c->part->expert_tensors > 1 && c->spec->experts > 0 && etp % tensors != 0) {
+        (void)snprintf(c->why, sizeof c->why,
+                       "logical-etp is %" PRId64 ", and expert-tensor-parallel-size is not 1", etp);
+        return false;
+    }
+    return true;
+}
+
+static bool fits_param(candidate *c, const invar_param *p, int32_t tensors)
+{
+    int64_t whole = p->cut.columns ? p->cols : p->rows;
+    bool divided = p->kind != INVAR_PARAM_EXPERT || c->part->expert_tensors > 1;
+
+    if (p->cut.shards == 1 || !divided || param_divides(p, tensors, c->quantized))
+        return true;
+    (void)snprintf(c->why, sizeof c->why, "%s has %" PRId64 " %s in atoms of %" PRId64, p->name,
+                   whole, p->cut.columns ? "columns" : "rows", p->cut.atom);
+    return false;
+}
+
+static bool candidate_fits(candidate *c, int32_t tensors)
+{
+    const invar_param *q = NULL;
+
+    if (!fits_logical(c, tensors))
+        return false;
+    for (int64_t i = 0; i < c->count; i++) {
+        const invar_param *p = &c->params[i];
+        if (!fits_param(c, p, tensors))
+            return false;
+        if (strstr(p->name, "q_proj.weight"))
+            q = p;
+        if (q && strstr(p->name, "k_proj.weight") && !keeps_groups(c->spec, q, p, tensors)) {
+            (void)snprintf(c->why, sizeof c->why, "%" PRId64 " groups of heads cannot stay whole",
+                           c->spec->kv_heads);
+            return false;
+        }
+    }
+    return true;
+}
+
+static invar_status check_tensors(candidate *c)
+{
+    int32_t tensors = c->part->tensors;
+    char sizes[32] = "1";
+    candidate other = *c;
+
+    if (tensors == 1 || candidate_fits(c, tensors))
+        return INVAR_OK;
+    for (int32_t t = 2; t <= INVAR_LINEAR_MAX_SHARDS; t *= 2)
+        if (candidate_fits(&other, t))
+            (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", t);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "tensor-model-parallel-size %d does not divide the pieces of this model: "
+                      "%s; sizes that fit now: %s",
+                      tensors, c->why, sizes);
+}
+
+/* ---- heads and experts of context-parallel ranks --------------------------------------------- */
+
+/* Has every tensor-parallel rank so many times some key and value heads? */
+static bool divides_heads(const candidate *c, const invar_param *k, int32_t contexts)
+{
+    invar_model_partition part = *c->part;
+
+    for (part.tensor = 0; part.tensor < part.tensors; part.tensor++)
+        if (invar_model_partition_box(&part, c->spec, k).rows / c->spec->head_dim % contexts != 0)
+            return false;
+    return true;
+}
+
+/* Is the sum over a group of heads one of whole shards, whoever has the group? */
+static bool divides_shards(const candidate *c, const invar_param *q, int32_t contexts)
+{
+    int64_t dim = c->spec->head_dim, group = c->spec->heads / c->spec->kv_heads;
+    invar_logical_split cut = q->cut;
+
+    cut.atom /= dim;
+    return invar_heads_shards(c->spec->heads, &cut, c->part->tensors * contexts) > 1 ||
+           invar_shard_whole_groups(c->spec->heads, group, cut.atom, cut.shards);
+}
+
+/* Experts that a rank has at least, of which each context-parallel rank takes some. */
+static int64_t fewest_experts(const candidate *c)
+{
+    return c->spec->experts / c->part->experts;
+}
+
+static bool divides_experts(const candidate *c, int32_t contexts)
+{
+    return c->spec->experts == 0 || contexts <= fewest_experts(c);
+}
+
+static bool fits_contexts(const candidate *c, int32_t contexts)
+{
+    if (!divides_experts(c, contexts))
+        return false;
+    for (int64_t i = 0; i < c->count; i++) {
+        const invar_param *p = &c->params[i];
+
+        if (strstr(p->name, "q_proj.weight") && !divides_shards(c, p, contexts))
+            return false;
+        if (strstr(p->name, "k_proj.weight") && !divides_heads(c, p, contexts))
+            return false;
+    }
+    return true;
+}
+
+static invar_status check_contexts(const candidate *c)
+{
+    int32_t contexts = c->part->contexts;
+    char sizes[64] = "1";
+
+    if (contexts <= 1)
+        return INVAR_OK;
+    if (fits_contexts(c, contexts))
+        return INVAR_OK;
+    for (int32_t n = 2; n <= c->spec->kv_heads && n <= INVAR_ROW_PARTITION_MAX_RANKS; n++)
+        if (fits_contexts(c, n))
+            (void)snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %d", n);
+    if (!divides_experts(c, contexts))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "context-parallel-size %d does not divide the work of %" PRId64
+                          " experts, which a rank has with expert-model-parallel-size %d; it "
+                          "takes %s",
+                          contexts, fewest_experts(c), c->part->experts, sizes);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "context-parallel-size %d does not divide the %" PRId64 " groups of heads of "
+                      "this model with tensor-model-parallel-size %d; it takes %s",
+                      contexts, c->spec->kv_heads, c->part->tensors, sizes);
+}
+
+invar_status invar_model_partition_check(const invar_model_partition *part,
+                                         const invar_model_spec *spec, const invar_param *params,
+                                         int64_t count, bool quantized)
+{
+    candidate asked = {part, spec, params, count, quantized, ""};
+
+    if (part->stages * part->chunks > spec->layers)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%d runs of layers (pipeline-model-parallel-size %d): the model has only "
+                          "%" PRId64 " layers",
+                          part->stages * part->chunks, part->stages, spec->layers);
+    if (part->experts > 1 && spec->experts > 0 && spec->logical_etp < 2)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "expert-model-parallel-size %d needs logical-etp 2, 4 or 8, so that "
+                          "experts are pieces of their own in norms and hashes",
+                          part->experts);
+    if (part->experts > (spec->experts > 0 ? spec->experts : 1))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "expert-model-parallel-size %d: the model has %" PRId64 " experts",
+                          part->experts, spec->experts);
+    INVAR_TRY(check_tensors(&asked));
+    return check_contexts(&asked);
+}

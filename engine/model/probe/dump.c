@@ -1,0 +1,495 @@
+/*
+ * dump.c - chosen tensors of one step as files that numpy reads.
+ *
+ * How many rows a point has is known when the last micro-batch was shown: the data go to
+ * POINT.npy.tmp behind room for the header, which is written last, and then the file gets its name.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/probe/dump.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+enum { HEADER = 192, NAME_SIZE = 200, PIECE = 4096 };
+
+/* A file in the making. */
+typedef struct file {
+    char name[NAME_SIZE];
+    char type[4]; /* numpy's: "<f4" */
+    invar_dtype dtype;
+    int32_t rank;
+    int64_t shape[INVAR_MAX_RANK]; /* of index 0 so far */
+    bool whole;
+    int64_t *start; /* (starts) first row of each sample */
+    int64_t starts, capacity;
+} file;
+
+struct invar_dump {
+    char folder[INVAR_PATH_SIZE];
+    bool keeps; /* rows for another rank, which has the folder: */
+    invar_rank_buffer kept;
+    int64_t n_kept;
+    char *points; /* the list */
+    file *files;
+    int64_t count, capacity;
+    int64_t complete; /* points that were complete at once */
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_dump_new(invar_dump **out, const char *folder, const char *points)
+{
+    size_t bytes = strlen(points) + 1;
+    invar_dump *dump;
+
+    *out = NULL;
+    if (folder && strlen(folder) >= INVAR_PATH_SIZE - NAME_SIZE - 16)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "dump: the folder's path has %zu bytes",
+                          strlen(folder));
+    if (folder)
+        INVAR_TRY(invar_held_folder_make(folder));
+    INVAR_TRY(invar_alloc((void **)&dump, 1, sizeof *dump + bytes, "a dump"));
+    memset(dump, 0, sizeof *dump);
+    dump->keeps = !folder;
+    if (folder)
+        memcpy(dump->folder, folder, strlen(folder) + 1);
+    dump->points = (char *)(dump + 1);
+    memcpy(dump->points, points, bytes);
+    *out = dump;
+    return INVAR_OK;
+}
+
+static void dump_discard(invar_dump *dump)
+{
+    for (int64_t i = 0; i < dump->count; i++)
+        invar_free(dump->files[i].start);
+    dump->count = 0;
+    dump->complete = 0;
+    invar_rank_buffer_release(&dump->kept);
+    dump->n_kept = 0;
+}
+
+void invar_dump_free(invar_dump *dump)
+{
+    if (!dump)
+        return;
+    dump_discard(dump);
+    invar_free(dump->files);
+    invar_free(dump);
+}
+
+/* ---- which ----------------------------------------------------------------------------------- */
+
+/* On a mismatch the last star takes one more. */
+bool invar_dump_matches(const char *pattern, size_t length, const char *text)
+{
+    const char *end = pattern + length, *star = NULL, *again = NULL;
+
+    while (*text) {
+        if (pattern < end && *pattern == '*') {
+            star = ++pattern;
+            again = text;
+        } else if (pattern < end && *pattern == *text) {
+            pattern++;
+            text++;
+        } else if (star) {
+            pattern = star;
+            text = ++again;
+        } else {
+            return false;
+        }
+    }
+    while (pattern < end && *pattern == '*')
+        pattern++;
+    return pattern == end;
+}
+
+bool invar_dump_wants(const invar_dump *dump, const char *point)
+{
+    const char *at = dump->points;
+
+    for (;;) {
+        size_t length = strcspn(at, ",");
+        if (length > 0 && invar_dump_matches(at, length, point))
+            return true;
+        if (at[length] == '\0')
+            return false;
+        at += length + 1;
+    }
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static invar_status io_error(const char *path, const char *what)
+{
+    int code = errno;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, code, "dump: %s: %s: %s", shown, what, strerror(code));
+}
+
+static invar_status path_of(char out[INVAR_PATH_SIZE], const invar_dump *dump, const char *name,
+                            const char *suffix)
+{
+    char entry[NAME_SIZE + 32];
+
+    snprintf(entry, sizeof entry, "%s%s", name, suffix);
+    return invar_path_join(out, INVAR_PATH_SIZE, dump->folder, entry);
+}
+
+static invar_status put(int fd, const char *path, const void *data, size_t bytes)
+{
+    const char *at = data;
+
+    while (bytes > 0) {
+        ssize_t done = write(fd, at, bytes);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return io_error(path, "cannot be written");
+        at += done;
+        bytes -= (size_t)done;
+    }
+    return INVAR_OK;
+}
+
+/* Bf16 is the upper half of f32. */
+static invar_status put_bf16(int fd, const char *path, const uint16_t *data, int64_t count)
+{
+    uint32_t wide[PIECE];
+
+    while (count > 0) {
+        int64_t n = count < PIECE ? count : PIECE;
+        for (int64_t i = 0; i < n; i++)
+            wide[i] = (uint32_t)data[i] << 16;
+        INVAR_TRY(put(fd, path, wide, (size_t)n * sizeof *wide));
+        data += n;
+        count -= n;
+    }
+    return INVAR_OK;
+}
+
+static invar_status put_rows(int fd, const char *path, const invar_tensor *t, int64_t rows)
+{
+    int64_t columns = invar_tensor_row_elements(t);
+    size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
+    const char *at = t->data;
+
+    for (int64_t i = 0; i < rows; i++, at += (size_t)t->row_stride * size) {
+        if (t->dtype == INVAR_DTYPE_BF16)
+            INVAR_TRY(put_bf16(fd, path, (const uint16_t *)(const void *)at, columns));
+        else
+            INVAR_TRY(put(fd, path, at, (size_t)columns * size));
+    }
+    return INVAR_OK;
+}
+
+/* Version 1.0, padded so that the data are aligned and the header never changes its size. */
+static void make_header(char out[HEADER], const char *type, const int64_t *shape, int32_t rank)
+{
+    enum { FIXED = 10, ROOM = HEADER - FIXED };
+    int used;
+
+    memset(out, ' ', HEADER);
+    memcpy(out, "\x93NUMPY\x01\x00", 8);
+    out[8] = (char)(ROOM & 255);
+    out[9] = (char)(ROOM >> 8);
+    used = FIXED +
+           snprintf(out + FIXED, ROOM, "{'descr': '%s', 'fortran_order': False, 'shape': (", type);
+    for (int32_t i = 0; i < rank; i++)
+        used += snprintf(out + used, (size_t)(HEADER - used), "%" PRId64 ",%s", shape[i],
+                         i + 1 < rank ? " " : "");
+    used += snprintf(out + used, (size_t)(HEADER - used), "), }");
+    INVAR_CHECK(used < HEADER);
+    out[used] = ' ';
+    out[HEADER - 1] = '\n';
+}
+
+/* ---- taking ---------------------------------------------------------------------------------- */
+
+static invar_status check_name(const char *name)
+{
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                  "0123456789._-";
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+    size_t length = strlen(name);
+
+    if (length > 0 && length < NAME_SIZE && strspn(name, allowed) == length && name[0] != '.')
+        return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, name, length);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "dump: point \"%s\" cannot be a file's name: 1 to %d of A-Z a-z 0-9 . _ -",
+                      quote, NAME_SIZE - 1);
+}
+
+static invar_status type_of(char out[4], const char *name, invar_dtype dtype)
+{
+    const char *type = dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16 ? "<f4"
+                       : dtype == INVAR_DTYPE_I32                            ? "<i4"
+                       : dtype == INVAR_DTYPE_I64                            ? "<i8"
+                                                                             : NULL;
+
+    if (!type)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "dump: point \"%.100s\" is of type %s, which numpy does not have", name,
+                          invar_dtype_name(dtype));
+    memcpy(out, type, 4);
+    return INVAR_OK;
+}
+
+static invar_status append(void **array, int64_t *capacity, int64_t used, size_t size)
+{
+    int64_t larger = *capacity ? 2 * *capacity : 16;
+    void *block;
+
+    if (used < *capacity)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&block, (size_t)larger, size, "a dump"));
+    if (used > 0)
+        memcpy(block, *array, (size_t)used * size);
+    invar_free(*array);
+    *array = block;
+    *capacity = larger;
+    return INVAR_OK;
+}
+
+/* The file of this point; a new one when there is none. */
+static invar_status dump_find(file **out, invar_dump *dump, const file *like)
+{
+    char path[INVAR_PATH_SIZE], header[HEADER] = {0};
+
+    for (int64_t i = 0; i < dump->count; i++) {
+        file *f = &dump->files[i];
+        if (strcmp(f->name, like->name) != 0)
+            continue;
+        if (f->whole || like->whole || f->dtype != like->dtype || f->rank != like->rank ||
+            memcmp(f->shape + 1, like->shape + 1, sizeof f->shape - sizeof *f->shape) != 0)
+            return INVAR_FAIL(INVAR_E_STATE, 0,
+                              "dump: point \"%.100s\" comes again, whole or with another shape",
+                              like->name);
+        *out = f;
+        return INVAR_OK;
+    }
+    INVAR_TRY(append((void **)&dump->files, &dump->capacity, dump->count, sizeof *dump->files));
+    INVAR_TRY(path_of(path, dump, like->name, ".npy.tmp"));
+    INVAR_TRY(invar_file_write(path, header, sizeof header));
+    *out = &dump->files[dump->count++];
+    **out = *like;
+    return INVAR_OK;
+}
+
+static invar_status note_starts(file *f, const invar_row_offsets *samples)
+{
+    for (int64_t i = 0; i < samples->count; i++) {
+        INVAR_TRY(append((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
+        f->start[f->starts++] = f->shape[0] + samples->offsets[i];
+    }
+    return INVAR_OK;
+}
+
+static invar_status file_add(file *f, const invar_dump *dump, const invar_tensor *tensor,
+                             int64_t rows)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_status status;
+    int fd;
+
+    INVAR_TRY(path_of(path, dump, f->name, ".npy.tmp"));
+    fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
+    if (fd < 0)
+        return io_error(path, "cannot be opened");
+    status = put_rows(fd, path, tensor, rows);
+    if (close(fd) != 0 && status == INVAR_OK)
+        status = io_error(path, "cannot be closed");
+    f->shape[0] += rows;
+    return status;
+}
+
+/* Rows on their way: where samples begin (samples + 1) and the rows follow. */
+typedef struct piece {
+    char name[NAME_SIZE];
+    int64_t dtype, rank, samples;
+    int64_t shape[INVAR_MAX_RANK];
+} piece;
+
+static size_t row_bytes(const invar_tensor *t)
+{
+    return (size_t)invar_tensor_row_elements(t) * (size_t)invar_dtype_bits(t->dtype) / 8;
+}
+
+/* What is there as a whole the other rank has, too. */
+static invar_status dump_store(invar_dump *dump, const char *point, const invar_tensor *t,
+                               const invar_row_offsets *samples)
+{
+    piece p = {.dtype = t->dtype, .rank = t->rank};
+    size_t row = row_bytes(t), stride = (size_t)t->row_stride * row;
+    void *to;
+
+    if (!samples)
+        return INVAR_OK;
+    stride /= (size_t)invar_tensor_row_elements(t);
+    p.samples = samples->count;
+    memcpy(p.name, point, strlen(point) + 1);
+    memcpy(p.shape, t->shape, sizeof p.shape);
+    p.shape[0] = samples->offsets[samples->count];
+    INVAR_TRY(invar_rank_buffer_put(&dump->kept, &p, 1, sizeof p));
+    INVAR_TRY(invar_rank_buffer_put(&dump->kept, samples->offsets, (size_t)p.samples + 1,
+                                    sizeof *samples->offsets));
+    INVAR_TRY(invar_rank_buffer_add(&to, &dump->kept, (size_t)p.shape[0], row));
+    for (int64_t i = 0; i < p.shape[0]; i++)
+        memcpy((char *)to + (size_t)i * row, (const char *)t->data + (size_t)i * stride, row);
+    dump->n_kept++;
+    return INVAR_OK;
+}
+
+invar_status invar_dump_rows(invar_dump *dump, const char *point, const invar_tensor *tensor,
+                             const invar_row_offsets *samples)
+{
+    int64_t rows = samples ? samples->offsets[samples->count] : tensor->shape[0];
+    file like = {.dtype = tensor->dtype, .rank = tensor->rank, .whole = !samples}, *f;
+
+    INVAR_TRY(check_name(point));
+    if (dump->keeps)
+        return dump_store(dump, point, tensor, samples);
+    INVAR_TRY(type_of(like.type, point, tensor->dtype));
+    memcpy(like.name, point, strlen(point) + 1);
+    for (int32_t i = 1; i < tensor->rank; i++)
+        like.shape[i] = tensor->shape[i];
+    INVAR_TRY(dump_find(&f, dump, &like));
+    if (samples)
+        INVAR_TRY(note_starts(f, samples));
+    return file_add(f, dump, tensor, rows);
+}
+
+invar_status invar_dump_pack(invar_rank_buffer *to, invar_dump *dump)
+{
+    INVAR_TRY(invar_rank_buffer_put(to, &dump->n_kept, 1, sizeof dump->n_kept));
+    INVAR_TRY(invar_rank_buffer_put(to, dump->kept.data, dump->kept.bytes, 1));
+    dump->kept.bytes = 0;
+    dump->n_kept = 0;
+    return INVAR_OK;
+}
+
+static bool loaded_key_block_plausible(const piece *p)
+{
+    bool fits = memchr(p->name, '\0', sizeof p->name) && p->rank >= 1 &&
+                p->rank <= INVAR_MAX_RANK && p->dtype >= 0 && p->dtype < INVAR_DTYPE_COUNT &&
+                p->samples >= 0 && p->samples < INT64_MAX;
+
+    for (int64_t i = 0; fits && i < p->rank; i++)
+        fits = p->shape[i] >= 0 && p->shape[i] <= INT32_MAX;
+    return fits;
+}
+
+static invar_status unpack_rows(invar_dump *dump, invar_rank_buffer_reader *from)
+{
+    const void *item, *start, *rows;
+    const piece *p;
+    invar_tensor t = {0};
+
+    INVAR_TRY(invar_rank_buffer_take(&item, from, 1, sizeof *p));
+    p = item;
+    if (!loaded_key_block_plausible(p))
+        return invar_rank_buffer_damaged();
+    t.dtype = (invar_dtype)p->dtype;
+    t.rank = (int32_t)p->rank;
+    memcpy(t.shape, p->shape, sizeof p->shape);
+    t.row_stride = invar_tensor_row_elements(&t);
+    INVAR_TRY(invar_rank_buffer_take(&start, from, p->samples + 1, sizeof(int64_t)));
+    INVAR_TRY(invar_rank_buffer_take(&rows, from, p->shape[0], row_bytes(&t)));
+    if (((const int64_t *)start)[p->samples] != p->shape[0])
+        return invar_rank_buffer_damaged();
+    t.data = (void *)(uintptr_t)rows;
+    return invar_dump_rows(dump, p->name, &t, &(invar_row_offsets){start, p->samples});
+}
+
+invar_status invar_dump_unpack(invar_dump *dump, invar_rank_buffer_reader *from)
+{
+    const void *count;
+
+    INVAR_TRY(invar_rank_buffer_take(&count, from, 1, sizeof(int64_t)));
+    for (int64_t i = 0; i < *(const int64_t *)count; i++)
+        INVAR_TRY(unpack_rows(dump, from));
+    return INVAR_OK;
+}
+
+/* ---- completing ------------------------------------------------------------------------------ */
+
+static invar_status dump_complete(const invar_dump *dump, const file *f)
+{
+    char path[INVAR_PATH_SIZE], final[INVAR_PATH_SIZE], header[HEADER];
+    ssize_t done;
+    int fd;
+
+    make_header(header, f->type, f->shape, f->rank);
+    INVAR_TRY(path_of(path, dump, f->name, ".npy.tmp"));
+    INVAR_TRY(path_of(final, dump, f->name, ".npy"));
+    fd = invar_fd_open(path, O_WRONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return io_error(path, "cannot be opened");
+    do
+        done = pwrite(fd, header, sizeof header, 0);
+    while (done < 0 && errno == EINTR);
+    if (close(fd) != 0 || done != (ssize_t)sizeof header)
+        return io_error(path, "cannot be completed");
+    if (rename(path, final) != 0)
+        return io_error(final, "cannot be put in place");
+    return INVAR_OK;
+}
+
+/* A small array as a file of its own. */
+static invar_status write_array(const invar_dump *dump, const char *name, const char *suffix,
+                                const char *type, const void *data, int64_t count, size_t size)
+{
+    size_t bytes = (size_t)count * size;
+    char path[INVAR_PATH_SIZE], *block;
+    invar_status status;
+
+    INVAR_TRY(path_of(path, dump, name, suffix));
+    INVAR_TRY(invar_alloc((void **)&block, HEADER + bytes, 1, "a dump"));
+    make_header(block, type, &count, 1);
+    if (bytes > 0)
+        memcpy(block + HEADER, data, bytes);
+    status = invar_file_write(path, block, HEADER + bytes);
+    invar_free(block);
+    return status;
+}
+
+invar_status invar_dump_bytes(invar_dump *dump, const char *point, const void *data, size_t bytes)
+{
+    INVAR_TRY(check_name(point));
+    if (dump->keeps)
+        return INVAR_OK;
+    INVAR_TRY(write_array(dump, point, ".npy", "|u1", data, (int64_t)bytes, 1));
+    dump->complete++;
+    return INVAR_OK;
+}
+
+invar_status invar_dump_finish(int64_t *count_out, invar_dump *dump)
+{
+    *count_out = dump->count + dump->complete;
+    for (int64_t i = 0; i < dump->count; i++) {
+        file *f = &dump->files[i];
+        INVAR_TRY(dump_complete(dump, f));
+        if (f->whole)
+            continue;
+        INVAR_TRY(append((void **)&f->start, &f->capacity, f->starts, sizeof *f->start));
+        f->start[f->starts] = f->shape[0];
+        INVAR_TRY(write_array(dump, f->name, ".starts.npy", "<i8", f->start, f->starts + 1,
+                              sizeof *f->start));
+    }
+    dump_discard(dump);
+    return INVAR_OK;
+}

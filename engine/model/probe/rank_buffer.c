@@ -1,0 +1,77 @@
+/*
+ * rank_buffer.c - bytes for another rank.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/probe/rank_buffer.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+enum { STRIDE = 8 };
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + STRIDE - 1) / STRIDE * STRIDE;
+}
+
+invar_status invar_rank_buffer_add(void **out, invar_rank_buffer *parcel, size_t count, size_t size)
+{
+    size_t needed = parcel->bytes + padded(count * size);
+    char *data;
+
+    if (needed > parcel->room) {
+        INVAR_TRY(invar_alloc((void **)&data, 2, needed, "what is shown to another rank"));
+        if (parcel->bytes)
+            memcpy(data, parcel->data, parcel->bytes);
+        invar_free(parcel->data);
+        parcel->data = data;
+        parcel->room = 2 * needed;
+    }
+    *out = parcel->data + parcel->bytes;
+    memset(*out, 0, needed - parcel->bytes);
+    parcel->bytes = needed;
+    return INVAR_OK;
+}
+
+invar_status invar_rank_buffer_put(invar_rank_buffer *parcel, const void *items, size_t count,
+                                   size_t size)
+{
+    void *to;
+
+    INVAR_TRY(invar_rank_buffer_add(&to, parcel, count, size));
+    if (count * size > 0)
+        memcpy(to, items, count * size);
+    return INVAR_OK;
+}
+
+void invar_rank_buffer_release(invar_rank_buffer *parcel)
+{
+    invar_free(parcel->data);
+    *parcel = (invar_rank_buffer){0};
+}
+
+invar_status invar_rank_buffer_damaged(void)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "points of another rank are damaged: check its host and the network");
+}
+
+invar_status invar_rank_buffer_take(const void **out, invar_rank_buffer_reader *rest, int64_t count,
+                                    size_t size)
+{
+    size_t bytes;
+
+    if (count < 0 || (size > 0 && (uint64_t)count > rest->bytes / size))
+        return invar_rank_buffer_damaged();
+    bytes = padded((size_t)count * size);
+    if (bytes > rest->bytes)
+        return invar_rank_buffer_damaged();
+    *out = rest->cursor;
+    rest->cursor += bytes;
+    rest->bytes -= bytes;
+    return INVAR_OK;
+}

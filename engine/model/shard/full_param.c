@@ -1,0 +1,142 @@
+/*
+ * full_param.c - parameters whole on rank 0.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/shard/full_param.h"
+
+#include "base/alloc.h"
+#include "engine/model/logical_shards.h"
+
+#include "base/invar_banned.h"
+
+void invar_full_param_reader_release(invar_full_param_reader *whole)
+{
+    invar_host_window_release(&whole->window);
+    invar_free(whole->values);
+    invar_free(whole->recv_shard);
+    *whole = (invar_full_param_reader){0};
+}
+
+static invar_status make_room(invar_full_param_reader *whole, int64_t elements)
+{
+    if (elements <= whole->room)
+        return INVAR_OK;
+    invar_full_param_reader_release(whole);
+    INVAR_TRY(invar_alloc((void **)&whole->values, (size_t)elements, sizeof *whole->values,
+                          "a parameter of all ranks"));
+    INVAR_TRY(invar_alloc((void **)&whole->recv_shard, (size_t)elements, sizeof *whole->recv_shard,
+                          "what another rank has of a parameter"));
+    whole->room = elements;
+    return INVAR_OK;
+}
+
+/* Some experts of a parameter, of which one rank holds a box. */
+typedef struct share {
+    const invar_full_param_source *source;
+    const invar_param *param;
+    int64_t expert, experts; /* of the parameter's */
+    invar_param_shard box;   /* the rank's, of these */
+    int64_t skipped;         /* experts that it has before them */
+    int rank;                /* of the world */
+} share;
+
+static int64_t expert_elements(const share *s)
+{
+    return s->box.rows * (s->param->cols ? s->box.cols : 1);
+}
+
+/* The box of the rank with this number; false: another gives it, or it has none of them. */
+static bool find_share(share *s, int number)
+{
+    const invar_model *model = s->source->model;
+    const invar_layout *layout = model->layout;
+    invar_model_partition part = invar_model_partition_numbered(&model->part, number);
+    int64_t first, end;
+
+    s->box = invar_model_partition_box(&part, &model->spec, s->param);
+    if (s->box.experts == 0 ||
+        invar_logical_shards_contributor(model, s->param, s->box.expert, s->box.piece) != number)
+        return false;
+    first = s->box.expert > s->expert ? s->box.expert : s->expert;
+    end = s->box.expert + s->box.experts;
+    end = end < s->expert + s->experts ? end : s->expert + s->experts;
+    s->skipped = first - s->box.expert;
+    s->box.expert = first - s->expert;
+    s->box.experts = end - first;
+    s->rank = invar_layout_rank_of(
+        layout,
+        &(invar_rank_coords){.tensor = part.tensor, .expert = part.expert, .pipeline = part.stage});
+    return end > first;
+}
+
+static invar_status read_own(const void **out, invar_full_param_reader *whole, const share *s)
+{
+    const float *values = s->source->masters->data;
+
+    whole->window.dev = s->source->dev;
+    return invar_host_window_read(out, &whole->window, values + s->skipped * expert_elements(s),
+                                  (size_t)(s->box.experts * expert_elements(s)) * sizeof *values);
+}
+
+static invar_status layout_move(const invar_layout *layout, invar_comm_transfer move, size_t bytes)
+{
+    move.op = INVAR_COMM_SENDRECV;
+    move.phase = "whole parameters";
+    move.timeout_s = layout->seconds;
+    *(move.dst_rank == INVAR_COMM_NONE ? &move.from_bytes : &move.to_bytes) = bytes;
+    return invar_comm_run(layout->world, &move);
+}
+
+/* From its rank into rank 0's values. */
+static invar_status full_param_reader_bring(invar_full_param_reader *whole, const share *s)
+{
+    const invar_layout *layout = s->source->model->layout;
+    size_t bytes = (size_t)(s->box.experts * expert_elements(s)) * sizeof(float);
+    int self = invar_comm_rank(layout->world);
+    const void *values = whole->recv_shard;
+
+    if (self == s->rank)
+        INVAR_TRY(read_own(&values, whole, s));
+    if (s->rank != 0 && self == s->rank)
+        return layout_move(layout, (invar_comm_transfer){.in = values, .src_rank = INVAR_COMM_NONE},
+                           bytes);
+    if (self != 0)
+        return INVAR_OK;
+    if (s->rank != 0)
+        INVAR_TRY(layout_move(layout,
+                              (invar_comm_transfer){.out = whole->recv_shard,
+                                                    .dst_rank = INVAR_COMM_NONE,
+                                                    .src_rank = s->rank},
+                              bytes));
+    invar_param_shard_put(whole->values, s->param, &s->box, values);
+    return INVAR_OK;
+}
+
+invar_status invar_full_param_reader_read(const float **out, invar_full_param_reader *whole,
+                                          const invar_full_param_source *source, int64_t expert,
+                                          int64_t experts)
+{
+    const invar_model *model = source->model;
+    share s = {.source = source,
+               .param = &model->params[source->param],
+               .expert = expert,
+               .experts = experts};
+    int64_t each = invar_param_all_elements(s.param) / s.param->stack;
+    bool leads = !model->layout || invar_comm_rank(model->layout->world) == 0;
+
+    *out = NULL;
+    if (!invar_model_is_divided(model)) {
+        s.box =
+            (invar_param_shard){.experts = experts, .rows = s.param->rows, .cols = s.param->cols};
+        s.skipped = expert;
+        return leads ? read_own((const void **)out, whole, &s) : INVAR_OK;
+    }
+    if (leads)
+        INVAR_TRY(make_room(whole, experts * each));
+    for (int n = 0; n < invar_model_partition_ranks(&model->part); n++)
+        if (find_share(&s, n))
+            INVAR_TRY(full_param_reader_bring(whole, &s));
+    *out = leads ? whole->values : NULL;
+    return INVAR_OK;
+}

@@ -1,0 +1,132 @@
+/*
+ * master_weights.c - masters of which each data-parallel rank has the rows that it owns.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/shard/master_weights.h"
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+bool invar_full_masters_scattered(const invar_model *model)
+{
+    return invar_zero_partition_divide(model) && model->format != INVAR_FORMAT_FP32;
+}
+
+invar_status invar_full_masters_slices(invar_zero_comm *out, const invar_model *model,
+                                       const invar_device *dev)
+{
+    invar_zero_ranges owned;
+    invar_status status = invar_zero_ranges_masters(&owned, model);
+
+    *out = (invar_zero_comm){.send_buffer = NULL};
+    if (status == INVAR_OK)
+        status = invar_zero_comm_init(out, dev, model->layout, &owned);
+    invar_zero_ranges_release(&owned);
+    return status;
+}
+
+/* ---- collecting ------------------------------------------------------------------------------ */
+
+/* In a block, as slices have it; NULL: none. */
+static void place_tensors(invar_tensor *out, const invar_model *model, char *block)
+{
+    size_t at = 0;
+
+    for (int64_t k = 0; k < model->n_params; k++) {
+        int64_t i = model->order[k];
+        const invar_param *p = &model->params[i];
+
+        out[i] = invar_param_here(p, block && p->local.experts > 0 ? block + at : NULL);
+        at += invar_aligned((size_t)invar_param_elements(p) * sizeof(float));
+    }
+}
+
+static invar_status model_collect(invar_full_masters *out, const invar_model *model,
+                                  invar_zero_comm *slices)
+{
+    size_t bytes = 0;
+
+    for (int64_t i = 0; i < slices->owned.size; i++)
+        bytes += slices->owned.bytes[i];
+    INVAR_TRY(invar_alloc((void **)&out->tensors, (size_t)model->n_params, sizeof *out->tensors,
+                          "masters of all ranks"));
+    if (slices->exchange.rank == 0)
+        INVAR_TRY(invar_alloc((void **)&out->memory, bytes, 1, "masters of all ranks"));
+    place_tensors(out->tensors, model, out->memory);
+    return invar_zero_comm_collect(slices, "masters", out->memory, model->masters, true);
+}
+
+invar_status invar_full_masters_collect(invar_full_masters *out, const invar_model *model)
+{
+    invar_zero_comm slices;
+    invar_status status;
+
+    invar_full_masters_release(out);
+    if (!invar_full_masters_scattered(model))
+        return INVAR_OK;
+    status = invar_full_masters_slices(&slices, model, &model->dev);
+    if (status == INVAR_OK)
+        status = model_collect(out, model, &slices);
+    invar_zero_comm_release(&slices);
+    return status;
+}
+
+void invar_full_masters_release(invar_full_masters *masters)
+{
+    invar_free(masters->tensors);
+    invar_free(masters->memory);
+    *masters = (invar_full_masters){.tensors = NULL};
+}
+
+/* ---- on every rank --------------------------------------------------------------------------- */
+
+/* `out` has this rank's rows, in their place. */
+static invar_status gather_rows(float *out, const invar_model *model, int64_t param)
+{
+    const invar_layout_axis *data = &model->layout->data;
+    size_t each = (size_t)invar_param_row_elements(&model->params[param]) * sizeof(float);
+    size_t *bytes = NULL;
+    invar_status status;
+
+    INVAR_TRY(
+        invar_alloc((void **)&bytes, (size_t)data->size, sizeof *bytes, "the bytes of a move"));
+    for (int r = 0; r < data->size; r++)
+        bytes[r] = (size_t)invar_zero_partition_rows(model, param, r).count * each;
+    status = invar_layout_gather(model->layout, data, "masters", out, bytes);
+    invar_free(bytes);
+    return status;
+}
+
+invar_status invar_full_masters_read(float *out, const invar_model *model, int64_t param)
+{
+    const invar_param *p = &model->params[param];
+    bool scattered = invar_full_masters_scattered(model);
+    const invar_tensor *own = scattered ? &p->master : invar_param_f32(p);
+    int64_t each = invar_param_row_elements(p), first = scattered ? p->master_row : 0;
+
+    if (own->shape[0] > 0)
+        INVAR_TRY(invar_device_download(&model->dev, out + first * each, own->data,
+                                        (size_t)(own->shape[0] * each) * sizeof(float)));
+    return scattered ? gather_rows(out, model, param) : INVAR_OK;
+}
+
+invar_status invar_weights_gather(const invar_model *model)
+{
+    invar_zero_comm slices = {.send_buffer = NULL};
+    invar_zero_ranges owned;
+    invar_status status;
+
+    if (!invar_zero_partition_divide(model) ||
+        invar_layout_skips_transfers(model->layout, model->dev.backend->memory.dry_run))
+        return INVAR_OK;
+    status = invar_zero_ranges_weights(&owned, model);
+    if (status == INVAR_OK)
+        status = invar_zero_comm_init(&slices, &model->dev, model->layout, &owned);
+    if (status == INVAR_OK)
+        status = invar_zero_comm_gather(&slices, "weights", model->memory);
+    invar_zero_comm_release(&slices);
+    invar_zero_ranges_release(&owned);
+    return status;
+}

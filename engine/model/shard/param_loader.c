@@ -1,0 +1,207 @@
+/*
+ * param_loader.c - f32 values become what this rank holds of a model's parameters.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/shard/param_loader.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/shard/zero_partition.h"
+
+#include "base/invar_banned.h"
+
+#define STAGED_BYTES ((size_t)8 << 20) /* at a time, but for rows that share scales */
+
+static const char what[] = "values of a parameter";
+
+void invar_param_loader_init(invar_param_loader *out, invar_model *model, const invar_device *dev)
+{
+    *out = (invar_param_loader){.model = model, .dev = dev, .window = {.dev = dev}};
+    invar_op_runner_init(&out->caller, dev);
+}
+
+void invar_param_loader_release(invar_param_loader *fill)
+{
+    invar_op_runner_release(&fill->caller);
+    invar_host_window_release(&fill->window);
+    invar_free(fill->near);
+    invar_device_free(fill->dev, fill->staging);
+}
+
+static int64_t row_elements(const invar_param_loader *f)
+{
+    return invar_param_row_elements(f->param);
+}
+
+static size_t bytes_of(const invar_param_loader *f, int64_t rows)
+{
+    return (size_t)(rows * row_elements(f)) * sizeof(float);
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+static invar_status make_near(invar_param_loader *f, size_t bytes)
+{
+    if (bytes <= f->near_bytes)
+        return INVAR_OK;
+    invar_free(f->near);
+    f->near = NULL;
+    f->near_bytes = 0;
+    INVAR_TRY(invar_alloc((void **)&f->near, bytes, 1, what));
+    f->near_bytes = bytes;
+    return INVAR_OK;
+}
+
+/* Where the rows stay, all of them in f32; NULL: they do not. */
+static void *param_loader_home(const invar_param_loader *f)
+{
+    const invar_tensor *all = invar_param_f32(f->param);
+
+    return all ? (float *)all->data + f->first * row_elements(f) : NULL;
+}
+
+invar_status invar_param_loader_buffer(float **out, invar_param_loader *f, const invar_param *param,
+                                       int64_t first, int64_t rows)
+{
+    void *values;
+
+    f->param = param;
+    f->first = first;
+    f->rows = rows;
+    if (param_loader_home(f)) {
+        INVAR_TRY(
+            invar_host_window_write(&values, &f->window, param_loader_home(f), bytes_of(f, rows)));
+    } else {
+        INVAR_TRY(make_near(f, bytes_of(f, rows)));
+        values = f->near;
+    }
+    *out = f->values = values;
+    return INVAR_OK;
+}
+
+invar_status invar_param_loader_room_all(float **out, invar_param_loader *f,
+                                         const invar_param *param)
+{
+    return invar_param_loader_buffer(out, f, param, 0, invar_param_rows(param));
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* In any order, since files have their own. */
+static void sum_up(const invar_param_loader *f)
+{
+    const int64_t place[] = {f->param - f->model->params, f->first, f->rows};
+    invar_hasher hasher;
+    invar_digest digest;
+    uint64_t words[2];
+
+    if (!invar_zero_partition_divide(f->model))
+        return;
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, place, sizeof place);
+    invar_hasher_update(&hasher, f->values, bytes_of(f, f->rows));
+    invar_hasher_final(&digest, &hasher);
+    memcpy(words, digest.bytes, sizeof words);
+    f->model->load_checksum[0] += words[0];
+    f->model->load_checksum[1] += words[1];
+}
+
+/* Those rows that the master has. */
+static invar_status put_master(const invar_param_loader *f)
+{
+    const invar_param *p = f->param;
+    int64_t each = row_elements(f), end = f->first + f->rows;
+    int64_t own_end = p->master_row + p->master.shape[0];
+    int64_t from = p->master_row > f->first ? p->master_row : f->first;
+    int64_t to = own_end < end ? own_end : end;
+
+    if (from >= to)
+        return INVAR_OK;
+    return invar_device_upload(f->dev, (float *)p->master.data + (from - p->master_row) * each,
+                               f->values + (from - f->first) * each, bytes_of(f, to - from));
+}
+
+/* A vector as a row. */
+static invar_tensor matrix(const invar_tensor *t)
+{
+    return t->rank == 2 ? *t : invar_tensor_2d(t->data, t->dtype, 1, t->shape[0]);
+}
+
+invar_status invar_param_loader_weight(invar_op_runner *caller, const invar_param *p, int64_t first,
+                                       const invar_tensor *values)
+{
+    invar_tensor to = invar_tensor_rows(&p->weight, first, values->shape[0]);
+
+    return INVAR_CALL(caller, QUANTIZE, quantize, .q = matrix(&to), .x = matrix(values));
+}
+
+/* Some rows, from values in the device's memory. */
+static invar_status make_weight(invar_param_loader *f, int64_t first, int64_t rows, void *values)
+{
+    invar_tensor all = invar_param_here(f->param, values);
+
+    all.shape[0] = rows;
+    return invar_param_loader_weight(&f->caller, f->param, first, &all);
+}
+
+static invar_status param_loader_stage(invar_param_loader *f, const float *values, size_t bytes)
+{
+    if (bytes > f->staging_bytes) {
+        INVAR_TRY(invar_op_runner_settle(&f->caller));
+        invar_device_free(f->dev, f->staging);
+        f->staging = NULL;
+        f->staging_bytes = 0;
+        INVAR_TRY(invar_device_alloc(f->dev, &f->staging, bytes, what));
+        f->staging_bytes = bytes;
+    }
+    return invar_device_upload(f->dev, f->staging, values, bytes);
+}
+
+/* Rows from `first` on that are staged together: whole scale blocks of one expert. */
+static int64_t count_staged(const invar_param_loader *f, int64_t first)
+{
+    int64_t blocks = (int64_t)(STAGED_BYTES / bytes_of(f, INVAR_FP8_BLOCK));
+    int64_t rows = (blocks > 0 ? blocks : 1) * INVAR_FP8_BLOCK;
+    int64_t left = f->first + f->rows - first;
+    int64_t of_expert = f->param->local.rows - first % f->param->local.rows;
+
+    left = left < of_expert ? left : of_expert;
+    return rows < left ? rows : left;
+}
+
+static invar_status make_staged(invar_param_loader *f)
+{
+    int64_t rows;
+
+    for (int64_t at = f->first; at < f->first + f->rows; at += rows) {
+        rows = count_staged(f, at);
+        INVAR_TRY(param_loader_stage(f, f->values + (at - f->first) * row_elements(f),
+                                     bytes_of(f, rows)));
+        INVAR_TRY(make_weight(f, at, rows, f->staging));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_param_loader_put(invar_param_loader *f)
+{
+    sum_up(f);
+    if (!param_loader_home(f)) {
+        INVAR_TRY(put_master(f));
+        return make_staged(f);
+    }
+    INVAR_TRY(invar_host_window_store(&f->window, param_loader_home(f), bytes_of(f, f->rows)));
+    return f->param->weight.dtype == INVAR_DTYPE_F32
+               ? INVAR_OK
+               : make_weight(f, f->first, f->rows, param_loader_home(f));
+}
+
+invar_status invar_param_loader_zero(invar_param_loader *f, const invar_param *param)
+{
+    float *values;
+
+    INVAR_TRY(invar_param_loader_room_all(&values, f, param));
+    memset(values, 0, bytes_of(f, f->rows));
+    return invar_param_loader_put(f);
+}

@@ -1,0 +1,204 @@
+/*
+ * zero_comm.c - blocks on their way between ranks.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/shard/zero_comm.h"
+
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+invar_status invar_zero_comm_init(invar_zero_comm *out, const invar_device *dev,
+                                  const invar_layout *layout, invar_zero_ranges *owned)
+{
+    const invar_layout_axis *data = &layout->data;
+    void *memory = NULL;
+    size_t room;
+
+    *out = (invar_zero_comm){.layout = layout, .owned = *owned};
+    *owned = (invar_zero_ranges){0};
+    out->dev = dev ? *dev : (invar_device){.backend = invar_backend_cpu()};
+    INVAR_TRY(invar_bucket_plan_init(&out->exchange, out->owned.bytes, layout->bucket, data->size,
+                                     data->rank));
+    out->device_to_device = data->device_comm && invar_device_is_local(&out->dev);
+    if (out->device_to_device) {
+        out->send_buffer = data->buckets;
+        out->recv_buffer = out->send_buffer + invar_layout_bucket_bytes(layout, data);
+        return INVAR_OK;
+    }
+    room = invar_bucket_plan_room(&out->exchange);
+    INVAR_TRY(invar_device_alloc_host(&out->dev, &memory, 2 * room, "slices on their way"));
+    out->send_buffer = memory;
+    out->recv_buffer = out->send_buffer + room;
+    return INVAR_OK;
+}
+
+void invar_zero_comm_release(invar_zero_comm *slices)
+{
+    if (slices->send_buffer && !slices->device_to_device)
+        invar_device_free_host(&slices->dev, slices->send_buffer);
+    invar_bucket_plan_release(&slices->exchange);
+    invar_zero_ranges_release(&slices->owned);
+    *slices = (invar_zero_comm){0};
+}
+
+static invar_status zero_comm_run(invar_zero_comm *slices, const char *phase,
+                                  invar_comm_transfer *move)
+{
+    const invar_layout_axis *data = &slices->layout->data;
+
+    move->phase = phase;
+    move->timeout_s = slices->layout->seconds;
+    move->in = slices->send_buffer;
+    move->out = slices->recv_buffer;
+    if (slices->device_to_device)
+        INVAR_TRY(invar_device_synchronize(&slices->dev)); // what it still does to the buckets
+    return invar_comm_run(slices->device_to_device ? data->device_comm : data->comm, move);
+}
+
+size_t invar_zero_comm_own(const invar_zero_comm *slices)
+{
+    return slices->owned.bytes[slices->exchange.rank];
+}
+
+/* ---- blocks and buckets ---------------------------------------------------------------------- */
+
+typedef invar_status (*copying)(const invar_zero_comm *slices, char *block, char *bucket,
+                                size_t bytes);
+
+static invar_status zero_comm_load(const invar_zero_comm *slices, char *block, char *bucket,
+                                   size_t bytes)
+{
+    return slices->device_to_device ? invar_device_copy(&slices->dev, bucket, block, bytes)
+                                    : invar_device_download(&slices->dev, bucket, block, bytes);
+}
+
+static invar_status zero_comm_unload(const invar_zero_comm *slices, char *block, char *bucket,
+                                     size_t bytes)
+{
+    return slices->device_to_device ? invar_device_copy(&slices->dev, block, bucket, bytes)
+                                    : invar_device_upload(&slices->dev, block, bucket, bytes);
+}
+
+/* A slice that is in the memory of the block. */
+static invar_status zero_comm_finalize(const invar_zero_comm *slices, char *block, char *slice,
+                                       size_t bytes)
+{
+    return invar_device_copy(&slices->dev, block, slice, bytes);
+}
+
+/* An array of rank 0's host. */
+static invar_status zero_comm_take(const invar_zero_comm *slices, char *to, char *bucket,
+                                   size_t bytes)
+{
+    if (slices->device_to_device)
+        return invar_device_download(&slices->dev, to, bucket, bytes);
+    memcpy(to, bucket, bytes);
+    return INVAR_OK;
+}
+
+/* A piece of a rank's slice, range by range. */
+static invar_status copy_piece(const invar_zero_comm *slices, void *block, char *bucket, int rank,
+                               invar_byte_range piece, copying copy)
+{
+    const invar_zero_ranges *o = &slices->owned;
+    int64_t i = rank > 0 ? o->end[rank - 1] : 0;
+
+    for (; piece.bytes > 0; i++) {
+        size_t left, bytes;
+
+        if (piece.first >= o->ranges[i].bytes) {
+            piece.first -= o->ranges[i].bytes;
+            continue;
+        }
+        left = o->ranges[i].bytes - piece.first;
+        bytes = left < piece.bytes ? left : piece.bytes;
+        INVAR_TRY(copy(slices, (char *)block + o->ranges[i].first + piece.first, bucket, bytes));
+        bucket += bytes;
+        piece.bytes -= bytes;
+        piece.first = 0;
+    }
+    return INVAR_OK;
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+invar_status invar_zero_comm_scatter(invar_zero_comm *slices, const char *phase, const void *block,
+                                     int64_t piece, int givers)
+{
+    invar_bucket_plan *x = &slices->exchange;
+    invar_comm_transfer move;
+    char *to = slices->send_buffer;
+
+    for (int r = 0; r < x->size && x->rank < givers; r++) {
+        invar_byte_range part = invar_bucket_plan_piece(x, r, piece);
+        INVAR_TRY(copy_piece(slices, (void *)(uintptr_t)block, to, r, part, zero_comm_load));
+        to += part.bytes;
+    }
+    invar_bucket_plan_scatter(&move, x, piece, givers);
+    return zero_comm_run(slices, phase, &move);
+}
+
+invar_status invar_zero_comm_gather(invar_zero_comm *slices, const char *phase, void *block)
+{
+    invar_bucket_plan *x = &slices->exchange;
+
+    for (int64_t i = 0; i < x->pieces; i++) {
+        invar_byte_range own = invar_bucket_plan_piece(x, x->rank, i);
+        char *from = slices->recv_buffer;
+        invar_comm_transfer move;
+
+        INVAR_TRY(copy_piece(slices, block, slices->send_buffer, x->rank, own, zero_comm_load));
+        invar_bucket_plan_gather(&move, x, i);
+        INVAR_TRY(zero_comm_run(slices, phase, &move));
+        for (int r = 0; r < x->size; r++) {
+            invar_byte_range part = invar_bucket_plan_piece(x, r, i);
+            if (r != x->rank)
+                INVAR_TRY(copy_piece(slices, block, from, r, part, zero_comm_unload));
+            from += part.bytes;
+        }
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_zero_comm_place(invar_zero_comm *slices, void *block, const void *slice)
+{
+    return copy_piece(slices, block, (char *)(uintptr_t)slice, slices->exchange.rank,
+                      (invar_byte_range){0, invar_zero_comm_own(slices)}, zero_comm_finalize);
+}
+
+/* A piece of this rank's slice into the bucket. */
+static invar_status load_own(const invar_zero_comm *slices, const void *from,
+                             invar_byte_range piece, bool packed)
+{
+    char *block = (char *)(uintptr_t)from;
+
+    if (!packed)
+        return copy_piece(slices, block, slices->send_buffer, slices->exchange.rank, piece,
+                          zero_comm_load);
+    return piece.bytes > 0
+               ? zero_comm_load(slices, block + piece.first, slices->send_buffer, piece.bytes)
+               : INVAR_OK;
+}
+
+invar_status invar_zero_comm_collect(invar_zero_comm *slices, const char *phase, char *to,
+                                     const void *from, bool packed)
+{
+    invar_bucket_plan *x = &slices->exchange;
+
+    for (int64_t i = 0; i < x->pieces; i++) {
+        char *came = slices->recv_buffer;
+        invar_comm_transfer move;
+
+        INVAR_TRY(load_own(slices, from, invar_bucket_plan_piece(x, x->rank, i), packed));
+        invar_bucket_plan_collect(&move, x, i);
+        INVAR_TRY(zero_comm_run(slices, phase, &move));
+        for (int r = 0; r < x->size && x->rank == 0; r++) {
+            invar_byte_range part = invar_bucket_plan_piece(x, r, i);
+            INVAR_TRY(copy_piece(slices, to, came, r, part, zero_comm_take));
+            came += part.bytes;
+        }
+    }
+    return INVAR_OK;
+}

@@ -1,0 +1,247 @@
+/*
+ * link_test.c - calls with known bytes, checked and timed.
+ *
+ * Every byte is a function of who sends it, to whom, and of its place: bytes of another rank or
+ * of another place are found, and so are those that did not come. First there are pieces of
+ * different sizes, some of them empty, then equal ones, each call several times.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ranks/comm/link_test.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/ranks/comm/comm_internal.h"
+
+#include "base/invar_banned.h"
+
+#define PHASE "trial"
+#define ENOUGH 0.05 /* seconds, in which a call is timed */
+#define MOST 4096   /* calls at a time */
+#define UNEVEN 0    /* in place of a number of bytes */
+
+typedef struct scene {
+    invar_comm *comm;
+    int rank, size;
+    double seconds;
+    invar_comm *far;              /* that is tried; NULL: comm is */
+    const invar_device *dev;      /* of it */
+    unsigned char *there;         /* (2, room) its memory */
+    size_t room;                  /* bytes of each */
+    unsigned char *in, *out;      /* (room) */
+    size_t *in_bytes, *out_bytes; /* (size) */
+    invar_link_test *told;
+} scene;
+
+typedef struct call {
+    invar_comm_op op;
+    size_t bytes; /* that a rank gives in all */
+} call;
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* Of the piece from one rank to another; what is gathered goes to all. */
+static size_t piece_of(const call *c, int from, int to, int size)
+{
+    if (c->bytes == UNEVEN)
+        return (size_t)((from + 2 * to + 1) % 5) * 1021;
+    return c->op == INVAR_COMM_ALLTOALLV ? c->bytes / (size_t)size : c->bytes;
+}
+
+static unsigned char byte_of(int from, int to, size_t at)
+{
+    uint32_t x =
+        (uint32_t)at * 2654435761u + (uint32_t)from * 2246822519u + (uint32_t)to * 3266489917u;
+
+    return (unsigned char)((x ^ x >> 15) * 668265263u >> 24);
+}
+
+static void write_piece(unsigned char *out, int from, int to, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        out[i] = byte_of(from, to, i);
+}
+
+static void check_piece(scene *s, const call *c, const unsigned char *got, int from, int to,
+                        size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (got[i] == byte_of(from, to, i))
+            continue;
+        if (s->told->wrong++ == 0) {
+            s->told->op = c->op;
+            s->told->src_rank = from;
+        }
+    }
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static int next_of(const scene *s, int by)
+{
+    return (s->rank + by + s->size) % s->size;
+}
+
+/* Pieces are as long in `in` and `out` as the move says. */
+static invar_comm_transfer make_move(scene *s, const call *c)
+{
+    invar_comm_transfer move = {.op = c->op,
+                                .phase = PHASE,
+                                .timeout_s = s->seconds,
+                                .in = s->in,
+                                .out = s->out,
+                                .in_bytes = s->in_bytes,
+                                .out_bytes = s->out_bytes,
+                                .dst_rank = next_of(s, 1),
+                                .src_rank = next_of(s, -1),
+                                .to_bytes = c->bytes,
+                                .from_bytes = c->bytes};
+    size_t at = 0;
+
+    for (int r = 0; r < s->size; r++) {
+        s->in_bytes[r] = piece_of(c, s->rank, r, s->size);
+        s->out_bytes[r] = piece_of(c, r, c->op == INVAR_COMM_ALLTOALLV ? s->rank : 0, s->size);
+    }
+    memset(s->out, 0, s->room);
+    if (c->op == INVAR_COMM_ALLTOALLV)
+        for (int r = 0; r < s->size; at += s->in_bytes[r++])
+            write_piece(s->in + at, s->rank, r, s->in_bytes[r]);
+    else if (c->op == INVAR_COMM_ALLGATHERV)
+        write_piece(s->in, s->rank, 0, s->out_bytes[s->rank]);
+    else if (c->op == INVAR_COMM_SENDRECV)
+        write_piece(s->in, s->rank, move.dst_rank, c->bytes);
+    return move;
+}
+
+/* The same where the bytes will lie. */
+static invar_status scene_prepare(invar_comm_transfer *out, scene *s, const call *c)
+{
+    *out = make_move(s, c);
+    if (!s->far)
+        return INVAR_OK;
+    out->in = s->there;
+    out->out = s->there + s->room;
+    INVAR_TRY(invar_device_upload(s->dev, s->there, s->in, s->room));
+    INVAR_TRY(invar_device_upload(s->dev, s->there + s->room, s->out, s->room));
+    return invar_device_synchronize(s->dev);
+}
+
+static invar_status scene_run(scene *s, const invar_comm_transfer *move)
+{
+    return invar_comm_run(s->far ? s->far : s->comm, move);
+}
+
+static invar_status scene_check(scene *s, const call *c)
+{
+    int to = c->op == INVAR_COMM_ALLTOALLV ? s->rank : 0;
+    size_t at = 0;
+
+    if (s->far)
+        INVAR_TRY(invar_device_download(s->dev, s->out, s->there + s->room, s->room));
+    if (c->op == INVAR_COMM_SENDRECV)
+        check_piece(s, c, s->out, next_of(s, -1), s->rank, c->bytes);
+    else if (c->op != INVAR_COMM_BARRIER)
+        for (int r = 0; r < s->size; at += s->out_bytes[r++])
+            check_piece(s, c, s->out + at, r, to, s->out_bytes[r]);
+    return INVAR_OK;
+}
+
+/* Twice as often, until that takes long enough; rank 0 says when. */
+static invar_status time_calls(double *out, scene *s, const invar_comm_transfer *move)
+{
+    double begin, taken = 0.0;
+    int64_t count = 1;
+
+    for (;; count *= 2) {
+        begin = invar_comm_clock();
+        for (int64_t i = 0; i < count; i++)
+            INVAR_TRY(scene_run(s, move));
+        taken = invar_comm_clock() - begin;
+        INVAR_TRY(invar_comm_run(s->comm, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
+                                                                 .phase = PHASE " time",
+                                                                 .timeout_s = s->seconds,
+                                                                 .in = &taken,
+                                                                 .out = &taken,
+                                                                 .from_bytes = sizeof taken}));
+        if (taken >= ENOUGH || count >= MOST)
+            break;
+    }
+    *out = taken / (double)count;
+    return INVAR_OK;
+}
+
+static invar_status run_calls(scene *s)
+{
+    static const call uneven[] = {{INVAR_COMM_ALLGATHERV, UNEVEN}, {INVAR_COMM_ALLTOALLV, UNEVEN}};
+    static const call timed[INVAR_COMM_RATES] = {
+        {INVAR_COMM_BARRIER, 1},          {INVAR_COMM_SENDRECV, 64 << 10},
+        {INVAR_COMM_SENDRECV, 1 << 20},   {INVAR_COMM_SENDRECV, 16 << 20},
+        {INVAR_COMM_ALLTOALLV, 64 << 10}, {INVAR_COMM_ALLTOALLV, 1 << 20},
+        {INVAR_COMM_ALLTOALLV, 16 << 20},
+    };
+
+    for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
+        invar_comm_transfer move;
+
+        INVAR_TRY(scene_prepare(&move, s, &uneven[i]));
+        INVAR_TRY(scene_run(s, &move));
+        INVAR_TRY(scene_check(s, &uneven[i]));
+    }
+    for (int i = 0; i < INVAR_COMM_RATES; i++) {
+        invar_link_rate *rate = &s->told->rates[i];
+        invar_comm_transfer move;
+        uint64_t sent, received;
+
+        INVAR_TRY(scene_prepare(&move, s, &timed[i]));
+        INVAR_TRY(invar_comm_transfer_bytes(&sent, &received, &move, s->rank, s->size));
+        rate->op = timed[i].op;
+        rate->bytes = (size_t)sent;
+        INVAR_TRY(time_calls(&rate->seconds, s, &move));
+        INVAR_TRY(scene_check(s, &timed[i]));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_link_test_run(invar_link_test *out, invar_comm *comm, double seconds)
+{
+    return invar_link_test_run_device(out, comm, NULL, NULL, seconds);
+}
+
+invar_status invar_link_test_run_device(invar_link_test *out, invar_comm *comm, invar_comm *far,
+                                        const invar_device *dev, double seconds)
+{
+    scene s = {.comm = comm,
+               .rank = invar_comm_rank(comm),
+               .size = invar_comm_size(comm),
+               .seconds = seconds,
+               .far = far,
+               .dev = dev,
+               .told = out};
+    size_t uneven = (size_t)s.size * 4 * 1021;
+    void *there = NULL;
+    invar_status status = INVAR_OK;
+
+    *out = (invar_link_test){.wrong = 0};
+    s.room = uneven > (size_t)16 << 20 ? uneven : (size_t)16 << 20;
+    if (far)
+        status = invar_device_alloc(dev, &there, 2 * s.room, "bytes between GPUs");
+    s.there = there;
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&s.in, s.room, 1, "bytes to send");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&s.out, s.room, 1, "bytes to receive");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&s.in_bytes, (size_t)s.size, sizeof *s.in_bytes, "pieces");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&s.out_bytes, (size_t)s.size, sizeof *s.out_bytes, "pieces");
+    if (status == INVAR_OK)
+        status = run_calls(&s);
+    invar_free(s.out_bytes);
+    invar_free(s.in_bytes);
+    invar_free(s.out);
+    invar_free(s.in);
+    if (there)
+        invar_device_free(dev, there);
+    return status;
+}

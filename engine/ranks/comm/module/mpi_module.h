@@ -1,0 +1,53 @@
+/*
+ * mpi_module.h - what the engine needs of MPI, as a table that a shared object has.
+ *
+ * MPI has no fixed binary interface: a handle is a pointer in one implementation and a number in
+ * another. So a module of the engine is compiled against the MPI of a machine, and has no logic.
+ * Functions return 0 or a code that `explain` makes a text of.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RANKS_COMM_MODULE_MPI_MODULE_H
+#define INVAR_ENGINE_RANKS_COMM_MODULE_MPI_MODULE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_MPI_ABI 1
+#define INVAR_MPI_TABLE invar_mpi_v1 /* the symbol of the table */
+
+typedef union invar_mpi_request {
+    void *pointer;
+    int number;
+} invar_mpi_request;
+
+typedef struct invar_mpi_table {
+    uint32_t abi;
+
+    /* Starts MPI, which a process can do once. Calls must come from one thread at a time. */
+    int (*open)(int *rank_out, int *size_out, int *max_tag_out);
+
+    /* Ends it; waits for all ranks. */
+    int (*close)(void);
+
+    int (*send)(invar_mpi_request *out, const void *data, int bytes, int peer, int tag);
+    int (*receive)(invar_mpi_request *out, void *data, int bytes, int peer, int tag);
+    int (*test)(int *done_out, invar_mpi_request *request);
+
+    /* Of a receive: it is done soon if nothing had come for it. */
+    int (*cancel)(invar_mpi_request *request);
+
+    /* Receives what has come from any rank with this tag; *peer_out is -1 when nothing has. */
+    int (*listen)(int *peer_out, void *data, int bytes, int tag);
+
+    void (*explain)(char *out, size_t size, int code);
+} invar_mpi_table;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,298 @@
+/*
+ * nccl.c - groups whose moves take the memory of GPUs.
+ *
+ * Such a group is one of the host's with a carrier (comm_internal.h). Its headers go by the host's
+ * transport, which finds ranks that are late, out of step or gone, and names them; NCCL then moves
+ * bytes of calls in which all ranks agree. It is polled: a failure of another rank or the deadline
+ * ends a wait, and a group that has failed is aborted.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <fenv.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/process/module.h"
+#include "base/text.h"
+#include "engine/ranks/comm/comm.h"
+#include "engine/ranks/comm/comm_internal.h"
+#include "engine/ranks/comm/module/nccl_module.h"
+
+#include "base/invar_banned.h"
+
+#define SPIN 0.02 /* seconds after which a wait begins to sleep */
+
+#define TEXT(name) TEXT_OF(name)
+#define TEXT_OF(name) #name
+
+#define START "start of NCCL" /* the phase */
+
+typedef struct nccl_rank {
+    const invar_nccl_table *nccl;
+    invar_comm *comm;
+    int ordinal;
+    invar_nccl_group group; /* NCCL's */
+    invar_nccl_p2p *pieces; /* (2 * size) of a move */
+} nccl_rank;
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* A call of NCCL's failed. */
+static invar_status nccl_rank_trouble(const nccl_rank *me, const char *phase, int code)
+{
+    invar_world *world = me->comm->world;
+    char why[INVAR_TEXT_QUOTE_SIZE * 4], text[512];
+
+    me->nccl->explain(text, sizeof text, code);
+    invar_text_quote(why, sizeof why, text, strlen(text));
+    return invar_world_fail(world, world->rank, ECONNABORTED,
+                            "rank %d on %s cannot move the memory of its GPU in phase \"%s\": %s; "
+                            "look at its host and at the network, or choose distributed-backend = "
+                            "host, then start the run again to resume it",
+                            world->rank, world->hosts[world->rank], phase, why);
+}
+
+static void pause_since(double from)
+{
+    struct timespec pause = {0, 50000};
+
+    if (invar_comm_clock() - from < SPIN)
+        sched_yield();
+    else
+        nanosleep(&pause, NULL);
+}
+
+/* Until what was begun is done. */
+static invar_status wait_pending(nccl_rank *me, const invar_comm_request *call)
+{
+    invar_world *world = me->comm->world;
+    double from = invar_comm_clock();
+    int done = 0, code;
+
+    for (;;) {
+        code = me->nccl->test(&done, &me->group);
+        if (code)
+            return nccl_rank_trouble(me, call->phase, code);
+        if (done)
+            return INVAR_OK;
+        if (world->transport)
+            INVAR_TRY(world->transport->poll_failure(world->self));
+        if (call->seconds > 0 && invar_comm_clock() - from > call->seconds)
+            return invar_world_fail_device_timeout(world, call);
+        pause_since(from);
+    }
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/* All bytes of a call, from and to this rank; what is empty is left out on both sides. */
+static int list_pieces(const nccl_rank *me, const invar_comm_request *ticket)
+{
+    int count = 0;
+
+    for (int i = 0; i < ticket->count; i++) {
+        const invar_message *m = &ticket->messages[i];
+
+        if (m->bytes > 0)
+            me->pieces[count++] = (invar_nccl_p2p){.peer = m->member,
+                                                   .from = m->incoming ? NULL : m->data,
+                                                   .to = m->incoming ? m->data : NULL,
+                                                   .bytes = m->bytes};
+    }
+    if (ticket->self_copies.to) {
+        me->pieces[count++] = (invar_nccl_p2p){.peer = me->comm->rank,
+                                               .from = ticket->self_copies.from,
+                                               .bytes = ticket->self_copies.bytes};
+        me->pieces[count++] = (invar_nccl_p2p){.peer = me->comm->rank,
+                                               .to = ticket->self_copies.to,
+                                               .bytes = ticket->self_copies.bytes};
+    }
+    return count;
+}
+
+/* A gather in which all ranks give as much; all of them see the same numbers. */
+static bool is_even(const invar_comm_request *ticket)
+{
+    for (int i = 0; i < ticket->count; i++)
+        if (ticket->messages[i].bytes != ticket->self_copies.bytes)
+            return false;
+    return ticket->op == INVAR_COMM_ALLGATHERV;
+}
+
+/* Where the pieces of all ranks begin. */
+static char *nccl_rank_gathered(const nccl_rank *me, const invar_comm_request *ticket)
+{
+    size_t before = (size_t)me->comm->rank * ticket->self_copies.bytes;
+
+    // a piece without a copy is at its place already
+    return (char *)(ticket->self_copies.to ? ticket->self_copies.to : ticket->self_copies.from) -
+           before;
+}
+
+static int begin_broadcast(nccl_rank *me, const invar_comm_request *ticket)
+{
+    const invar_comm_self_copy *own = &ticket->self_copies;
+    const invar_message *m = ticket->messages;
+
+    if (ticket->count > 0 && m->incoming)
+        return m->bytes ? me->nccl->broadcast(&me->group, m->data, m->data, m->bytes, m->member)
+                        : 0;
+    if (own->bytes == 0)
+        return 0;
+    return me->nccl->broadcast(&me->group, own->from, own->to ? own->to : (char *)own->from,
+                               own->bytes, me->comm->rank);
+}
+
+static int nccl_rank_begin(nccl_rank *me, const invar_comm_request *ticket)
+{
+    const invar_comm_self_copy *own = &ticket->self_copies;
+    int count;
+
+    if (ticket->op == INVAR_COMM_BROADCAST)
+        return begin_broadcast(me, ticket);
+    if (is_even(ticket))
+        return own->bytes ? me->nccl->gather(&me->group, own->from, nccl_rank_gathered(me, ticket),
+                                             own->bytes)
+                          : 0;
+    count = list_pieces(me, ticket);
+    return count ? me->nccl->exchange(&me->group, me->pieces, count) : 0;
+}
+
+static invar_status comm_request_carry(void *self, const invar_comm_request *ticket)
+{
+    nccl_rank *me = self;
+    const invar_world *world = me->comm->world;
+    int code;
+
+    if (world->failure.native)
+        return invar_world_accept_failure(me->comm->world, &world->failure);
+    code = nccl_rank_begin(me, ticket);
+    return code ? nccl_rank_trouble(me, ticket->phase, code) : wait_pending(me, ticket);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void leave(void *self)
+{
+    nccl_rank *me = self;
+
+    if (!me)
+        return;
+    me->nccl->close(&me->group, me->comm->world->failure.native != 0);
+    invar_free(me->pieces);
+    invar_free(me);
+}
+
+/* Rank 0 makes it; *out is the group's on all of them. */
+static invar_status share_id(char out[INVAR_NCCL_ID_BYTES], const nccl_rank *me, double seconds)
+{
+    invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
+                                .phase = START,
+                                .timeout_s = seconds,
+                                .in = out,
+                                .out = out,
+                                .from_bytes = INVAR_NCCL_ID_BYTES};
+    int code = me->comm->rank == 0 ? me->nccl->make_id(out) : 0;
+
+    if (code)
+        return nccl_rank_trouble(me, START, code);
+    INVAR_TRY(invar_comm_transfer_now(me->comm, &move));
+    // one that has no memory leaves here: from here on NCCL waits for all
+    move = (invar_comm_transfer){.op = INVAR_COMM_BARRIER, .phase = START, .timeout_s = seconds};
+    return invar_comm_transfer_now(me->comm, &move);
+}
+
+static invar_status connect_ranks(nccl_rank *me, double seconds)
+{
+    invar_comm_request call = {.op = INVAR_COMM_SPLIT, .phase = START, .seconds = seconds};
+    char id[INVAR_NCCL_ID_BYTES] = {0};
+    fenv_t rounding;
+    int code;
+
+    INVAR_TRY(share_id(id, me, seconds));
+    fegetenv(&rounding); // NCCL loads libraries, which may change it
+    code = me->nccl->open(&me->group, id, me->comm->rank, me->comm->size, me->ordinal);
+    fesetenv(&rounding);
+    return code ? nccl_rank_trouble(me, START, code) : wait_pending(me, &call);
+}
+
+/* The group gets a carrier like that of `like`, which may have no group of its own. */
+static invar_status comm_join(void *like, invar_comm *comm, double seconds)
+{
+    static const invar_device_transport carrier = {comm_request_carry, comm_join, leave};
+    nccl_rank *me;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&me, 1, sizeof *me, "a rank of NCCL"));
+    *me = *(const nccl_rank *)like;
+    me->comm = comm;
+    memset(&me->group, 0, sizeof me->group);
+    status = invar_alloc((void **)&me->pieces, 2 * (size_t)comm->size, sizeof *me->pieces,
+                         "pieces of a move");
+    if (status == INVAR_OK)
+        status = connect_ranks(me, seconds);
+    if (status != INVAR_OK) {
+        leave(me);
+        return status;
+    }
+    memset(comm->counts, 0, sizeof comm->counts);
+    comm->carrier = &carrier;
+    comm->device_transport_state = me;
+    return INVAR_OK;
+}
+
+static invar_status load_module(const invar_nccl_table **out, const char *wanted)
+{
+    const char *file = wanted ? wanted : INVAR_MODULE_NCCL;
+    const void *symbol;
+
+    INVAR_TRY(invar_error_advise(invar_module_load(&symbol, file, TEXT(INVAR_NCCL_TABLE), false),
+                                 INVAR_E_UNSUPPORTED, "or choose distributed-backend = host"));
+    *out = symbol;
+    if ((*out)->abi != INVAR_NCCL_ABI)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%.1000s has version %u of the interface, this program %d: build both "
+                          "together",
+                          file, (*out)->abi, INVAR_NCCL_ABI);
+    return INVAR_OK;
+}
+
+invar_status invar_comm_nccl_version(int *out, const char *module)
+{
+    const invar_nccl_table *nccl;
+    char why[512];
+    int code;
+
+    *out = 0;
+    INVAR_TRY(load_module(&nccl, module));
+    code = nccl->version(out);
+    if (code) {
+        nccl->explain(why, sizeof why, code);
+        return INVAR_FAIL(INVAR_E_NCCL, code, "NCCL does not say its version: %s", why);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_comm_nccl(invar_comm **out, invar_comm *host,
+                             const invar_comm_nccl_options *options)
+{
+    nccl_rank like = {.ordinal = options->ordinal};
+    invar_comm *comm = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_CHECK(!host->carrier);
+    INVAR_TRY(load_module(&like.nccl, options->module));
+    INVAR_TRY(invar_comm_split(&comm, host, 0, invar_comm_rank(host), START, options->seconds));
+    status = comm_join(&like, comm, options->seconds);
+    if (status != INVAR_OK) {
+        invar_comm_free(comm);
+        return status;
+    }
+    *out = comm;
+    return INVAR_OK;
+}

@@ -1,0 +1,200 @@
+/*
+ * pipeline.c - the order of a stage's tasks, and what goes from one stage to the next.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ranks/layout/pipeline.h"
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+/*
+ * Number i of the forwards, or of the backwards: groups of as many micro-batches as there are
+ * stages; those of a group go through one chunk after the other.
+ */
+static invar_pipeline_task task_at(int stages, int chunks, int stage, int64_t i, bool back)
+{
+    int64_t group = i / ((int64_t)stages * chunks), in_group = i % ((int64_t)stages * chunks);
+    int turn = (int)(in_group / stages);
+
+    return (invar_pipeline_task){.batch = group * stages + in_group % stages,
+                                 .chunk = (back ? chunks - 1 - turn : turn) * stages + stage,
+                                 .is_backward = back};
+}
+
+/* Forwards before the first backward. */
+static int64_t warmup_of(int stages, int chunks, int stage)
+{
+    int64_t behind = stages - 1 - stage;
+
+    return chunks == 1 ? behind : 2 * behind + (int64_t)(chunks - 1) * stages;
+}
+
+/* Groups are whole: of the last one, those that are not there are left out. */
+static void pipeline_schedule_add(invar_pipeline_schedule *to, const invar_pipeline_task *task,
+                                  int64_t batches)
+{
+    if (task->batch < batches)
+        to->tasks[to->count++] = *task;
+}
+
+invar_status invar_pipeline_schedule_make(invar_pipeline_schedule *out, int stages, int chunks,
+                                          int stage, int64_t batches, bool back)
+{
+    int64_t groups = (batches + stages - 1) / stages, all = groups * stages * chunks;
+    int64_t warmup = back ? warmup_of(stages, chunks, stage) : all;
+
+    *out = (invar_pipeline_schedule){NULL, 0};
+    INVAR_TRY(invar_alloc((void **)&out->tasks, (size_t)(2 * all) + 1, sizeof *out->tasks,
+                          "the tasks of a stage"));
+    warmup = warmup < all ? warmup : all;
+    for (int64_t i = 0; i < all + (back ? warmup : 0); i++) {
+        invar_pipeline_task forth = task_at(stages, chunks, stage, i, false);
+        invar_pipeline_task home = task_at(stages, chunks, stage, i - warmup, true);
+
+        if (i < all)
+            pipeline_schedule_add(out, &forth, batches);
+        if (i >= warmup)
+            pipeline_schedule_add(out, &home, batches);
+    }
+    return INVAR_OK;
+}
+
+void invar_pipeline_schedule_release(invar_pipeline_schedule *tasks)
+{
+    invar_free(tasks->tasks);
+    *tasks = (invar_pipeline_schedule){NULL, 0};
+}
+
+int64_t invar_pipeline_max_in_flight(const invar_pipeline_schedule *tasks, int chunk)
+{
+    int64_t now = 0, most = 0;
+
+    for (int64_t i = 0; i < tasks->count; i++) {
+        if (tasks->tasks[i].chunk != chunk)
+            continue;
+        now += tasks->tasks[i].is_backward ? -1 : 1;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+/* ---- ways ------------------------------------------------------------------------------------ */
+
+void invar_pipeline_channel_init(invar_pipeline_channel *out, const invar_layout *layout, bool back)
+{
+    *out = (invar_pipeline_channel){.layout = layout, .is_backward = back};
+}
+
+void invar_pipeline_channel_release(invar_pipeline_channel *way)
+{
+    for (int i = 0; i < INVAR_PIPELINE_SENDS; i++)
+        invar_free(way->sends[i].data);
+    invar_free(way->recv_buffer);
+    *way = (invar_pipeline_channel){.layout = NULL};
+}
+
+static invar_comm_transfer move_of(const invar_pipeline_channel *way)
+{
+    return (invar_comm_transfer){.op = INVAR_COMM_SENDRECV,
+                                 .phase =
+                                     way->is_backward ? "gradients of a stage" : "rows of a stage",
+                                 .timeout_s = way->layout->seconds,
+                                 .dst_rank = INVAR_COMM_NONE,
+                                 .src_rank = INVAR_COMM_NONE};
+}
+
+static invar_comm *comm_of(const invar_pipeline_channel *way)
+{
+    return way->is_backward ? way->layout->backward_comm : way->layout->pipeline.comm;
+}
+
+/* The stage that is `step` further on this way. */
+static int pipeline_channel_neighbour(const invar_pipeline_channel *way, int step)
+{
+    const invar_layout_axis *axis = &way->layout->pipeline;
+
+    return (axis->rank + axis->size + (way->is_backward ? -step : step)) % axis->size;
+}
+
+static invar_status wait_for(invar_pipeline_pending_send *send)
+{
+    invar_comm_request *ticket = send->ticket;
+
+    send->ticket = NULL;
+    return ticket ? invar_comm_wait(ticket) : INVAR_OK;
+}
+
+static invar_status ensure(void **data, size_t *room, size_t bytes)
+{
+    if (bytes <= *room)
+        return INVAR_OK;
+    invar_free(*data);
+    *data = NULL;
+    *room = 0;
+    INVAR_TRY(invar_alloc(data, bytes, 1, "rows on their way between stages"));
+    *room = bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_pipeline_room(void **out, invar_pipeline_channel *way, size_t bytes)
+{
+    invar_pipeline_pending_send *send = &way->sends[way->next];
+
+    INVAR_TRY(wait_for(send));
+    INVAR_TRY(ensure(&send->data, &send->bytes, bytes));
+    *out = send->data;
+    return INVAR_OK;
+}
+
+invar_status invar_pipeline_pending_send_on(invar_pipeline_channel *way, size_t bytes)
+{
+    invar_pipeline_pending_send *send = &way->sends[way->next];
+    invar_comm_transfer move = move_of(way);
+
+    move.dst_rank = pipeline_channel_neighbour(way, 1);
+    move.in = send->data;
+    move.to_bytes = bytes;
+    way->next = (way->next + 1) % INVAR_PIPELINE_SENDS;
+    return invar_comm_start(&send->ticket, comm_of(way), &move);
+}
+
+invar_status invar_pipeline_receive(void **out, invar_pipeline_channel *way, size_t bytes)
+{
+    invar_comm_transfer move = move_of(way);
+
+    INVAR_TRY(ensure(&way->recv_buffer, &way->got_bytes, bytes));
+    move.src_rank = pipeline_channel_neighbour(way, -1);
+    move.out = way->recv_buffer;
+    move.from_bytes = bytes;
+    *out = way->recv_buffer;
+    return invar_comm_run(comm_of(way), &move);
+}
+
+invar_status invar_pipeline_channel_flush(invar_pipeline_channel *way)
+{
+    invar_status status = INVAR_OK;
+
+    for (int i = 0; i < INVAR_PIPELINE_SENDS; i++) {
+        invar_status one = wait_for(&way->sends[i]);
+        status = status == INVAR_OK ? one : status;
+    }
+    return status;
+}
+
+invar_status invar_pipeline_share(const invar_layout *layout, const char *phase, void *data,
+                                  size_t bytes)
+{
+    invar_comm_transfer move = {.op = INVAR_COMM_BROADCAST,
+                                .phase = phase,
+                                .timeout_s = layout->seconds,
+                                .in = data,
+                                .out = data,
+                                .src_rank = layout->pipeline.size - 1,
+                                .from_bytes = bytes};
+
+    return invar_comm_run(layout->pipeline.comm, &move);
+}

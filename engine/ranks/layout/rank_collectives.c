@@ -1,0 +1,222 @@
+/*
+ * rank_collectives.c - what the ranks of a run decide together.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ranks/layout/rank_collectives.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+bool invar_ranks_is_leader(const invar_layout *layout)
+{
+    return !layout || invar_comm_rank(layout->world) == 0;
+}
+
+int invar_ranks_size(const invar_layout *layout)
+{
+    return layout ? invar_comm_size(layout->world) : 1;
+}
+
+/* Ranks of this rank's host among the first `count`. */
+static int count_here(const invar_layout *layout, int count)
+{
+    const char *own = invar_comm_host(layout->world, invar_comm_rank(layout->world));
+    int here = 0;
+
+    for (int r = 0; r < count; r++)
+        here += strcmp(invar_comm_host(layout->world, r), own) == 0;
+    return here;
+}
+
+int invar_ranks_local_size(const invar_layout *layout)
+{
+    return layout ? count_here(layout, invar_comm_size(layout->world)) : 1;
+}
+
+int invar_ranks_local_rank(const invar_layout *layout)
+{
+    return layout ? count_here(layout, invar_comm_rank(layout->world)) : 0;
+}
+
+invar_status invar_ranks_broadcast(const invar_layout *layout, const char *phase, int from,
+                                   void *data, size_t bytes)
+{
+    if (!layout)
+        return INVAR_OK;
+    return invar_comm_run(layout->world, &(invar_comm_transfer){.op = INVAR_COMM_BROADCAST,
+                                                                .phase = phase,
+                                                                .timeout_s = layout->seconds,
+                                                                .in = data,
+                                                                .out = data,
+                                                                .src_rank = from,
+                                                                .from_bytes = bytes});
+}
+
+invar_status invar_ranks_all_gather(const invar_layout *layout, const char *phase, const void *own,
+                                    size_t bytes, void *out)
+{
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLGATHERV, .phase = phase, .in = own, .out = out};
+    int size = invar_ranks_size(layout);
+    size_t *each = NULL;
+    invar_status status;
+
+    if (!layout) {
+        memcpy(out, own, bytes);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_alloc((void **)&each, (size_t)size, sizeof *each, "what ranks gather"));
+    for (int r = 0; r < size; r++)
+        each[r] = bytes;
+    move.timeout_s = layout->seconds;
+    move.out_bytes = each;
+    status = invar_comm_run(layout->world, &move);
+    invar_free(each);
+    return status;
+}
+
+/* What rank 0 gets of each rank; others get nothing. */
+static invar_status count_pile(invar_rank_gathered *out, const invar_layout *layout,
+                               const char *phase, size_t bytes)
+{
+    size_t size = (size_t)invar_ranks_size(layout), all = 0;
+
+    INVAR_TRY(invar_alloc((void **)&out->bytes, size, sizeof *out->bytes, "what ranks collect"));
+    INVAR_TRY(invar_ranks_all_gather(layout, phase, &bytes, sizeof bytes, out->bytes));
+    for (size_t r = 0; r < size; r++) {
+        if (!invar_ranks_is_leader(layout))
+            out->bytes[r] = 0;
+        if (out->bytes[r] > SIZE_MAX / 2 - all)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "the %zu bytes of rank %zu are too many: check its host",
+                              out->bytes[r], r);
+        all += out->bytes[r];
+    }
+    return invar_alloc((void **)&out->data, all + 1, 1, "what ranks collect");
+}
+
+invar_status invar_ranks_gather(invar_rank_gathered *out, const invar_layout *layout,
+                                const char *phase, const void *own, size_t bytes)
+{
+    invar_comm_transfer move = {.op = INVAR_COMM_ALLTOALLV, .phase = phase, .in = own};
+    size_t *give = NULL;
+    invar_status status;
+
+    *out = (invar_rank_gathered){0};
+    INVAR_TRY(count_pile(out, layout, phase, bytes));
+    if (!layout) {
+        if (bytes)
+            memcpy(out->data, own, bytes);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_alloc((void **)&give, (size_t)invar_ranks_size(layout), sizeof *give,
+                          "what ranks collect"));
+    memset(give, 0, (size_t)invar_ranks_size(layout) * sizeof *give);
+    give[0] = bytes;
+    move.timeout_s = layout->seconds;
+    move.out = out->data;
+    move.in_bytes = give;
+    move.out_bytes = out->bytes;
+    status = invar_comm_run(layout->world, &move);
+    invar_free(give);
+    return status;
+}
+
+void invar_ranks_pile_release(invar_rank_gathered *pile)
+{
+    invar_free(pile->data);
+    invar_free(pile->bytes);
+    *pile = (invar_rank_gathered){0};
+}
+
+/* The numbers of all ranks, one after the other, by `fold` into one. */
+static invar_status fold_numbers(int64_t *out, const invar_layout *layout, const char *phase,
+                                 int64_t own, int64_t (*fold)(int64_t a, int64_t b))
+{
+    int64_t *all = NULL;
+    invar_status status;
+
+    *out = own;
+    if (!layout)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(layout), sizeof *all,
+                          "a number of each rank"));
+    status = invar_ranks_all_gather(layout, phase, &own, sizeof own, all);
+    for (int r = 0; r < invar_ranks_size(layout) && status == INVAR_OK; r++)
+        *out = r == 0 ? all[0] : fold(*out, all[r]);
+    invar_free(all);
+    return status;
+}
+
+static int64_t first_of(int64_t a, int64_t b)
+{
+    return a ? a : b;
+}
+
+static int64_t least_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+invar_status invar_ranks_first_nonzero(int64_t *out, const invar_layout *layout, const char *phase,
+                                       int64_t own)
+{
+    return fold_numbers(out, layout, phase, own, first_of);
+}
+
+invar_status invar_ranks_min(int64_t *out, const invar_layout *layout, const char *phase,
+                             int64_t own)
+{
+    return fold_numbers(out, layout, phase, own, least_of);
+}
+
+/* How many ranks hold what rank `which` does. */
+static int count_equal(const invar_digest *all, int size, int which)
+{
+    int count = 0;
+
+    for (int r = 0; r < size; r++)
+        count += invar_digest_equal(&all[r], &all[which]);
+    return count;
+}
+
+invar_rank_outlier invar_ranks_find_odd(const invar_digest *all, int size)
+{
+    invar_rank_outlier found = {.differing_rank = -1};
+    int most = count_equal(all, size, 0);
+
+    for (int r = 1; r < size && most <= size / 2; r++) {
+        int count = count_equal(all, size, r);
+        if (count > most) {
+            most = count;
+            found.majority_rank = r;
+        }
+    }
+    for (int r = 0; r < size && found.differing_rank < 0; r++)
+        if (!invar_digest_equal(&all[r], &all[found.majority_rank]))
+            found.differing_rank = r;
+    return found;
+}
+
+invar_status invar_ranks_compare_digests(invar_rank_outlier *out, const invar_layout *layout,
+                                         const char *phase, const invar_digest *own)
+{
+    int size = invar_ranks_size(layout);
+    invar_digest *all = NULL;
+    invar_status status;
+
+    *out = (invar_rank_outlier){.differing_rank = -1, .n_same = 1};
+    if (!layout)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)size, sizeof *all, "a digest of each rank"));
+    status = invar_ranks_all_gather(layout, phase, own, sizeof *own, all);
+    if (status == INVAR_OK) {
+        *out = invar_ranks_find_odd(all, size);
+        out->n_same = count_equal(all, size, invar_comm_rank(layout->world));
+    }
+    invar_free(all);
+    return status;
+}

@@ -1,0 +1,82 @@
+/*
+ * rank_roles.c - ranks that train, and ranks that only sample.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ranks/layout/rank_roles.h"
+
+#include <stdio.h>
+
+#include "base/invar_banned.h"
+
+static invar_status rank_role_sizes_check(const invar_rank_role_sizes *sizes, int ranks)
+{
+    int parts = invar_layout_parts(&sizes->train), each = invar_layout_parts(&sizes->rollout);
+    int rest = ranks - sizes->rollout_ranks;
+    int right = sizes->rollout_ranks + parts * (rest > parts ? rest / parts + 1 : 1);
+    char why[96] = "";
+
+    if (sizes->rollout_ranks % each != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout-num-gpus = %d: engines of %d ranks each "
+                          "(rollout-num-gpus-per-engine) need a multiple of %d",
+                          sizes->rollout_ranks, each, each);
+    if (rest >= parts && rest % parts == 0)
+        return INVAR_OK;
+    if (parts > 1)
+        (void)snprintf(why, sizeof why, ", and a model cut into %d parts needs a multiple of %d",
+                       parts, parts);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "rollout-num-gpus = %d leaves %d of %d ranks to train%s: start with --ranks "
+                      "%d or mpirun -n %d, or set another rollout-num-gpus (docs/scale-out.md)",
+                      sizes->rollout_ranks, rest > 0 ? rest : 0, ranks, why, right, right);
+}
+
+invar_status invar_rank_roles_outline(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
+                                      int ranks)
+{
+    *out = (invar_rank_roles){.first_rollout_rank = ranks - sizes->rollout_ranks};
+    INVAR_TRY(rank_role_sizes_check(sizes, ranks));
+    INVAR_TRY(invar_layout_init_sizes(&out->train, &sizes->train, out->first_rollout_rank));
+    return invar_layout_init_sizes(&out->rollout, &sizes->rollout, sizes->rollout_ranks);
+}
+
+/* All ranks; engines are groups of the last ones. */
+static void rank_roles_join(invar_rank_roles *sides, invar_comm *world, double seconds,
+                            const invar_rank_role_sizes *sizes)
+{
+    sides->is_rollout_rank = invar_comm_rank(world) >= sides->first_rollout_rank;
+    invar_layout_init(&sides->world, world, seconds);
+    sides->world.engines =
+        (invar_layout_engines){sides->first_rollout_rank, invar_layout_parts(&sizes->rollout)};
+}
+
+invar_status invar_rank_roles_imagine(invar_rank_roles *out, const invar_rank_role_sizes *sizes,
+                                      int ranks, int rank)
+{
+    invar_comm *world;
+
+    INVAR_TRY(invar_rank_roles_outline(out, sizes, ranks));
+    INVAR_TRY(invar_comm_simulated(&world, rank, ranks));
+    rank_roles_join(out, world, 0, sizes);
+    out->world.simulated_peers = true;
+    return INVAR_OK;
+}
+
+invar_status invar_rank_roles_open(invar_rank_roles *out, invar_layout *own_out, invar_comm *world,
+                                   double seconds, const invar_rank_role_sizes *sizes)
+{
+    INVAR_TRY(invar_rank_roles_outline(out, sizes, invar_comm_size(world)));
+    rank_roles_join(out, world, seconds, sizes);
+    INVAR_TRY(invar_comm_split(&out->role_comm, world, out->is_rollout_rank, 0,
+                               "ranks that train, ranks that sample", seconds));
+    invar_layout_init(own_out, out->role_comm, seconds);
+    return invar_layout_divide(own_out, out->is_rollout_rank ? &sizes->rollout : &sizes->train);
+}
+
+void invar_rank_roles_close(invar_rank_roles *sides)
+{
+    invar_comm_free(sides->role_comm);
+    invar_layout_release(&sides->world);
+    *sides = (invar_rank_roles){0};
+}

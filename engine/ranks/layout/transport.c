@@ -1,0 +1,228 @@
+/*
+ * transport.c - who chooses NCCL, and when.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ranks/layout/transport.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "engine/ranks/layout/rank_collectives.h"
+
+#include "base/invar_banned.h"
+
+/* What a rank tells the others of itself. */
+typedef struct record {
+    invar_digest memory; /* of its GPU */
+    int64_t process;
+    int32_t wanted;
+    int32_t far;        /* it has a GPU, */
+    int32_t identified; /* which is known */
+    int32_t version;    /* of NCCL; 0: none */
+} record;
+
+static void describe(record *out, const invar_device *dev, invar_distributed_backend wanted)
+{
+    int version = 0;
+
+    memset(out, 0, sizeof *out); // its gaps travel, too
+    out->process = getpid();
+    out->wanted = (int32_t)wanted;
+    out->far = invar_device_is_local(dev);
+    out->identified = dev->backend->memory.identify != NULL;
+    if (out->identified)
+        dev->backend->memory.identify(dev, &out->memory);
+    if (out->far && invar_comm_nccl_version(&version, NULL) != INVAR_OK)
+        invar_error_clear(); // for the others it is a rank without NCCL
+    out->version = version;
+}
+
+static void format_version(char out[16], int version)
+{
+    out[0] = '\0';
+    if (version > 0)
+        (void)snprintf(out, 16, "%d.%d.%d", version / 10000 % 1000, version / 100 % 100,
+                       version % 100);
+}
+
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+typedef struct scene {
+    const invar_layout *layout;
+    const record *all; /* (size) */
+    int size;
+    invar_layout_transport *out;
+} scene;
+
+static const char *host_of(const scene *s, int rank)
+{
+    return invar_comm_host(s->layout->world, rank);
+}
+
+/* A rank without GPU or NCCL, or with another NCCL than rank 0. */
+static bool scene_lacks(const scene *s, int rank)
+{
+    const record *its = &s->all[rank];
+    char *text = s->out->text, version[16], first[16];
+
+    format_version(version, its->version);
+    format_version(first, s->all[0].version);
+    if (!its->far)
+        (void)snprintf(text, sizeof s->out->text, "rank %d on %s computes on its CPU", rank,
+                       host_of(s, rank));
+    else if (its->version == 0)
+        (void)snprintf(text, sizeof s->out->text, "rank %d on %s has no NCCL (invar-nccl.so)", rank,
+                       host_of(s, rank));
+    else if (its->version != s->all[0].version)
+        (void)snprintf(text, sizeof s->out->text, "rank %d on %s has NCCL %s, rank 0 has %s", rank,
+                       host_of(s, rank), version, first);
+    else
+        return false;
+    return true;
+}
+
+static bool share_gpu(const record *a, const record *b)
+{
+    return a->identified && b->identified && invar_digest_equal(&a->memory, &b->memory);
+}
+
+/* Two ranks on one GPU: processes may, if it is asked for. */
+static bool scene_shares(const scene *s, int rank)
+{
+    const record *its = &s->all[rank];
+
+    for (int r = 0; r < rank; r++) {
+        bool threads = s->all[r].process == its->process;
+
+        if (!share_gpu(&s->all[r], its))
+            continue;
+        s->out->nccl_ignore_shm = true;
+        if (s->all[0].wanted == INVAR_DISTRIBUTED_BACKEND_NCCL && !threads)
+            return false;
+        (void)snprintf(s->out->text, sizeof s->out->text, "ranks %d and %d on %s share a GPU%s", r,
+                       rank, host_of(s, rank), threads ? " and a process" : "");
+        return true;
+    }
+    return false;
+}
+
+static bool can_be_nccl(const scene *s)
+{
+    for (int r = 0; r < s->size; r++)
+        if (scene_lacks(s, r))
+            return false;
+    for (int r = 0; r < s->size; r++)
+        if (scene_shares(s, r))
+            return false;
+    return true;
+}
+
+static bool has_gpu(const scene *s)
+{
+    for (int r = 0; r < s->size; r++)
+        if (s->all[r].far)
+            return true;
+    return false;
+}
+
+static invar_status scene_decide(const scene *s)
+{
+    invar_layout_transport *out = s->out;
+    invar_distributed_backend wanted = (invar_distributed_backend)s->all[0].wanted;
+    char why[sizeof out->text];
+
+    if (wanted == INVAR_DISTRIBUTED_BACKEND_HOST)
+        (void)snprintf(out->text, sizeof out->text, "distributed-backend = host");
+    else
+        out->nccl = can_be_nccl(s);
+    if (!out->nccl && wanted == INVAR_DISTRIBUTED_BACKEND_NCCL)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "distributed-backend = nccl cannot be: %s; give each rank a GPU and "
+                          "NCCL, or choose auto or host",
+                          out->text);
+    (void)snprintf(why, sizeof why, "%s", has_gpu(s) ? out->text : "");
+    if (out->nccl)
+        (void)snprintf(out->text, sizeof out->text, "NCCL %s", out->nccl_version);
+    else
+        (void)snprintf(out->text, sizeof out->text, "host memory%s%.200s", why[0] ? ": " : "", why);
+    return INVAR_OK;
+}
+
+invar_status invar_layout_choose_transport(invar_layout_transport *out, const invar_layout *layout,
+                                           const invar_device *dev,
+                                           invar_distributed_backend wanted)
+{
+    scene s = {.layout = layout, .size = invar_ranks_size(layout), .out = out};
+    record own, *all;
+    invar_status status;
+
+    *out = (invar_layout_transport){.rank = layout ? invar_comm_rank(layout->world) : 0};
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)s.size, sizeof *all, "what ranks tell"));
+    describe(&own, dev, wanted);
+    format_version(out->nccl_version, own.version);
+    s.all = all;
+    status = invar_ranks_all_gather(layout, "transport", &own, sizeof own, all);
+    if (status == INVAR_OK)
+        status = scene_decide(&s);
+    invar_free(all);
+    return status;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* NCCL refuses two ranks of one host on one GPU: each says that it is a host of its own. */
+static invar_status set_apart(const invar_layout_transport *transport)
+{
+    char name[32];
+
+    (void)snprintf(name, sizeof name, "invar-rank-%d", transport->rank);
+    if (setenv("NCCL_HOSTID", name, 0) != 0)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "NCCL_HOSTID: no memory for the environment");
+    return INVAR_OK;
+}
+
+static invar_status open_axis(invar_layout_axis *axis, const invar_comm_nccl_options *options)
+{
+    return axis->size > 1 ? invar_comm_nccl(&axis->device_comm, axis->comm, options) : INVAR_OK;
+}
+
+invar_status invar_layout_open_transport(invar_layout *layout, const invar_device *dev,
+                                         const invar_layout_transport *transport)
+{
+    invar_layout_axis *data = &layout->data;
+    invar_comm_nccl_options options = {.seconds = layout->seconds, .ordinal = dev->ordinal};
+    void *memory = NULL;
+
+    if (!transport->nccl)
+        return INVAR_OK;
+    if (transport->nccl_ignore_shm)
+        INVAR_TRY(set_apart(transport));
+    INVAR_TRY(open_axis(&layout->tensor, &options));
+    INVAR_TRY(open_axis(&layout->context, &options));
+    INVAR_TRY(open_axis(&layout->expert, &options));
+    INVAR_TRY(open_axis(data, &options));
+    if (!data->device_comm)
+        return INVAR_OK;
+    INVAR_TRY(invar_device_alloc(dev, &memory, 2 * invar_layout_bucket_bytes(layout, data),
+                                 "what travels between GPUs"));
+    data->buckets = memory;
+    return INVAR_OK;
+}
+
+void invar_layout_close_transport(invar_layout *layout, const invar_device *dev)
+{
+    invar_layout_axis *const axes[] = {&layout->tensor, &layout->context, &layout->expert,
+                                       &layout->data};
+
+    if (layout->data.buckets)
+        invar_device_free(dev, layout->data.buckets);
+    layout->data.buckets = NULL;
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
+        invar_comm_free(axes[i]->device_comm);
+        axes[i]->device_comm = NULL;
+    }
+}

@@ -1,0 +1,297 @@
+/*
+ * op_trace.c - the ops of all ranks in a window of steps.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/record/op_trace.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/ranks/layout/rank_collectives.h"
+#include "engine/record/rank_time.h"
+#include "engine/record/trace_event.h"
+
+#include "base/invar_banned.h"
+
+#define MOVE "profile" /* what travels */
+#define BESIDE "ahead" /* the phase of what is sampled beside training */
+
+/* Streams of a rank: tracks of its process. */
+enum { DEVICE, BESIDE_IT, STREAMS };
+
+/* A sum, as it travels. */
+typedef struct row {
+    char phase[INVAR_RANK_TIMER_PHASE_SIZE];
+    char op[32];
+    int64_t calls, duration_ns, longest_ns;
+} row;
+
+struct invar_op_trace {
+    const invar_layout *layout;
+    invar_profile *profiles[STREAMS];
+    int64_t first, end, origin_ns;
+    int64_t step;
+    bool named;                /* the tracks of this rank */
+    int64_t ended_ns[STREAMS]; /* on a track no event begins before the last one has ended */
+    invar_json_text text;      /* of this rank, since the last collect */
+    row *rows;                 /* likewise */
+    size_t n_rows, room_rows;
+    /* rank 0: of the last call */
+    invar_rank_gathered came_text, came_rows;
+    invar_ledger_op_time *told;
+};
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static int own_rank(const invar_op_trace *t)
+{
+    return t->layout ? invar_comm_rank(t->layout->world) : 0;
+}
+
+static int own_process(const invar_op_trace *t)
+{
+    return INVAR_OP_TRACE_PROCESS + own_rank(t);
+}
+
+static invar_json_text *op_trace_event(invar_op_trace *t, const char *name, const char *ph,
+                                       int stream)
+{
+    invar_trace_event_begin(&t->text, name, ph, own_process(t), stream);
+    return &t->text;
+}
+
+static void put_name(invar_op_trace *t, const char *what, int stream, const char *name)
+{
+    invar_trace_event_name(&t->text, what, own_process(t), stream, name);
+}
+
+static void name_tracks(invar_op_trace *t)
+{
+    const char *host = t->layout ? invar_comm_host(t->layout->world, own_rank(t)) : NULL;
+    char name[160];
+
+    (void)snprintf(name, sizeof name, host ? "ops of rank %d on %s" : "ops", own_rank(t), host);
+    put_name(t, "process_name", 0, name);
+    put_name(t, "thread_name", DEVICE, "device");
+    if (t->profiles[BESIDE_IT])
+        put_name(t, "thread_name", BESIDE_IT, "sampling beside training");
+    t->named = true;
+}
+
+static void put_key_int(invar_json_text *line, const char *key, int64_t number)
+{
+    invar_json_text_key(line, key);
+    invar_json_text_int(line, number);
+}
+
+static void put_key_text(invar_json_text *line, const char *key, const char *text)
+{
+    invar_json_text_key(line, key);
+    invar_json_text_string(line, text, strlen(text));
+}
+
+static void put_memory(invar_op_trace *t, const invar_profile_event *is, int stream)
+{
+    invar_json_text *line = op_trace_event(t, "memory", "C", stream);
+
+    invar_json_text_key(line, "ts");
+    invar_json_text_thousandths(line, is->start_ns - t->origin_ns);
+    invar_json_text_key(line, "args");
+    invar_json_text_open(line, '{');
+    put_key_int(line, "MiB", (int64_t)(is->bytes >> 20));
+    invar_json_text_close(line, '}');
+    invar_trace_event_end(&t->text);
+}
+
+static void put_op(invar_op_trace *t, const invar_profile_event *is, int stream)
+{
+    int64_t from = is->start_ns - t->origin_ns, to = from + is->duration_ns;
+    invar_json_text *line = op_trace_event(t, is->name, "X", stream);
+
+    from = from > t->ended_ns[stream] ? from : t->ended_ns[stream];
+    to = to > from ? to : from;
+    t->ended_ns[stream] = to;
+    invar_json_text_key(line, "ts");
+    invar_json_text_thousandths(line, from);
+    invar_json_text_key(line, "dur");
+    invar_json_text_thousandths(line, to - from);
+    invar_json_text_key(line, "args");
+    invar_json_text_open(line, '{');
+    put_key_int(line, "step", t->step);
+    put_key_text(line, "phase", is->phase);
+    if (is->operands[0]) {
+        put_key_text(line, "operands", is->operands);
+        put_key_int(line, "scratch", (int64_t)is->bytes);
+    } else {
+        put_key_int(line, "bytes", (int64_t)is->bytes);
+    }
+    invar_json_text_close(line, '}');
+    invar_trace_event_end(&t->text);
+}
+
+static void put_left_out(invar_op_trace *t, int64_t count, int stream)
+{
+    invar_json_text *line = op_trace_event(t, "ops left out: too many in one step", "i", stream);
+
+    invar_json_text_key(line, "ts");
+    invar_json_text_thousandths(line, t->ended_ns[stream]);
+    invar_json_text_key(line, "args");
+    invar_json_text_open(line, '{');
+    put_key_int(line, "ops", count);
+    invar_json_text_close(line, '}');
+    invar_trace_event_end(&t->text);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static invar_status have_rows(invar_op_trace *t, size_t count)
+{
+    if (count <= t->room_rows)
+        return INVAR_OK;
+    invar_free(t->rows);
+    t->rows = NULL;
+    t->room_rows = 0;
+    INVAR_TRY(invar_alloc((void **)&t->rows, count, sizeof *t->rows, "times of ops"));
+    t->room_rows = count;
+    return INVAR_OK;
+}
+
+static void add_row(invar_op_trace *t, const invar_profile_sum *sum)
+{
+    row *r = &t->rows[t->n_rows++];
+
+    *r = (row){.calls = sum->calls, .duration_ns = sum->duration_ns, .longest_ns = sum->longest_ns};
+    (void)snprintf(r->phase, sizeof r->phase, "%s", sum->phase);
+    (void)snprintf(r->op, sizeof r->op, "%s", sum->op);
+}
+
+/* ---- to rank 0 ------------------------------------------------------------------------------- */
+
+/* What this rank did, as text and rows. */
+static invar_status take_own(invar_op_trace *t)
+{
+    invar_profile_batch taken[STREAMS] = {{0}};
+    size_t sums = 0;
+
+    invar_json_text_reset(&t->text);
+    t->n_rows = 0;
+    // the thread that samples beside training settles its own, or this one once it has ended
+    invar_profile_flush(t->profiles[DEVICE]);
+    for (int s = 0; s < STREAMS; s++) {
+        if (!t->profiles[s])
+            continue;
+        INVAR_TRY(invar_profile_take(&taken[s], t->profiles[s]));
+        sums += taken[s].n_sums;
+    }
+    INVAR_TRY(have_rows(t, sums));
+    for (int s = 0; s < STREAMS; s++) {
+        if (taken[s].n_events && !t->named)
+            name_tracks(t);
+        for (size_t i = 0; i < taken[s].n_events; i++)
+            (taken[s].events[i].name ? put_op : put_memory)(t, &taken[s].events[i], s);
+        if (taken[s].left_out)
+            put_left_out(t, taken[s].left_out, s);
+        for (size_t i = 0; i < taken[s].n_sums; i++)
+            add_row(t, &taken[s].sums[i]);
+    }
+    return t->text.status;
+}
+
+/* The rows of all ranks are here. */
+static invar_status tell_rows(invar_op_trace_result *out, invar_op_trace *t)
+{
+    int size = invar_ranks_size(t->layout);
+    row *next = (row *)(void *)t->came_rows.data;
+    size_t all = 0;
+
+    for (int r = 0; r < size; r++)
+        all += t->came_rows.bytes[r] / sizeof *next;
+    invar_free(t->told);
+    t->told = NULL;
+    INVAR_TRY(invar_alloc((void **)&t->told, all, sizeof *t->told, "times of ops of all ranks"));
+    for (int r = 0; r < size; r++)
+        for (size_t i = 0; i < t->came_rows.bytes[r] / sizeof *next; i++, next++) {
+            next->phase[sizeof next->phase - 1] = '\0'; // it came from another rank
+            next->op[sizeof next->op - 1] = '\0';
+            t->told[out->n_rows++] = (invar_ledger_op_time){
+                r, next->phase, next->op, next->calls, next->duration_ns, next->longest_ns};
+        }
+    out->rows = t->told;
+    return INVAR_OK;
+}
+
+invar_status invar_op_trace_collect(invar_op_trace_result *out, invar_op_trace *tracks)
+{
+    bool whole;
+
+    *out = (invar_op_trace_result){0};
+    // one step more: what ran beside the last one of the window may have ended since
+    if (!tracks || tracks->step < tracks->first || tracks->step > tracks->end)
+        return INVAR_OK;
+    invar_ranks_pile_release(&tracks->came_text);
+    invar_ranks_pile_release(&tracks->came_rows);
+    out->local_status = take_own(tracks);
+    whole = out->local_status == INVAR_OK; // rank 0 waits for what there is, in any case
+    INVAR_TRY(invar_ranks_gather(&tracks->came_text, tracks->layout, MOVE, tracks->text.data,
+                                 whole ? tracks->text.bytes : 0));
+    INVAR_TRY(invar_ranks_gather(&tracks->came_rows, tracks->layout, MOVE, tracks->rows,
+                                 whole ? tracks->n_rows * sizeof *tracks->rows : 0));
+    for (int r = 0; r < invar_ranks_size(tracks->layout); r++)
+        out->bytes += tracks->came_text.bytes[r];
+    out->text = tracks->came_text.data;
+    return tell_rows(out, tracks);
+}
+
+/* ---- the window ------------------------------------------------------------------------------ */
+
+void invar_op_trace_step(invar_op_trace *tracks, int64_t step)
+{
+    if (!tracks)
+        return;
+    tracks->step = step;
+    for (int s = 0; s < STREAMS; s++)
+        if (tracks->profiles[s])
+            invar_profile_switch(tracks->profiles[s], step >= tracks->first && step < tracks->end);
+}
+
+void invar_op_trace_phase(invar_op_trace *tracks, const char *phase)
+{
+    if (tracks)
+        invar_profile_phase(tracks->profiles[DEVICE], phase);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_op_trace_new(invar_op_trace **out, const invar_op_trace_options *options)
+{
+    invar_op_trace *t = NULL;
+    int64_t origin = options->origin_ns;
+
+    *out = NULL;
+    INVAR_TRY(invar_ranks_broadcast(options->layout, MOVE, 0, &origin, sizeof origin));
+    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "tracks of ops"));
+    *t = (invar_op_trace){.layout = options->layout,
+                          .profiles = {options->device, options->sampler_profile},
+                          .first = options->first,
+                          .end = options->end,
+                          .origin_ns = origin,
+                          .step = -1};
+    if (options->sampler_profile)
+        invar_profile_phase(options->sampler_profile, BESIDE);
+    *out = t;
+    return INVAR_OK;
+}
+
+void invar_op_trace_free(invar_op_trace *tracks)
+{
+    if (!tracks)
+        return;
+    invar_ranks_pile_release(&tracks->came_text);
+    invar_ranks_pile_release(&tracks->came_rows);
+    invar_free(tracks->told);
+    invar_free(tracks->rows);
+    invar_json_text_release(&tracks->text);
+    invar_free(tracks);
+}

@@ -1,0 +1,234 @@
+/*
+ * replica_check.c - entries of the ledger, compared between ranks.
+ *
+ * Between ranks that are in step 16 bytes each are moved, and 16 between those that hold the same
+ * weights: points of weights are of masters, whose rows have one owner each. The points of a run
+ * are not marked as replicated, whatever the number of its ranks; those of a step in which ranks
+ * differ are, which is what the ledger's query asks for. Points finer than the chain are computed
+ * by one rank each, and there is nothing to compare.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/record/replica_check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/ranks/layout/rank_collectives.h"
+
+#include "base/invar_banned.h"
+
+#define PHASE "compare"
+#define TEXT_SIZE (INVAR_LEDGER_NAME_BYTES + 512)
+
+static bool ledger_point_compared(const invar_ledger_point *point)
+{
+    return point->level == INVAR_PROBE_STEP;
+}
+
+/* Of what ops read of all learners' weights on this rank. */
+static void hash_held(invar_digest *out, const invar_step_report *step)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    for (int i = 0; i < step->n_learners; i++)
+        invar_hasher_update(&hasher, &step->learners[i].learner->weights_digest,
+                            sizeof(invar_digest));
+    invar_hasher_final(out, &hasher);
+}
+
+/* Whether most data-parallel ranks have other weights than this one: points are of the masters. */
+static invar_status find_other_weights(bool *out, const invar_recorder *r)
+{
+    const invar_layout *layout = r->options.layout;
+    invar_digest *all = NULL, *own;
+    size_t *bytes = NULL;
+    invar_rank_outlier who;
+    invar_status status;
+
+    *out = false;
+    if (!invar_layout_divides(layout) || !r->step)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)layout->data.size, sizeof *all + sizeof *bytes,
+                          "digests of weights"));
+    bytes = (size_t *)(all + layout->data.size);
+    own = &all[layout->data.rank];
+    for (int i = 0; i < layout->data.size; i++)
+        bytes[i] = sizeof *all;
+    hash_held(own, r->step);
+    status = invar_layout_gather(layout, &layout->data, PHASE " weights", all, bytes);
+    if (status == INVAR_OK) {
+        who = invar_ranks_find_odd(all, layout->data.size);
+        *out = who.differing_rank >= 0 && !invar_digest_equal(own, &all[who.majority_rank]);
+    }
+    invar_free(all);
+    return status;
+}
+
+/* All of an entry that must not depend on who made it; `odd`: this rank has other weights. */
+static void hash_step(invar_digest *out, const invar_ledger_step *step,
+                      const invar_probe_result *points, bool odd)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, &odd, sizeof odd);
+    invar_hasher_update(&hasher, &step->step, sizeof step->step);
+    invar_hasher_update(&hasher, step->batch.bytes, sizeof step->batch.bytes);
+    invar_hasher_update(&hasher, step->rng.bytes, sizeof step->rng.bytes);
+    for (int64_t i = 0; i < points->count; i++)
+        if (ledger_point_compared(&points->points[i]))
+            invar_hasher_update(&hasher, &step->digests[i], sizeof *step->digests);
+    for (size_t i = 0; i < step->n_metrics; i++) {
+        const invar_ledger_metric *m = &step->metrics[i];
+        invar_hasher_update(&hasher, m->name, strlen(m->name) + 1);
+        invar_hasher_update(&hasher, &m->value, sizeof m->value);
+    }
+    invar_hasher_final(out, &hasher);
+}
+
+/* The digests that are compared, of all ranks. */
+typedef struct digests {
+    invar_digest *of; /* (ranks, count) */
+    int64_t count;
+} digests;
+
+static void layout_describe(char out[TEXT_SIZE], const invar_layout *layout,
+                            const invar_rank_outlier *who, const digests *all,
+                            const invar_probe_result *points)
+{
+    const invar_digest *odd = all->of + who->differing_rank * all->count;
+    const invar_digest *usual = all->of + who->majority_rank * all->count;
+    const char *what = "its metrics or its weights as ops read them";
+
+    for (int64_t i = 0; i < points->count; i++) {
+        if (!ledger_point_compared(&points->points[i]))
+            continue;
+        if (!invar_digest_equal(odd++, usual++)) {
+            what = points->points[i].name;
+            break;
+        }
+    }
+    (void)snprintf(out, TEXT_SIZE,
+                   "rank %d on %s is out of step: %s differs from that of rank %d on %s; check the "
+                   "host with invar doctor, then start the run again, on other ranks if you like",
+                   who->differing_rank, invar_comm_host(layout->world, who->differing_rank), what,
+                   who->majority_rank, invar_comm_host(layout->world, who->majority_rank));
+}
+
+/* What rank 0 writes of the others; release. */
+typedef struct writing {
+    invar_ledger_point *points;             /* (count) */
+    invar_ledger_replica_digests *replicas; /* (others) */
+    invar_digest *digests;                  /* (others, count) */
+} writing;
+
+static void writing_release(writing *w)
+{
+    invar_free(w->points);
+    invar_free(w->replicas);
+    invar_free(w->digests);
+}
+
+/* Points that are not compared are rank 0's for all. */
+static invar_status writing_make(writing *out, int others, const digests *all,
+                                 const invar_probe_result *points)
+{
+    const invar_digest *at = all->of + all->count;
+    size_t count = (size_t)points->count;
+
+    INVAR_TRY(invar_alloc((void **)&out->points, count, sizeof *out->points, "points"));
+    INVAR_TRY(
+        invar_alloc((void **)&out->replicas, (size_t)others, sizeof *out->replicas, "replicas"));
+    INVAR_TRY(invar_alloc((void **)&out->digests, (size_t)others * count, sizeof *out->digests,
+                          "digests of replicas"));
+    memcpy(out->points, points->points, count * sizeof *out->points);
+    for (size_t i = 0; i < count; i++)
+        out->points[i].replicated = ledger_point_compared(&out->points[i]);
+    for (int r = 0; r < others; r++) {
+        invar_digest *of = out->digests + (size_t)r * count;
+        out->replicas[r] = (invar_ledger_replica_digests){r + 1, of};
+        for (size_t i = 0; i < count; i++)
+            of[i] = out->points[i].replicated ? *at++ : points->digests[i];
+    }
+    return INVAR_OK;
+}
+
+/* The step as rank 0 made it, with what the others have. */
+static invar_status write_all(invar_recorder *r, invar_ledger_step step, const char *text,
+                              const digests *all, const invar_probe_result *points)
+{
+    const invar_ledger_event event = {
+        .step = step.step, .level = "error", .kind = "rank-desync", .message = text};
+    int others = invar_ranks_size(r->options.layout) - 1;
+    writing w = {0};
+    invar_status status = writing_make(&w, others, all, points);
+
+    step.replicas = w.replicas;
+    step.n_replicas = (size_t)others;
+    step.events = &event;
+    step.n_events = 1;
+    if (status == INVAR_OK)
+        status = invar_ledger_define(r->ledger, w.points, (size_t)points->count);
+    if (status == INVAR_OK)
+        status = invar_ledger_append(r->ledger, &step);
+    writing_release(&w);
+    return status;
+}
+
+/* Also the own ones, in one place. */
+static invar_status gather_digests(digests *out, const invar_layout *layout,
+                                   const invar_probe_result *points)
+{
+    size_t ranks = (size_t)invar_ranks_size(layout);
+    invar_digest *own = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&own, (size_t)points->count, sizeof *own, "digests"));
+    for (int64_t i = 0; i < points->count; i++)
+        if (ledger_point_compared(&points->points[i]))
+            own[out->count++] = points->digests[i];
+    status = invar_alloc((void **)&out->of, ranks * (size_t)out->count, sizeof *own,
+                         "digests of all ranks");
+    if (status == INVAR_OK)
+        status = invar_ranks_all_gather(layout, PHASE " points", own,
+                                        (size_t)out->count * sizeof *own, out->of);
+    invar_free(own);
+    return status;
+}
+
+static invar_status report_desync(invar_recorder *r, const invar_ledger_step *step,
+                                  const invar_rank_outlier *who, const invar_probe_result *points)
+{
+    digests all = {NULL, 0};
+    char text[TEXT_SIZE];
+    invar_status status = gather_digests(&all, r->options.layout, points);
+
+    if (status == INVAR_OK) {
+        layout_describe(text, r->options.layout, who, &all, points);
+        if (r->ledger)
+            status = write_all(r, *step, text, &all, points);
+    }
+    invar_free(all.of);
+    INVAR_TRY(status);
+    r->ranks_diverged = true;
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %s", step->step, text);
+}
+
+invar_status invar_replicas_compare(invar_recorder *r, const invar_ledger_step *step,
+                                    const invar_probe_result *points)
+{
+    invar_rank_outlier who;
+    invar_digest own;
+    bool odd;
+
+    if (!r->options.layout)
+        return INVAR_OK;
+    INVAR_TRY(find_other_weights(&odd, r));
+    hash_step(&own, step, points, odd);
+    INVAR_TRY(invar_ranks_compare_digests(&who, r->options.layout, PHASE, &own));
+    return who.differing_rank < 0 ? INVAR_OK : report_desync(r, step, &who, points);
+}

@@ -1,0 +1,574 @@
+/*
+ * step_entry.c - what a step was: metrics and samples beside its digests.
+ *
+ * Metrics have Miles' names where the thing is the same; means are sums of doubles in index order,
+ * divided once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/record/step_entry.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sort.h"
+#include "engine/model/graph/audit.h"
+#include "engine/ranks/layout/rank_collectives.h"
+#include "engine/record/kept_samples.h"
+#include "engine/record/replica_check.h"
+#include "engine/sample/rollout/rng_coords.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_METRICS 384
+#define MAX_GAUGES 160
+
+/* Everything of one entry while it is put together. */
+typedef struct entry {
+    const invar_step_report *step;
+    invar_ledger_metric metrics[MAX_METRICS];
+    size_t n_metrics;
+    invar_ledger_metric gauges[MAX_GAUGES]; /* outside the content */
+    size_t n_gauges;
+    char names[MAX_METRICS][80]; /* of metrics whose names are made here */
+    size_t n_names;
+    invar_ledger_sample *samples;
+    invar_ledger_reward_part *parts; /* (n_parts) of the rewards of all samples */
+    size_t n_parts;
+    invar_ledger_multi_turn *led; /* (n_led) those that a plug-in led */
+    size_t n_led;
+    invar_kept_samples kept;
+    char (*rng)[INVAR_RNG_COORDS_SIZE];
+} entry;
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+static void entry_metric(entry *e, const char *name, double value)
+{
+    INVAR_CHECK(e->n_metrics < MAX_METRICS);
+    e->metrics[e->n_metrics++] = (invar_ledger_metric){name, value};
+}
+
+static void entry_gauge(entry *e, const char *name, double value)
+{
+    INVAR_CHECK(e->n_gauges < MAX_GAUGES);
+    e->gauges[e->n_gauges++] = (invar_ledger_metric){name, value};
+}
+
+/* How far training is from the rollout: a gauge where it need not be 0: another policy sampled. */
+static void entry_difference(entry *e, const char *name, double value)
+{
+    if (e->step->own_weights && !e->step->other_format)
+        entry_metric(e, name, value);
+    else
+        entry_gauge(e, name, value);
+}
+
+static void named_metric(entry *e, double value, const char *fmt, int64_t number)
+{
+    INVAR_CHECK(e->n_names < MAX_METRICS);
+    (void)snprintf(e->names[e->n_names], sizeof e->names[0], fmt, number);
+    entry_metric(e, e->names[e->n_names++], value);
+}
+
+/* The mean of every part that rewards of the rollout have. */
+static invar_status part_metrics(entry *e)
+{
+    invar_reward_parts means = {NULL, 0};
+    invar_status status = invar_reward_parts_mean(&means, e->step->samples, e->step->flat->samples);
+
+    for (int64_t i = 0; i < means.count && status == INVAR_OK; i++) {
+        INVAR_CHECK(e->n_names < MAX_METRICS);
+        (void)snprintf(e->names[e->n_names], sizeof e->names[0], "rollout/reward/%s",
+                       means.items[i].name);
+        entry_metric(e, e->names[e->n_names++], means.items[i].value);
+    }
+    invar_reward_parts_release(&means);
+    return status;
+}
+
+/* "loss" of the critic is "train/critic-loss". */
+static const char *learner_name(entry *e, const invar_learner *learner, const char *name)
+{
+    const char *prefix = learner->options.prefix, *dash = *prefix ? "-" : "";
+    char *made = e->names[e->n_names++];
+
+    INVAR_CHECK(e->n_names < MAX_METRICS);
+    (void)snprintf(made, sizeof e->names[0], "train/%.*s%s%.48s", (int)strcspn(prefix, "."), prefix,
+                   dash, name);
+    return made;
+}
+
+static invar_status loss_metrics(entry *e, const invar_step_report_learner *l)
+{
+    const invar_loss_metric *items;
+    size_t count;
+
+    if (!l->loss)
+        return INVAR_OK;
+    INVAR_TRY(invar_loss_metrics(&items, &count, l->loss));
+    for (size_t i = 0; i < count; i++) {
+        const char *slash = strchr(items[i].name, '/');
+        const char *name = learner_name(e, l->learner, slash ? slash + 1 : items[i].name);
+        if (strncmp(name, "train/train_rollout_", strlen("train/train_rollout_")) == 0)
+            entry_difference(e, name, items[i].value);
+        else
+            entry_metric(e, name, items[i].value);
+    }
+    return INVAR_OK;
+}
+
+/* Mean over the response tokens that take part, first over each sample, then over samples. */
+static double token_mean(const invar_token_arrays *f, int64_t first, int64_t count,
+                         const float *values)
+{
+    double total = 0.0;
+
+    for (int64_t i = first; i < first + count; i++) {
+        double sum = 0.0;
+        int64_t n = 0;
+        for (int64_t t = f->start[i]; t < f->start[i + 1]; t++)
+            if (f->mask[t]) {
+                sum += (double)values[t];
+                n++;
+            }
+        total += n ? sum / (double)n : 0.0;
+    }
+    return total / (double)count;
+}
+
+static invar_status train_metrics(entry *e)
+{
+    const invar_step_report *s = e->step;
+    const invar_logp_diff *gap = &s->gap;
+
+    for (int i = 0; i < s->n_learners; i++) {
+        const invar_learner *learner = s->learners[i].learner;
+        INVAR_TRY(loss_metrics(e, &s->learners[i]));
+        entry_metric(e, learner_name(e, learner, "grad_norm"), (double)learner->norm);
+        entry_metric(e, learner_name(e, learner, "lr-pg_0"), (double)learner->lr);
+    }
+    entry_metric(e, "train/entropy", token_mean(s->flat, s->first, s->count, s->flat->entropy));
+    if (s->compared) {
+        entry_difference(e, "train/logp_diff_max", (double)gap->max);
+        entry_difference(e, "train/logp_diff_p50", (double)gap->p50);
+        entry_difference(e, "train/logp_diff_p99", (double)gap->p99);
+        entry_difference(e, "train/logp_diff_worst_sample", (double)gap->sample);
+        entry_difference(e, "train/logp_diff_worst_position", (double)gap->position);
+    }
+    if (s->has_loss_factor)
+        entry_metric(e, "train/loss_factor", (double)s->factor);
+    if (s->routes) {
+        entry_metric(e, "train/routing_choices", (double)s->routes);
+        entry_metric(e, "train/routing_differ", (double)s->routes_differ);
+    }
+    return INVAR_OK;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static invar_status length_metrics(entry *e, int64_t *lengths, const void **order)
+{
+    const invar_rl_sample *samples = e->step->samples;
+    int64_t n = e->step->flat->samples, total = 0, truncated = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        lengths[i] = invar_rl_sample_response(&samples[i]);
+        order[i] = &lengths[i];
+        total += lengths[i];
+        truncated += samples[i].finish == INVAR_FINISH_LENGTH;
+    }
+    INVAR_TRY(invar_sort(order, (size_t)n, by_number));
+    entry_metric(e, "rollout/response_len/mean", (double)total / (double)n);
+    entry_metric(e, "rollout/response_len/min", (double)*(const int64_t *)order[0]);
+    entry_metric(e, "rollout/response_len/median",
+                 (double)(*(const int64_t *)order[(n - 1) / 2] + *(const int64_t *)order[n / 2]) /
+                     2.0);
+    entry_metric(e, "rollout/response_len/max", (double)*(const int64_t *)order[n - 1]);
+    entry_metric(e, "rollout/truncated_ratio", (double)truncated / (double)n);
+    return INVAR_OK;
+}
+
+/* Of samples that a plug-in led: how often the model spoke, and how much it was told. */
+static void turn_metrics(entry *e)
+{
+    const invar_rl_sample *samples = e->step->samples;
+    int64_t n = e->step->flat->samples, turns = 0, most = 0, inserted = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        turns += samples[i].turns;
+        most = samples[i].turns > most ? samples[i].turns : most;
+        for (int64_t t = e->step->flat->start[i]; t < e->step->flat->start[i + 1]; t++)
+            inserted += !e->step->flat->sampled_mask[t];
+    }
+    if (most == 0)
+        return;
+    entry_metric(e, "rollout/turns/mean", (double)turns / (double)n);
+    entry_metric(e, "rollout/turns/max", (double)most);
+    entry_metric(e, "rollout/inserted_len/mean", (double)inserted / (double)n);
+}
+
+/* Of samples that agents led: in how many sequences each is. */
+static void branch_metrics(entry *e)
+{
+    const invar_rl_sample *samples = e->step->samples;
+    int64_t n = e->step->flat->samples, cuts = 0, most = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        cuts += samples[i].n_cuts;
+        most = samples[i].n_cuts > most ? samples[i].n_cuts : most;
+    }
+    if (most == 0)
+        return;
+    entry_metric(e, "rollout/branches/mean", 1.0 + (double)cuts / (double)n);
+    entry_metric(e, "rollout/branches/max", 1.0 + (double)most);
+}
+
+static double mean_reward(const invar_rl_sample *samples, int64_t count)
+{
+    double total = 0.0;
+
+    for (int64_t i = 0; i < count; i++)
+        total += samples[i].reward;
+    return total / (double)count;
+}
+
+/* Groups whose rewards are all alike teach nothing. */
+static void reward_metrics(entry *e)
+{
+    const invar_token_arrays *f = e->step->flat;
+    int64_t groups = 0, flat_groups = 0, zero = 0, one = 0;
+
+    entry_metric(e, "rollout/raw_reward", mean_reward(e->step->samples, f->samples));
+    for (int64_t i = 0; i < f->samples;) {
+        int64_t end = i + 1;
+        while (end < f->samples && f->group[end] == f->group[i])
+            end++;
+        groups++;
+        if (!invar_rl_group_keeps(f->reward + i, end - i)) {
+            flat_groups++;
+            zero += f->reward[i] == 0.0f;
+            one += f->reward[i] == 1.0f;
+        }
+        i = end;
+    }
+    entry_metric(e, "rollout/zero_std/count", (double)flat_groups);
+    entry_metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
+    entry_metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
+}
+
+/* Groups that were sampled and not trained on. */
+static void group_metrics(entry *e)
+{
+    if (e->step->filtered_groups >= 0)
+        entry_metric(e, "rollout/dynamic_filter/dropped", (double)e->step->filtered_groups);
+    if (!e->step->keeps_surplus)
+        return;
+    entry_metric(e, "rollout/over_sampling/reused", (double)e->step->reused_groups);
+    entry_metric(e, "rollout/over_sampling/surplus", (double)e->step->surplus_groups);
+}
+
+/* Rollouts that were trained on since the first token of a sample, if the schedule is recorded. */
+static void staleness_metrics(entry *e)
+{
+    int64_t n = e->step->flat->samples, per = e->step->steps_per_rollout, total = 0, most = 0;
+
+    if (!e->step->recorded_schedule)
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rollouts = (e->step->weights - e->step->samples[i].first_version) / per;
+
+        total += rollouts;
+        most = rollouts > most ? rollouts : most;
+    }
+    entry_metric(e, "rollout/staleness/mean", (double)total / (double)n);
+    entry_metric(e, "rollout/staleness/max", (double)most);
+}
+
+/* Of the whole rollout; stands with its first step. */
+static invar_status rollout_metrics(entry *e)
+{
+    const invar_token_arrays *f = e->step->flat;
+    const struct {
+        const char *name;
+        const float *values; /* NULL: the rollout has none */
+    } means[] = {
+        {"rollout/advantages", e->step->supervised ? NULL : f->advantage},
+        {"rollout/log_probs", f->score_logp},
+        {"rollout/rollout_log_probs", f->sampled ? f->rollout_logp : NULL},
+        {"rollout/ref_log_probs", f->ref_logp},
+        {"rollout/teacher_log_probs", f->teacher_logp},
+        {"rollout/values", f->values},
+        {"rollout/returns", f->returns},
+    };
+    int64_t *lengths = NULL;
+    const void **order = NULL;
+    invar_status status;
+
+    if (!e->step->unrewarded)
+        reward_metrics(e);
+    if (!e->step->supervised)
+        group_metrics(e);
+    INVAR_TRY(part_metrics(e));
+    for (size_t i = 0; i < sizeof means / sizeof *means; i++)
+        if (means[i].values)
+            entry_metric(e, means[i].name, token_mean(f, 0, f->samples, means[i].values));
+    turn_metrics(e);
+    branch_metrics(e);
+    staleness_metrics(e);
+    for (int64_t k = 1; k <= e->step->passes && !e->step->unrewarded; k *= 2)
+        named_metric(e, invar_token_arrays_pass_at(f, k), "passrate/pass@%" PRId64, k);
+    INVAR_TRY(invar_alloc((void **)&lengths, (size_t)f->samples, sizeof *lengths, "lengths"));
+    status = invar_alloc((void **)&order, (size_t)f->samples, sizeof *order, "lengths in order");
+    if (status == INVAR_OK)
+        status = length_metrics(e, lengths, order);
+    invar_free(order);
+    invar_free(lengths);
+    return status;
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static void fill_sample(entry *e, int64_t i)
+{
+    const invar_token_arrays *f = e->step->flat;
+    int64_t at = e->step->first + i, first = f->start[at], n = f->start[at + 1] - first;
+    const invar_rl_sample *s = &e->step->samples[at];
+    const float *train = e->step->on_policy && e->step->n_learners ? f->train_logp : f->score_logp;
+    const invar_rng_coords coords = invar_rng_coords_of(s, e->step->seed, INVAR_PURPOSE_TRAIN);
+    invar_ledger_sample *out = &e->samples[i];
+    bool compared = e->step->compared && e->step->own_weights;
+    invar_logp_diff gap = invar_token_arrays_worst(f, at, 1, f->rollout_logp, train);
+
+    invar_rng_coords_format(e->rng[i], &coords);
+    *out = (invar_ledger_sample){.prompt = s->prompt,
+                                 .prompt_hash = s->prompt_hash,
+                                 .rng = e->rng[i],
+                                 .weights_first = s->first_version,
+                                 .weights_last = s->last_version,
+                                 .weights_hash = s->weights_hash,
+                                 .prompt_tokens = s->prompt_tokens,
+                                 .tokens = s->n_tokens,
+                                 .reward = e->step->unrewarded ? (double)NAN : s->reward,
+                                 .advantage = e->step->supervised ? (double)NAN
+                                              : n                 ? (double)f->advantage[first]
+                                                                  : 0.0,
+                                 .finish_reason = invar_finish_name(s->finish),
+                                 .logp_diff_max = compared ? (double)gap.max : (double)NAN,
+                                 .logp_diff_position = compared ? gap.position : -1,
+                                 .completion_order = s->arrival};
+    invar_hash_bytes(&out->token_hash, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
+    invar_hash_bytes(&out->rollout_logp, f->rollout_logp + first, (size_t)n * sizeof(float));
+    invar_hash_bytes(&out->train_logp, train + first, (size_t)n * sizeof(float));
+}
+
+static invar_status fill_parts(entry *e)
+{
+    const invar_rl_sample *samples = e->step->samples + e->step->first;
+    size_t count = 0;
+
+    for (int64_t i = 0; i < e->step->count; i++)
+        count += (size_t)samples[i].parts.count;
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&e->parts, count, sizeof *e->parts, "parts of rewards"));
+    for (int64_t i = 0; i < e->step->count; i++)
+        for (int64_t k = 0; k < samples[i].parts.count; k++) {
+            const invar_reward_part *part = &samples[i].parts.items[k];
+            e->parts[e->n_parts++] = (invar_ledger_reward_part){i, part->name, part->value};
+        }
+    return INVAR_OK;
+}
+
+static invar_status fill_led(entry *e)
+{
+    const invar_token_arrays *f = e->step->flat;
+
+    INVAR_TRY(invar_alloc((void **)&e->led, (size_t)e->step->count + 1, sizeof *e->led,
+                          "turns of samples"));
+    for (int64_t i = 0; i < e->step->count; i++) {
+        int64_t at = e->step->first + i, inserted = 0;
+
+        if (e->step->samples[at].turns == 0)
+            continue;
+        for (int64_t t = f->start[at]; t < f->start[at + 1]; t++)
+            inserted += !f->sampled_mask[t];
+        e->led[e->n_led++] = (invar_ledger_multi_turn){i, e->step->samples[at].turns, inserted};
+    }
+    return INVAR_OK;
+}
+
+/* What the samples are made of, and where their randomness came from. */
+static void hash_samples(invar_digest *batch_out, invar_digest *rng_out, const entry *e)
+{
+    invar_hasher batch, rng;
+
+    invar_hasher_init(&batch);
+    invar_hasher_init(&rng);
+    for (int64_t i = 0; i < e->step->count; i++) {
+        invar_hasher_update(&batch, e->samples[i].token_hash.bytes, sizeof(invar_digest));
+        invar_hasher_update(&rng, e->rng[i], strlen(e->rng[i]) + 1);
+    }
+    invar_hasher_final(batch_out, &batch);
+    invar_hasher_final(rng_out, &rng);
+}
+
+/* ---- the entry ------------------------------------------------------------------------------- */
+
+/* How much of the step was computed again, by all ranks; free, so no part of the content. */
+static invar_status audit_gauges(entry *e, const invar_layout *layout)
+{
+    int64_t own[2], (*all)[2] = NULL, checked = 0, differ = 0;
+    invar_status status;
+
+    if (!e->step->audit)
+        return INVAR_OK;
+    invar_audit_counted(&own[0], &own[1], e->step->audit);
+    INVAR_TRY(invar_alloc((void **)&all, (size_t)invar_ranks_size(layout), sizeof *all,
+                          "audits of all ranks"));
+    status = invar_ranks_all_gather(layout, "audits", own, sizeof own, all);
+    for (int r = 0; r < invar_ranks_size(layout) && status == INVAR_OK; r++) {
+        checked += all[r][0];
+        differ += all[r][1];
+    }
+    invar_free(all);
+    entry_gauge(e, "audit/elements", (double)checked);
+    entry_gauge(e, "audit/differ", (double)differ);
+    return status;
+}
+
+/* What guesses did for the rollout, by Miles' names; free, too. */
+static void speculation_gauges(entry *e)
+{
+    const invar_spec_decode_stats sum =
+        invar_spec_decode_stats_sum(e->step->samples, e->step->flat->samples);
+
+    if (sum.drafted == 0)
+        return;
+    entry_gauge(e, "rollout/spec_draft_token_num", (double)sum.drafted);
+    entry_gauge(e, "rollout/spec_accept_token_num", (double)sum.accepted);
+    entry_gauge(e, "rollout/spec_verify_ct", (double)sum.passes);
+    entry_gauge(e, "rollout/spec_accept_rate", (double)sum.accepted / (double)sum.drafted);
+    entry_gauge(e, "rollout/spec_accept_length", 1.0 + (double)sum.accepted / (double)sum.passes);
+}
+
+/* What hooks have measured: gauges, since nobody asks them in a replay. */
+static void hook_gauges(entry *e)
+{
+    for (size_t i = 0; i < e->step->n_measures; i++) {
+        const invar_hook_metrics *m = &e->step->measures[i];
+
+        for (int64_t k = 0; k < m->named.count; k++) {
+            char *name = e->names[e->n_names++];
+
+            INVAR_CHECK(e->n_names < MAX_METRICS);
+            (void)snprintf(name, sizeof e->names[0], "hook/%.20s/%s", m->hook,
+                           m->named.items[k].name);
+            entry_gauge(e, name, m->named.items[k].value);
+        }
+    }
+}
+
+static invar_status entry_gather(entry *e, const invar_layout *layout)
+{
+    if (e->step->n_learners)
+        INVAR_TRY(train_metrics(e));
+    if (e->step->first == 0) {
+        INVAR_TRY(rollout_metrics(e));
+        speculation_gauges(e);
+    }
+    for (int64_t i = 0; i < e->step->count; i++)
+        fill_sample(e, i);
+    INVAR_TRY(fill_parts(e));
+    INVAR_TRY(fill_led(e));
+    hook_gauges(e);
+    return audit_gauges(e, layout);
+}
+
+/* How fast it was; `timings` are those of the step. */
+static void pace_gauges(entry *e, invar_recorder *recorder, const invar_ledger_timing *timings,
+                        size_t n_timings)
+{
+    invar_ledger_metric measured[INVAR_THROUGHPUT_GAUGES];
+    size_t count = invar_throughput_step(measured, &recorder->pace, e->step, timings, n_timings);
+
+    for (size_t i = 0; i < count; i++)
+        entry_gauge(e, measured[i].name, measured[i].value);
+}
+
+static invar_status entry_append(entry *e, invar_recorder *recorder,
+                                 const invar_probe_result *points)
+{
+    const invar_step_report *s = e->step;
+    size_t n_timings;
+    const invar_ledger_timing *timings = invar_trace_timings(recorder->trace, &n_timings);
+    invar_ledger_step step = {.step = s->number,
+                              .weights_version = s->weights,
+                              .digests = points->digests,
+                              .stats = points->stats,
+                              .n_stats = points->n_stats,
+                              .metrics = e->metrics,
+                              .n_metrics = e->n_metrics,
+                              .samples = e->samples,
+                              .n_samples = (size_t)s->count,
+                              .parts = e->parts,
+                              .n_parts = e->n_parts,
+                              .led = e->led,
+                              .n_led = e->n_led,
+                              .replies = s->replies,
+                              .n_replies = s->n_replies,
+                              .gauges = e->gauges,
+                              .timings = timings,
+                              .n_timings = n_timings};
+
+    pace_gauges(e, recorder, timings, n_timings);
+    step.n_gauges = e->n_gauges;
+    hash_samples(&step.batch, &step.rng, e);
+    INVAR_TRY(invar_trace_work(&step.work, &step.n_work, recorder->trace));
+    INVAR_TRY(invar_trace_ops(&step.ops, &step.n_ops, recorder->trace));
+    INVAR_TRY(invar_replicas_compare(recorder, &step, points));
+    INVAR_TRY(invar_kept_samples_make(&e->kept, recorder, s));
+    step.kept = e->kept.items;
+    step.n_kept = e->kept.count;
+    if (!recorder->ledger)
+        return INVAR_OK;
+    step.must_match = !recorder->options.replay;
+    INVAR_TRY(invar_ledger_append(recorder->ledger, &step));
+    recorder->kept_bytes += e->kept.bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_entry_append(invar_recorder *recorder, const invar_step_report *step,
+                                const invar_probe_result *points)
+{
+    entry *e = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&e, 1, sizeof *e, "an entry of the ledger"));
+    memset(e, 0, sizeof *e);
+    e->step = step;
+    status = invar_alloc((void **)&e->samples, (size_t)step->count, sizeof *e->samples,
+                         "samples of an entry");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&e->rng, (size_t)step->count, sizeof *e->rng,
+                             "coordinates of samples");
+    if (status == INVAR_OK)
+        status = entry_gather(e, recorder->options.layout);
+    if (status == INVAR_OK)
+        status = entry_append(e, recorder, points);
+    invar_free(e->rng);
+    invar_free(e->parts);
+    invar_free(e->led);
+    invar_kept_samples_release(&e->kept);
+    invar_free(e->samples);
+    invar_free(e);
+    return status;
+}

@@ -1,0 +1,160 @@
+/*
+ * answer_text.c - short text that is rewritten until two answers can be compared.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rl/reward/answer_text.h"
+
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+bool invar_is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+bool invar_is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+char invar_lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+bool invar_is_letter(char c)
+{
+    return invar_lower(c) >= 'a' && invar_lower(c) <= 'z';
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+size_t invar_str_view_find(invar_str_view piece, size_t from, const char *what)
+{
+    size_t length = strlen(what);
+
+    for (size_t at = from; length <= piece.length && at <= piece.length - length; at++) {
+        if (memcmp(piece.text + at, what, length) == 0)
+            return at;
+    }
+    return piece.length;
+}
+
+invar_str_view invar_str_view_trim(invar_str_view piece)
+{
+    while (piece.length > 0 && invar_is_blank(piece.text[piece.length - 1]))
+        piece.length--;
+    while (piece.length > 0 && invar_is_blank(piece.text[0])) {
+        piece.text++;
+        piece.length--;
+    }
+    return piece;
+}
+
+bool invar_str_view_boxed(invar_str_view *out, invar_str_view piece)
+{
+    static const char open[] = "\\boxed";
+    size_t length = sizeof open - 1, at = piece.length < length ? 0 : piece.length - length + 1;
+    size_t depth = 0;
+
+    do {
+        if (at == 0)
+            return false;
+        at--;
+    } while (memcmp(piece.text + at, open, length) != 0);
+    at += length;
+    if (at == piece.length || piece.text[at] != '{')
+        return false;
+    out->text = piece.text + at + 1;
+    for (; at < piece.length; at++) {
+        depth += piece.text[at] == '{';
+        depth -= piece.text[at] == '}';
+        if (depth == 0) {
+            out->length = (size_t)(piece.text + at - out->text);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void give_up(invar_answer_text *answer)
+{
+    answer->length = 0;
+    answer->text[0] = '\0';
+    answer->too_long = true;
+}
+
+void invar_answer_text_set(invar_answer_text *answer, invar_str_view piece)
+{
+    answer->length = 0;
+    answer->text[0] = '\0';
+    answer->too_long = false;
+    if (piece.length > 0 && memchr(piece.text, '\0', piece.length))
+        give_up(answer);
+    else
+        invar_answer_text_splice(answer, 0, 0, piece);
+}
+
+invar_str_view invar_answer_text_piece(const invar_answer_text *answer)
+{
+    invar_str_view piece = {answer->text, answer->length};
+
+    return piece;
+}
+
+bool invar_answer_text_equal(const invar_answer_text *a, const invar_answer_text *b)
+{
+    return !a->too_long && !b->too_long && a->length == b->length &&
+           memcmp(a->text, b->text, a->length) == 0;
+}
+
+void invar_answer_text_splice(invar_answer_text *answer, size_t at, size_t length,
+                              invar_str_view by)
+{
+    size_t rest = answer->length - at - length;
+
+    if (answer->too_long)
+        return;
+    if (by.length >= INVAR_ANSWER_TEXT_ROOM - (answer->length - length)) {
+        give_up(answer);
+        return;
+    }
+    memmove(answer->text + at + by.length, answer->text + at + length, rest);
+    if (by.length > 0)
+        memcpy(answer->text + at, by.text, by.length);
+    answer->length = answer->length - length + by.length;
+    answer->text[answer->length] = '\0';
+}
+
+void invar_answer_text_replace(invar_answer_text *answer, const char *what, const char *by)
+{
+    invar_str_view with = {by, strlen(by)};
+    size_t at = 0;
+
+    for (;;) {
+        at = invar_str_view_find(invar_answer_text_piece(answer), at, what);
+        if (at >= answer->length)
+            return;
+        invar_answer_text_splice(answer, at, strlen(what), with);
+        at += with.length;
+    }
+}
+
+void invar_answer_text_trim(invar_answer_text *answer)
+{
+    invar_str_view inner = invar_str_view_trim(invar_answer_text_piece(answer));
+
+    memmove(answer->text, inner.text, inner.length);
+    answer->length = inner.length;
+    answer->text[answer->length] = '\0';
+}
+
+void invar_answer_text_to_lower(invar_answer_text *answer)
+{
+    for (size_t i = 0; i < answer->length; i++)
+        answer->text[i] = invar_lower(answer->text[i]);
+}

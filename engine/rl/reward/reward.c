@@ -1,0 +1,241 @@
+/*
+ * reward.c - which rule judges a response, and the rules that need a line or two.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rl/reward/reward.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json/json.h"
+#include "base/text.h"
+#include "engine/rl/reward/reward_functions.h"
+#include "ledger/sha256.h"
+
+#include "base/invar_banned.h"
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+static invar_status compute_none(double *out, const invar_reward_input *c)
+{
+    (void)c;
+    *out = 0.0;
+    return INVAR_OK;
+}
+
+/* A rule whose samples a plug-in judges: none of them comes here but by its metadata. */
+static invar_status compute_elsewhere(double *out, const invar_reward_input *c)
+{
+    *out = 0.0;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "metadata of sample %" PRId64
+                      ": \"rm_type\" is a reward that only a recipe's rm-type can name",
+                      c->sample->index);
+}
+
+/* The bits of a coin thrown by tokens and text: SHA-256 of "[1, 2, 3]" and the response. */
+static invar_status deterministic_random(double *out, const invar_reward_input *c)
+{
+    const invar_rl_sample *sample = c->sample;
+    uint8_t digest[INVAR_SHA256_BYTES];
+    invar_sha256 sha;
+    char text[16];
+
+    invar_sha256_init(&sha);
+    invar_sha256_update(&sha, "[", 1);
+    for (int64_t i = 0; i < sample->n_tokens; i++) {
+        int length = snprintf(text, sizeof text, i > 0 ? ", %d" : "%d", (int)sample->tokens[i]);
+        invar_sha256_update(&sha, text, (size_t)length);
+    }
+    invar_sha256_update(&sha, "]", 1);
+    invar_sha256_update(&sha, c->response.text, c->response.length);
+    invar_sha256_final(digest, &sha);
+    *out = digest[0] % 2;
+    return INVAR_OK;
+}
+
+/* 1 when the response, trimmed, is the label. */
+static invar_status compute_exact(double *out, const invar_reward_input *c)
+{
+    invar_str_view a = invar_str_view_trim(c->response), b = invar_str_view_trim(c->label);
+
+    *out = a.length == b.length && memcmp(a.text, b.text, a.length) == 0 ? 1.0 : 0.0;
+    return INVAR_OK;
+}
+
+/* Bytes of the character at `at`: its first and those that continue it. */
+static size_t char_bytes(invar_str_view p, size_t at)
+{
+    size_t end = at + 1;
+
+    while (end < p.length && (p.text[end] & 0xC0) == 0x80)
+        end++;
+    return end - at;
+}
+
+/* The share of the label's characters that the response has in their place. */
+static invar_status compute_overlap(double *out, const invar_reward_input *c)
+{
+    invar_str_view a = invar_str_view_trim(c->response), b = invar_str_view_trim(c->label);
+    size_t i = 0, same = 0, all = 0;
+
+    for (size_t j = 0; j < b.length; all++) {
+        size_t size = char_bytes(b, j), other = i < a.length ? char_bytes(a, i) : 0;
+        same += size == other && memcmp(a.text + i, b.text + j, size) == 0;
+        i += other;
+        j += size;
+    }
+    *out = all == 0 ? (a.length == 0 ? 1.0 : 0.0) : (double)same / (double)all;
+    return INVAR_OK;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static const invar_reward_traits facts[INVAR_REWARD_COUNT] = {
+#define INVAR_REWARD(ID, NAME, ...) [INVAR_REWARD_##ID] = {__VA_ARGS__},
+#include "engine/rl/reward/rewards.def"
+#undef INVAR_REWARD
+};
+
+static const char *const names[INVAR_REWARD_COUNT] = {
+#define INVAR_REWARD(ID, NAME, ...) [INVAR_REWARD_##ID] = (NAME),
+#include "engine/rl/reward/rewards.def"
+#undef INVAR_REWARD
+};
+
+const invar_choices invar_reward_choices = {names, INVAR_REWARD_COUNT};
+
+invar_status invar_reward_parse(invar_reward *out, bool *boxed_out, const char *name)
+{
+    static const char prefix[] = "boxed_";
+    bool boxed = strncmp(name, prefix, sizeof prefix - 1) == 0;
+    const char *rest = boxed ? name + sizeof prefix - 1 : name;
+    char quoted[INVAR_TEXT_QUOTE_SIZE], known[INVAR_CHOICES_TEXT_SIZE];
+    int reward = invar_choices_find(&invar_reward_choices, rest, strlen(rest));
+
+    if (reward < 0) {
+        invar_text_quote(quoted, sizeof quoted, name, strlen(name));
+        invar_choices_text(known, sizeof known, &invar_reward_choices, ", ", " or ");
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "is \"%s\", which is no reward; expected %s, each also with boxed_ "
+                          "before it",
+                          quoted, known);
+    }
+    *out = (invar_reward)reward;
+    *boxed_out = boxed;
+    return INVAR_OK;
+}
+
+bool invar_reward_needs_label(invar_reward reward)
+{
+    return facts[reward].needs_label;
+}
+
+bool invar_reward_is_external(invar_reward reward)
+{
+    return facts[reward].is_external;
+}
+
+bool invar_reward_has_parts(invar_reward reward)
+{
+    return facts[reward].has_parts;
+}
+
+/* ---- one sample ------------------------------------------------------------------------------ */
+
+/* What GSM8K's labels have after their solution, "#### 72" as a line; else the label. */
+static invar_str_view final_answer(invar_str_view label)
+{
+    for (size_t at = label.length; at-- > 0;) {
+        bool begins = at == 0 || label.text[at - 1] == '\n';
+        if (begins && label.length - at >= 4 && memcmp(label.text + at, "####", 4) == 0)
+            return invar_str_view_trim(
+                (invar_str_view){label.text + at + 4, label.length - at - 4});
+    }
+    return label;
+}
+
+/* metadata.rm_type goes before the recipe's; most samples have none. */
+static invar_status reward_override(invar_reward *reward, bool *boxed, const char *metadata)
+{
+    json_t *object;
+    invar_status status;
+    const char *name;
+
+    if (!strstr(metadata, "\"rm_type\""))
+        return INVAR_OK;
+    INVAR_TRY(invar_json_parse(&object, "metadata of a sample", metadata, strlen(metadata)));
+    name = json_string_value(json_object_get(object, "rm_type"));
+    status = name && *name ? invar_reward_parse(reward, boxed, name) : INVAR_OK;
+    json_decref(object);
+    if (status != INVAR_OK)
+        return INVAR_FAIL(status, 0, "metadata of a sample: \"rm_type\" %s",
+                          invar_error_last()->message);
+    return INVAR_OK;
+}
+
+invar_status invar_reward_rules(bool *out, invar_reward reward, const invar_rl_sample *sample)
+{
+    bool boxed = false;
+
+    INVAR_TRY(reward_override(&reward, &boxed, sample->metadata));
+    *out = reward != INVAR_REWARD_NONE;
+    return INVAR_OK;
+}
+
+static invar_status reward_parts_evaluate(double *out, invar_reward_parts *parts_out,
+                                          const invar_rl_sample *sample, invar_reward reward,
+                                          bool boxed, const char *key)
+{
+    invar_reward_input c = {
+        .response = {sample->response ? sample->response : "", sample->response_bytes},
+        .label = {sample->label, strlen(sample->label)},
+        .sample = sample,
+        .parts = parts_out};
+    invar_status status;
+
+    INVAR_TRY(reward_override(&reward, &boxed, sample->metadata));
+    if (boxed && !facts[reward].finds_box && !invar_str_view_boxed(&c.response, c.response))
+        c.response = (invar_str_view){"", 0};
+    if (facts[reward].final_answer)
+        c.label = final_answer(c.label);
+    status = facts[reward].compute(out, &c);
+    if (facts[reward].parts_by_key && !key)
+        invar_reward_parts_release(parts_out);
+    return status;
+}
+
+invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
+                             const invar_rl_sample *sample)
+{
+    invar_reward_parts parts = {NULL, 0};
+    invar_status status = reward_parts_evaluate(out, &parts, sample, reward, boxed, NULL);
+
+    invar_reward_parts_release(&parts);
+    return status;
+}
+
+invar_status invar_reward_compute(invar_rl_sample *sample, invar_reward reward, bool boxed,
+                                  const char *key)
+{
+    invar_reward_parts_release(&sample->parts);
+    INVAR_TRY(reward_parts_evaluate(&sample->reward, &sample->parts, sample, reward, boxed, key));
+    return invar_reward_select_part(sample, key);
+}
+
+invar_status invar_reward_select_part(invar_rl_sample *sample, const char *key)
+{
+    const invar_reward_part *part;
+
+    if (!key)
+        return INVAR_OK;
+    part = invar_reward_parts_find(&sample->parts, key);
+    if (!part)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "reward-key = %.80s: the reward of sample %" PRId64 " has no such part",
+                          key, sample->index);
+    sample->reward = part->value;
+    return INVAR_OK;
+}

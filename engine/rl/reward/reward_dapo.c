@@ -1,0 +1,252 @@
+/*
+ * reward_dapo.c - "Answer: ..." at the end of a response, as the DAPO data set is judged.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/number.h"
+#include "engine/rl/reward/reward_functions.h"
+
+#include "base/invar_banned.h"
+
+enum { TAIL_CHARACTERS = 300 };
+
+static invar_str_view tail(invar_str_view p)
+{
+    size_t at = p.length, characters = 0;
+
+    while (at > 0 && characters < TAIL_CHARACTERS) {
+        at--;
+        characters += (p.text[at] & 0xC0) != 0x80;
+    }
+    return (invar_str_view){p.text + at, p.length - at};
+}
+
+static bool says(invar_str_view p, size_t at, const char *word)
+{
+    size_t length = strlen(word);
+
+    if (at + length > p.length)
+        return false;
+    for (size_t i = 0; i < length; i++) {
+        if (invar_lower(p.text[at + i]) != word[i])
+            return false;
+    }
+    return true;
+}
+
+static size_t skip_blanks(invar_str_view p, size_t at)
+{
+    while (at < p.length && invar_is_blank(p.text[at]))
+        at++;
+    return at;
+}
+
+/* "answer", blanks, ":", blanks, then something up to the end of the line. */
+static bool answer_at(invar_str_view *out, invar_str_view p, size_t at)
+{
+    size_t first, end;
+
+    if (!says(p, at, "answer"))
+        return false;
+    at = skip_blanks(p, at + 6);
+    if (at == p.length || p.text[at] != ':')
+        return false;
+    first = skip_blanks(p, ++at);
+    while (first == p.length || (first > at && p.text[first] == '\n')) {
+        if (first == at)
+            return false; // nothing but line ends follows
+        first--;
+    }
+    for (end = first; end < p.length && p.text[end] != '\n';)
+        end++;
+    *out = (invar_str_view){p.text + first, end - first};
+    return end > first;
+}
+
+/* The last of those that do not overlap, counted from the left. */
+static bool last_answer(invar_str_view *out, invar_str_view p)
+{
+    bool found = false;
+
+    for (size_t at = 0; at < p.length;) {
+        bool here = answer_at(out, p, at);
+        at = here ? (size_t)(out->text - p.text) + out->length : at + 1;
+        if (here)
+            found = true;
+    }
+    return found;
+}
+
+/* ---- rewriting ------------------------------------------------------------------------------- */
+
+static void answer_text_erase(invar_answer_text *a, size_t at, size_t length)
+{
+    invar_answer_text_splice(a, at, length, (invar_str_view){"", 0});
+}
+
+/* "head...}" becomes its content, up to the first brace, or the last one of all. */
+static void open_command(invar_answer_text *a, const char *head, bool last)
+{
+    for (size_t at = 0;;) {
+        size_t end, found;
+        at = invar_str_view_find(invar_answer_text_piece(a), at, head);
+        if (at >= a->length)
+            return;
+        found = end = invar_str_view_find(invar_answer_text_piece(a), at + strlen(head), "}");
+        while (last && found < a->length) {
+            end = found;
+            found = invar_str_view_find(invar_answer_text_piece(a), end + 1, "}");
+        }
+        if (end >= a->length)
+            return;
+        answer_text_erase(a, end, 1);
+        answer_text_erase(a, at, strlen(head));
+        at = end - strlen(head);
+    }
+}
+
+/* What is between the first two dollars, if there are two. */
+static void keep_formula(invar_answer_text *a)
+{
+    size_t first = invar_str_view_find(invar_answer_text_piece(a), 0, "$");
+    size_t second = invar_str_view_find(invar_answer_text_piece(a), first + 1, "$");
+
+    if (first >= a->length || second >= a->length)
+        return;
+    answer_text_erase(a, second + 1, a->length - second - 1);
+    answer_text_erase(a, 0, first);
+}
+
+static size_t char_end(const invar_answer_text *a, size_t at)
+{
+    for (at++; at < a->length && (a->text[at] & 0xC0) == 0x80;)
+        at++;
+    return at;
+}
+
+static void answer_text_insert(invar_answer_text *a, size_t at, const char *text)
+{
+    invar_answer_text_splice(a, at, 0, (invar_str_view){text, strlen(text)});
+}
+
+/* "frac12" becomes "frac{1}{2}", "sqrt3" "sqrt{3}". */
+static void brace_arguments(invar_answer_text *a, const char *word, bool two)
+{
+    for (size_t at = 0;;) {
+        size_t middle, end;
+        at = invar_str_view_find(invar_answer_text_piece(a), at, word);
+        if (at >= a->length)
+            return;
+        at += strlen(word);
+        if (at >= a->length || a->text[at] == '{')
+            continue;
+        middle = char_end(a, at);
+        if (two && middle >= a->length)
+            continue;
+        end = two ? char_end(a, middle) : middle;
+        if (two && a->text[middle] != '{') {
+            answer_text_insert(a, end, "}");
+            answer_text_insert(a, middle, "{");
+        }
+        answer_text_insert(a, middle, "}");
+        answer_text_insert(a, at, "{");
+        at = end;
+    }
+}
+
+/* "1,234" becomes "1234" when there is nothing but digits and commas. */
+static void join_digits(invar_answer_text *a)
+{
+    bool digit = false;
+
+    for (size_t i = 0; i < a->length; i++) {
+        digit = digit || invar_is_digit(a->text[i]);
+        if (!invar_is_digit(a->text[i]) && a->text[i] != ',')
+            return;
+    }
+    if (digit)
+        invar_answer_text_replace(a, ",", "");
+}
+
+static void answer_text_normalise(invar_answer_text *a, invar_str_view piece)
+{
+    static const char *const replaced[][2] = {{"an ", ""},          {"a ", ""},
+                                              {".$", "$"},          {"\\$", ""},
+                                              {"\\ ", ""},          {" ", ""},
+                                              {"mbox", "text"},     {",\\text{and}", ","},
+                                              {"\\text{and}", ","}, {"\\text{m}", "\\text{}"}};
+    static const char *const removed[] = {
+        "square",     "ways",       "integers",     "dollars",      "mph",
+        "inches",     "hours",      "km",           "units",        "\\ldots",
+        "sue",        "points",     "feet",         "minutes",      "digits",
+        "cents",      "degrees",    "cm",           "gm",           "pounds",
+        "meters",     "meals",      "edges",        "students",     "childrentickets",
+        "multiples",  "\\text{s}",  "\\text{.}",    "\\text{\ns}",  "\\text{}^2",
+        "\\text{}^3", "\\text{\n}", "\\text{}",     "\\mathrm{th}", "^\\circ",
+        "^{\\circ}",  "\\;",        ",\\!",         "{,}",          "\"",
+        "\\dots",     "<|im_end|>", "<|endoftext|>"};
+    size_t sign = piece.length;
+
+    while (sign > 0 && piece.text[sign - 1] != '=')
+        sign--;
+    invar_answer_text_set(a, (invar_str_view){piece.text + sign, piece.length - sign});
+    for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++)
+        invar_answer_text_replace(a, replaced[i][0], replaced[i][1]);
+    for (size_t i = 0; i < sizeof removed / sizeof removed[0]; i++)
+        invar_answer_text_replace(a, removed[i], "");
+    keep_formula(a);
+    open_command(a, "\\text{", false);
+    open_command(a, "\\textbf{", false);
+    open_command(a, "\\overline{", false);
+    open_command(a, "\\boxed{", true);
+    brace_arguments(a, "frac", true);
+    brace_arguments(a, "sqrt", false);
+    invar_answer_text_replace(a, "$", "");
+    join_digits(a);
+    invar_answer_text_trim(a);
+}
+
+/* Labels of this data set are integers: "42.0" is "42". Other text stays as it is. */
+static void as_integer(invar_answer_text *a)
+{
+    char text[32];
+    double value;
+
+    for (size_t i = 0; i < a->length; i++) {
+        if (!invar_is_digit(a->text[i]) && !strchr("+-.eE", a->text[i]))
+            return;
+    }
+    if (invar_number_parse(&value, a->text) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    if (!(value > -0x1p53 && value < 0x1p53))
+        return;
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    invar_answer_text_set(a, (invar_str_view){text, strlen(text)});
+}
+
+static bool is_right(const invar_reward_input *c)
+{
+    invar_answer_text given, expected;
+    invar_str_view answer;
+
+    if (!last_answer(&answer, tail(c->response)))
+        return false;
+    answer_text_normalise(&given, answer);
+    answer_text_normalise(&expected, c->label);
+    as_integer(&expected);
+    return invar_answer_text_equal(&given, &expected);
+}
+
+invar_status invar_reward_fn_dapo(double *out, const invar_reward_input *c)
+{
+    bool right = is_right(c);
+
+    *out = right ? 1.0 : -1.0;
+    INVAR_TRY(invar_reward_parts_add(c->parts, "score", strlen("score"), *out, "dapo"));
+    return invar_reward_parts_add(c->parts, "acc", strlen("acc"), right ? 1.0 : 0.0, "dapo");
+}

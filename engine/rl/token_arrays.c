@@ -1,0 +1,223 @@
+/*
+ * token_arrays.c - per-token arrays of a rollout.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rl/token_arrays.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/block_carver.h"
+#include "base/sort.h"
+#include "kernels-deterministic/math/elementary.h"
+
+#include "base/invar_banned.h"
+
+static void *carver_carve(invar_carver *c, int64_t count, size_t size)
+{
+    return invar_carve(c, (size_t)count * size);
+}
+
+static void lay_out(invar_token_arrays *f, invar_carver *c, const invar_token_array_flags *wants)
+{
+    f->start = carver_carve(c, f->samples + 1, sizeof *f->start);
+    f->group = carver_carve(c, f->samples, sizeof *f->group);
+    f->reward = carver_carve(c, f->samples, sizeof *f->reward);
+    f->mask = carver_carve(c, f->tokens, sizeof *f->mask);
+    f->sampled_mask = carver_carve(c, f->tokens, sizeof *f->sampled_mask);
+    f->rollout_logp = carver_carve(c, f->tokens, sizeof(float));
+    f->score_logp = carver_carve(c, f->tokens, sizeof(float));
+    f->train_logp = carver_carve(c, f->tokens, sizeof(float));
+    f->entropy = carver_carve(c, f->tokens, sizeof(float));
+    f->advantage = carver_carve(c, f->tokens, sizeof(float));
+    if (wants->reference)
+        f->ref_logp = carver_carve(c, f->tokens, sizeof(float));
+    if (wants->teacher)
+        f->teacher_logp = carver_carve(c, f->tokens, sizeof(float));
+    if (wants->critic) {
+        f->values = carver_carve(c, f->tokens, sizeof(float));
+        f->returns = carver_carve(c, f->tokens, sizeof(float));
+        f->train_values = carver_carve(c, f->tokens, sizeof(float));
+        f->branch_start = carver_carve(c, f->tokens, sizeof *f->branch_start);
+    }
+}
+
+/* Cuts count from the prompt's first token, `begins` from the response's. */
+static void mark_branches(uint8_t *begins, const invar_rl_sample *s)
+{
+    memset(begins, 0, (size_t)invar_rl_sample_response(s));
+    for (int64_t i = 0; i < s->n_cuts; i++)
+        begins[s->branch_starts[i] - s->prompt_tokens] = 1;
+}
+
+static void token_arrays_fill(invar_token_arrays *f, const invar_rl_samples *samples)
+{
+    int64_t at = 0;
+
+    for (int64_t i = 0; i < f->samples; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+        int64_t n = invar_rl_sample_response(s);
+        f->start[i] = at;
+        f->group[i] = s->group;
+        f->reward[i] = (float)s->reward;
+        if (f->branch_start)
+            mark_branches(f->branch_start + at, s);
+        for (int64_t j = 0; j < n; j++) {
+            bool left_out = s->mask && !s->mask[j];
+            f->mask[at + j] = s->is_masked_out || left_out ? 0 : 1;
+            f->sampled_mask[at + j] = s->logp && left_out ? 0 : 1;
+            // what was not sampled has no such number: the scoring forward's takes its place
+            f->rollout_logp[at + j] = s->logp ? s->logp[j] : 0.0f;
+        }
+        at += n;
+    }
+    f->start[f->samples] = at;
+}
+
+invar_status invar_token_arrays_make(invar_token_arrays *out, const invar_rl_samples *samples,
+                                     const invar_token_array_flags *wants)
+{
+    invar_carver c = {NULL, 0};
+
+    *out = (invar_token_arrays){.samples = samples->count};
+    for (int64_t i = 0; i < samples->count; i++)
+        out->tokens += invar_rl_sample_response(&samples->items[i]);
+    lay_out(out, &c, wants);
+    INVAR_TRY(invar_alloc(&out->memory, c.used, 1, "numbers of a rollout"));
+    c = (invar_carver){out->memory, 0};
+    lay_out(out, &c, wants);
+    token_arrays_fill(out, samples);
+    return INVAR_OK;
+}
+
+void invar_token_arrays_release(invar_token_arrays *flat)
+{
+    invar_free(flat->memory);
+    *flat = (invar_token_arrays){0};
+}
+
+static const float *from(const float *array, int64_t token)
+{
+    return array ? array + token : NULL;
+}
+
+void invar_token_arrays_starts(int64_t *out, const invar_token_arrays *f, int64_t first,
+                               int64_t count)
+{
+    for (int64_t i = 0; i <= count; i++)
+        out[i] = f->start[first + i] - f->start[first];
+}
+
+invar_rl_batch invar_token_arrays_batch(const invar_token_arrays *f, int64_t first, int64_t count,
+                                        const int64_t *start)
+{
+    int64_t token = f->start[first];
+
+    return (invar_rl_batch){.samples = count,
+                            .start = start,
+                            .group = f->group + first,
+                            .mask = f->mask + token,
+                            .reward = f->reward + first,
+                            .old_logp = f->score_logp + token,
+                            .rollout_logp = f->rollout_logp + token,
+                            .copied = f->copied,
+                            .ref_logp = from(f->ref_logp, token),
+                            .teacher_logp = from(f->teacher_logp, token),
+                            .values = from(f->values, token),
+                            .begins = f->branch_start ? f->branch_start + token : NULL};
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+double invar_token_arrays_pass_at(const invar_token_arrays *f, int64_t k)
+{
+    double total = 0.0;
+    int64_t groups = 0;
+
+    for (int64_t i = 0; i < f->samples;) {
+        int64_t end = i, wrong = 0;
+        double miss = 1.0;
+        for (; end < f->samples && f->group[end] == f->group[i]; end++)
+            wrong += f->reward[end] != 1.0f;
+        for (int64_t j = 0; j < k && j < end - i; j++)
+            miss *= wrong > j ? (double)(wrong - j) / (double)(end - i - j) : 0.0;
+        total += 1.0 - miss;
+        groups++;
+        i = end;
+    }
+    return groups ? total / (double)groups : 0.0;
+}
+
+/* ---- differences ----------------------------------------------------------------------------- */
+
+static int by_size(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static float size_of(float a, float b)
+{
+    float d = a > b ? a - b : b - a;
+
+    if (invar_f32_bits(a) == invar_f32_bits(b))
+        return 0.0f;
+    return d == d ? d : 0x1p127f; // a NaN differs from everything
+}
+
+static invar_status percentiles(invar_logp_diff *out, float *sizes, int64_t count)
+{
+    const void **order = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&order, (size_t)count, sizeof *order, "differences"));
+    for (int64_t i = 0; i < count; i++)
+        order[i] = &sizes[i];
+    status = invar_sort(order, (size_t)count, by_size);
+    if (status == INVAR_OK) {
+        // the nearest rank, so that the value is one that occurred
+        out->p50 = *(const float *)order[(count - 1) / 2];
+        out->p99 = *(const float *)order[(count * 99 + 99) / 100 - 1];
+    }
+    invar_free(order);
+    return status;
+}
+
+invar_logp_diff invar_token_arrays_worst(const invar_token_arrays *flat, int64_t first,
+                                         int64_t count, const float *a, const float *b)
+{
+    invar_logp_diff gap = {.sample = -1, .position = -1};
+
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
+            float size = flat->sampled_mask[t] ? size_of(a[t], b[t]) : 0.0f;
+            gap.differ += flat->sampled_mask[t] && invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
+            if (size > gap.max) {
+                gap.max = size;
+                gap.sample = i;
+                gap.position = t - flat->start[first + i];
+            }
+        }
+    return gap;
+}
+
+invar_status invar_token_arrays_gap(invar_logp_diff *out, const invar_token_arrays *flat,
+                                    int64_t first, int64_t count, const float *a, const float *b)
+{
+    int64_t begin = flat->start[first], tokens = flat->start[first + count] - begin, drawn = 0;
+    float *sizes = NULL;
+    invar_status status;
+
+    *out = invar_token_arrays_worst(flat, first, count, a, b);
+    if (out->differ == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));
+    for (int64_t t = begin; t < begin + tokens; t++)
+        if (flat->sampled_mask[t])
+            sizes[drawn++] = size_of(a[t], b[t]);
+    status = percentiles(out, sizes, drawn);
+    invar_free(sizes);
+    return status;
+}

@@ -1,0 +1,187 @@
+/*
+ * async_verify.c - tokens of rollouts whose turn is later: compared while the weights that drew
+ * them are there, by the trainer or, beside training, by the thread or the rank that draws them.
+ *
+ * A thread scores with the weights that sample, a copy, and with a trainer and memory of its own.
+ * It has loop->ahead until it is joined, and of the loop looks only at what does not change between
+ * two rollouts. What it finds, or a rank that only samples, all ranks are told when it is joined.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+/* ---- tokens that the weights of now have drawn ----------------------------------------------- */
+
+/*
+ * The first of them that the model drew and whose log-probability is another one in `scored`
+ * (response); -1: none.
+ */
+static int64_t odd_token(const invar_rl_sample *s, const float *scored)
+{
+    int64_t first = s->current_version_from - s->prompt_tokens, n = invar_rl_sample_response(s);
+
+    for (int64_t t = first; t < n; t++)
+        if (s->mask[t] && memcmp(&s->logp[t], &scored[t], sizeof *scored) != 0)
+            return t;
+    return -1;
+}
+
+/* The first of the samples, in words; "": all are as they are scored. */
+static void describe_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_loop *loop,
+                         const invar_rl_sample *samples, int64_t count, const float *scored)
+{
+    out[0] = '\0';
+    for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
+        const invar_rl_sample *s = &samples[i];
+        int64_t odd = s->last_version == loop->source.order.weights ? odd_token(s, scored) : -1;
+
+        if (odd < 0)
+            continue;
+        (void)snprintf(out, INVAR_TRAIN_LOOP_ODD_SIZE,
+                       "log-probabilities of rollout and scoring differ at token %" PRId64
+                       " of sample %" PRId64 " of rollout %" PRIu32 ", which version %" PRId64
+                       " of the weights drew (its first token: %" PRId64 "): %g and %g",
+                       odd, s->index, s->rollout, s->last_version, s->first_version,
+                       (double)s->logp[odd], (double)scored[odd]);
+        return;
+    }
+}
+
+static invar_status tell_odd(invar_train_loop *loop, const char *odd)
+{
+    return odd[0] ? invar_train_loop_mismatch(loop, "logp-mismatch", odd) : INVAR_OK;
+}
+
+invar_status invar_train_loop_compare_fresh(invar_train_loop *loop, const invar_rl_sample *samples,
+                                            int64_t count, const float *scored)
+{
+    char odd[INVAR_TRAIN_LOOP_ODD_SIZE];
+
+    describe_odd(odd, loop, samples, count, scored);
+    return tell_odd(loop, odd);
+}
+
+/* The same of samples that nobody has scored with these weights, which `model` has. */
+static invar_status find_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_loop *loop,
+                             invar_trainer *trainer, const invar_model *model,
+                             const invar_rl_samples *fresh)
+{
+    int64_t tokens = invar_trainer_tokens(fresh->items, fresh->count);
+    float *scored = NULL;
+    invar_status status;
+
+    out[0] = '\0';
+    if (fresh->count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&scored, (size_t)tokens, sizeof *scored, "log-probabilities"));
+    status = invar_trainer_score(trainer, model, fresh->items, fresh->count, scored, NULL);
+    if (status == INVAR_OK)
+        describe_odd(out, loop, fresh->items, fresh->count, scored);
+    invar_free(scored);
+    return status;
+}
+
+/* Plain copies of those that have tokens of the weights of now. */
+static invar_status list_fresh(invar_rl_samples *out, const invar_train_loop *loop,
+                               const invar_rl_sample *samples, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const invar_rl_sample *s = &samples[i];
+        invar_rl_sample *to;
+
+        if (s->last_version != loop->source.order.weights || s->current_version_from == s->n_tokens)
+            continue;
+        INVAR_TRY(invar_rl_samples_append(&to, out));
+        *to = *s;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_train_loop_check_flight(invar_train_loop *loop)
+{
+    const invar_inflight *flight = &loop->source.flight;
+    const invar_rl_samples *batch = &loop->batch.samples;
+    invar_rl_samples fresh = {0};
+    char odd[INVAR_TRAIN_LOOP_ODD_SIZE];
+    invar_status status = INVAR_OK;
+
+    if (!loop->settings.checks_flight)
+        return INVAR_OK;
+    if (loop->arrays.copied)
+        status = list_fresh(&fresh, loop, batch->items, batch->count);
+    for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
+        status = list_fresh(&fresh, loop, flight->started[r].items, flight->started[r].count);
+    if (status == INVAR_OK)
+        status = list_fresh(&fresh, loop, flight->surplus.items, flight->surplus.count);
+    if (status == INVAR_OK)
+        status = find_odd(odd, loop, loop->trainer, loop->session.actor, &fresh);
+    invar_free(fresh.items);
+    return status == INVAR_OK ? tell_odd(loop, odd) : status;
+}
+
+/* ---- beside training ------------------------------------------------------------------------- */
+
+invar_status invar_train_loop_tick_ahead(void *payload)
+{
+    const invar_progress_callback *tick = &((const invar_train_loop *)payload)->ahead.tick;
+
+    return tick->run ? tick->run(tick->payload) : INVAR_OK; // nobody, before there are samples
+}
+
+invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample *samples,
+                                           int64_t count, const invar_progress_callback *tick)
+{
+    invar_train_loop *loop = payload;
+    invar_rl_samples fresh = {0};
+    invar_status status = INVAR_OK;
+
+    loop->ahead.tick = *tick;
+    if (loop->async_verifier) {
+        status = list_fresh(&fresh, loop, samples, count);
+        if (status == INVAR_OK)
+            status = find_odd(loop->ahead.mismatch_text, loop, loop->async_verifier,
+                              invar_run_context_sampler(&loop->session), &fresh);
+        invar_free(fresh.items);
+    }
+    loop->ahead.end_ns = invar_trace_clock();
+    return status;
+}
+
+/* What any rank has found. */
+static invar_status share_odd(invar_train_loop *loop)
+{
+    char *odd = loop->ahead.mismatch_text;
+    int64_t own = 0, first;
+
+    if (odd[0])
+        own = 1 + (loop->world ? invar_comm_rank(loop->world->world) : 0);
+    INVAR_TRY(invar_ranks_first_nonzero(&first, loop->world, "samples ahead", own));
+    return first ? invar_ranks_broadcast(loop->world, "samples ahead", (int)first - 1, odd,
+                                         INVAR_TRAIN_LOOP_ODD_SIZE)
+                 : INVAR_OK;
+}
+
+invar_status invar_train_loop_join_ahead(invar_train_loop *loop)
+{
+    invar_status status;
+
+    if (!loop->settings.sampler_verifies && !loop->source.options.use_thread)
+        return invar_sample_source_join(&loop->source);
+    invar_trace_begin(loop->recorder.trace, "rollout"); // as far as it is waited for
+    status = invar_sample_source_join(&loop->source);
+    invar_trace_end(loop->recorder.trace);
+    INVAR_TRY(status);
+    if (loop->source.options.use_thread && loop->ahead.end_ns > 0)
+        invar_trace_beside(loop->recorder.trace, "ahead", loop->ahead.begin_ns, loop->ahead.end_ns);
+    INVAR_TRY(share_odd(loop));
+    status = tell_odd(loop, loop->ahead.mismatch_text);
+    loop->ahead = (invar_async_status){.end_ns = 0};
+    return status;
+}

@@ -1,0 +1,382 @@
+/*
+ * models.c - the models of a session, and the weights that they begin with.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/config/check_internal.h"
+#include "engine/files/hf/hf.h"
+#include "engine/files/hf/peft.h"
+#include "engine/model/lora/adapters.h"
+#include "engine/model/lora/frozen_base.h"
+#include "engine/model/shard/master_weights.h"
+#include "engine/model/shard/param_loader.h"
+#include "engine/model/tensor_hasher.h"
+#include "engine/run/context/internal.h"
+#include "engine/run/train_settings.h"
+
+#include "base/invar_banned.h"
+
+/* ---- the actor ------------------------------------------------------------------------------- */
+
+/* ref-load is where the actor begins, unless it is another model. */
+static bool begins_at_reference(const invar_run_context *s)
+{
+    return invar_config_is_nonempty(s->recipe, INVAR_KEY_REF_LOAD) && !s->ref_has_own_spec;
+}
+
+/* A model that was named is never made up. */
+static invar_status check_given(const char *dir)
+{
+    invar_status status = invar_hf_check_weights(dir);
+
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    return INVAR_FAIL(status, 0, "%s; or name weights for this model with ref-load",
+                      invar_error_last()->message);
+}
+
+/* Of a model that has any. */
+static invar_status first_adapters(invar_run_context *s, uint32_t seed)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH);
+
+    if (!dir[0])
+        return invar_model_init_adapters(s->actor, seed, &s->dev);
+    INVAR_TRY(invar_hf_check_folder("lora-adapter-path", dir));
+    return invar_peft_load(s->actor, dir, &s->dev);
+}
+
+static invar_status first_base(invar_run_context *s, uint32_t seed)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    invar_weights_origin origin;
+
+    s->weights_from = dir[0] ? "hf-checkpoint" : "seed";
+    if (!dir[0])
+        return invar_model_init_base(s->actor, seed, &s->dev);
+    INVAR_TRY(invar_run_context_load_folder(&origin, s->actor, dir, 0, &s->dev));
+    if (origin.adapters)
+        return invar_config_fail(s->recipe, INVAR_KEY_HF_CHECKPOINT,
+                                 "has adapters alone: name their base here, and them with "
+                                 "ref-load");
+    return INVAR_OK;
+}
+
+/* ref-load: a whole model; or adapters alone, whose base is the one that the recipe has without. */
+static invar_status named_weights(invar_weights_origin *out, invar_run_context *s, uint32_t seed)
+{
+    INVAR_TRY(invar_run_context_load_named(out, s, s->actor, INVAR_KEY_REF_LOAD));
+    if (out->adapters && invar_config_is_nonempty(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
+        return invar_config_fail(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
+                                 "would be ignored: ref-load names adapters, too");
+    if (out->adapters)
+        INVAR_TRY(first_base(s, seed));
+    s->weights_from = "ref-load";
+    return INVAR_OK;
+}
+
+/* All of the actor but adapters that no checkpoint has. */
+static invar_status read_actor(invar_run_context *s, uint32_t seed)
+{
+    invar_weights_origin from = {.adapters = false};
+
+    INVAR_TRY(begins_at_reference(s) ? named_weights(&from, s, seed) : first_base(s, seed));
+    s->base_named = begins_at_reference(s) && !from.adapters;
+    if (s->actor->format != s->format) // it only samples: those who train check what it stands on
+        return invar_base_hash(&s->sampled_base, s->actor, &s->dev);
+    if (invar_model_is_adapted(s->actor))
+        INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
+    return invar_run_context_check_base(s, &from);
+}
+
+static uint32_t seed_of(const invar_run_context *s)
+{
+    return (uint32_t)invar_recipe_int(s->recipe, INVAR_KEY_SEED);
+}
+
+/* What the actor's adapters stand beside, into another model: its base, or all of it. */
+static invar_status load_base_again(invar_run_context *s, invar_model *model)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    invar_weights_origin from;
+
+    if (s->base_named)
+        return invar_run_context_load_named(&from, s, model, INVAR_KEY_REF_LOAD);
+    if (dir[0])
+        return invar_run_context_load_folder(&from, model, dir, INVAR_LOAD_BODY, &s->dev);
+    return invar_model_init_base(model, seed_of(s), &s->dev);
+}
+
+static invar_status first_weights(invar_run_context *s)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+
+    if (dir[0] && !begins_at_reference(s))
+        INVAR_TRY(check_given(dir)); // before any memory
+    INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
+    INVAR_TRY(first_adapters(s, seed_of(s)));
+    INVAR_TRY(read_actor(s, seed_of(s)));
+    return invar_model_hash(&s->weights, s->actor, &s->dev);
+}
+
+/* What is trained comes from those who train it; a frozen base stays what it is. */
+static invar_status weights_that_sample(invar_run_context *s)
+{
+    INVAR_TRY(invar_model_new_weights(&s->actor, &s->spec, s->rollout_format, s->layout, &s->dev));
+    return invar_model_is_adapted(s->actor) ? read_actor(s, seed_of(s)) : INVAR_OK;
+}
+
+/* ---- models beside it ------------------------------------------------------------------------ */
+
+/* The actor's body; ranks that own its rows may own others of the critic. */
+static invar_status take_body(const invar_run_context *s, invar_param_loader *fill)
+{
+    for (int64_t i = 0; i < s->critic->n_params; i++) {
+        const invar_param *to = &s->critic->params[i];
+        float *values;
+
+        if (to->local.experts == 0)
+            continue;
+        if (to->kind == INVAR_PARAM_HEAD) {
+            INVAR_TRY(invar_param_loader_zero(fill, to));
+            continue;
+        }
+        INVAR_TRY(invar_param_loader_room_all(&values, fill, to));
+        INVAR_TRY(invar_full_masters_read(values, s->actor,
+                                          invar_model_find(s->actor, to->name) - s->actor->params));
+        INVAR_TRY(invar_param_loader_put(fill));
+    }
+    return INVAR_OK;
+}
+
+static invar_status zero_head(const invar_run_context *s, invar_param_loader *fill)
+{
+    for (int64_t i = 0; i < s->critic->n_params; i++)
+        if (s->critic->params[i].kind == INVAR_PARAM_HEAD && s->critic->params[i].local.experts > 0)
+            INVAR_TRY(invar_param_loader_zero(fill, &s->critic->params[i]));
+    return INVAR_OK;
+}
+
+/* Where the critic has no weights of its own; its head starts at zero. A frozen base has none that
+   could be copied: it is read again. */
+static invar_status critic_from_actor(invar_run_context *s)
+{
+    bool adapted = invar_model_is_adapted(s->actor);
+    invar_param_loader fill;
+    invar_status status;
+
+    if (adapted)
+        INVAR_TRY(load_base_again(s, s->critic));
+    invar_param_loader_init(&fill, s->critic, &s->dev);
+    status = adapted ? zero_head(s, &fill) : take_body(s, &fill);
+    invar_param_loader_release(&fill);
+    return status;
+}
+
+/* With adapters it has the actor's base. One that never moves is in no checkpoint. */
+static invar_status new_reference(invar_run_context *s)
+{
+    if (invar_model_is_adapted(s->actor))
+        return invar_model_new_sharing_base(&s->reference, s->actor, &s->dev);
+    if (!invar_train_settings_reference_moves(s->recipe))
+        return invar_model_new_weights(&s->reference, &s->spec, s->format, s->layout, &s->dev);
+    return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
+}
+
+/* One of another shape is loaded; the other is what the actor is at the start. */
+static invar_status make_reference(invar_run_context *s)
+{
+    invar_weights_origin from;
+
+    if (!s->ref_has_own_spec) {
+        INVAR_TRY(new_reference(s));
+        return invar_model_copy(s->reference, s->actor);
+    }
+    INVAR_TRY(invar_model_new_weights(&s->reference, &s->ref_spec, s->format, s->layout, &s->dev));
+    INVAR_TRY(invar_run_context_load_named(&from, s, s->reference, INVAR_KEY_REF_LOAD));
+    return invar_base_hash(&s->ref_weights, s->reference, &s->dev);
+}
+
+/* Its hash is that of its masters, which nobody needs afterwards. */
+static invar_status read_teacher(invar_run_context *s, invar_model *whole)
+{
+    invar_weights_origin from;
+
+    INVAR_TRY(invar_run_context_load_named(&from, s, whole, INVAR_KEY_OPD_TEACHER_LOAD));
+    INVAR_TRY(invar_model_hash(&s->teacher_weights, whole, &s->dev));
+    INVAR_TRY(
+        invar_model_new_weights(&s->teacher, &s->teacher_spec, s->format, s->layout, &s->dev));
+    memcpy(s->teacher->load_checksum, whole->load_checksum, sizeof whole->load_checksum);
+    return invar_model_copy(s->teacher, whole);
+}
+
+/* Before all other models: there is room for its masters. */
+static invar_status make_teacher(invar_run_context *s)
+{
+    invar_model *whole = NULL;
+    invar_status status = invar_model_new(&whole, &s->teacher_spec, s->format, s->layout, &s->dev);
+
+    if (status == INVAR_OK)
+        status = read_teacher(s, whole);
+    invar_model_free(whole);
+    return status;
+}
+
+const invar_model *invar_run_context_sampler(const invar_run_context *s)
+{
+    return s->sampler_model ? s->sampler_model : s->actor;
+}
+
+const invar_device *invar_run_context_sampler_dev(const invar_run_context *s)
+{
+    return s->sampler_dev.backend ? &s->sampler_dev : &s->dev;
+}
+
+/* What a wrong copy draws agrees with what the same copy scores: so it is compared itself. */
+static invar_status compare_copy(const invar_run_context *s)
+{
+    int64_t count = s->actor->n_params;
+    invar_status status = INVAR_OK;
+    invar_digest *of = NULL;
+    invar_tensor_hasher digests;
+
+    INVAR_TRY(invar_alloc((void **)&of, (size_t)(2 * count), sizeof *of, "digests of weights"));
+    invar_tensor_hasher_init(&digests, &s->dev);
+    for (int64_t i = 0; i < 2 * count && status == INVAR_OK; i++)
+        status = invar_tensor_hasher_add(
+            &digests, &(i < count ? s->actor : s->sampler_model)->params[i % count].weight, 1);
+    if (status == INVAR_OK)
+        status = invar_tensor_hasher_read(of, &digests);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        if (!invar_digest_equal(&of[i], &of[count + i]))
+            status = INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                                "rollout-overlap: %s of the copy that samples is not that of the "
+                                "weights that learn: check the memory of the device",
+                                s->actor->params[i].name);
+    invar_tensor_hasher_release(&digests);
+    invar_free(of);
+    return status;
+}
+
+static invar_status copy_actor(const invar_run_context *s)
+{
+    INVAR_TRY(invar_model_copy(s->sampler_model, s->actor));
+    return compare_copy(s);
+}
+
+/* Ops of the one device do not wait for those of the other. */
+invar_status invar_run_context_refresh_sampler(invar_run_context *s)
+{
+    if (!s->sampler_model)
+        return INVAR_OK;
+    INVAR_TRY(invar_run_context_two_formats(s)
+                  ? invar_model_refresh_from(s->sampler_model, s->actor, &s->dev)
+                  : copy_actor(s));
+    return s->sampler_dev.backend ? invar_device_synchronize(&s->dev) : INVAR_OK;
+}
+
+/* In another format its base is read once more; adapters alone change. */
+static invar_status adapted_sampler(invar_run_context *s)
+{
+    if (!invar_run_context_two_formats(s))
+        return invar_model_new_sharing_base(&s->sampler_model, s->actor, &s->dev);
+    INVAR_TRY(invar_model_new_weights(&s->sampler_model, &s->spec, s->rollout_format, s->layout,
+                                      &s->dev));
+    INVAR_TRY(load_base_again(s, s->sampler_model));
+    return invar_base_hash(&s->sampled_base, s->sampler_model, &s->dev);
+}
+
+static invar_status make_sampler(invar_run_context *s)
+{
+    if (!invar_run_context_two_formats(s) && !s->sampler_dev.backend)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_is_adapted(s->actor)
+                  ? adapted_sampler(s)
+                  : invar_model_new_weights(&s->sampler_model, &s->spec, s->rollout_format,
+                                            s->layout, &s->dev));
+    return invar_run_context_refresh_sampler(s);
+}
+
+static invar_status other_models(invar_run_context *s)
+{
+    const invar_recipe *r = s->recipe;
+    invar_weights_origin from;
+
+    if (invar_train_settings_reference(r))
+        INVAR_TRY(make_reference(s));
+    if (invar_train_settings_critic(r)) {
+        INVAR_TRY(invar_model_new(&s->critic, &s->critic_spec, s->format, s->layout, &s->dev));
+        INVAR_TRY(invar_config_is_nonempty(r, INVAR_KEY_CRITIC_LOAD)
+                      ? invar_run_context_load_named(&from, s, s->critic, INVAR_KEY_CRITIC_LOAD)
+                      : critic_from_actor(s));
+        INVAR_TRY(invar_model_hash(&s->critic_weights, s->critic, &s->dev));
+    }
+    return INVAR_OK;
+}
+
+/* Ranks that train beside ranks that only sample need none. */
+static invar_status load_draft(invar_run_context *s, bool samples)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
+    invar_weights_origin origin;
+
+    if (!invar_run_context_drafts(s) ||
+        (s->layout && !samples && invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0))
+        return INVAR_OK;
+    INVAR_TRY(invar_hf_check_weights(dir));
+    INVAR_TRY(invar_model_new_weights(&s->draft, &s->draft_spec, invar_run_context_draft_format(s),
+                                      NULL, &s->dev));
+    return invar_run_context_load_folder(&origin, s->draft, dir, 0, &s->dev);
+}
+
+invar_status invar_run_context_make_models(invar_run_context *s, unsigned wants)
+{
+    if ((wants & INVAR_RUN_CONTEXT_LEARN) && invar_train_settings_teacher(s->recipe))
+        INVAR_TRY(make_teacher(s));
+    INVAR_TRY(load_draft(s, (wants & INVAR_RUN_CONTEXT_SAMPLE) != 0));
+    if (wants & INVAR_RUN_CONTEXT_SAMPLE)
+        return weights_that_sample(s);
+    INVAR_TRY(first_weights(s));
+    INVAR_TRY(make_sampler(s));
+    return wants & INVAR_RUN_CONTEXT_LEARN ? other_models(s) : INVAR_OK;
+}
+
+/*
+ * The longest sequence, the end tokens and the way weights are drawn change no log-probability, so
+ * the hash of the model leaves them out. It contains what hashes of weights leave out: a frozen
+ * base, and the arithmetic that the recipe chooses.
+ */
+invar_status invar_run_context_policy(invar_rollout_policy *out, const invar_run_context *s)
+{
+    invar_model_spec spec = s->spec;
+    const int64_t arithmetic[] = {spec.kv_span,     spec.q_span,    spec.logical_tp,
+                                  spec.logical_etp, spec.lora.rank, spec.lora.targets};
+    const bool adapted = spec.lora.rank > 0;
+    invar_hasher hasher;
+    invar_digest model;
+
+    spec.max_positions = INVAR_SPEC_MAX_POSITIONS;
+    spec.n_eos = 0;
+    spec.init_std = 1.0f;
+    INVAR_TRY(invar_model_spec_hash(&model, &spec));
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, model.bytes, sizeof model.bytes);
+    invar_hasher_update(&hasher, arithmetic, sizeof arithmetic);
+    if (adapted) {
+        invar_hasher_update(&hasher, &spec.lora.alpha, sizeof spec.lora.alpha);
+        invar_hasher_update(&hasher, s->base_weights.bytes, sizeof s->base_weights.bytes);
+    }
+    if (spec.lora.rslora)
+        invar_hasher_update(&hasher, "rslora", sizeof "rslora");
+    if (spec.lora.ranks[0] || spec.lora.alphas[0]) {
+        invar_hasher_update(&hasher, spec.lora.ranks, strlen(spec.lora.ranks) + 1);
+        invar_hasher_update(&hasher, spec.lora.alphas, strlen(spec.lora.alphas) + 1);
+    }
+    *out = (invar_rollout_policy){.dtype = invar_format_name(s->rollout_format),
+                                  .numerics = invar_numerics_name(s->dev.numerics)};
+    invar_hasher_final(&out->model, &hasher);
+    return INVAR_OK;
+}

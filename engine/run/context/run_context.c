@@ -1,0 +1,349 @@
+/*
+ * run_context.c - from a recipe to a device, a tokenizer and data; and the life of a session.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/context/run_context.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/json/text.h"
+#include "base/process/process.h"
+#include "engine/config/check_internal.h"
+#include "engine/files/hf/hf.h"
+#include "engine/run/context/internal.h"
+#include "engine/run/train_settings.h"
+
+#include "base/invar_banned.h"
+
+#define TASK_PREFIX "task:"
+
+/* ---- device ---------------------------------------------------------------------------------- */
+
+#define SMALL_HIDDEN 256 /* narrower models do not keep more threads busy than */
+#define SMALL_THREADS 2  /* these: waking others costs more than they do */
+
+static int64_t default_threads(const invar_model_spec *spec, const invar_local_ranks *crowd)
+{
+    int64_t most = invar_process_cores(crowd->process_ranks, crowd->host_ranks);
+
+    return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
+}
+
+static int64_t threads_of(const invar_run_context *s, const invar_local_ranks *crowd)
+{
+    int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
+
+    if (threads == 0)
+        return default_threads(&s->spec, crowd);
+    return threads > crowd->process_ranks ? threads / crowd->process_ranks : 1;
+}
+
+static invar_backend imagined_table;
+
+static void imagine_gpu(void)
+{
+    imagined_table = *invar_backend_cpu();
+    imagined_table.name = "cuda";
+    imagined_table.memory.device_local = true;
+}
+
+/* A GPU as far as its memory goes. Ranks that are threads share it. */
+static const invar_backend *imagined_gpu(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    (void)pthread_once(&once, imagine_gpu);
+    return &imagined_table;
+}
+
+/* `any`: see INVAR_RUN_CONTEXT_ANY_DEVICE. `profiled`: ops may be measured. */
+static invar_status open_device(invar_run_context *s, bool any, bool profiled,
+                                const invar_local_ranks *crowd)
+{
+    invar_device_kind kind = INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE);
+    int64_t threads = threads_of(s, crowd);
+    invar_status status;
+
+    if (threads > 1)
+        INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
+    s->dev =
+        (invar_device){.numerics = INVAR_RECIPE_ENUM(invar_numerics, s->recipe, INVAR_KEY_NUMERICS),
+                       .pool = s->pool,
+                       .ordinal = crowd->local_rank};
+    if (profiled)
+        INVAR_TRY(invar_profile_new(&s->profile));
+    s->dev.profiler = invar_profile_meter(s->profile);
+    status = invar_backend_find(&s->dev.backend, kind);
+    if (status == INVAR_OK)
+        status = invar_device_open(&s->dev);
+    if (status != INVAR_E_NODEVICE || !any || kind == INVAR_DEVICE_CPU)
+        return status;
+    invar_error_clear();
+    s->imagined = true;
+    s->dev.backend = imagined_gpu();
+    return INVAR_OK;
+}
+
+/* Where samples are drawn while others learn: ops of both run at the same time. */
+static invar_status open_beside(invar_run_context *s)
+{
+    if (s->pool)
+        INVAR_TRY(invar_pool_new(&s->beside_pool, invar_pool_threads(s->pool)));
+    if (s->profile)
+        INVAR_TRY(invar_profile_new(&s->beside_profile));
+    s->sampler_dev = s->dev;
+    s->sampler_dev.profiler = invar_profile_meter(s->beside_profile);
+    s->sampler_dev.pool = s->beside_pool;
+    s->sampler_dev.context = NULL;
+    s->sampler_dev.high_priority = true; // few at a time, and each waits for the one before
+    return invar_device_open(&s->sampler_dev);
+}
+
+/* ---- tokenizer ------------------------------------------------------------------------------- */
+
+static invar_status open_tokenizer(invar_run_context *s, unsigned wants)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *data = invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA);
+    const char *alphabet;
+    char path[INVAR_PATH_SIZE];
+
+    if (dir[0]) {
+        INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
+        if ((wants & INVAR_RUN_CONTEXT_NO_TOKENIZER) && !invar_path_exists(path))
+            return INVAR_OK;
+        return invar_tokenizer_read(&s->tokenizer, dir);
+    }
+    if (strncmp(data, TASK_PREFIX, strlen(TASK_PREFIX)) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "no tokenizer: give hf-checkpoint, or a built-in task as prompt-data");
+    alphabet = invar_builtin_task_alphabet(data + strlen(TASK_PREFIX));
+    if (!alphabet)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt-data: there is no task \"%.60s\"",
+                          data + strlen(TASK_PREFIX));
+    return invar_tokenizer_alphabet(&s->tokenizer, alphabet);
+}
+
+/* ---- stops ----------------------------------------------------------------------------------- */
+
+static void add_stop(invar_run_context *s, int32_t id)
+{
+    for (int64_t i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] == id)
+            return;
+    s->stop_ids[s->n_stop_ids++] = id;
+}
+
+static invar_status read_stops(invar_run_context *s)
+{
+    int32_t *given_ids = NULL, eos = s->tokenizer ? invar_tokenizer_eos(s->tokenizer) : -1;
+    int64_t count = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_config_ids(&given_ids, &count, s->recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
+    status = invar_alloc((void **)&s->stop_ids, (size_t)(count + s->spec.n_eos + 1),
+                         sizeof *s->stop_ids, "stop ids");
+    if (status == INVAR_OK) {
+        for (int64_t i = 0; i < s->spec.n_eos; i++)
+            add_stop(s, s->spec.eos[i]);
+        if (eos >= 0)
+            add_stop(s, eos);
+        for (int64_t i = 0; i < count; i++)
+            add_stop(s, given_ids[i]);
+    }
+    invar_free(given_ids);
+    if (status == INVAR_OK)
+        status = invar_config_strings(&s->stop, &s->n_stop, s->recipe, INVAR_KEY_ROLLOUT_STOP);
+    return status;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static invar_dataset_options data_options(const invar_run_context *s, const char *path, bool eval)
+{
+    const invar_recipe *r = s->recipe;
+    int64_t context = invar_run_context_context(s);
+    int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+    invar_dataset_options o = {
+        .path = path,
+        .input_key = invar_recipe_string(r, INVAR_KEY_INPUT_KEY),
+        .label_key = invar_recipe_string(r, INVAR_KEY_LABEL_KEY),
+        .metadata_key = invar_recipe_string(r, INVAR_KEY_METADATA_KEY),
+        .tool_key = invar_recipe_string(r, INVAR_KEY_TOOL_KEY),
+        .apply_chat_template = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE),
+        .chat_template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
+        .chat_template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
+        .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
+        .max_prompt_tokens = longest ? longest : context - 1,
+        .max_total_tokens = context,
+        .sft = invar_train_settings_supervised(r) && !eval,
+        // a task is evaluated on other prompts than it is trained on
+        .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED) + (eval ? 1 : 0),
+        .task_size = invar_recipe_int(r, INVAR_KEY_TASK_SIZE)};
+
+    if (eval && invar_config_is_nonempty(r, INVAR_KEY_EVAL_INPUT_KEY))
+        o.input_key = invar_recipe_string(r, INVAR_KEY_EVAL_INPUT_KEY);
+    if (eval && invar_config_is_nonempty(r, INVAR_KEY_EVAL_LABEL_KEY))
+        o.label_key = invar_recipe_string(r, INVAR_KEY_EVAL_LABEL_KEY);
+    return o;
+}
+
+invar_status invar_run_context_data(invar_dataset **out, const invar_run_context *s,
+                                    const char *path, bool eval)
+{
+    invar_dataset_options o = data_options(s, path, eval);
+
+    return invar_dataset_open(out, &o, s->tokenizer);
+}
+
+invar_status invar_run_context_prompt(invar_dataset **out, const invar_run_context *s,
+                                      const char *text)
+{
+    invar_dataset_options o = data_options(s, "prompt", true);
+    invar_json_text line = {0};
+    invar_status status;
+
+    o.input_key = "prompt";
+    o.label_key = o.metadata_key = o.tool_key = "";
+    invar_json_text_open(&line, '{');
+    invar_json_text_key(&line, o.input_key);
+    invar_json_text_string(&line, text, strlen(text));
+    invar_json_text_close(&line, '}');
+    status = line.status;
+    if (status == INVAR_OK)
+        status = invar_dataset_parse(out, &o, s->tokenizer, line.data, line.bytes);
+    invar_json_text_release(&line);
+    return status;
+}
+
+invar_sampling_params invar_run_context_sampling(const invar_run_context *s)
+{
+    const invar_recipe *r = s->recipe;
+    int64_t top_k = invar_recipe_int(r, INVAR_KEY_ROLLOUT_TOP_K);
+
+    return (invar_sampling_params){
+        .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED),
+        .purpose = INVAR_PURPOSE_TRAIN,
+        .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
+        .top_k = top_k > 0 ? (int32_t)top_k : 0,
+        .top_p = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TOP_P),
+        .min_p = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_MIN_P),
+        .max_response = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN),
+        .max_context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
+        .stop_ids = s->stop_ids,
+        .n_stop_ids = s->n_stop_ids,
+        .stop = (const char *const *)s->stop,
+        .n_stop = s->n_stop,
+        .skip_special = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS)};
+}
+
+static invar_speculation speculation_of(const invar_run_context *s)
+{
+    const invar_recipe *r = s->recipe;
+
+    return (invar_speculation){
+        .model = s->draft,
+        .algorithm =
+            INVAR_RECIPE_ENUM(invar_speculative_algorithm, r, INVAR_KEY_SPECULATIVE_ALGORITHM),
+        .tokens = invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NUM_DRAFT_TOKENS),
+        .window = {invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MIN_MATCH_WINDOW_SIZE),
+                   invar_recipe_int(r, INVAR_KEY_SPECULATIVE_NGRAM_MAX_MATCH_WINDOW_SIZE)}};
+}
+
+invar_rollout_exec_options invar_run_context_limits(const invar_run_context *s)
+{
+    const invar_recipe *r = s->recipe;
+
+    return (invar_rollout_exec_options){
+        .concurrency = invar_recipe_int(r, INVAR_KEY_ROLLOUT_CONCURRENCY),
+        .prefill_chunk = invar_recipe_int(r, INVAR_KEY_CHUNKED_PREFILL_SIZE),
+        .page_size = invar_recipe_int(r, INVAR_KEY_PAGE_SIZE),
+        .pages = invar_recipe_int(r, INVAR_KEY_KV_PAGES),
+        .no_prefix_sharing = invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING),
+        .no_graphs = invar_recipe_bool(r, INVAR_KEY_DISABLE_CUDA_GRAPH),
+        .speculation = speculation_of(s)};
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* Reports what is no folder of a model, before a file in it is reported as missing. */
+static invar_status find_models(const invar_run_context *s)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *draft = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
+
+    if (dir[0])
+        INVAR_TRY(invar_hf_check_model("hf-checkpoint", dir));
+    return invar_run_context_drafts(s) ? invar_hf_check_model("speculative-draft-model-path", draft)
+                                       : INVAR_OK;
+}
+
+static invar_status open_all(invar_run_context *s, unsigned wants, const invar_local_ranks *crowd)
+{
+    INVAR_TRY(find_models(s));
+    INVAR_TRY(open_tokenizer(s, wants));
+    INVAR_TRY(invar_run_context_read_specs(s, wants));
+    INVAR_TRY(open_device(s, (wants & INVAR_RUN_CONTEXT_ANY_DEVICE) != 0,
+                          (wants & (INVAR_RUN_CONTEXT_LEARN | INVAR_RUN_CONTEXT_SAMPLE)) &&
+                              invar_recipe_int(s->recipe, INVAR_KEY_PROFILE_STEP_END) > 0,
+                          crowd));
+    if ((wants & INVAR_RUN_CONTEXT_LEARN) &&
+        invar_recipe_bool(s->recipe, INVAR_KEY_ROLLOUT_OVERLAP))
+        INVAR_TRY(open_beside(s));
+    INVAR_TRY(read_stops(s));
+    if ((wants & INVAR_RUN_CONTEXT_DATA) &&
+        invar_config_is_nonempty(s->recipe, INVAR_KEY_PROMPT_DATA))
+        INVAR_TRY(invar_run_context_data(
+            &s->data, s, invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA), false));
+    return wants & INVAR_RUN_CONTEXT_NO_WEIGHTS ? INVAR_OK
+                                                : invar_run_context_make_models(s, wants);
+}
+
+invar_status invar_run_context_open(invar_run_context *session, const invar_recipe *recipe,
+                                    unsigned wants)
+{
+    return invar_run_context_open_beside(session, recipe, wants,
+                                         &(invar_local_ranks){.process_ranks = 1, .host_ranks = 1});
+}
+
+invar_status invar_run_context_open_beside(invar_run_context *session, const invar_recipe *recipe,
+                                           unsigned wants, const invar_local_ranks *crowd)
+{
+    invar_status status;
+
+    *session =
+        (invar_run_context){.recipe = recipe,
+                            .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE),
+                            .rollout_format = invar_train_settings_rollout_format(recipe),
+                            .layout = crowd->layout};
+    status = open_all(session, wants, crowd);
+    if (status != INVAR_OK)
+        invar_run_context_close(session);
+    return status;
+}
+
+void invar_run_context_close(invar_run_context *session)
+{
+    invar_eval_config_release(&session->evals);
+    invar_dataset_close(session->data);
+    invar_model_free(session->draft);
+    invar_model_free(session->critic);
+    invar_model_free(session->teacher);
+    invar_model_free(session->reference);
+    invar_model_free(session->sampler_model);
+    invar_model_free(session->actor);
+    invar_tokenizer_free(session->tokenizer);
+    invar_free(session->stop_ids);
+    invar_free(session->stop);
+    invar_device_close(&session->sampler_dev);
+    invar_device_close(&session->dev);
+    invar_profile_free(session->beside_profile);
+    invar_profile_free(session->profile);
+    invar_pool_free(session->beside_pool);
+    invar_pool_free(session->pool);
+    *session = (invar_run_context){0};
+}

@@ -1,0 +1,342 @@
+/*
+ * spec.c - what the models of a session look like: the actor, and those beside it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "engine/config/check_internal.h"
+#include "engine/model/family.h"
+#include "engine/model/lora/adapters.h"
+#include "engine/run/context/internal.h"
+#include "engine/run/train_settings.h"
+
+#include "base/invar_banned.h"
+
+/* ---- the actor ------------------------------------------------------------------------------- */
+
+static int64_t or_else(int64_t value, int64_t fallback)
+{
+    return value ? value : fallback;
+}
+
+static void read_experts(invar_model_spec *spec, const invar_recipe *r)
+{
+    spec->experts = invar_recipe_int(r, INVAR_KEY_NUM_EXPERTS);
+    if (!spec->experts)
+        return;
+    spec->experts_per_token = invar_recipe_int(r, INVAR_KEY_MOE_ROUTER_TOPK);
+    spec->expert_intermediate =
+        or_else(invar_recipe_int(r, INVAR_KEY_MOE_FFN_HIDDEN_SIZE), spec->intermediate);
+    spec->normalise_experts = true;
+    for (int64_t i = 0; i < spec->layers && i < INVAR_SPEC_MAX_LAYERS; i++)
+        spec->sparse[i] = true;
+}
+
+static invar_status spec_from_recipe(invar_run_context *s)
+{
+    const invar_recipe *r = s->recipe;
+    invar_model_spec *spec = &s->spec;
+    int32_t eos = invar_tokenizer_eos(s->tokenizer);
+
+    *spec = (invar_model_spec){
+        .family = INVAR_RECIPE_ENUM(invar_family, r, INVAR_KEY_MODEL_TYPE),
+        .vocab =
+            or_else(invar_recipe_int(r, INVAR_KEY_VOCAB_SIZE), invar_tokenizer_size(s->tokenizer)),
+        .hidden = invar_recipe_int(r, INVAR_KEY_HIDDEN_SIZE),
+        .layers = invar_recipe_int(r, INVAR_KEY_NUM_LAYERS),
+        .heads = invar_recipe_int(r, INVAR_KEY_NUM_ATTENTION_HEADS),
+        .intermediate = invar_recipe_int(r, INVAR_KEY_FFN_HIDDEN_SIZE),
+        .max_positions = invar_recipe_int(r, INVAR_KEY_MAX_POSITION_EMBEDDINGS),
+        .norm_eps = (float)invar_recipe_float(r, INVAR_KEY_NORM_EPSILON),
+        .init_std = (float)invar_recipe_float(r, INVAR_KEY_INIT_METHOD_STD),
+        .tied = !invar_recipe_bool(r, INVAR_KEY_UNTIE_EMBEDDINGS_AND_OUTPUT_WEIGHTS),
+        .rope = {.theta = invar_recipe_float(r, INVAR_KEY_ROTARY_BASE)}};
+    spec->kv_heads = or_else(invar_recipe_int(r, INVAR_KEY_NUM_QUERY_GROUPS), spec->heads);
+    spec->head_dim = or_else(invar_recipe_int(r, INVAR_KEY_KV_CHANNELS),
+                             spec->heads ? spec->hidden / spec->heads : 0);
+    spec->qkv_bias = invar_family_traits_of(spec->family)->qkv_bias;
+    spec->qk_norm = invar_family_traits_of(spec->family)->qk_norm;
+    if (eos >= 0) {
+        spec->eos[0] = eos;
+        spec->n_eos = 1;
+    }
+    read_experts(spec, r);
+    return invar_model_spec_check(spec);
+}
+
+static invar_status read_lora(invar_lora_spec *out, const invar_recipe *r)
+{
+    *out = (invar_lora_spec){.rank = invar_recipe_int(r, INVAR_KEY_LORA_RANK)};
+    if (out->rank == 0)
+        return INVAR_OK;
+    out->alpha = (float)invar_recipe_float(r, INVAR_KEY_LORA_ALPHA);
+    out->rslora = invar_recipe_bool(r, INVAR_KEY_USE_RSLORA);
+    INVAR_TRY(invar_lora_patterns(out, invar_recipe_string(r, INVAR_KEY_RANK_PATTERN),
+                                  invar_recipe_string(r, INVAR_KEY_ALPHA_PATTERN)));
+    return invar_lora_targets(&out->targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES));
+}
+
+/* What the recipe says about any model. */
+static void set_arithmetic(invar_model_spec *spec, const invar_recipe *r)
+{
+    spec->kv_span = invar_recipe_int(r, INVAR_KEY_KV_SPAN);
+    spec->q_span = invar_recipe_int(r, INVAR_KEY_Q_SPAN);
+    spec->logical_tp = invar_recipe_int(r, INVAR_KEY_LOGICAL_TP);
+    spec->logical_etp = invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP);
+}
+
+invar_status invar_run_context_complete_spec(invar_model_spec *spec, const invar_recipe *recipe)
+{
+    set_arithmetic(spec, recipe);
+    return read_lora(&spec->lora, recipe);
+}
+
+invar_status invar_run_context_check_actor(const invar_recipe *recipe, const invar_model_spec *spec)
+{
+    if (invar_recipe_int(recipe, INVAR_KEY_LOGICAL_ETP) > 1 && spec->experts == 0)
+        return invar_config_fail(recipe, INVAR_KEY_LOGICAL_ETP,
+                                 "cuts experts, and the model has none");
+    if (invar_recipe_int(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE) > 0 && spec->experts == 0)
+        return invar_config_fail(recipe, INVAR_KEY_EXPERT_TENSOR_PARALLEL_SIZE,
+                                 "divides experts, and the model has none");
+    return INVAR_OK;
+}
+
+static invar_status read_spec(invar_run_context *s)
+{
+    if (invar_config_is_nonempty(s->recipe, INVAR_KEY_HF_CHECKPOINT))
+        INVAR_TRY(invar_model_spec_read(&s->spec,
+                                        invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT),
+                                        invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS)));
+    else
+        INVAR_TRY(spec_from_recipe(s));
+    INVAR_TRY(invar_run_context_complete_spec(&s->spec, s->recipe));
+    INVAR_TRY(invar_run_context_check_actor(s->recipe, &s->spec));
+    if (s->spec.value_head)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "hf-checkpoint has a critic, not a language model");
+    if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the tokenizer has %lld tokens, the model only %lld",
+                          (long long)invar_tokenizer_size(s->tokenizer), (long long)s->spec.vocab);
+    return INVAR_OK;
+}
+
+/* ---- models beside the actor ----------------------------------------------------------------- */
+
+/* Tokens of both models mean the same, as far as its folder says. */
+static invar_status check_tokenizer(const invar_run_context *s, const char *dir, invar_key key)
+{
+    invar_tokenizer *tokenizer = NULL;
+    char path[INVAR_PATH_SIZE];
+    invar_digest own, other;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
+    if (!s->tokenizer || !invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_tokenizer_read(&tokenizer, dir));
+    invar_tokenizer_hash(&own, s->tokenizer);
+    invar_tokenizer_hash(&other, tokenizer);
+    invar_tokenizer_free(tokenizer);
+    if (!invar_digest_equal(&own, &other))
+        return invar_config_fail(s->recipe, key,
+                                 "has another tokenizer than the model: give a model of its "
+                                 "family");
+    return INVAR_OK;
+}
+
+bool invar_run_context_drafts(const invar_run_context *s)
+{
+    return INVAR_RECIPE_ENUM(invar_speculative_algorithm, s->recipe,
+                             INVAR_KEY_SPECULATIVE_ALGORITHM) == INVAR_SPECULATIVE_ALGORITHM_DRAFT;
+}
+
+invar_format invar_run_context_draft_format(const invar_run_context *s)
+{
+    return s->format == INVAR_FORMAT_FP32 ? INVAR_FORMAT_FP32 : INVAR_FORMAT_BF16;
+}
+
+static invar_status read_draft(invar_run_context *s)
+{
+    const invar_key key = INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH;
+    const char *dir = invar_recipe_string(s->recipe, key);
+
+    if (!invar_run_context_drafts(s))
+        return INVAR_OK;
+    INVAR_TRY(invar_model_spec_read(&s->draft_spec, dir, ""));
+    s->draft_spec.kv_span = s->spec.kv_span;
+    s->draft_spec.q_span = s->spec.q_span;
+    s->draft_spec.logical_tp = s->draft_spec.logical_etp = 1;
+    if (s->draft_spec.vocab != s->spec.vocab)
+        return invar_config_fail(s->recipe, key,
+                                 "has another vocabulary than the model: give a model of its "
+                                 "family");
+    return check_tokenizer(s, dir, key);
+}
+
+/* The folder whose config.json describes weights: that of the newest checkpoint, or itself. */
+static invar_status find_config(char out[INVAR_PATH_SIZE], const char *path)
+{
+    char latest[INVAR_PATH_SIZE], name[40];
+    int64_t step;
+
+    INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
+    (void)snprintf(out, INVAR_PATH_SIZE, "%s", path);
+    if (!invar_path_exists(latest))
+        return INVAR_OK;
+    INVAR_TRY(invar_checkpoint_latest(&step, path));
+    (void)snprintf(name, sizeof name, "iter_%07lld", (long long)step);
+    return invar_path_join(out, INVAR_PATH_SIZE, path, name);
+}
+
+int64_t invar_run_context_context(const invar_run_context *s)
+{
+    return or_else(invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
+                   s->spec.max_positions);
+}
+
+/* The longest prompt and response that the recipe allows have positions in the model. */
+static invar_status check_lengths(const invar_run_context *s, int key)
+{
+    const invar_recipe *r = s->recipe;
+    const long long response = (long long)invar_recipe_int(r, key);
+    const long long prompt = (long long)invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+    const long long context = (long long)invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
+    const long long positions = (long long)s->spec.max_positions;
+    char why[240];
+
+    if (context > positions) {
+        (void)snprintf(why, sizeof why,
+                       "= %lld is above max_position_embeddings = %lld of the model; lower it",
+                       context, positions);
+        return invar_config_fail(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN, why);
+    }
+    if (response >= positions) {
+        (void)snprintf(why, sizeof why,
+                       "= %lld leaves no room for a prompt in max_position_embeddings = %lld of "
+                       "the model; lower it",
+                       response, positions);
+        return invar_config_fail(r, (invar_key)key, why);
+    }
+    if (context > 0 || prompt + response <= positions)
+        return INVAR_OK;
+    (void)snprintf(why, sizeof why,
+                   "= %lld and rollout-max-prompt-len = %lld exceed max_position_embeddings = %lld "
+                   "of the model: lower one of them, or give rollout-max-context-len, at which "
+                   "responses end",
+                   response, prompt, positions);
+    return invar_config_fail(r, (invar_key)key, why);
+}
+
+/* A plan takes folders without a tokenizer, and stop strings need one. */
+invar_status invar_run_context_check_sampling(const invar_run_context *s, int key,
+                                              const invar_sampling_params *sampling)
+{
+    INVAR_TRY(check_lengths(s, key));
+    return s->tokenizer ? invar_rollout_check(&s->spec, s->tokenizer, sampling) : INVAR_OK;
+}
+
+invar_status invar_run_context_check_rollouts(const invar_run_context *s)
+{
+    const invar_sampling_params sampling = invar_run_context_sampling(s);
+
+    if (invar_train_settings_supervised(s->recipe))
+        return INVAR_OK;
+    return invar_run_context_check_sampling(s, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &sampling);
+}
+
+/* All that is sampled can be scored. */
+static invar_status check_beside(const invar_run_context *s, const invar_model_spec *spec,
+                                 const char *dir, invar_key key)
+{
+    int64_t context = invar_run_context_context(s);
+    char why[160];
+
+    if (spec->vocab < s->spec.vocab)
+        return invar_config_fail(s->recipe, key,
+                                 "has fewer tokens than the model: give one that knows them all");
+    (void)snprintf(why, sizeof why,
+                   "takes %lld tokens, and samples may have %lld: lower rollout-max-context-len",
+                   (long long)spec->max_positions, (long long)context);
+    if (spec->max_positions < context)
+        return invar_config_fail(s->recipe, key, why);
+    return check_tokenizer(s, dir, key);
+}
+
+/* Weights of one fit the other. */
+static bool same_shapes(const invar_model_spec *a, const invar_model_spec *b)
+{
+    return a->family == b->family && a->vocab == b->vocab && a->hidden == b->hidden &&
+           a->layers == b->layers && a->heads == b->heads && a->kv_heads == b->kv_heads &&
+           a->head_dim == b->head_dim && a->intermediate == b->intermediate && a->tied == b->tied &&
+           a->experts == b->experts && a->expert_intermediate == b->expert_intermediate &&
+           memcmp(a->sparse, b->sparse, sizeof a->sparse) == 0;
+}
+
+/* The spec of a model with a folder of its own; `out` is the actor's, and stays if that agrees. */
+static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_run_context *s,
+                                invar_key key)
+{
+    const char *path = invar_recipe_string(s->recipe, key);
+    invar_model_spec found;
+    char dir[INVAR_PATH_SIZE];
+
+    if (!path[0] || !invar_path_exists(path)) // whoever loads it says so
+        return INVAR_OK;
+    INVAR_TRY(find_config(dir, path));
+    if (invar_model_spec_compare(out, dir) == INVAR_OK)
+        return INVAR_OK;
+    invar_error_clear();
+    INVAR_TRY(invar_model_spec_read(&found, dir, ""));
+    if (key == INVAR_KEY_REF_LOAD && same_shapes(&found, out)) // the actor would not begin there
+        return invar_model_spec_compare(out, dir);
+    *apart = true;
+    *out = found;
+    set_arithmetic(out, s->recipe);
+    return check_beside(s, out, dir, key);
+}
+
+static invar_status check_language(const invar_run_context *s, const invar_model_spec *spec,
+                                   invar_key key)
+{
+    if (spec->value_head)
+        return invar_config_fail(s->recipe, key, "has a critic, not a language model");
+    return INVAR_OK;
+}
+
+/* Whoever opens a session has to know whether ref-load has the actor's weights. */
+static invar_status read_reference(invar_run_context *s)
+{
+    s->ref_spec = s->spec;
+    s->ref_spec.lora = (invar_lora_spec){0};
+    if (!invar_train_settings_reference(s->recipe))
+        return INVAR_OK;
+    INVAR_TRY(read_beside(&s->ref_spec, &s->ref_has_own_spec, s, INVAR_KEY_REF_LOAD));
+    return check_language(s, &s->ref_spec, INVAR_KEY_REF_LOAD);
+}
+
+static invar_status read_others(invar_run_context *s)
+{
+    const invar_key teacher = INVAR_KEY_OPD_TEACHER_LOAD;
+
+    s->teacher_spec = s->critic_spec = s->spec;
+    s->teacher_spec.lora = s->critic_spec.lora = (invar_lora_spec){0};
+    if (invar_train_settings_teacher(s->recipe))
+        INVAR_TRY(read_beside(&s->teacher_spec, &s->teacher_apart, s, teacher));
+    if (invar_train_settings_critic(s->recipe))
+        INVAR_TRY(read_beside(&s->critic_spec, &s->critic_apart, s, INVAR_KEY_CRITIC_LOAD));
+    s->critic_spec.value_head = true;
+    s->critic_spec.tied = false;
+    return check_language(s, &s->teacher_spec, teacher);
+}
+
+invar_status invar_run_context_read_specs(invar_run_context *s, unsigned wants)
+{
+    INVAR_TRY(read_spec(s));
+    INVAR_TRY(read_draft(s));
+    INVAR_TRY(read_reference(s));
+    if (wants & (INVAR_RUN_CONTEXT_LEARN | INVAR_RUN_CONTEXT_SAMPLE | INVAR_RUN_CONTEXT_NO_WEIGHTS))
+        INVAR_TRY(read_others(s));
+    return INVAR_OK;
+}

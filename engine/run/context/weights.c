@@ -1,0 +1,342 @@
+/*
+ * weights.c - weights out of checkpoints and folders of Hugging Face, into models that are there.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/config/check_internal.h"
+#include "engine/files/hf/hf.h"
+#include "engine/model/lora/adapters.h"
+#include "engine/model/shard/param_loader.h"
+#include "engine/run/context/internal.h"
+
+#include "base/invar_banned.h"
+
+#define MODEL_SET "model" /* of a checkpoint */
+#define CRITIC_SET "critic"
+
+/* ---- sets of a checkpoint -------------------------------------------------------------------- */
+
+/* Of a parameter of which the rank has not all: through the host's memory. */
+static invar_status cut_out(float *out, const invar_param *p, invar_checkpoint *c, const char *set)
+{
+    invar_tensor whole = invar_param_whole(p, NULL);
+    invar_status status;
+
+    INVAR_TRY(invar_alloc(&whole.data, (size_t)invar_param_all_elements(p), sizeof(float),
+                          "a tensor of a checkpoint"));
+    status = invar_checkpoint_load(&whole, c, set, p->name);
+    if (status == INVAR_OK)
+        invar_param_shard_take(out, p, &p->local, whole.data);
+    invar_free(whole.data);
+    return status;
+}
+
+invar_status invar_run_context_load_own(float *out, const invar_param *p, invar_checkpoint *c,
+                                        const char *set)
+{
+    invar_tensor whole = invar_param_whole(p, out);
+
+    if (p->local.experts == 0)
+        return invar_checkpoint_skip_tensor(c, set, p->name);
+    if (invar_param_elements(p) < invar_param_all_elements(p))
+        return cut_out(out, p, c, set);
+    return invar_checkpoint_load(&whole, c, set, p->name);
+}
+
+static invar_status load_param(invar_param_loader *fill, const invar_param *p,
+                               invar_checkpoint *checkpoint, const char *set)
+{
+    float *near;
+
+    if (p->local.experts == 0)
+        return invar_checkpoint_skip_tensor(checkpoint, set, p->name);
+    INVAR_TRY(invar_param_loader_room_all(&near, fill, p));
+    INVAR_TRY(invar_run_context_load_own(near, p, checkpoint, set));
+    return invar_param_loader_put(fill);
+}
+
+static bool has_tensor(invar_checkpoint *checkpoint, const char *set, const char *name)
+{
+    if (invar_checkpoint_skip_tensor(checkpoint, set, name) == INVAR_OK)
+        return true;
+    invar_error_clear();
+    return false;
+}
+
+/* A critic takes the body of a language model, too: its head is zero then. */
+static invar_status load_value_head(invar_param_loader *fill, const invar_param *p,
+                                    invar_checkpoint *checkpoint, const char *set)
+{
+    if (has_tensor(checkpoint, set, p->name))
+        return load_param(fill, p, checkpoint, set);
+    (void)has_tensor(checkpoint, set, "lm_head.weight"); // passed over
+    return p->local.experts > 0 ? invar_param_loader_zero(fill, p) : INVAR_OK;
+}
+
+/* The model's parameters, or those of its frozen base. */
+static invar_status load_params(invar_model *model, const invar_param *params, int64_t count,
+                                invar_checkpoint *checkpoint, const char *set)
+{
+    invar_status status = INVAR_OK;
+    invar_param_loader fill;
+
+    invar_param_loader_init(&fill, model, &model->dev);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
+        bool critic = model->spec.value_head && params[i].kind == INVAR_PARAM_HEAD;
+        status = (critic ? load_value_head : load_param)(&fill, &params[i], checkpoint, set);
+    }
+    invar_param_loader_release(&fill);
+    return status == INVAR_OK ? invar_checkpoint_check_all_loaded(checkpoint, set) : status;
+}
+
+invar_status invar_run_context_load_set(invar_model *model, invar_checkpoint *checkpoint,
+                                        const char *set)
+{
+    return load_params(model, model->params, model->n_params, checkpoint, set);
+}
+
+/* "q_proj,v_proj" */
+static void name_targets(char out[INVAR_CHECKPOINT_TARGETS_SIZE], uint32_t targets)
+{
+    const char *name;
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (int i = 0; (name = invar_lora_target(targets, i)) != NULL; i++) {
+        INVAR_CHECK(used + strlen(name) + 2 <= INVAR_CHECKPOINT_TARGETS_SIZE);
+        used += (size_t)snprintf(out + used, INVAR_CHECKPOINT_TARGETS_SIZE - used, "%s%s",
+                                 i ? "," : "", name);
+    }
+}
+
+static invar_status check_patterns(const invar_lora_spec *lora, const invar_checkpoint *checkpoint)
+{
+    const invar_checkpoint_adapters *had = &invar_checkpoint_state_of(checkpoint)->adapters;
+
+    if (strcmp(had->ranks, lora->ranks) == 0 && strcmp(had->alphas, lora->alphas) == 0)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters of rank-pattern '%.500s', alpha-pattern '%.500s', and "
+                      "the recipe asks for others: give what they were trained with",
+                      invar_checkpoint_path(checkpoint), had->ranks, had->alphas);
+}
+
+/* Adapters that would compute something else here than where they were trained. */
+static invar_status check_trained(const invar_lora_spec *lora, const invar_checkpoint *checkpoint)
+{
+    const invar_checkpoint_adapters *had = &invar_checkpoint_state_of(checkpoint)->adapters;
+    char targets[INVAR_CHECKPOINT_TARGETS_SIZE];
+
+    if (had->rank == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s does not say how its adapters were trained: an earlier version "
+                          "wrote it; resume its run once, which writes another",
+                          invar_checkpoint_path(checkpoint));
+    name_targets(targets, lora->targets);
+    if (had->rank == lora->rank && had->alpha == lora->alpha && had->rslora == lora->rslora &&
+        strcmp(had->targets, targets) == 0)
+        return check_patterns(lora, checkpoint);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters of lora-rank %lld, lora-alpha %.9g, target-modules %s, "
+                      "use-rslora %s, and the recipe asks for %lld, %.9g, %s, %s: give what they "
+                      "were trained with",
+                      invar_checkpoint_path(checkpoint), (long long)had->rank, (double)had->alpha,
+                      had->targets, had->rslora ? "true" : "false", (long long)lora->rank,
+                      (double)lora->alpha, targets, lora->rslora ? "true" : "false");
+}
+
+/* Adapters alone need the base that they were trained with; without any weights there are none. */
+static invar_status check_set(const invar_model *model, const invar_checkpoint *checkpoint)
+{
+    if (invar_checkpoint_is_bare(checkpoint))
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "%.1000s has no weights: its run has debug-rollout-only and changed none; "
+            "take those that it began with (hf-checkpoint, ref-load)",
+            invar_checkpoint_path(checkpoint));
+    if (!invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS))
+        return INVAR_OK;
+    if (invar_model_is_adapted(model))
+        return check_trained(&model->spec.lora, checkpoint);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters alone: give the lora-rank and the hf-checkpoint that "
+                      "they were trained with; invar convert makes a folder of peft of them",
+                      invar_checkpoint_path(checkpoint));
+}
+
+/* Of a model with adapters: these, or, where a whole model is there, its base. */
+static invar_status load_sets(invar_model *model, invar_checkpoint *checkpoint, unsigned how)
+{
+    const char *set = MODEL_SET;
+
+    if (model->spec.value_head && !(how & INVAR_LOAD_BODY) &&
+        invar_checkpoint_has_set(checkpoint,
+                                 CRITIC_SET)) // of a run; one alone is the only model there
+        return invar_run_context_load_set(model, checkpoint, CRITIC_SET);
+    INVAR_TRY(check_set(model, checkpoint));
+    if (invar_model_is_adapted(model) &&
+        !invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS))
+        return load_params(model, model->base, model->n_base, checkpoint, MODEL_SET);
+    if (invar_model_is_adapted(model))
+        set = INVAR_RUN_CONTEXT_ADAPTERS;
+    return invar_run_context_load_set(model, checkpoint, set);
+}
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+static invar_status check_config(const invar_model *model, const char *dir, unsigned how)
+{
+    return how & INVAR_LOAD_COMPARED ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
+}
+
+static void checkpoint_describe(invar_weights_origin *out, const invar_checkpoint *checkpoint)
+{
+    const invar_checkpoint_state *state = invar_checkpoint_state_of(checkpoint);
+
+    *out = (invar_weights_origin){
+        .rollout = state->rollout,
+        .adapters = invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS),
+        .base = state->adapters.base};
+    (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(checkpoint));
+    memcpy(out->format, state->format, sizeof out->format);
+}
+
+/* The checkpoint is closed. */
+static invar_status load_checkpoint(invar_weights_origin *out, invar_model *model,
+                                    invar_checkpoint *checkpoint, unsigned how)
+{
+    invar_status status;
+
+    checkpoint_describe(out, checkpoint);
+    status = check_config(model, invar_checkpoint_path(checkpoint), how);
+    if (status == INVAR_OK)
+        status = load_sets(model, checkpoint, how);
+    invar_checkpoint_close(checkpoint);
+    return status;
+}
+
+/* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
+invar_status invar_run_context_load_folder(invar_weights_origin *out, invar_model *model,
+                                           const char *path, unsigned how, const invar_device *dev)
+{
+    invar_checkpoint *checkpoint;
+
+    if (invar_checkpoint_is_folder(path)) {
+        INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
+        return load_checkpoint(out, model, checkpoint, how);
+    }
+    *out = (invar_weights_origin){.rollout = 0};
+    (void)snprintf(out->folder, sizeof out->folder, "%s", path);
+    INVAR_TRY(check_config(model, path, how));
+    return invar_hf_load(model, path, dev);
+}
+
+/* `key` names the path, for messages; "": none does. */
+static invar_status load_weights(invar_weights_origin *out, invar_model *model, const char *key,
+                                 const char *path, const invar_checkpoint_open_options *choice,
+                                 unsigned how, const invar_device *dev)
+{
+    char latest[INVAR_PATH_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
+    invar_checkpoint *checkpoint;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
+    if (invar_path_exists(latest)) {
+        INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
+        return load_checkpoint(out, model, checkpoint, how);
+    }
+    INVAR_TRY(invar_hf_check_folder(key, path));
+    status = invar_checkpoint_is_folder(path) ? INVAR_OK : invar_hf_check_weights(path);
+    invar_checkpoint_hint(hint, path);
+    if (status != INVAR_OK)
+        return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run%s",
+                          invar_error_last()->message, hint);
+    if (choice->step != INVAR_CHECKPOINT_LATEST)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'ckpt-step' would be ignored: %.1000s is no folder of checkpoints",
+                          path);
+    return invar_run_context_load_folder(out, model, path, how, dev);
+}
+
+invar_status invar_run_context_load(invar_model *model, const char *path, int64_t step,
+                                    const invar_device *dev)
+{
+    const invar_checkpoint_open_options choice = {.step = step,
+                                                  .settings = INVAR_CHECKPOINT_CKPT_STEP};
+    invar_weights_origin origin;
+
+    return load_weights(&origin, model, "", path, &choice, 0, dev);
+}
+
+/* The newest weights of what the key names, which must be of this model. */
+invar_status invar_run_context_load_named(invar_weights_origin *out, const invar_run_context *s,
+                                          invar_model *model, int key)
+{
+    const invar_checkpoint_open_options newest = {.step = INVAR_CHECKPOINT_LATEST};
+
+    unsigned how = INVAR_LOAD_COMPARED | (key == INVAR_KEY_CRITIC_LOAD ? 0 : INVAR_LOAD_BODY);
+
+    return load_weights(out, model, invar_config_schema()->keys[key].name,
+                        invar_recipe_string(s->recipe, key), &newest, how, &s->dev);
+}
+
+/* Adapters beside another base are another model. In other number formats any base is another. */
+invar_status invar_run_context_check_base(const invar_run_context *s,
+                                          const invar_weights_origin *from)
+{
+    if (!from->adapters || strcmp(from->format, invar_format_name(s->format)) != 0 ||
+        invar_digest_equal(&from->base, &s->base_weights))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has adapters of another base: give the hf-checkpoint, ref-load or "
+                      "seed that they were trained with",
+                      from->folder);
+}
+
+void invar_run_context_describe_adapters(invar_checkpoint_adapters *out,
+                                         const invar_run_context *session)
+{
+    const invar_lora_spec *lora = &session->spec.lora;
+
+    *out = (invar_checkpoint_adapters){.rank = lora->rank,
+                                       .alpha = lora->alpha,
+                                       .rslora = lora->rslora,
+                                       .base = session->base_weights};
+    memcpy(out->ranks, lora->ranks, sizeof out->ranks);
+    memcpy(out->alphas, lora->alphas, sizeof out->alphas);
+    name_targets(out->targets, lora->targets);
+}
+
+invar_status invar_run_context_check_adapters(const invar_run_context *session,
+                                              const invar_checkpoint *checkpoint)
+{
+    invar_weights_origin from;
+
+    checkpoint_describe(&from, checkpoint);
+    INVAR_TRY(check_set(session->actor, checkpoint));
+    return invar_run_context_check_base(session, &from);
+}
+
+invar_status invar_run_context_load_newest(invar_run_context *s)
+{
+    const invar_recipe *r = s->recipe;
+    invar_checkpoint_open_options choice = {
+        .step = invar_recipe_int(r, INVAR_KEY_CKPT_STEP),
+        .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED),
+        .settings = INVAR_CHECKPOINT_CKPT_STEP | INVAR_CHECKPOINT_SKIP_DAMAGED};
+
+    if (!invar_config_is_nonempty(r, INVAR_KEY_LOAD) && choice.step >= 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs run or load");
+    if (!invar_config_is_nonempty(r, INVAR_KEY_LOAD))
+        return INVAR_OK;
+    INVAR_TRY(load_weights(&s->loaded, s->actor, "load", invar_recipe_string(r, INVAR_KEY_LOAD),
+                           &choice, INVAR_LOAD_COMPARED, &s->dev));
+    INVAR_TRY(invar_run_context_check_base(s, &s->loaded));
+    INVAR_TRY(invar_run_context_refresh_sampler(s));
+    return invar_model_hash(&s->weights, s->actor, &s->dev);
+}

@@ -1,0 +1,363 @@
+/*
+ * advice.c - the refusal of what does not fit: the numbers, and the keys that would help.
+ *
+ * Every change is tried before it is named. Where none is enough alone, changes are added up until
+ * the run fits, and those that were not needed are left out again. Free keys come first, then what
+ * changes the run: fewer rows and tokens, or LoRA in place of training all weights.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/lora/adapters.h"
+#include "engine/run/memory_plan/memory_plan.h"
+
+#include "base/invar_banned.h"
+
+#define MOST_NAMED 3 // changes that help alone, and the largest items
+#define FEW_ROWS 256 // of prefill
+#define LORA_RANK 16 // a usual rank of adapters
+
+/* Makes the run smaller, and says what to set; false: it cannot, or is already. */
+typedef bool (*change)(invar_memory_workload *ask, char *out, size_t size);
+
+static bool open_rows(invar_memory_workload *ask, char *out, size_t size)
+{
+    bool set = ask->head_rows > 0;
+
+    ask->head_rows = 0;
+    (void)snprintf(out, size, "log-probs-chunk-size = 0");
+    return set;
+}
+
+static bool open_pages(invar_memory_workload *ask, char *out, size_t size)
+{
+    bool set = ask->limits.pages > 0;
+
+    ask->limits.pages = 0;
+    (void)snprintf(out, size, "kv-pages = 0");
+    return set;
+}
+
+static bool open_concurrency(invar_memory_workload *ask, char *out, size_t size)
+{
+    bool set = ask->limits.concurrency > 0;
+
+    ask->limits.concurrency = 0;
+    (void)snprintf(out, size, "rollout-concurrency = 0");
+    return set;
+}
+
+static bool shorten_prefill(invar_memory_workload *ask, char *out, size_t size)
+{
+    bool long_one = ask->limits.prefill_chunk == 0 || ask->limits.prefill_chunk > FEW_ROWS;
+
+    ask->limits.prefill_chunk = FEW_ROWS;
+    (void)snprintf(out, size, "chunked-prefill-size = %d", FEW_ROWS);
+    return long_one;
+}
+
+static bool take_turns(invar_memory_workload *ask, char *out, size_t size)
+{
+    bool beside = ask->overlap;
+
+    ask->overlap = ask->verify_inflight = false;
+    (void)snprintf(out, size, "rollout-overlap = false");
+    return beside;
+}
+
+static bool shrink_batch(invar_memory_workload *ask, char *out, size_t size)
+{
+    bool many = ask->plan.micro_batch > 1;
+
+    ask->plan.micro_batch = many ? ask->plan.micro_batch / 2 : ask->plan.micro_batch;
+    (void)snprintf(out, size, "micro-batch-size = %" PRId64, ask->plan.micro_batch);
+    return many;
+}
+
+static bool memory_workload_recompute(invar_memory_workload *ask, char *out, size_t size)
+{
+    bool keeps = ask->learns && !ask->recompute;
+
+    ask->recompute = true;
+    (void)snprintf(out, size, "recompute-granularity = full");
+    return keeps;
+}
+
+static bool memory_workload_offload(invar_memory_workload *ask, char *out, size_t size)
+{
+    bool there = ask->learns && ask->offload_chunk_bytes == 0 && invar_device_is_local(ask->dev);
+
+    ask->offload_chunk_bytes = INVAR_OPTIMIZER_PIECE;
+    (void)snprintf(out, size, "optimizer-cpu-offload = true");
+    return there;
+}
+
+static bool shrink_unit(invar_memory_workload *ask, char *out, size_t size)
+{
+    int64_t rows = invar_memory_plan_batch_of(ask, true).unit_rows;
+    bool many =
+        ask->learns && rows > invar_memory_plan_longest_sample(ask) - 1; // else it is one sample
+
+    ask->plan.unit_rows = many ? rows / 2 : ask->plan.unit_rows;
+    (void)snprintf(out, size, "unit-rows = %" PRId64, ask->plan.unit_rows);
+    return many;
+}
+
+static bool halve_response(invar_rollout_shape *r)
+{
+    bool has = r->prompts > 0 && r->response > 1;
+
+    r->response = has ? r->response / 2 : r->response;
+    return has;
+}
+
+static bool shorten_responses(invar_memory_workload *ask, char *out, size_t size)
+{
+    invar_rollout_shape *r = &ask->rollouts[INVAR_MEMORY_PLAN_TRAINING];
+    bool has = halve_response(r);
+
+    ask->response = has ? r->response : ask->response;
+    (void)snprintf(out, size, "rollout-max-response-len = %" PRId64, ask->response);
+    return has;
+}
+
+static bool shorten_evaluations(invar_memory_workload *ask, char *out, size_t size)
+{
+    invar_rollout_shape *r = &ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION];
+    bool has = halve_response(r);
+
+    (void)snprintf(out, size, "eval-max-response-len = %" PRId64, r->response);
+    return has;
+}
+
+static const struct {
+    change change;
+    bool again;    /* it can be done more than once, and is until it helps */
+    bool semantic; /* the key may change bits: only where the others are not enough */
+} changes[] = {{open_rows, false, false},
+               {open_pages, false, false},
+               {open_concurrency, false, false},
+               {shorten_prefill, false, false},
+               {take_turns, false, false},
+               {shrink_batch, true, false},
+               {memory_workload_recompute, false, false},
+               {memory_workload_offload, false, false},
+               {shrink_unit, true, true},
+               {shorten_responses, true, true},
+               {shorten_evaluations, true, true}};
+
+#define SEMANTIC " (semantic)"
+#define CHANGES (int)(sizeof changes / sizeof *changes)
+
+typedef struct advice {
+    char text[64];
+    bool taken;
+} advice;
+
+/* Makes the change to `ask`; *fits_out: that is enough. */
+static invar_status memory_workload_apply(advice *out, bool *fits_out, invar_memory_workload *ask,
+                                          int which, size_t available)
+{
+    invar_memory_plan found;
+
+    *fits_out = out->taken = false;
+    while (!*fits_out && changes[which].change(ask, out->text, sizeof out->text)) {
+        out->taken = true;
+        INVAR_TRY(invar_memory_plan_make(&found, ask, available));
+        *fits_out = found.fits;
+        if (!changes[which].again)
+            break;
+    }
+    return INVAR_OK;
+}
+
+static void append(char *out, size_t size, const char *before, const char *text)
+{
+    size_t used = strlen(out);
+
+    (void)snprintf(out + used, size - used, "%s%s", before, text);
+}
+
+static void advice_add(char *out, size_t size, const char *before, const advice *a, int which)
+{
+    append(out, size, before, a->text);
+    append(out, size, "", changes[which].semantic ? SEMANTIC : "");
+}
+
+/* Changes that are enough, each alone. */
+static invar_status find_single(char *out, size_t size, const invar_memory_workload *asked,
+                                size_t available)
+{
+    int count = 0;
+
+    for (int i = 0; i < CHANGES && count < MOST_NAMED; i++) {
+        invar_memory_workload ask = *asked;
+        advice a;
+        bool fits;
+
+        if (changes[i].semantic && count > 0)
+            break;
+        INVAR_TRY(memory_workload_apply(&a, &fits, &ask, i, available));
+        if (fits)
+            advice_add(out, size, count++ > 0 ? ", or " : "set ", &a, i);
+    }
+    return INVAR_OK;
+}
+
+/* Whether the run fits without change `without`, with the others that are taken. */
+static invar_status fits_without(bool *out, const invar_memory_workload *asked, const advice *list,
+                                 int without, size_t available)
+{
+    invar_memory_workload ask = *asked;
+    invar_memory_plan found;
+
+    for (int i = 0; i < CHANGES; i++) {
+        advice a = {.text = ""};
+        while (i != without && list[i].taken && strcmp(a.text, list[i].text) != 0)
+            if (!changes[i].change(&ask, a.text, sizeof a.text))
+                break;
+    }
+    INVAR_TRY(invar_memory_plan_make(&found, &ask, available));
+    *out = found.fits;
+    return INVAR_OK;
+}
+
+/* Changes that are enough together; `before` comes before the first. */
+static invar_status find_several(char *out, size_t size, const char *before,
+                                 const invar_memory_workload *asked, size_t available)
+{
+    advice list[CHANGES] = {{.taken = false}};
+    invar_memory_workload ask = *asked;
+    bool fits = false, idle;
+    int named = 0;
+
+    for (int i = 0; i < CHANGES && !fits; i++)
+        INVAR_TRY(memory_workload_apply(&list[i], &fits, &ask, i, available));
+    for (int i = 0; i < CHANGES && fits; i++) {
+        if (!list[i].taken)
+            continue;
+        INVAR_TRY(fits_without(&idle, asked, list, i, available));
+        list[i].taken = !idle;
+    }
+    for (int i = 0; i < CHANGES && fits; i++)
+        if (list[i].taken)
+            advice_add(out, size, named++ > 0 ? " and " : before, &list[i], i);
+    return INVAR_OK;
+}
+
+/* LoRA, alone or with other changes. */
+static invar_status find_adapters(char *out, size_t size, const invar_memory_workload *asked,
+                                  size_t available)
+{
+    invar_model_spec spec = *asked->spec;
+    invar_memory_workload ask = *asked;
+    invar_memory_plan found;
+    char more[INVAR_MEMORY_PLAN_ADVICE_SIZE] = "", first[64];
+
+    if (!ask.learns || spec.lora.rank > 0)
+        return INVAR_OK;
+    spec.lora = (invar_lora_spec){.rank = LORA_RANK, .alpha = LORA_RANK};
+    INVAR_TRY(invar_lora_targets(&spec.lora.targets, "all-linear"));
+    ask.spec = &spec;
+    INVAR_TRY(invar_memory_plan_make(&found, &ask, available));
+    if (!found.fits)
+        INVAR_TRY(find_several(more, sizeof more, " and ", &ask, available));
+    if (!found.fits && !more[0])
+        return INVAR_OK;
+    (void)snprintf(first, sizeof first, "%slora-rank = %d" SEMANTIC, out[0] ? ", or " : "set ",
+                   LORA_RANK);
+    append(out, size, first, more);
+    return INVAR_OK;
+}
+
+/* ---- the refusal ----------------------------------------------------------------------------- */
+
+/* "12.3 GiB" */
+static void format_bytes(char out[24], size_t bytes)
+{
+    if (bytes >= (size_t)1 << 30)
+        (void)snprintf(out, 24, "%.1f GiB", (double)bytes / (double)((size_t)1 << 30));
+    else
+        (void)snprintf(out, 24, "%.1f MiB", (double)bytes / (double)((size_t)1 << 20));
+}
+
+static void name_largest(char *out, size_t size, const invar_memory_plan *b)
+{
+    invar_memory_plan_item items[INVAR_MEMORY_PLAN_ITEMS + 3];
+    size_t rest = b->block - b->beside;
+    int count = 0;
+
+    if (b->need == b->load_peak_bytes)
+        items[count++] = (invar_memory_plan_item){"loading the teacher", b->load_peak_bytes};
+    for (int i = 0; i < b->n_items; i++)
+        items[count++] = b->items[i];
+    if (b->beside > 0)
+        items[count++] = (invar_memory_plan_item){"sampling ahead", b->beside};
+    items[count++] =
+        b->beside == 0 && rest == b->sampling
+            ? (invar_memory_plan_item){"sampling", rest}
+            : (invar_memory_plan_item){rest == b->learning ? "learning" : "scoring", rest};
+    out[0] = '\0';
+    for (int n = 0; n < MOST_NAMED && n < count; n++) {
+        size_t used = strlen(out);
+        char bytes[24];
+        int largest = n;
+        invar_memory_plan_item item;
+
+        for (int i = n + 1; i < count; i++)
+            largest = items[i].bytes > items[largest].bytes ? i : largest;
+        item = items[largest];
+        items[largest] = items[n];
+        items[n] = item;
+        format_bytes(bytes, item.bytes);
+        (void)snprintf(out + used, size - used, "%s%s %s", n > 0 ? ", " : "", item.name, bytes);
+    }
+}
+
+/* True if the advice is empty or has keys that change the run. */
+static bool changes_run(const char *keys)
+{
+    return !keys[0] || strstr(keys, SEMANTIC);
+}
+
+invar_status invar_memory_plan_advice(char out[INVAR_MEMORY_PLAN_ADVICE_SIZE],
+                                      const invar_memory_plan *b, const invar_memory_workload *ask)
+{
+    out[0] = '\0';
+    if (b->fits)
+        return INVAR_OK;
+    INVAR_TRY(find_single(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, ask, b->available));
+    if (!out[0])
+        INVAR_TRY(find_several(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, "set ", ask, b->available));
+    return changes_run(out) ? find_adapters(out, INVAR_MEMORY_PLAN_ADVICE_SIZE, ask, b->available)
+                            : INVAR_OK;
+}
+
+invar_status invar_memory_plan_check_fits(const invar_memory_plan *b,
+                                          const invar_memory_workload *ask)
+{
+    char need[24], available[24], largest[160], keys[INVAR_MEMORY_PLAN_ADVICE_SIZE];
+    bool far = invar_device_is_local(ask->dev);
+
+    if (b->fits)
+        return INVAR_OK;
+    INVAR_TRY(invar_memory_plan_advice(keys, b, ask));
+    format_bytes(need, b->need);
+    format_bytes(available, b->usable);
+    name_largest(largest, sizeof largest, b);
+    return INVAR_FAIL(
+        INVAR_E_NOMEM, far ? INVAR_DEVICE_NOMEM : 0,
+        "the run does not fit: it needs %s, the %s has %s to use; the largest are %s; %s%s", need,
+        far ? "GPU" : "machine", available, largest,
+        far && changes_run(keys)
+            ? "'invar plan RECIPE --gpus 8 --all' shows whether 8 GPUs can share it; "
+            : "",
+        keys[0] ? keys
+        : far && ask->learns
+            ? "no setting of this recipe is enough, not even LoRA (lora-rank) with "
+              "optimizer-cpu-offload: take a smaller model"
+            : "no setting of this recipe is enough: take a smaller model");
+}

@@ -1,0 +1,456 @@
+/*
+ * dry_models.c - what is resident, and what each phase of a run adds to it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/memory_plan/dry_models.h"
+
+#include "base/alloc.h"
+#include "engine/model/graph/dataflow.h"
+#include "engine/model/probe/leaf_hasher.h"
+#include "engine/model/shard/master_weights.h"
+#include "engine/model/tensor_hasher.h"
+
+#include "base/invar_banned.h"
+
+/* ---- resident -------------------------------------------------------------------------------- */
+
+/* What has been taken since the last item. */
+static void add_item(invar_memory_plan *out, const invar_dry_models *cast, const char *name)
+{
+    size_t bytes = cast->resident.overflow_bytes - out->resident;
+
+    INVAR_CHECK(out->n_items < INVAR_MEMORY_PLAN_ITEMS);
+    out->items[out->n_items++] = (invar_memory_plan_item){name, bytes};
+    out->resident += bytes;
+}
+
+static invar_status add_model(invar_model **model, invar_memory_plan *out, invar_dry_models *cast,
+                              const invar_model_spec *spec, bool weights_alone, const char *name)
+{
+    const invar_memory_workload *ask = cast->ask;
+    const invar_device *dev = &cast->resident.dev;
+
+    INVAR_TRY(weights_alone ? invar_model_new_weights(model, spec, ask->format, ask->layout, dev)
+                            : invar_model_new(model, spec, ask->format, ask->layout, dev));
+    add_item(out, cast, name);
+    return INVAR_OK;
+}
+
+/* A model that may have a shape of its own: what it is refused for says whose it is. */
+static invar_status name_model(invar_status status, const invar_model_spec *own, const char *key)
+{
+    return own ? invar_error_advise(status, INVAR_E_INVALID, key) : status;
+}
+
+/* Before all else: while it is loaded there are its masters, too, and the weights twice. */
+static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *cast,
+                                const invar_model_spec *spec)
+{
+    const invar_memory_workload *ask = cast->ask;
+    invar_model *whole = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_model_new(&whole, spec, ask->format, ask->layout, &cast->resident.dev));
+    status = invar_model_new_weights(&cast->teacher, spec, ask->format, ask->layout,
+                                     &cast->resident.dev);
+    out->load_peak_bytes = cast->resident.overflow_bytes;
+    invar_model_free(whole);
+    add_item(out, cast, "teacher: weights");
+    return status;
+}
+
+/* With adapters it has the actor's base, unless it is a model of its own. */
+static invar_status add_reference(invar_memory_plan *out, invar_dry_models *cast)
+{
+    const invar_model_spec *own = cast->ask->reference_spec;
+    const char *name = "reference: weights";
+
+    if (own)
+        return name_model(add_model(&cast->reference, out, cast, own, true, name), own,
+                          INVAR_MEMORY_PLAN_IS_REFERENCE);
+    if (!invar_model_is_adapted(cast->actor))
+        return add_model(&cast->reference, out, cast, cast->ask->spec, !cast->ask->reference_moves,
+                         name);
+    INVAR_TRY(invar_model_new_sharing_base(&cast->reference, cast->actor, &cast->resident.dev));
+    add_item(out, cast, name);
+    return INVAR_OK;
+}
+
+/* Whole on every rank that samples. */
+static invar_status add_draft(invar_memory_plan *out, invar_dry_models *cast)
+{
+    const invar_memory_workload *ask = cast->ask;
+    bool samples = false;
+
+    for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++)
+        samples = samples || ask->rollouts[i].prompts > 0;
+    if (!ask->draft || !samples)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_new_weights(&cast->draft, ask->draft, ask->draft_format, NULL,
+                                      &cast->resident.dev));
+    add_item(out, cast, "draft: weights");
+    return INVAR_OK;
+}
+
+/* In another format than the actor's, or beside it: weights alone, with adapters its base. */
+static invar_status add_rollout_actor(invar_memory_plan *out, invar_dry_models *cast)
+{
+    const invar_memory_workload *ask = cast->ask;
+    const invar_device *dev = &cast->resident.dev;
+
+    if (!ask->two_formats && !ask->overlap)
+        return INVAR_OK;
+    INVAR_TRY(!ask->two_formats && invar_model_is_adapted(cast->actor)
+                  ? invar_model_new_sharing_base(&cast->rollout_actor, cast->actor, dev)
+                  : invar_model_new_weights(&cast->rollout_actor, ask->spec, ask->rollout_format,
+                                            ask->layout, dev));
+    add_item(out, cast, "rollout: weights");
+    return INVAR_OK;
+}
+
+static invar_status add_learner(invar_learner *learner, invar_memory_plan *out,
+                                invar_dry_models *cast, invar_model *model, const char *grads,
+                                const char *moments)
+{
+    const invar_learner_options o = {.dev = &cast->resident.dev,
+                                     .prefix = "",
+                                     .adamw = cast->ask->adamw,
+                                     .piece = cast->ask->offload_chunk_bytes};
+    size_t before = out->resident;
+
+    INVAR_TRY(invar_learner_open(learner, model, true, &o));
+    out->items[out->n_items++] = (invar_memory_plan_item){grads, learner->grads->bytes};
+    out->resident += learner->grads->bytes;
+    add_item(out, cast, moments);
+    INVAR_CHECK(out->resident >= before && out->n_items <= INVAR_MEMORY_PLAN_ITEMS);
+    return INVAR_OK;
+}
+
+static invar_status add_sync(invar_memory_plan *out, invar_dry_models *cast)
+{
+    const invar_weight_sync_options o = {.sides = cast->ask->sides,
+                                         .model = cast->rollout_actor ? cast->rollout_actor
+                                                                      : cast->actor,
+                                         .dev = &cast->resident.dev,
+                                         .bucket = cast->ask->bucket};
+
+    if (!o.sides)
+        return INVAR_OK;
+    INVAR_TRY(invar_weight_sync_new(&cast->sync, &o));
+    if (!invar_device_is_local(cast->ask->dev))
+        add_item(out, cast, "actor: weights on their way");
+    return INVAR_OK;
+}
+
+/* What ranks divide goes to a checkpoint through the host's memory. */
+static invar_status list_all(invar_tensor_hasher *digests, const invar_learner *l)
+{
+    if (l->model && (invar_model_is_divided(l->model) || invar_full_masters_scattered(l->model)))
+        return INVAR_OK;
+    for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
+        const invar_param *p = &l->model->params[i];
+
+        INVAR_TRY(invar_tensor_hasher_add_cut(digests, invar_param_f32(p), &p->cut));
+        if (!l->optimizer || !invar_optimizer_place(l->optimizer))
+            continue;
+        INVAR_TRY(invar_tensor_hasher_add(digests, &l->optimizer->m[i], 1));
+        INVAR_TRY(invar_tensor_hasher_add(digests, &l->optimizer->v[i], 1));
+    }
+    return INVAR_OK;
+}
+
+/* Of weights and moments, as a checkpoint has them. */
+static invar_status dry_models_hash(const invar_dry_models *cast)
+{
+    invar_digest *of = NULL;
+    invar_tensor_hasher digests;
+    invar_status status;
+
+    invar_tensor_hasher_init(&digests, &cast->resident.dev);
+    status = list_all(&digests, &cast->actor_learner);
+    if (status == INVAR_OK)
+        status = list_all(&digests, &cast->critic_learner);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&of, (size_t)digests.count + 1, sizeof *of, "digests");
+    if (status == INVAR_OK)
+        status = invar_tensor_hasher_read(of, &digests);
+    invar_tensor_hasher_release(&digests);
+    invar_free(of);
+    return status;
+}
+
+/* The norm of gradients, AdamW. */
+static invar_status learner_step(invar_learner *learner)
+{
+    float norm = 0.0f, clip = 0.0f;
+
+    if (!learner->grads)
+        return INVAR_OK;
+    INVAR_TRY(invar_optimizer_norm(&norm, &clip, learner->model, learner->grads, true, 0.0f,
+                                   learner->options.dev));
+    return invar_learner_step(learner, 0, false);
+}
+
+/* The hash twice: what the points of a step hash stays there. */
+invar_status invar_dry_models_around(const invar_memory_plan *out, invar_dry_models *cast)
+{
+    invar_phase_arena *s = &cast->resident;
+
+    invar_phase_arena_mark(s);
+    INVAR_TRY(dry_models_hash(cast));
+    cast->overhead_bytes = s->peak_bytes - out->resident;
+    INVAR_TRY(learner_step(&cast->actor_learner));
+    INVAR_TRY(learner_step(&cast->critic_learner));
+    cast->overhead_bytes += s->peak_bytes - out->resident;
+    return INVAR_OK;
+}
+
+/* Elements of all parameters that a rank holds which differs in the tensor axis alone. */
+static int64_t elements_of(const invar_model *model, int tensor)
+{
+    invar_model_partition part = model->part;
+    int64_t elements = 0;
+
+    part.tensor = tensor;
+    for (int64_t i = 0; i < model->n_params; i++) {
+        invar_param_shard box = invar_model_partition_box(&part, &model->spec, &model->params[i]);
+        elements += box.experts * box.rows * (model->params[i].cols ? box.cols : 1);
+    }
+    return elements;
+}
+
+/* Those whose rows a data-parallel rank owns. */
+static int64_t elements_owned(const invar_model *model, int data)
+{
+    int64_t elements = 0;
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        elements += invar_zero_partition_rows(model, i, data).count *
+                    invar_param_row_elements(&model->params[i]);
+    return elements;
+}
+
+/*
+ * Who has most to hold in this rank's stage. Pieces may be uneven, and so are owned rows; of
+ * experts, contexts and samples the first rank has most. What a rank of another tensor axis owns
+ * this one does not know: that one does.
+ */
+static int model_heaviest(const invar_model *model)
+{
+    invar_rank_coords place = {.tensor = 0};
+    int64_t most = elements_of(model, 0);
+
+    if (!model->layout)
+        return 0;
+    place.pipeline = model->part.stage;
+    for (int t = 1; t < model->part.tensors; t++)
+        if (elements_of(model, t) > most) {
+            most = elements_of(model, t);
+            place.tensor = t;
+        }
+    for (int d = 1; invar_zero_partition_divide(model) && d < model->layout->data.size; d++)
+        if (elements_owned(model, d) > elements_owned(model, place.data))
+            place.data = d;
+    return invar_layout_rank_of(model->layout, &place);
+}
+
+static invar_status dry_models_make(invar_dry_models *cast, invar_memory_plan *out)
+{
+    const invar_memory_workload *ask = cast->ask;
+    const invar_learner_options still = {.dev = &cast->resident.dev, .prefix = ""};
+    invar_model_spec critic = *ask->spec, teacher = *ask->spec;
+
+    critic.value_head = true;
+    critic.tied = false;
+    teacher.lora = critic.lora = (invar_lora_spec){0};
+    if (ask->teacher)
+        INVAR_TRY(
+            name_model(add_teacher(out, cast, ask->teacher_spec ? ask->teacher_spec : &teacher),
+                       ask->teacher_spec, INVAR_MEMORY_PLAN_IS_TEACHER));
+    INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, ask->samples_alone, "actor: weights"));
+    INVAR_TRY(add_rollout_actor(out, cast));
+    if (ask->reference)
+        INVAR_TRY(add_reference(out, cast));
+    if (ask->critic)
+        INVAR_TRY(name_model(add_model(&cast->critic, out, cast,
+                                       ask->critic_spec ? ask->critic_spec : &critic, false,
+                                       "critic: weights"),
+                             ask->critic_spec, INVAR_MEMORY_PLAN_IS_CRITIC));
+    INVAR_TRY(add_draft(out, cast));
+    INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
+    INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));
+    if (ask->learns)
+        INVAR_TRY(add_learner(&cast->actor_learner, out, cast, cast->actor, "actor: gradients",
+                              "actor: moments"));
+    if (ask->learns && cast->critic)
+        INVAR_TRY(add_learner(&cast->critic_learner, out, cast, cast->critic, "critic: gradients",
+                              "critic: moments"));
+    INVAR_TRY(add_sync(out, cast));
+    out->host = cast->resident.host;
+    out->peak_rank = model_heaviest(cast->actor);
+    if (ask->samples_alone)
+        out->weights = invar_model_weight_bytes(cast->actor);
+    return INVAR_OK;
+}
+
+invar_status invar_dry_models_make(invar_dry_models *cast, invar_memory_plan *out,
+                                   const invar_memory_workload *ask)
+{
+    *out = (invar_memory_plan){0};
+    cast->ask = ask;
+    invar_phase_arena_init(&cast->resident, ask->dev, 0);
+    cast->resident.backend.memory.exact_size = false; // as the device itself
+    return dry_models_make(cast, out);
+}
+
+void invar_dry_models_release(invar_dry_models *cast)
+{
+    invar_weight_sync_free(cast->sync);
+    invar_learner_close(&cast->critic_learner);
+    invar_learner_close(&cast->actor_learner);
+    invar_model_free(cast->draft);
+    invar_model_free(cast->critic);
+    invar_model_free(cast->teacher);
+    invar_model_free(cast->reference);
+    invar_model_free(cast->rollout_actor);
+    invar_model_free(cast->actor);
+}
+
+const invar_model *invar_dry_models_sampler(const invar_dry_models *cast)
+{
+    return cast->rollout_actor ? cast->rollout_actor : cast->actor;
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *cast)
+{
+    invar_rollout_exec_options limits = cast->ask->limits;
+    invar_rollout *rollout = NULL;
+    invar_status status;
+
+    limits.pages = out->choice.pages;
+    limits.concurrency = out->choice.concurrency;
+    limits.speculation.model = cast->draft;
+    invar_phase_arena_init(&cast->work, cast->ask->dev, 1);
+    status =
+        invar_rollout_new(&rollout, invar_dry_models_sampler(cast), NULL, &cast->work.dev, &limits);
+    if (status == INVAR_OK)
+        status = invar_dry_run_rollout(rollout, cast->ask);
+    out->sampling = cast->work.high_water;
+    invar_rollout_free(rollout);
+    return status;
+}
+
+/* As the run's own of what it has sampled ahead: by itself. */
+invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *cast)
+{
+    invar_trainer_options o = invar_dry_models_options(cast, &out->choice);
+    invar_memory_workload ask = *cast->ask;
+    invar_dry_run_objects parts = {.sampler = invar_dry_models_sampler(cast)};
+    invar_status status;
+
+    if (!ask.verify_inflight)
+        return INVAR_OK;
+    o.replay = ask.replay ? parts.sampler : NULL;
+    o.layout = NULL;
+    ask.plan.max_tokens = out->choice.max_tokens;
+    invar_phase_arena_init(&cast->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.checker, &cast->work.dev, &o));
+    status = invar_memory_plan_rehearse_check(&parts, &ask);
+    out->verify_bytes = cast->work.high_water;
+    invar_trainer_free(parts.checker);
+    return status;
+}
+
+typedef struct watcher {
+    invar_leaf_hasher leaves;
+    bool full;    /* every value, not the stream alone */
+    int64_t most; /* rows of a value */
+} watcher;
+
+/* As a probe hashes what learning shows. */
+static invar_status hash_rows(void *payload, const invar_observed_value *value)
+{
+    const invar_row_offsets *samples = value->samples;
+    watcher *w = payload;
+    const invar_digest *read;
+    invar_tensor rows;
+    int64_t count;
+
+    if (!w->full && !value->is_residual)
+        return INVAR_OK;
+    INVAR_TRY(invar_dataflow_rows(&rows, value));
+    rows = invar_tensor_rows(&rows, 0, samples->offsets[samples->count]);
+    w->most = rows.shape[0] > w->most ? rows.shape[0] : w->most;
+    count = invar_hash_leaf_count(&rows, samples);
+    if (invar_leaf_hasher_full(&w->leaves, count))
+        INVAR_TRY(invar_leaf_hasher_read(&read, &w->leaves));
+    return invar_leaf_hasher_add(&w->leaves, &rows, value->device_samples, count);
+}
+
+/* Learning, with somebody who looks where the points of a step are fine. */
+static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *cast,
+                                     invar_dry_run_objects *parts, const invar_memory_workload *ask)
+{
+    bool far = invar_device_is_local(ask->dev);
+    watcher w = {.full = ask->level >= INVAR_PROBE_FULL};
+    const invar_forward_hooks show = {.take = hash_rows, .payload = &w, .parts = w.full};
+    invar_status status;
+
+    if (ask->level > INVAR_PROBE_STEP)
+        parts->probe = &show;
+    invar_phase_arena_mark(&cast->resident);
+    invar_leaf_hasher_init(&w.leaves, &cast->resident.dev);
+    status = invar_memory_plan_rehearse_learn(parts, ask);
+    invar_leaf_hasher_release(&w.leaves);
+    // as much again for the points of the rollout; those of learning are hashed on a near host
+    out->outside_block_bytes =
+        cast->overhead_bytes + (cast->resident.peak_bytes - out->resident) * (far ? 2 : 1);
+    out->outside_block_bytes +=
+        (size_t)(2 * w.most) * sizeof(int64_t) + INVAR_ALIGN; // which rows those are
+    out->learning = cast->work.high_water;
+    return status;
+}
+
+invar_trainer_options invar_dry_models_options(const invar_dry_models *cast,
+                                               const invar_memory_plan_choice *choice)
+{
+    const invar_memory_workload *ask = cast->ask;
+    invar_trainer_options o = {.plan = ask->plan,
+                               .recompute = ask->recompute,
+                               .head_rows = choice->head_rows,
+                               .temperature = 1.0f,
+                               .replay = ask->replay ? cast->actor : NULL,
+                               .layout = ask->layout};
+
+    o.plan.max_tokens = choice->max_tokens;
+    return o;
+}
+
+invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *cast)
+{
+    const invar_trainer_options o = invar_dry_models_options(cast, &out->choice);
+    invar_memory_workload ask = *cast->ask;
+    invar_dry_run_objects parts = {.actor = cast->actor,
+                                   .critic = cast->critic,
+                                   .reference = ask.reference_spec ? cast->reference : NULL,
+                                   .teacher = ask.teacher_spec ? cast->teacher : NULL,
+                                   .actor_grads = cast->actor_learner.grads,
+                                   .critic_grads = cast->critic_learner.grads};
+    invar_status status;
+
+    ask.plan.max_tokens = out->choice.max_tokens;
+    invar_phase_arena_init(&cast->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
+    status = invar_memory_plan_rehearse_score(&parts, &ask);
+    out->scoring = cast->work.high_water;
+    invar_trainer_free(parts.trainer);
+    INVAR_TRY(status);
+    invar_phase_arena_init(&cast->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
+    status = dry_models_learn(out, cast, &parts, &ask);
+    invar_trainer_free(parts.trainer);
+    return status;
+}

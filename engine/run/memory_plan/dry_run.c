@@ -1,0 +1,335 @@
+/*
+ * dry_run.c - the largest rollout, scoring and learning of a run, on devices that do not compute.
+ *
+ * A micro-batch is as large as can be in everything at once: its rows, its samples, its longest
+ * unit, and the rows that the head sees. Smaller ones need less.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/minmax.h"
+#include "engine/model/graph/dataflow.h"
+#include "engine/run/memory_plan/memory_plan.h"
+
+#include "base/invar_banned.h"
+
+int64_t invar_memory_plan_longest(const invar_memory_workload *ask)
+{
+    return invar_min_i64(ask->context, ask->prompt + ask->response);
+}
+
+int64_t invar_memory_plan_longest_sample(const invar_memory_workload *ask)
+{
+    return invar_max_i64(ask->branches, 1) * invar_memory_plan_longest(ask);
+}
+
+invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *ask, bool learns)
+{
+    const invar_batch_plan_options *p = &ask->plan;
+    int64_t longest = invar_memory_plan_longest_sample(ask) - 1;
+    bool divides = invar_layout_divides(ask->layout);
+    int ranks = divides ? ask->layout->data.size : 1;
+    int64_t samples =
+        learns ? ask->step_samples : invar_layout_range_of(ask->samples, ranks, 0).count;
+    int64_t unit = learns ? invar_min_i64(invar_batch_plan_unit_samples(p, samples), samples) : 1;
+    invar_largest_micro_batch out = {
+        .rows = samples * longest,
+        .samples = samples,
+        .unit_rows = invar_min_i64(unit * longest, invar_max_i64(p->unit_rows, longest)),
+        .unit_samples = unit};
+
+    if (!learns)
+        out.unit_rows = longest;
+    if (p->micro_batch > 0) {
+        out.samples = invar_max_i64(invar_min_i64(p->micro_batch, samples), unit);
+        out.rows = invar_min_i64(p->micro_batch, samples) * longest;
+    } else if (p->max_tokens > 0)
+        out.rows = invar_min_i64(p->max_tokens, out.rows);
+    if (learns && (divides || invar_layout_pipes(ask->layout))) { // unit by unit
+        out.samples = unit;
+        out.rows = out.unit_rows;
+    }
+    out.rows = invar_max_i64(out.rows, out.unit_rows);
+    return out;
+}
+
+int64_t invar_memory_plan_rows(const invar_rollout_shape *r)
+{
+    return invar_min_i64(r->context, r->prompt + r->response) - 1; // the last token is never put in
+}
+
+static invar_status look_away(void *payload, const invar_observed_value *value)
+{
+    invar_tensor rows;
+
+    (void)payload;
+    return invar_dataflow_rows(&rows, value);
+}
+
+#define BLIND                                                                                      \
+    {                                                                                              \
+        .take = look_away, .parts = true                                                           \
+    }
+
+const invar_forward_hooks invar_dry_run_null_probe = BLIND;
+
+/* ---- sampling -------------------------------------------------------------------------------- */
+
+static invar_status sample_all(invar_rollout *rollout, const invar_memory_workload *ask)
+{
+    for (int i = 0; i < INVAR_MEMORY_PLAN_USES; i++) {
+        const invar_rollout_shape *r = &ask->rollouts[i];
+        invar_rollout_max_shape most = {.samples = r->prompts * r->per_prompt,
+                                        .prompts = r->prompts,
+                                        .prompt_rows = r->prompt,
+                                        .resumed = r->resumed,
+                                        .rows = invar_memory_plan_rows(r)};
+
+        if (r->prompts > 0)
+            INVAR_TRY(invar_rollout_dry_run(rollout, &ask->sampling[i], &most));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_dry_run_rollout(invar_rollout *rollout, const invar_memory_workload *ask)
+{
+    const invar_rollout_hooks watcher = {.probe = BLIND};
+    invar_status status = sample_all(rollout, ask);
+
+    if (ask->level < INVAR_PROBE_FULL)
+        return status;
+    // room for the parts of a call lies beside the scratch, which these may want more of
+    invar_rollout_watch(rollout, &watcher);
+    for (int i = 0; i < 2 && status == INVAR_OK; i++)
+        status = sample_all(rollout, ask);
+    invar_rollout_watch(rollout, NULL);
+    return status;
+}
+
+/* ---- a micro-batch --------------------------------------------------------------------------- */
+
+/* The largest micro-batch. Tokens and routing are zeros, the same for all samples. */
+typedef struct scene {
+    invar_rl_sample *samples; /* (plan.samples) */
+    int64_t targets;          /* rows of the head */
+    int32_t *tokens, *routing;
+    int64_t *cuts; /* (n_cuts) where branches begin */
+    int64_t n_cuts;
+    float *now; /* (2, targets) log-probabilities, entropies */
+    invar_batch_plan plan;
+    int64_t unit[2], sample[2]; /* of the plan: one micro-batch */
+} scene;
+
+static void scene_release(scene *s)
+{
+    invar_free(s->samples);
+    invar_free(s->tokens);
+    invar_free(s->routing);
+    invar_free(s->cuts);
+    invar_free(s->now);
+    invar_free(s->plan.unit_sample);
+}
+
+static invar_status zeros(void *out, int64_t count, size_t size)
+{
+    void **to = out;
+
+    INVAR_TRY(invar_alloc(to, (size_t)count, size, "samples as long as can be"));
+    memset(*to, 0, (size_t)count * size);
+    return INVAR_OK;
+}
+
+/* Branches are as long as can be. */
+static invar_status make_cuts(scene *s, const invar_memory_workload *ask)
+{
+    s->n_cuts = invar_max_i64(ask->branches, 1) - 1;
+    INVAR_TRY(zeros(&s->cuts, s->n_cuts + 1, sizeof *s->cuts));
+    for (int64_t i = 0; i < s->n_cuts; i++)
+        s->cuts[i] = (i + 1) * invar_memory_plan_longest(ask);
+    return INVAR_OK;
+}
+
+/* Of those, the ones that a sample of so many rows has. */
+static int64_t cuts_within(const scene *s, int64_t rows)
+{
+    int64_t count = 0;
+
+    while (count < s->n_cuts && s->cuts[count] < rows)
+        count++;
+    return count;
+}
+
+/* `count` more samples of about the same length, `rows` rows in all. */
+static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_response, int64_t route)
+{
+    for (int64_t i = 0; i < count; i++) {
+        int64_t own = rows / count + (i < rows % count),
+                response = invar_min_i64(most_response, own);
+
+        s->samples[s->plan.samples++] = (invar_rl_sample){.tokens = s->tokens,
+                                                          .n_tokens = own + 1,
+                                                          .prompt_tokens = own + 1 - response,
+                                                          .branch_starts = s->cuts,
+                                                          .n_cuts = cuts_within(s, own),
+                                                          .routing = s->routing,
+                                                          .route_size = s->routing ? route : 0};
+        s->targets += response;
+    }
+}
+
+/* Rows of the longest sample that are no targets would be some in shorter ones: all that can be. */
+static void fill_head(scene *s, int64_t rows, int64_t most_response)
+{
+    int64_t missing = invar_min_i64(rows, s->plan.samples * most_response) - s->targets;
+
+    missing = invar_min_i64(missing, s->samples[0].prompt_tokens - 1);
+    s->samples[0].prompt_tokens -= missing;
+    s->targets += missing;
+}
+
+/*
+ * The longest unit first, with the longest sample; what it leaves of the rows is for as many other
+ * samples as there can be, each a unit of its own.
+ */
+static invar_status set_up(scene *s, const invar_model *model, const invar_memory_workload *ask,
+                           bool learns)
+{
+    invar_largest_micro_batch most = invar_memory_plan_batch_of(ask, learns);
+    int64_t longest = invar_memory_plan_longest_sample(ask) - 1;
+    int64_t response = ask->branches > 1 ? longest : ask->response; // the prompts of branches, too
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
+    int64_t in_unit = invar_min_i64(most.unit_samples - 1, beside);
+    int64_t others, units;
+
+    memset(s, 0, sizeof *s);
+    if (longest < 1) // no token has another before it
+        return INVAR_OK;
+    others = invar_max_i64(most.samples - most.unit_samples, (rest + longest - 1) / longest);
+    others = invar_min_i64(others, most.rows);
+    rest = invar_max_i64(rest, others); // they could be as many without the longest one
+    units = 1 + others;
+    INVAR_TRY(zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
+    INVAR_TRY(zeros(&s->tokens, longest + 1, sizeof *s->tokens));
+    INVAR_TRY(make_cuts(s, ask));
+    if (ask->replay && route > 0)
+        INVAR_TRY(zeros(&s->routing, longest * route, sizeof *s->routing));
+    INVAR_TRY(zeros(&s->plan.unit_sample, units + 1, sizeof *s->plan.unit_sample));
+    add_samples(s, 1, longest, response, route);
+    add_samples(s, in_unit, beside, response, route);
+    add_samples(s, others, rest, response, route);
+    fill_head(s, longest + beside + rest, response);
+    for (int64_t u = 1; u <= units; u++)
+        s->plan.unit_sample[u] = in_unit + u;
+    s->plan.units = s->unit[1] = units;
+    s->plan.count = 1;
+    s->plan.unit = s->unit;
+    s->plan.sample = s->sample;
+    s->sample[1] = s->plan.samples;
+    return zeros(&s->now, 2 * s->targets, sizeof *s->now);
+}
+
+/* ---- scoring, learning ----------------------------------------------------------------------- */
+
+static invar_status dry_run_objects_score(const invar_dry_run_objects *parts,
+                                          const invar_memory_workload *ask,
+                                          const invar_model *model)
+{
+    scene s;
+    invar_status status = set_up(&s, model, ask, false);
+
+    invar_trainer_plan(parts->trainer, &s.plan);
+    if (status == INVAR_OK && model->spec.value_head)
+        status = invar_trainer_values(parts->trainer, model, s.samples, s.plan.samples, s.now);
+    else if (status == INVAR_OK)
+        status = invar_trainer_score(parts->trainer, model, s.samples, s.plan.samples, s.now, NULL);
+    invar_trainer_plan(parts->trainer, NULL);
+    scene_release(&s);
+    return status;
+}
+
+invar_status invar_memory_plan_rehearse_score(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask)
+{
+    INVAR_TRY(dry_run_objects_score(parts, ask, parts->actor));
+    if (parts->reference)
+        INVAR_TRY(dry_run_objects_score(parts, ask, parts->reference));
+    if (parts->teacher)
+        INVAR_TRY(dry_run_objects_score(parts, ask, parts->teacher));
+    if (parts->critic)
+        INVAR_TRY(dry_run_objects_score(parts, ask, parts->critic));
+    return invar_trainer_settle(parts->trainer);
+}
+
+invar_status invar_memory_plan_rehearse_check(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask)
+{
+    const invar_dry_run_objects own = {.trainer = parts->checker};
+    invar_memory_workload in_flight = *ask;
+
+    in_flight.samples = ask->max_inflight;
+    INVAR_TRY(dry_run_objects_score(&own, &in_flight, parts->sampler));
+    return invar_trainer_settle(own.trainer);
+}
+
+invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t count,
+                                       const float *now, const float *entropy, float *dnow_out,
+                                       float *dentropy_out)
+{
+    (void)payload;
+    (void)first;
+    (void)count;
+    (void)now;
+    (void)entropy;
+    (void)dnow_out;
+    (void)dentropy_out;
+    return INVAR_OK;
+}
+
+/* The gradients are as before afterwards: as after a step. */
+static invar_status dry_run_objects_learn(const invar_dry_run_objects *parts,
+                                          const invar_memory_workload *ask,
+                                          const invar_model *model, invar_grads *grads)
+{
+    invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
+                               .entropy = ask->entropy && !model->spec.value_head};
+    scene s;
+    invar_status status = set_up(&s, model, ask, true);
+
+    if (status == INVAR_OK) {
+        invar_trainer_result result = {.train_logp = s.now,
+                                       .entropy = s.now ? s.now + s.targets : NULL};
+        invar_trainer_plan(parts->trainer, &s.plan);
+        status = invar_trainer_learn(parts->trainer, model, s.samples, s.plan.samples, &loss, grads,
+                                     &result);
+        invar_trainer_plan(parts->trainer, NULL);
+    }
+    scene_release(&s);
+    return status == INVAR_OK ? invar_grads_zero(grads) : status;
+}
+
+static invar_status learn_all(const invar_dry_run_objects *parts, const invar_memory_workload *ask)
+{
+    if (parts->actor_grads)
+        INVAR_TRY(dry_run_objects_learn(parts, ask, parts->actor, parts->actor_grads));
+    if (parts->critic_grads)
+        INVAR_TRY(dry_run_objects_learn(parts, ask, parts->critic, parts->critic_grads));
+    return invar_trainer_settle(parts->trainer);
+}
+
+invar_status invar_memory_plan_rehearse_learn(const invar_dry_run_objects *parts,
+                                              const invar_memory_workload *ask)
+{
+    invar_status status = learn_all(parts, ask);
+
+    if (!parts->probe)
+        return status;
+    // room for the parts of a call lies beside the scratch, which these may want more of
+    invar_trainer_probe(parts->trainer, parts->probe);
+    for (int i = 0; i < 2 && status == INVAR_OK; i++)
+        status = learn_all(parts, ask);
+    invar_trainer_probe(parts->trainer, NULL);
+    return status;
+}

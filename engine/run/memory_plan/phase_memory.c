@@ -1,0 +1,79 @@
+/*
+ * phase_memory.c - the block of a run: sampling, scoring and learning have it in turn, or two
+ * pieces of it at the same time.
+ *
+ * Every part takes its memory before the run, for the largest shapes that can come, and keeps it:
+ * so addresses do not change, which graphs of ops depend on.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/alloc.h"
+#include "engine/run/memory_plan/memory_plan.h"
+
+#include "base/invar_banned.h"
+
+#define PHASES (int)(sizeof((invar_phase_memory *)0)->stages / sizeof(invar_phase_arena *))
+
+invar_status invar_phase_memory_alloc(invar_phase_memory *out, const invar_device *dev,
+                                      const invar_device *sampler, const invar_memory_plan *plan)
+{
+    size_t first = plan->beside ? plan->beside : plan->block;
+    invar_status status;
+
+    *out = (invar_phase_memory){.dev = dev};
+    status = invar_device_alloc(dev, &out->memory, plan->block, "activations and KV cache");
+    for (int i = 0; i < PHASES && status == INVAR_OK; i++) {
+        bool samples = i == INVAR_MEMORY_PLAN_SAMPLING || i == INVAR_MEMORY_PLAN_CHECKING;
+        char *memory = out->memory;
+
+        status = invar_alloc((void **)&out->stages[i], 1, sizeof *out->stages[i],
+                             "a stage of the device's memory");
+        if (status != INVAR_OK)
+            break;
+        invar_phase_arena_init(out->stages[i], samples ? sampler : dev, 0);
+        if (samples)
+            invar_phase_arena_bind(out->stages[i], memory, first);
+        else
+            invar_phase_arena_bind(out->stages[i], memory + plan->beside,
+                                   plan->block - plan->beside);
+    }
+    if (status != INVAR_OK)
+        invar_memory_plan_block_release(out);
+    return status;
+}
+
+void invar_memory_plan_block_release(invar_phase_memory *block)
+{
+    for (int i = 0; i < PHASES; i++)
+        invar_free(block->stages[i]);
+    if (block->dev)
+        invar_device_free(block->dev, block->memory);
+    *block = (invar_phase_memory){0};
+}
+
+const invar_device *invar_memory_plan_block_dev(const invar_phase_memory *block,
+                                                invar_memory_phase phase)
+{
+    return &block->stages[phase]->dev;
+}
+
+invar_status invar_phase_memory_activate(invar_phase_memory *block,
+                                         const invar_dry_run_objects *parts,
+                                         const invar_memory_workload *ask)
+{
+    invar_dry_run_objects watched = *parts;
+
+    if (ask->level >= INVAR_PROBE_FULL)
+        watched.probe = &invar_dry_run_null_probe;
+    if (parts->rollout)
+        INVAR_TRY(invar_dry_run_rollout(parts->rollout, ask));
+    if (parts->trainer) {
+        INVAR_TRY(invar_memory_plan_rehearse_score(parts, ask));
+        INVAR_TRY(invar_memory_plan_rehearse_learn(&watched, ask));
+    }
+    if (parts->checker)
+        INVAR_TRY(invar_memory_plan_rehearse_check(parts, ask));
+    for (int i = 0; i < PHASES; i++)
+        invar_phase_arena_activate(block->stages[i]);
+    return INVAR_OK;
+}

@@ -1,0 +1,412 @@
+/*
+ * memory_workload.c - what a recipe will ask of a device's memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/memory_workload.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/minmax.h"
+#include "engine/config/config.h"
+#include "engine/files/hf/hf.h"
+#include "engine/run/admission.h"
+#include "engine/run/evaluate.h"
+
+#include "base/invar_banned.h"
+
+#define OPEN_TOKENS 16384  // of a micro-batch whose size is left open
+#define MOST_PROMPTS 65536 // of an evaluation set that was not read: all that run at a time
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+void invar_memory_planning_measure(invar_data_lengths *out, const invar_dataset *data, bool eval)
+{
+    int64_t size = data ? invar_dataset_size(data) : 0;
+    int64_t *prompt = eval ? &out->eval : &out->prompt;
+
+    if (eval)
+        out->eval_prompts = invar_max_i64(out->eval_prompts, size);
+    for (int64_t i = 0; i < size; i++) {
+        const invar_prompt *p = invar_dataset_prompt(data, i);
+        *prompt = invar_max_i64(*prompt, p->n_tokens);
+        out->answer = invar_max_i64(out->answer, p->n_answer);
+        out->total = invar_max_i64(out->total, p->n_tokens + p->n_answer);
+    }
+}
+
+/* Tokens of the longest prompt that the recipe lets through. */
+static int64_t longest_prompt(const invar_recipe *r, int64_t context)
+{
+    int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+
+    return longest ? invar_min_i64(longest, context - 1) : context - 1;
+}
+
+/* Tokens of prompt and response together, at most. */
+static int64_t longest_context(const invar_memory_workload *ask, const invar_recipe *r)
+{
+    int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
+
+    return context ? context : ask->spec->max_positions;
+}
+
+static bool asks_itself(const invar_recipe *r)
+{
+    return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] != '\0';
+}
+
+static void read_lengths(invar_memory_workload *ask, const invar_recipe *r,
+                         const invar_train_settings *set, const invar_data_lengths *data)
+{
+    ask->context = longest_context(ask, r);
+    ask->prompt = data->prompt ? data->prompt : longest_prompt(r, ask->context);
+    ask->response =
+        invar_min_i64(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
+    if (asks_itself(r)) { // prompts are the agents' own
+        ask->prompt = ask->context - 1;
+        ask->branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES);
+    }
+    if (!set->sft)
+        return;
+    ask->response = data->answer ? data->answer : ask->context - 1;
+    ask->context = data->total ? data->total : ask->context;
+}
+
+/* ---- sampling -------------------------------------------------------------------------------- */
+
+static void read_rollouts(invar_memory_workload *ask, const invar_recipe *r,
+                          const invar_train_settings *set, const invar_data_lengths *data)
+{
+    bool loads = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0] != '\0';
+    bool follows =
+        ask->level > INVAR_PROBE_STEP && !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
+    bool turns = invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] != '\0';
+    int64_t context = longest_context(ask, r);
+
+    if (!set->sft && (!loads || follows)) // what was loaded
+        ask->rollouts[INVAR_MEMORY_PLAN_TRAINING] =
+            (invar_rollout_shape){set->round * (1 + set->lag.rollouts),
+                                  set->per_prompt,
+                                  ask->prompt,
+                                  ask->response,
+                                  context,
+                                  data->prompt > 0,
+                                  turns || set->lag.rollouts > 0};
+    if (asks_itself(r)) // at a time, whatever the number of samples
+        ask->rollouts[INVAR_MEMORY_PLAN_TRAINING] = (invar_rollout_shape){
+            MOST_PROMPTS, 1, ask->context - 1, ask->response, context, false, true};
+    if (data->evaluates)
+        ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION] =
+            (invar_rollout_shape){data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
+                                  data->per_prompt,
+                                  data->eval ? data->eval : longest_prompt(r, context),
+                                  data->response,
+                                  context,
+                                  data->eval > 0,
+                                  turns};
+    if (data->evaluates && asks_itself(r))
+        ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION] = (invar_rollout_shape){
+            MOST_PROMPTS, data->per_prompt, ask->context - 1, data->response, context, false, true};
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+/* Most samples that are scored in one go: a batch, or what was drawn ahead of it. */
+static int64_t most_scored(const invar_train_settings *set)
+{
+    int64_t ahead = set->round * (1 + set->lag.rollouts);
+
+    if (!set->off_policy || !set->check_logprobs)
+        ahead = 0;
+    else if (set->rollout_logprobs)
+        ahead += set->prompts;
+    return invar_max_i64(set->prompts, ahead) * set->per_prompt;
+}
+
+invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
+                                                const invar_train_settings *set,
+                                                const invar_data_lengths *data)
+{
+    const invar_recipe *r = s->recipe;
+    bool far = invar_device_is_local(&s->dev);
+    bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
+    int64_t micro_batch = invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE);
+    invar_memory_workload ask = {
+        .dev = &s->dev,
+        .spec = &s->spec,
+        .format = s->format,
+        .two_formats = s->rollout_format != s->format,
+        .rollout_format = s->rollout_format,
+        .overlap = set->overlap,
+        .verify_inflight = set->sampler_verifies,
+        .max_inflight = set->round * set->per_prompt * set->lag.rollouts,
+        .reference = invar_train_settings_reference(r),
+        .reference_moves = invar_train_settings_reference_moves(r),
+        .reference_spec = s->ref_has_own_spec ? &s->ref_spec : NULL,
+        .teacher = invar_train_settings_teacher(r),
+        .teacher_spec = s->teacher_apart ? &s->teacher_spec : NULL,
+        .critic_spec = s->critic_apart ? &s->critic_spec : NULL,
+        .critic = invar_train_settings_critic(r),
+        .draft = invar_run_context_drafts(s) ? &s->draft_spec : NULL,
+        .draft_format = invar_run_context_draft_format(s),
+        .learns = !set->rollout_only,
+        .entropy = set->rl.entropy_coef != 0.0f,
+        .loss_on_rank0 = invar_loss_traits_of(set->rl.loss)->plugin,
+        .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
+        .replay = set->replay_routing,
+        .adamw = set->adamw,
+        .offload_chunk_bytes = far && invar_recipe_bool(r, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD)
+                                   ? INVAR_OPTIMIZER_PIECE
+                                   : 0,
+        .bucket = (size_t)invar_recipe_int(r, INVAR_KEY_UPDATE_WEIGHT_BUFFER_SIZE),
+        .plan = {.unit_rows = invar_recipe_int(r, INVAR_KEY_UNIT_ROWS),
+                 .unit_count = invar_recipe_int(r, INVAR_KEY_UNIT_COUNT),
+                 .micro_batch = dynamic ? 0 : micro_batch,
+                 .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU)
+                               : micro_batch == 0 ? OPEN_TOKENS
+                                                  : 0},
+        .dynamic = dynamic || micro_batch == 0,
+        .micro_batch_unset = !dynamic && micro_batch == 0,
+        .recompute = INVAR_RECIPE_ENUM(invar_recompute, r, INVAR_KEY_RECOMPUTE_GRANULARITY) ==
+                     INVAR_RECOMPUTE_FULL,
+        .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),
+        .step_samples = set->global_batch,
+        .samples = most_scored(set),
+        .limits = invar_run_context_limits(s),
+        .sampling = {invar_run_context_sampling(s), data->sampling}};
+
+    read_lengths(&ask, r, set, data);
+    read_rollouts(&ask, r, set, data);
+    return ask;
+}
+
+void invar_memory_planning_sample_alone(invar_memory_workload *ask)
+{
+    ask->samples_alone = true;
+    if (ask->two_formats)
+        ask->format = ask->rollout_format;
+    ask->two_formats = false;
+    ask->reference = ask->teacher = ask->critic = ask->learns = false;
+    ask->overlap = false;
+}
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+/* A number in a file; SIZE_MAX: there is none. */
+static size_t read_limit(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    char line[32] = "", *end = line;
+    unsigned long long bytes = 0;
+
+    if (!file)
+        return SIZE_MAX;
+    if (fgets(line, sizeof line, file))
+        bytes = strtoull(line, &end, 10);
+    (void)fclose(file);
+    return end == line ? SIZE_MAX : (size_t)bytes; // "max" is none
+}
+
+size_t invar_memory_planning_host(void)
+{
+    static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
+                                         "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    size_t bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
+
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        size_t limit = read_limit(limits[i]);
+        bytes = limit < bytes ? limit : bytes;
+    }
+    return bytes;
+}
+
+size_t invar_memory_planning_available(const invar_device *dev)
+{
+    return dev->backend->memory.free_bytes ? dev->backend->memory.free_bytes(dev)
+                                           : invar_memory_planning_host();
+}
+
+/* ---- a plan alone ---------------------------------------------------------------------------- */
+
+/* A file of data that does not exist is no failure here: the view says that it was not read. */
+static invar_status forgive(invar_memory_planning *v, invar_status status)
+{
+    if (status != INVAR_E_NOTFOUND)
+        return status;
+    (void)snprintf(v->unread, sizeof v->unread,
+                   "warning: the plan is by the recipe's bounds, and train refuses this: %.1000s",
+                   invar_error_last()->message);
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+static invar_status read_data(invar_memory_planning *v)
+{
+    const invar_recipe *r = v->session.recipe;
+    const char *path = invar_recipe_string(r, INVAR_KEY_PROMPT_DATA);
+    invar_digest digest;
+
+    v->data.evaluates =
+        invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    if (v->data.evaluates) {
+        INVAR_TRY(invar_evaluate_read_sets(&v->session));
+        INVAR_TRY(invar_evaluate_measure(&v->data, &v->session));
+    }
+    if (!v->session.tokenizer)
+        return INVAR_OK;
+    if (path[0])
+        INVAR_TRY(forgive(v, invar_run_context_data(&v->session.data, &v->session, path, false)));
+    invar_memory_planning_measure(&v->data, v->session.data, false);
+    if (!v->data.evaluates)
+        return INVAR_OK;
+    return forgive(v, invar_evaluate_hash(&digest, &v->data, &v->session));
+}
+
+/* Weights are not read, but a folder of them that is not there was misspelt. */
+static invar_status check_folders(const invar_recipe *r)
+{
+    static const invar_key keys[] = {INVAR_KEY_LOAD, INVAR_KEY_REF_LOAD, INVAR_KEY_CRITIC_LOAD,
+                                     INVAR_KEY_OPD_TEACHER_LOAD, INVAR_KEY_LORA_ADAPTER_PATH};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *path = invar_recipe_string(r, (int)keys[i]);
+        if (!path[0] ||
+            (keys[i] == INVAR_KEY_LOAD &&
+             strcmp(path, invar_recipe_string(r, INVAR_KEY_SAVE)) == 0)) // of a run to come
+            continue;
+        INVAR_TRY(invar_hf_check_folder(invar_config_schema()->keys[keys[i]].name, path));
+    }
+    return INVAR_OK;
+}
+
+static invar_status admit(const invar_memory_planning *v)
+{
+    const invar_run_context *s = &v->session;
+    invar_admission facts = {.recipe = s->recipe,
+                             .data_known = s->data,
+                             .prompts = s->data ? invar_dataset_size(s->data) : 0};
+
+    invar_admission_take_models(&facts, s);
+    return invar_admission_check(&facts);
+}
+
+static invar_status read_ask(invar_memory_planning *v, size_t memory)
+{
+    INVAR_TRY(check_folders(v->session.recipe));
+    INVAR_TRY(invar_run_context_check_rollouts(&v->session));
+    INVAR_TRY(read_data(v));
+    INVAR_TRY(admit(v));
+    invar_train_settings_read(&v->settings, v->session.recipe, 0, -1);
+    v->ask = invar_memory_planning_ask(&v->session, &v->settings, &v->data);
+    if (memory == 0 && v->session.imagined)
+        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
+                          "there is no GPU here: choose device = cpu, or plan for a GPU of another "
+                          "machine with 'invar plan RECIPE --memory 80GB'");
+    v->available = memory ? memory : invar_memory_planning_available(&v->session.dev);
+    return INVAR_OK;
+}
+
+invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_recipe *recipe,
+                                        size_t memory)
+{
+    invar_status status;
+
+    *out = (invar_memory_planning){.settings = {.global_batch = 0}};
+    INVAR_TRY(invar_run_context_open(&out->session, recipe,
+                                     INVAR_RUN_CONTEXT_NO_TOKENIZER | INVAR_RUN_CONTEXT_NO_WEIGHTS |
+                                         INVAR_RUN_CONTEXT_ANY_DEVICE));
+    status = read_ask(out, memory);
+    if (status != INVAR_OK)
+        invar_memory_planning_release(out);
+    return status;
+}
+
+invar_status invar_memory_planning_run(invar_memory_planning *out, const invar_recipe *recipe,
+                                       size_t memory)
+{
+    invar_status status;
+
+    INVAR_TRY(invar_memory_planning_open(out, recipe, memory));
+    status = invar_memory_plan_make(&out->budget, &out->ask, out->available);
+    if (status != INVAR_OK)
+        invar_memory_planning_release(out);
+    return status;
+}
+
+void invar_memory_planning_take_sides(invar_memory_planning *v, const invar_rank_role_sizes *sizes,
+                                      int world)
+{
+    v->split_roles = sizes;
+    v->world = world;
+}
+
+static invar_status imagine_sides(invar_memory_planning *v, int rank)
+{
+    invar_rank_roles_close(&v->sides);
+    v->ask.sides = NULL;
+    if (!v->split_roles)
+        return INVAR_OK;
+    INVAR_TRY(invar_rank_roles_imagine(&v->sides, v->split_roles, v->world, rank));
+    v->ask.sides = &v->sides;
+    return INVAR_OK;
+}
+
+static invar_status memory_planning_imagine(invar_memory_planning *v,
+                                            const invar_layout_sizes *sizes, int ranks, int rank)
+{
+    invar_layout_release(&v->layout);
+    INVAR_TRY(imagine_sides(v, rank));
+    INVAR_TRY(invar_layout_simulate(&v->layout, sizes, ranks, rank));
+    v->ask.layout = &v->layout;
+    return INVAR_OK;
+}
+
+invar_status invar_memory_planning_plan_rank(invar_memory_planning *v,
+                                             const invar_layout_sizes *sizes, int ranks, int rank)
+{
+    INVAR_TRY(memory_planning_imagine(v, sizes, ranks, rank));
+    return invar_memory_plan_make(&v->budget, &v->ask, v->available);
+}
+
+invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
+                                              const invar_layout_sizes *sizes, int ranks, int stage)
+{
+    int first = stage * (ranks / (sizes->pipeline > 0 ? sizes->pipeline : 1)), rank = first, next;
+    invar_memory_plan most = {.need = 0};
+
+    for (int i = 0; i < 3; i++, rank = next) { // who divides tensors, who owns rows
+        INVAR_TRY(invar_memory_planning_plan_rank(v, sizes, ranks, rank));
+        most = v->budget.need > most.need ? v->budget : most;
+        next = v->budget.peak_rank;
+        if (next == rank || (v->ask.must_fit && !most.fits))
+            break;
+    }
+    v->budget = most;
+    return memory_planning_imagine(v, sizes, ranks, first);
+}
+
+invar_status invar_memory_planning_plan_sampler(invar_memory_planning *v)
+{
+    const invar_rank_role_sizes *sizes = v->split_roles;
+    invar_memory_workload ask;
+
+    invar_layout_release(&v->layout);
+    INVAR_TRY(imagine_sides(v, v->world - sizes->rollout_ranks));
+    INVAR_TRY(invar_layout_simulate(&v->layout, &sizes->rollout, sizes->rollout_ranks, 0));
+    ask = v->ask;
+    ask.layout = &v->layout;
+    invar_memory_planning_sample_alone(&ask);
+    return invar_memory_plan_make(&v->budget, &ask, v->available);
+}
+
+void invar_memory_planning_release(invar_memory_planning *view)
+{
+    invar_layout_release(&view->layout);
+    invar_rank_roles_close(&view->sides);
+    invar_run_context_close(&view->session);
+}

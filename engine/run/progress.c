@@ -1,0 +1,209 @@
+/*
+ * progress.c - what people see of a run while it trains; nothing of it enters a result.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+/* A stated peak goes before a known one. */
+static double peak_of(const invar_train_loop *loop)
+{
+    double stated = invar_recipe_float(loop->recipe, INVAR_KEY_MFU_PEAK_TFLOPS) * 1e12;
+    const invar_run_context *s = &loop->session;
+
+    return stated > 0.0 ? stated : invar_throughput_peak(&s->dev, s->format);
+}
+
+void invar_train_loop_start_pace(invar_train_loop *loop)
+{
+    const invar_run_progress now = {loop->place.rollout, loop->place.step, 0};
+    const int64_t per = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    const invar_throughput_options options = {
+        .peak = peak_of(loop),
+        .devices = invar_ranks_size(loop->ranks),
+        .steps = invar_run_schedule_steps(&loop->settings.course, &now, per),
+        .per_rollout = per,
+    };
+
+    invar_throughput_begin(&loop->recorder.pace, &options);
+}
+
+invar_status invar_train_loop_open_track(invar_train_loop *loop)
+{
+    const invar_track_run run = {.recipe = loop->recipe,
+                                 .ledger = loop->recorder.ledger,
+                                 .run = loop->recorder.run,
+                                 .name = loop->dirs.paths.name,
+                                 .uuid = loop->recorder.uuid,
+                                 .folder = loop->dirs.paths.run,
+                                 // from the start, evaluations before the first step are made again
+                                 .last_step =
+                                     loop->place.step ? loop->place.step - 1 : INVAR_TRACK_NOTHING,
+                                 .stop = loop->options->stop,
+                                 .say = invar_train_loop_print,
+                                 .payload = loop};
+
+    return loop->options->replay ? INVAR_OK : invar_track_open(&loop->track, &run);
+}
+
+void invar_train_loop_close_track(invar_train_loop *loop, invar_status finish)
+{
+    invar_error first;
+
+    invar_error_take(&first);
+    invar_track_report_steps(loop->track, loop->place.step - 1);
+    invar_track_close(loop->track, finish != INVAR_OK       ? "failed"
+                                   : loop->summary->stopped ? "stopped"
+                                                            : "done");
+    loop->track = NULL;
+    invar_error_put(&first);
+}
+
+/* The actor's loss, which the ledger has as train/loss; NaN if nothing was learned. */
+static double loss_of(const invar_step_report *step)
+{
+    const invar_loss_metric *items;
+    size_t count;
+
+    if (step->n_learners == 0 || !step->learners[0].loss)
+        return (double)NAN;
+    if (invar_loss_metrics(&items, &count, step->learners[0].loss) != INVAR_OK) {
+        invar_error_clear();
+        return (double)NAN;
+    }
+    return items[0].value;
+}
+
+/* One warning, however many of the repeated steps have another content. */
+static void tell_other_content(invar_train_loop *loop)
+{
+    invar_train_summary *sum = loop->summary;
+    char ledger[INVAR_PATH_SHOWN_SIZE];
+    const char *note;
+    int64_t before = sum->other_content;
+
+    if (!loop->recorder.ledger)
+        return;
+    sum->other_content = invar_ledger_other_content(&note, loop->recorder.ledger);
+    if (before > 0 || sum->other_content == 0)
+        return;
+    invar_path_show(ledger, loop->dirs.paths.ledger);
+    invar_recorder_print(&loop->recorder,
+                         "warning: step %" PRId64 " was %s; the bits are the same, but another "
+                         "program, plug-in or file has given other metrics, samples or replies: "
+                         "'invar diff %s %s' compares the executions",
+                         sum->last_step, note, ledger, ledger);
+}
+
+void invar_train_format_result(char *out, size_t size, const invar_train_progress *p)
+{
+    out[0] = '\0';
+    if (isfinite(p->reward))
+        (void)snprintf(out, size, "reward %.3f  ", p->reward);
+    else if (isfinite(p->loss))
+        (void)snprintf(out, size, "loss %.3f  ", p->loss);
+}
+
+bool invar_train_loop_rewarded(const invar_train_loop *loop, const invar_rl_sample *samples,
+                               int64_t count)
+{
+    bool rewarded = false;
+
+    if (loop->settings.sft)
+        return false;
+    if (loop->source.options.judged)
+        return true;
+    if (invar_reward_source_reaches_all(&rewarded, &loop->source.options.judge, samples, count) !=
+        INVAR_OK)
+        invar_error_clear();
+    return rewarded;
+}
+
+void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report *step)
+{
+    invar_train_summary *sum = loop->summary;
+    // each token was compared when the weights that drew it were there
+    const bool lagged = loop->settings.off_policy && !step->own_weights && !step->other_format;
+    const bool before = lagged && loop->settings.check_logprobs;
+    invar_train_progress p = {.rollout = loop->place.rollout,
+                              .rollouts = loop->settings.course.rollouts,
+                              .step = loop->place.step,
+                              .phase = "train",
+                              .measured = true,
+                              .supervised = loop->settings.sft,
+                              .loss = loss_of(step),
+                              .grad_norm = (double)loop->actor.norm,
+                              .compared = before || (step->compared && step->own_weights),
+                              .logp_diff_max = before ? 0.0 : (double)step->gap.max,
+                              .tokens_per_s = loop->recorder.pace.tokens_per_s,
+                              .mfu = loop->recorder.pace.mfu,
+                              .eta = loop->recorder.pace.eta,
+                              .chain = &sum->chain};
+
+    for (int64_t i = step->first; i < step->first + step->count; i++) {
+        p.reward += step->samples[i].reward / (double)step->count;
+        p.response_len += (double)invar_rl_sample_response(&step->samples[i]) / (double)step->count;
+    }
+    if (step->unrewarded)
+        p.reward = (double)NAN;
+    sum->supervised = p.supervised;
+    sum->last_reward = p.reward;
+    sum->last_loss = p.loss;
+    if (sum->steps++ == 0) {
+        sum->first_reward = sum->last_reward;
+        sum->first_loss = sum->last_loss;
+    }
+    sum->compared += p.compared;
+    sum->off_policy = sum->off_policy || (!step->own_weights && !lagged);
+    if (p.compared && p.logp_diff_max > sum->worst_diff)
+        sum->worst_diff = p.logp_diff_max;
+    tell_other_content(loop);
+    invar_train_loop_log_step(loop, &p);
+    if (loop->options->progress)
+        loop->options->progress(loop->options->payload, &p);
+}
+
+void invar_train_loop_show_sample(const invar_train_loop *loop)
+{
+    int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
+    const invar_rl_sample *s = loop->batch.samples.items;
+    char reward[48] = "";
+
+    if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
+        return;
+    if (invar_train_loop_rewarded(loop, s, 1))
+        (void)snprintf(reward, sizeof reward, " (reward %g)", s->reward);
+    invar_recorder_print(&loop->recorder,
+                         "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s%s",
+                         loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
+                         s->response ? s->response : "", reward);
+}
+
+void invar_train_loop_tell_equal_rewards(invar_train_loop *loop)
+{
+    const invar_token_arrays *f = &loop->arrays;
+
+    if (loop->warned_equal_rewards ||
+        !invar_train_loop_rewarded(loop, loop->batch.samples.items, f->samples) || f->samples < 2 ||
+        f->reward[0] > 0.0f || loop->options->replay || loop->settings.rl.entropy_coef != 0.0f ||
+        loop->settings.rl.use_kl_loss)
+        return;
+    for (int64_t i = 1; i < f->samples; i++)
+        if (f->reward[i] != f->reward[0])
+            return;
+    for (int64_t t = 0; t < f->start[f->samples]; t++)
+        if (f->advantage[t] != 0.0f)
+            return;
+    invar_recorder_print(
+        &loop->recorder,
+        "all rewards of rollout %" PRId64
+        " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
+        "(debug-rollout-print-every = 1), at rm-type and at label-key",
+        loop->place.rollout, (double)f->reward[0]);
+    loop->warned_equal_rewards = true;
+}

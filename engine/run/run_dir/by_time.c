@@ -1,0 +1,129 @@
+/*
+ * by_time.c - checkpoints by the clock: when they are due, and what becomes of one that fails.
+ *
+ * A run without save-interval loses at most save-interval-minutes when it is killed. The clock of
+ * rank 0 decides for all ranks, between two rollouts. Neither the decision nor a failure changes
+ * any result: chain, content and the other checkpoints are equal to those of a run without
+ * save-interval-minutes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "base/process/process.h"
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+static int64_t now_ms(const invar_train_loop *loop)
+{
+    const invar_train_options *o = loop->options;
+
+    return o->clock_ms ? o->clock_ms(o->payload) : invar_process_clock_ms();
+}
+
+static double minutes_of(const invar_train_loop *loop)
+{
+    return invar_recipe_float(loop->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES);
+}
+
+static bool is_used(const invar_train_loop *loop)
+{
+    return minutes_of(loop) > 0.0 && loop->dirs.paths.save[0] && !loop->options->replay;
+}
+
+void invar_train_loop_restart_clock(invar_train_loop *loop)
+{
+    if (is_used(loop) && invar_ranks_is_leader(loop->world))
+        loop->store.saved_ms = now_ms(loop);
+}
+
+invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop *loop)
+{
+    const invar_disk_ask ask = {.session = &loop->session,
+                                .settings = &loop->settings,
+                                .files = &loop->store.hf_files,
+                                .save = loop->dirs.paths.save,
+                                .bare = invar_train_loop_rests(loop),
+                                .fresh = loop->options->fresh && !loop->dirs.folder.held};
+
+    return invar_disk_plan(out, &ask);
+}
+
+/* The last checkpoint, and those of save-interval, go before those by time. */
+static invar_status check_room(const invar_train_loop *loop)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_disk disk;
+
+    INVAR_TRY(invar_train_loop_plan_disk(&disk, loop));
+    if (invar_disk_has_room(&disk))
+        return INVAR_OK;
+    invar_path_show(shown, disk.save);
+    return INVAR_FAIL(INVAR_E_IO, 0,
+                      "%.400s: the disk has room for the %" PRId64 " that are sure to come alone",
+                      shown, disk.more);
+}
+
+bool invar_train_loop_may_copy(int64_t bytes, size_t memory)
+{
+    return (uint64_t)bytes <= memory / 2;
+}
+
+/* Decides whether to save now; only rank 0 calls it. */
+static invar_status decide_by_clock(bool *out, invar_train_loop *loop)
+{
+    invar_status status;
+
+    if ((double)(now_ms(loop) - loop->store.saved_ms) < 60e3 * minutes_of(loop))
+        return INVAR_OK;
+    status = check_room(loop);
+    *out = status == INVAR_OK;
+    if (!*out)
+        invar_train_loop_restart_clock(loop);
+    return invar_train_loop_forgive_save(loop, status);
+}
+
+invar_status invar_train_loop_agree_by_time(bool *out, invar_train_loop *loop)
+{
+    *out = false;
+    if (!is_used(loop))
+        return INVAR_OK;
+    if (invar_ranks_is_leader(loop->world))
+        INVAR_TRY(decide_by_clock(out, loop));
+    return invar_ranks_broadcast(loop->world, "save by time", 0, out, sizeof *out);
+}
+
+/*
+ * Counts a failure; true if it is reported: the first one of a reason, and then the second, the
+ * fourth, the eighth of them. With a short interval each rollout may bring another one. The count
+ * starts again after a checkpoint by time that succeeds.
+ */
+static bool is_news(invar_run_checkpoints *store, const invar_error *why)
+{
+    if (store->failed != why->status || store->native != why->native)
+        store->failures = 0;
+    store->failed = why->status;
+    store->native = why->native;
+    store->failures++;
+    return (store->failures & (store->failures - 1)) == 0;
+}
+
+invar_status invar_train_loop_forgive_save(invar_train_loop *loop, invar_status status)
+{
+    char message[sizeof((invar_error *)0)->message + 128];
+    invar_error why;
+
+    if (status != INVAR_E_IO && status != INVAR_E_NOMEM)
+        return status;
+    invar_error_take(&why);
+    loop->store.next = 0; // a rescue may have to save what this one did not
+    if (!is_news(&loop->store, &why))
+        return INVAR_OK;
+    (void)snprintf(message, sizeof message,
+                   "no checkpoint after %g minutes (save-interval-minutes): %s; the run continues",
+                   minutes_of(loop), why.message);
+    invar_recorder_print(&loop->recorder, "warning: step %" PRId64 ": %s", loop->place.step - 1,
+                         message);
+    return invar_recorder_event(&loop->recorder, loop->place.step - 1, "warning", "save", message);
+}

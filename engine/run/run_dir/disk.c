@@ -1,0 +1,298 @@
+/*
+ * disk.c - the disk that the checkpoints of a run need.
+ *
+ * Models that have shapes and no memory give the tensors of a checkpoint, and the code that writes
+ * checkpoints measures them. The settings of the run give the number of checkpoints, and the file
+ * system gives the free bytes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/run_dir/disk.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "base/alloc.h"
+#include "base/minmax.h"
+#include "base/text.h"
+#include "engine/config/config.h"
+#include "engine/files/checkpoint/checkpoint.h"
+#include "engine/run/memory_plan/phase_arena.h"
+
+#include "base/invar_banned.h"
+
+/* ---- the bytes of one ------------------------------------------------------------------------ */
+
+/* Models with shapes and no memory, and the tensors that a checkpoint has of them. */
+typedef struct shapes {
+    invar_phase_arena stage;
+    invar_model *actor, *critic;
+    invar_checkpoint_tensor *tensors;
+    int64_t count, most;
+} shapes;
+
+static void free_shapes(shapes *s)
+{
+    invar_free(s->tensors);
+    invar_model_free(s->critic);
+    invar_model_free(s->actor);
+    invar_free(s);
+}
+
+static invar_status make_models(shapes *s, const invar_run_context *session)
+{
+    invar_model_spec critic = session->spec;
+
+    invar_phase_arena_init(&s->stage, &session->dev, 0);
+    s->stage.backend.memory.exact_size = false;
+    INVAR_TRY(invar_model_new(&s->actor, &session->spec, session->format, NULL, &s->stage.dev));
+    s->most = 4 * s->actor->n_params;
+    if (!invar_train_settings_critic(session->recipe))
+        return INVAR_OK;
+    critic.value_head = true;
+    critic.tied = false;
+    critic.lora = (invar_lora_spec){0};
+    INVAR_TRY(invar_model_new(&s->critic, session->critic_apart ? &session->critic_spec : &critic,
+                              session->format, NULL, &s->stage.dev));
+    s->most += 3 * s->critic->n_params;
+    return INVAR_OK;
+}
+
+static void add_set(shapes *s, const char *set, const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        s->tensors[s->count++] = (invar_checkpoint_tensor){
+            set, model->params[i].name, invar_param_whole(&model->params[i], NULL), NULL};
+}
+
+/* The sets of invar_train_loop_parts. */
+static void add_sets(shapes *s, const invar_recipe *r)
+{
+    bool moments = !invar_recipe_bool(r, INVAR_KEY_NO_SAVE_OPTIM) &&
+                   !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY);
+    bool adapted = invar_model_is_adapted(s->actor);
+
+    add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS : "model", s->actor);
+    if (moments) {
+        add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg" : "model.exp_avg", s->actor);
+        add_set(s, adapted ? INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg_sq" : "model.exp_avg_sq",
+                s->actor);
+    }
+    if (s->critic)
+        add_set(s, "critic", s->critic);
+    if (s->critic && moments) {
+        add_set(s, "critic.exp_avg", s->critic);
+        add_set(s, "critic.exp_avg_sq", s->critic);
+    }
+    if (invar_train_settings_reference(r) && invar_train_settings_reference_moves(r))
+        add_set(s, "reference", s->actor);
+}
+
+static invar_status list_tensors(shapes *s, const invar_run_context *session)
+{
+    INVAR_TRY(make_models(s, session));
+    INVAR_TRY(invar_alloc((void **)&s->tensors, (size_t)s->most, sizeof *s->tensors,
+                          "the list of a checkpoint's tensors"));
+    add_sets(s, session->recipe);
+    return INVAR_OK;
+}
+
+static invar_status measure_listed(int64_t *bytes_out, const shapes *s, const invar_disk_ask *ask)
+{
+    const invar_run_context *session = ask->session;
+    invar_checkpoint_state state = {.n_cursors = 1, .cursors[0] = {.name = "train"}};
+    invar_checkpoint_blob blobs[1 + INVAR_HF_FILES] = {{.name = "config.json"}};
+    invar_checkpoint_content content = {.state = &state,
+                                        .tensors = s->tensors,
+                                        .n_tensors = s->count,
+                                        .blobs = blobs,
+                                        .n_blobs = 1 + (ask->files ? ask->files->count : 0)};
+    invar_status status;
+    char *text;
+
+    memset(state.uuid, '0', sizeof state.uuid - 1);
+    if (ask->files)
+        memcpy(&blobs[1], ask->files->items, (size_t)ask->files->count * sizeof *blobs);
+    if (session->spec.lora.rank > 0)
+        invar_run_context_describe_adapters(&state.adapters, session);
+    INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &session->spec, "float32"));
+    status = invar_checkpoint_measure(bytes_out, &content);
+    invar_free(text);
+    return status;
+}
+
+static invar_status measure_one(int64_t *bytes_out, const invar_disk_ask *ask)
+{
+    shapes *s = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "the shapes of a checkpoint"));
+    memset(s, 0, sizeof *s);
+    status = ask->bare ? INVAR_OK : list_tensors(s, ask->session);
+    if (status == INVAR_OK)
+        status = measure_listed(bytes_out, s, ask);
+    free_shapes(s);
+    return status;
+}
+
+/* ---- how many -------------------------------------------------------------------------------- */
+
+static int64_t steps_of(const invar_train_settings *set)
+{
+    return set->rollout_only ? 1 : set->steps_per_rollout;
+}
+
+/* Returns the number of rollouts from `first` on that save-interval saves, and 1 for the last. */
+static int64_t count_saves(const invar_train_settings *set, int64_t first)
+{
+    const invar_run_schedule *course = &set->course;
+    const invar_run_progress at = {.rollout = first, .step = first * steps_of(set)};
+    int64_t interval = course->save_interval, end;
+
+    if (course->rollouts == 0) // epochs of data that were not read
+        return 1;
+    if (invar_run_schedule_ended(course, &at))
+        return 0;
+    end = invar_run_schedule_steps(course, &at, steps_of(set)) / steps_of(set);
+    return 1 + (interval > 0 ? (end - 1) / interval - first / interval : 0);
+}
+
+/* An error of the file system is left to the code that will write there. */
+static invar_status count_existing(invar_disk *out, int64_t *others)
+{
+    invar_status status = invar_checkpoint_count(&out->had, others, out->save);
+
+    if (status == INVAR_OK || status == INVAR_E_NOMEM)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+/* The rollout that the newest checkpoint is followed by. */
+static int64_t next_rollout(const invar_disk_ask *ask)
+{
+    int64_t step;
+
+    if (invar_checkpoint_latest(&step, ask->save) == INVAR_OK)
+        return (step + 1) / steps_of(ask->settings);
+    invar_error_clear();
+    return 0;
+}
+
+static invar_status count_checkpoints(invar_disk *out, const invar_disk_ask *ask)
+{
+    const invar_recipe *r = ask->session->recipe;
+    int64_t keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS);
+    int64_t all = count_saves(ask->settings, 0), others = 0, first = 0;
+
+    if (!ask->fresh) {
+        INVAR_TRY(count_existing(out, &others));
+        first = next_rollout(ask);
+    }
+    out->more = count_saves(ask->settings, first);
+    if (keep > 0) { // + 1: the checkpoint being written counts
+        all = invar_min_i64(all, keep + 1);
+        out->more = invar_min_i64(out->more, invar_max_i64(keep - others, 0) + 1);
+    }
+    out->keep = keep;
+    out->least = keep > 0 ? out->more : invar_min_i64(out->more, 1);
+    if (invar_recipe_float(r, INVAR_KEY_SAVE_INTERVAL_MINUTES) > 0.0)
+        out->by_time = INVAR_CHECKPOINT_KEPT_BY_TIME;
+    out->most = all + out->by_time;
+    return INVAR_OK;
+}
+
+/* ---- the file system ------------------------------------------------------------------------- */
+
+/* Returns the free bytes at `folder`, or at the nearest existing folder above it; -1 if unknown,
+   or if nothing can be written there. */
+static int64_t free_bytes(const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+    struct statvfs info;
+
+    if (invar_path_check_folder(folder) != INVAR_OK ||
+        invar_path_standing(path, folder) != INVAR_OK) {
+        invar_error_clear();
+        return -1;
+    }
+    if (statvfs(path, &info) != 0 || info.f_blocks == 0 ||
+        info.f_bavail > (uint64_t)INT64_MAX / (info.f_frsize ? info.f_frsize : 1))
+        return -1;
+    return (int64_t)(info.f_bavail * info.f_frsize);
+}
+
+invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask)
+{
+    *out = (invar_disk){.free = -1};
+    if (!ask->save[0])
+        return INVAR_OK;
+    (void)snprintf(out->save, sizeof out->save, "%s", ask->save);
+    INVAR_TRY(measure_one(&out->checkpoint, ask));
+    INVAR_TRY(count_checkpoints(out, ask));
+    out->free = free_bytes(out->save);
+    return INVAR_OK;
+}
+
+int64_t invar_disk_bytes(const invar_disk *disk, int64_t count)
+{
+    return count > 0 && disk->checkpoint > INT64_MAX / count ? INT64_MAX : count * disk->checkpoint;
+}
+
+/* A measured checkpoint may be up to INVAR_DISK_SLACK bytes too large. */
+static bool is_enough(const invar_disk *disk, int64_t count)
+{
+    return disk->free < 0 || count == 0 ||
+           invar_disk_bytes(disk, count) / count - INVAR_DISK_SLACK <= disk->free / count;
+}
+
+bool invar_disk_fits(const invar_disk *disk)
+{
+    return is_enough(disk, disk->least);
+}
+
+bool invar_disk_fits_all(const invar_disk *disk)
+{
+    return is_enough(disk, disk->more);
+}
+
+bool invar_disk_has_room(const invar_disk *disk)
+{
+    const int64_t after = disk->free - disk->checkpoint;
+
+    if (disk->free < 0)
+        return true;
+    // the third by time is removed when this one is there
+    return after >= 0 &&
+           after + (disk->had < INVAR_CHECKPOINT_KEPT_BY_TIME ? 0 : disk->checkpoint) >=
+               invar_disk_bytes(disk, disk->more);
+}
+
+void invar_disk_describe(char out[INVAR_DISK_TEXT_SIZE], const invar_disk *disk, int64_t count)
+{
+    const double mib = 1024.0 * 1024.0;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, disk->save);
+    (void)snprintf(out, INVAR_DISK_TEXT_SIZE,
+                   "%.500s: the disk has %.1f MiB free, and the run will add %" PRId64
+                   " checkpoint%s of %.1f MiB",
+                   shown, (double)disk->free / mib, count, invar_text_plural(count),
+                   (double)disk->checkpoint / mib);
+}
+
+invar_status invar_disk_check(const invar_disk *disk)
+{
+    char text[INVAR_DISK_TEXT_SIZE];
+
+    if (invar_disk_fits(disk))
+        return INVAR_OK;
+    invar_disk_describe(text, disk, disk->least);
+    return INVAR_FAIL(INVAR_E_IO, ENOSPC,
+                      "%s at one time: give another folder with save, %sor remove there the "
+                      "folders iter_* of checkpoints that nobody needs",
+                      text, disk->keep > 1 ? "set a smaller keep-checkpoints, " : "");
+}

@@ -1,0 +1,74 @@
+/*
+ * disk.h - the disk that the checkpoints of a run need, known before its first step.
+ *
+ * A checkpoint is measured by the code that writes it, on models that only have shapes. Samples in
+ * flight (rollout-lag), the ledger, rollout files and exports are not counted: their bytes depend
+ * on what will be sampled.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_RUN_DIR_DISK_H
+#define INVAR_ENGINE_RUN_RUN_DIR_DISK_H
+
+#include "base/file.h"
+#include "engine/files/hf/aux_files.h"
+#include "engine/run/context/run_context.h"
+#include "engine/run/train_settings.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_disk {
+    char save[INVAR_PATH_SIZE]; /* folder of checkpoints; empty with `save = none` */
+    int64_t checkpoint;         /* bytes of one, up to INVAR_DISK_SLACK more or less */
+    int64_t most;               /* number of checkpoints at one time, with the one being written */
+    int64_t by_time;            /* part of `most` that save-interval-minutes may add */
+    int64_t more;               /* checkpoints that the run is sure to add to those in `save` */
+    int64_t least;              /* part of `more` that has to fit at one time */
+    int64_t keep;               /* keep-checkpoints; 0 for all */
+    int64_t had;                /* checkpoints by time in `save` */
+    int64_t free; /* bytes that are free in the file system of `save`; -1 if unknown */
+} invar_disk;
+
+#define INVAR_DISK_SLACK 512 /* by the digits of numbers in state.json */
+
+/*
+ * Input of invar_disk_plan. `session` has its spec and its device. `files` may be NULL. If `bare`,
+ * checkpoints have no weights. If `fresh`, checkpoints that `save` already has are ignored.
+ */
+typedef struct invar_disk_ask {
+    const invar_run_context *session;
+    const invar_train_settings *settings;
+    const invar_hf_files *files;
+    const char *save;
+    bool bare, fresh;
+} invar_disk_ask;
+
+invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask) INVAR_MUST_USE;
+
+/* Returns the bytes of `count` checkpoints; INT64_MAX if the product overflows. */
+int64_t invar_disk_bytes(const invar_disk *disk, int64_t count);
+
+/*
+ * True if the free bytes are enough for `least`, and for `more`. Without keep-checkpoints `least`
+ * is at most 1, since a user may move checkpoints away while the run continues.
+ */
+bool invar_disk_fits(const invar_disk *disk);
+bool invar_disk_fits_all(const invar_disk *disk);
+
+#define INVAR_DISK_TEXT_SIZE 700
+
+/* Writes the free bytes and the bytes of `count` checkpoints as text for messages. */
+void invar_disk_describe(char out[INVAR_DISK_TEXT_SIZE], const invar_disk *disk, int64_t count);
+
+/* True if one more by time leaves room for those that the run is sure to add. */
+bool invar_disk_has_room(const invar_disk *disk);
+
+/* Returns INVAR_E_IO with what would help unless invar_disk_fits. */
+invar_status invar_disk_check(const invar_disk *disk) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,554 @@
+/*
+ * resume.c - how a run goes on from a checkpoint, its own or that of the run it is a fork of.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/files/checkpoint/checkpoint.h"
+#include "engine/files/hf/hf.h"
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+static void skipped(void *payload, int64_t step, const char *why)
+{
+    const invar_train_loop *loop = payload;
+
+    invar_recorder_print(&loop->recorder, "stepped over the checkpoint of step %" PRId64 ": %s",
+                         step, why);
+}
+
+/* Moments one by one through the host's memory: of some a rank keeps a part, of others nothing. */
+static invar_status load_moments(invar_checkpoint *c, const invar_checkpoint_part *p, bool second)
+{
+    const char *set = second ? p->v : p->m;
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < p->model->n_params && status == INVAR_OK; i++) {
+        const invar_param *of = &p->model->params[i];
+        float *near;
+        INVAR_TRY(invar_alloc((void **)&near, (size_t)invar_param_elements(of), sizeof *near,
+                              "moments of a checkpoint"));
+        status = invar_run_context_load_own(near, of, c, set);
+        if (status == INVAR_OK)
+            status = invar_optimizer_load(p->optimizer, p->model, i, second, near);
+        invar_free(near);
+    }
+    return status == INVAR_OK ? invar_checkpoint_check_all_loaded(c, set) : status;
+}
+
+static invar_status load_part(invar_checkpoint *c, const invar_checkpoint_part *p)
+{
+    INVAR_TRY(invar_run_context_load_set(p->model, c, p->masters));
+    if (p->optimizer) {
+        if (!invar_checkpoint_has_set(c, p->m))
+            return INVAR_FAIL(INVAR_E_STATE, 0,
+                              "%.1000s was written with no-save-optim: it can be a start "
+                              "(ref-load), but not be resumed; --fresh starts over",
+                              invar_checkpoint_path(c));
+        INVAR_TRY(load_moments(c, p, false));
+        INVAR_TRY(load_moments(c, p, true));
+    }
+    return INVAR_OK;
+}
+
+/* Without an optimizer nothing is learned: there is nothing to go on with. */
+static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer *from)
+{
+    if (!o)
+        return;
+    o->steps = from->steps;
+    o->beta1_power = from->beta1_power;
+    o->beta2_power = from->beta2_power;
+}
+
+static invar_status train_loop_load(invar_train_loop *loop, invar_checkpoint *c,
+                                    const invar_checkpoint_state *state)
+{
+    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
+    bool bare = c && invar_checkpoint_is_bare(c);
+    int n = invar_train_loop_parts(parts, loop);
+
+    // rank 0 alone may have the checkpoint
+    if (invar_train_loop_rests(loop) || loop->fork.starting) {
+        INVAR_TRY(invar_ranks_broadcast(loop->world, "a checkpoint without weights", 0, &bare,
+                                        sizeof bare));
+        n = bare ? 0 : n; // the identity has its weights, or that of the parent has the same ones
+    }
+    for (int i = 0; i < n; i++)
+        INVAR_TRY(load_part(c, &parts[i]));
+    load_optimizer(loop->actor.optimizer, &state->actor);
+    load_optimizer(loop->critic.optimizer, &state->critic);
+    loop->place = (invar_train_position){
+        .rollout = state->rollout, .step = state->step + 1, .weights = state->weights};
+    loop->source.place =
+        (invar_source_position){.samples = state->samples, .groups = state->groups};
+    for (int64_t i = 0; i < state->n_cursors; i++)
+        if (strcmp(state->cursors[i].name, "train") == 0)
+            loop->source.place.cursor = state->cursors[i].position;
+    loop->store.next = loop->fork.starting ? 0 : loop->place.step;
+    return INVAR_OK;
+}
+
+/* What of the flight's file the recipe knows. */
+static invar_inflight_expectation flight_wants(const invar_train_loop *loop, const char *where)
+{
+    const invar_sample_source_options *o = &loop->source.options;
+    invar_inflight_expectation wants = {.where = where,
+                                        .data = o->data,
+                                        .spec = o->spec,
+                                        .sampling = o->sampling,
+                                        .first = loop->place.rollout,
+                                        .weights = loop->place.weights,
+                                        .samples = loop->source.place.samples,
+                                        .groups = loop->source.place.groups,
+                                        .round = o->round,
+                                        .per_prompt = o->per_prompt,
+                                        .surplus = o->keep_surplus,
+                                        .recorded = o->timetable != NULL,
+                                        .lag = o->lag.rollouts,
+                                        .delay = o->max_delay,
+                                        .fork = loop->fork.step >= 0,
+                                        .led = o->turns.enabled,
+                                        .route_size = invar_model_spec_route(o->spec)};
+
+    invar_tokenizer_hash(&wants.tokenizer, o->tokenizer);
+    return wants;
+}
+
+/* The file of samples in flight; bytes 0: there is none. */
+static invar_status read_flight(char **out, size_t *bytes_out, const invar_checkpoint *c)
+{
+    invar_status status = invar_checkpoint_read_blob(out, bytes_out, c, INVAR_INFLIGHT_FILE);
+
+    if (status != INVAR_E_NOTFOUND)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+/*
+ * Whether so many rollouts can be in flight. A fork begins with those of its parent, few or many;
+ * after its first rollout none are missing, and with each rollout one of those too many is gone.
+ */
+static bool is_valid_inflight_count(const invar_train_loop *loop, int64_t count)
+{
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    int64_t done = loop->place.rollout - (loop->fork.step + 1) / steps; // since it is a fork
+
+    if (count == loop->settings.lag.rollouts)
+        return true;
+    if (loop->settings.recorded) // some may be late, as the file was asked
+        return loop->fork.step >= 0 ? done == 0 || count > 0 : count > loop->settings.lag.rollouts;
+    if (loop->fork.step < 0)
+        return false;
+    return done == 0 || (count > loop->settings.lag.rollouts && count <= INVAR_LAG_MAX - done);
+}
+
+/* The run draws no samples that it could have begun before their turn. */
+static invar_status cannot_go_on(const char *where)
+{
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s: samples are in flight, and the recipe cannot go on with them "
+                      "(loss-type, load-debug-rollout-data, custom-agent-path): fork a "
+                      "checkpoint without " INVAR_INFLIGHT_FILE,
+                      where);
+}
+
+static invar_status take_flight(invar_train_loop *loop, const char *where, const char *text,
+                                size_t bytes)
+{
+    const invar_inflight_expectation wants = flight_wants(loop, where);
+    invar_sample_source *source = &loop->source;
+    int64_t lag = loop->settings.lag.rollouts;
+
+    if (bytes && source->produce != invar_sample_source_sample &&
+        source->produce != invar_sample_source_recorded)
+        return cannot_go_on(where);
+    if (bytes)
+        INVAR_TRY(invar_inflight_parse(&source->flight, text, bytes, &wants));
+    if (source->options.agents_lead && source->flight.count > 0)
+        return cannot_go_on(where);
+    if (source->flight.count > 0 || source->flight.surplus.count > 0) { // perhaps a parent's alone
+        loop->settings.off_policy = true;
+        loop->settings.checks_flight =
+            loop->settings.check_logprobs && !invar_run_context_two_formats(&loop->session);
+    }
+    if (is_valid_inflight_count(loop, source->flight.count))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%.1000s has %" PRId64 " rollouts in flight; rollout-lag is %" PRId64, where,
+                      source->flight.count, lag);
+}
+
+invar_status invar_train_loop_share_text(char **text, size_t *bytes, const invar_train_loop *loop,
+                                         const char *what)
+{
+    INVAR_TRY(invar_ranks_broadcast(loop->world, what, 0, bytes, sizeof *bytes));
+    if (!invar_ranks_is_leader(loop->world))
+        INVAR_TRY(invar_alloc((void **)text, *bytes + 1, 1, what));
+    return *bytes ? invar_ranks_broadcast(loop->world, what, 0, *text, *bytes) : INVAR_OK;
+}
+
+/* All ranks have what is in flight; rank 0 reads it. */
+static invar_status load_flight(invar_train_loop *loop, const invar_checkpoint *c,
+                                const char *folder)
+{
+    char where[INVAR_PATH_SIZE + sizeof INVAR_INFLIGHT_FILE + 1], *text = NULL;
+    size_t bytes = 0;
+    invar_status status = INVAR_OK;
+
+    (void)snprintf(where, sizeof where, "%s/%s", folder, INVAR_INFLIGHT_FILE);
+    if (invar_ranks_is_leader(loop->world))
+        INVAR_TRY(read_flight(&text, &bytes, c));
+    status = invar_train_loop_share_text(&text, &bytes, loop, "samples in flight");
+    if (status == INVAR_OK)
+        status = take_flight(loop, where, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/*
+ * NULL: from the start. The run's own folder of checkpoints may have none yet, so that one command
+ * both begins a run and goes on with it; any other that is named must have one.
+ */
+static invar_status open_checkpoint(invar_checkpoint **out, invar_train_loop *loop,
+                                    const char *folder, bool own)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
+    invar_checkpoint_open_options choice = {
+        .step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP),
+        .skip_damaged = invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED),
+        .skipped = skipped,
+        .payload = loop,
+        .settings = INVAR_CHECKPOINT_CKPT_STEP | INVAR_CHECKPOINT_SKIP_DAMAGED};
+    invar_status status;
+
+    *out = NULL;
+    if (!folder[0])
+        return INVAR_OK;
+    status = invar_checkpoint_open(out, folder, &choice);
+    if (status != INVAR_E_NOTFOUND || choice.step >= 0)
+        return status;
+    invar_error_clear();
+    if (own)
+        return INVAR_OK;
+    INVAR_TRY(invar_hf_check_folder("load", folder));
+    invar_path_show(shown, folder);
+    invar_checkpoint_hint(hint, folder);
+    return INVAR_FAIL(
+        INVAR_E_NOTFOUND, 0,
+        "load: %s has no checkpoint%s; leave load empty to continue with the run's own, or "
+        "start from weights with ref-load",
+        shown, hint);
+}
+
+/* What the run is asked for must be what the checkpoint was asked for. */
+static invar_status check_identity(const invar_train_loop *loop, const invar_checkpoint *c)
+{
+    if (invar_digest_equal(&invar_checkpoint_state_of(c)->identity, &loop->identity.digest))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%.1000s belongs to another run: a semantic key, the data or the initial "
+                      "weights differ; to start over give other folders (run, save, load) or "
+                      "--fresh, to start from its weights ref-load",
+                      invar_checkpoint_path(c));
+}
+
+/* Files with rollouts, from `rollout` on: none should turn out to be missing after hours. */
+static invar_status check_rollouts(const invar_train_loop *loop, int64_t rollout)
+{
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    invar_run_progress at = {.rollout = rollout, .step = rollout * steps};
+
+    if (!loop->source.options.load[0] || loop->options->replay)
+        return INVAR_OK;
+    for (; !invar_run_schedule_ended(&loop->settings.course, &at);
+         at.rollout++, at.step += steps, at.done++)
+        INVAR_TRY(invar_sample_source_check_file(&loop->source, at.rollout));
+    return INVAR_OK;
+}
+
+/* ---- the weights of a fork ------------------------------------------------------------------- */
+
+static invar_status take_weights(void *payload, const char *const *columns,
+                                 const invar_ledger_value *values, int count)
+{
+    invar_digest *out = payload;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 1);
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a hash that is no text: verify it");
+    return invar_digest_parse(out, values[0].data);
+}
+
+/* The hash of the parent's first weights, if this folder has its ledger; else *out stays. */
+static invar_status ask_parent(invar_digest *out, const invar_train_loop *loop, const char *folder)
+{
+    const invar_ledger_argument uuid = {"uuid",
+                                        {.type = INVAR_LEDGER_TYPE_TEXT,
+                                         .data = loop->fork.uuid,
+                                         .bytes = strlen(loop->fork.uuid)}};
+    const invar_ledger_select_request request = {
+        .sql = "SELECT value FROM identity WHERE key = '" INVAR_LEDGER_WEIGHTS
+               "' AND run = (SELECT run FROM run WHERE uuid = :uuid)",
+        .arguments = &uuid,
+        .n_arguments = 1,
+        .row = take_weights,
+        .payload = out};
+    char path[INVAR_PATH_SIZE];
+    invar_ledger *ledger = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, "ledger.db"));
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_select(ledger, &request);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* A checkpoint without weights is gone on from with those that the parent began with. */
+static invar_status check_first_weights(const invar_train_loop *loop)
+{
+    const invar_digest none = {{0}};
+    char above[INVAR_PATH_SIZE];
+    invar_digest had = none;
+
+    if (!loop->store.resume_from || !invar_checkpoint_is_bare(loop->store.resume_from))
+        return INVAR_OK;
+    INVAR_TRY(ask_parent(&had, loop, loop->options->fork));
+    INVAR_TRY(invar_path_join(above, sizeof above, loop->options->fork, ".."));
+    if (invar_digest_equal(&had, &none))
+        INVAR_TRY(ask_parent(&had, loop, above));
+    if (invar_digest_equal(&had, &loop->session.weights))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "--fork: %.1000s has no weights, since its run has debug-rollout-only, and "
+                      "%s: give the folder of that run, and the seed, hf-checkpoint or ref-load "
+                      "that it began with",
+                      invar_checkpoint_path(loop->store.resume_from),
+                      invar_digest_equal(&had, &none)
+                          ? "no ledger beside it says which it began with"
+                          : "the recipe begins with others than that run did");
+}
+
+/* Nothing can be learned after a checkpoint without moments. */
+static invar_status check_kept(const invar_train_loop *loop, const invar_checkpoint *c)
+{
+    if (!invar_checkpoint_is_bare(c) || !loop->settings.rollout_only)
+        return invar_run_context_check_adapters(&loop->session, c);
+    return INVAR_OK;
+}
+
+/* Whether the new run can go on where the other one was. */
+static invar_status check_fork(const invar_train_loop *loop, const invar_checkpoint *c)
+{
+    const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+
+    INVAR_TRY(invar_model_spec_compare(&loop->session.spec, invar_checkpoint_path(c)));
+    INVAR_TRY(check_kept(loop, c));
+    if (state->rollout * steps != state->step + 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: %.1000s has %" PRId64 " steps in %" PRId64
+                          " rollouts, and this recipe makes %" PRId64
+                          " of each: a fork keeps that number (global-batch-size, "
+                          "num-steps-per-rollout)",
+                          invar_checkpoint_path(c), state->step + 1, state->rollout, steps);
+    if (state->rollout >= loop->settings.course.rollouts)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: %.1000s has done %" PRId64
+                          " rollouts, and num-rollout, which counts them too, is %" PRId64
+                          ": give a larger one",
+                          invar_checkpoint_path(c), state->rollout, loop->settings.course.rollouts);
+    return INVAR_OK;
+}
+
+invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop)
+{
+    const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
+    bool known = invar_path_exists(loop->dirs.paths.ledger) && !loop->options->fresh;
+
+    if (loop->fork.starting)
+        return check_fork(loop, loop->store.resume_from);
+    if (!known)
+        INVAR_TRY(check_rollouts(loop, 0));
+    if (!load[0] || invar_path_same(load, loop->dirs.paths.save))
+        return INVAR_OK;
+    INVAR_TRY(open_checkpoint(&loop->store.resume_from, loop, load, false));
+    INVAR_TRY(check_identity(loop, loop->store.resume_from));
+    if (known || loop->options->replay)
+        return INVAR_OK;
+    return invar_train_loop_fail_missing_run(
+        loop, invar_checkpoint_state_of(loop->store.resume_from)->step);
+}
+
+/* All that is asked for is there, and the ledger says that the run ended well. */
+static invar_status look_for_end(invar_ledger_summary *out, const invar_train_loop *loop,
+                                 const invar_checkpoint_state *state)
+{
+    bool done = state->rollout >= loop->settings.course.rollouts ||
+                (loop->options->until >= 0 && state->step >= loop->options->until);
+
+    *out = (invar_ledger_summary){.finished = false};
+    if (!done || loop->options->replay || !loop->recorder.uuid[0])
+        return INVAR_OK;
+    return invar_ledger_find(out, loop->recorder.ledger, loop->recorder.uuid);
+}
+
+/* Nothing is written: the run stays as it is. */
+static void report_nothing_to_do(invar_train_loop *loop, const invar_checkpoint_state *state)
+{
+    loop->summary->finished = true;
+    loop->summary->resumed_after = state->step;
+    loop->summary->last_step = state->step; // as when it ended there, whatever the ledger has
+    loop->summary->chain = state->chain;
+    if (state->rollout < loop->settings.course.rollouts)
+        invar_recorder_print(&loop->recorder,
+                             "nothing is left to do: the run is at step %" PRId64
+                             ", and was to end after step %" PRId64,
+                             state->step, loop->options->until);
+    else
+        invar_recorder_print(&loop->recorder,
+                             "the run is finished: %" PRId64
+                             " rollouts are done, num-rollout is %" PRId64
+                             "; a larger one continues it, --fresh starts over",
+                             state->rollout, loop->settings.course.rollouts);
+}
+
+/* Whether the ledger has ended where this checkpoint stands: the same steps, the same bits. */
+static invar_status is_end(bool *out, const invar_train_loop *loop,
+                           const invar_checkpoint_state *state, const invar_ledger_summary *found)
+{
+    invar_digest chain;
+
+    *out = false;
+    if (!found->finished || found->exit_code != 0 || state->step > found->last_step)
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_chain_at(&chain, loop->recorder.ledger, found->run, state->step));
+    *out = invar_digest_equal(&chain, &state->chain);
+    return INVAR_OK;
+}
+
+/* What rank 0 has found: where all begin. */
+typedef struct origin {
+    bool checkpoint;              /* from one; else from the start */
+    bool ended;                   /* all is done, nothing begins */
+    char folder[INVAR_PATH_SIZE]; /* of the checkpoint, */
+    invar_checkpoint_state state; /* and where the run was then */
+} origin;
+
+/* Rank 0's part of it; the checkpoint stays open. */
+static invar_status train_loop_decide(origin *out, invar_train_loop *loop)
+{
+    const invar_checkpoint_state *state;
+    invar_ledger_summary found;
+
+    if (!loop->store.resume_from)
+        INVAR_TRY(open_checkpoint(&loop->store.resume_from, loop, loop->dirs.paths.save, true));
+    out->checkpoint = loop->store.resume_from != NULL;
+    if (!out->checkpoint)
+        return INVAR_OK;
+    (void)snprintf(out->folder, sizeof out->folder, "%s",
+                   invar_checkpoint_path(loop->store.resume_from));
+    state = invar_checkpoint_state_of(loop->store.resume_from);
+    out->state = *state;
+    if (loop->fork.starting) // which was looked at
+        return check_first_weights(loop);
+    INVAR_TRY(check_identity(loop, loop->store.resume_from));
+    INVAR_TRY(look_for_end(&found, loop, state));
+    INVAR_TRY(is_end(&out->ended, loop, state, &found));
+    if (out->ended)
+        report_nothing_to_do(loop, state);
+    return INVAR_OK;
+}
+
+/* The ledger and people learn where the run goes on. */
+static invar_status tell_resumed(invar_train_loop *loop, invar_checkpoint *c)
+{
+    const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
+
+    INVAR_TRY(invar_train_loop_begin(loop, state->step, &state->chain));
+    loop->summary->resumed_after = state->step;
+    invar_recorder_print(&loop->recorder, "resumed after step %" PRId64 " from %s", state->step,
+                         invar_checkpoint_path(c));
+    INVAR_TRY(invar_run_plugins_compare(&loop->plugins, &loop->recorder, state->step));
+    return invar_checkpoint_finish_pending(c, loop->recorder.ledger);
+}
+
+/* The same of a run that goes on from another one. */
+static invar_status tell_forked(invar_train_loop *loop)
+{
+    const invar_fork *fork = &loop->fork;
+
+    INVAR_TRY(invar_train_loop_begin(loop, fork->step, &fork->chain));
+    invar_recorder_print(&loop->recorder, "forked from run %.8s (%s) after step %" PRId64,
+                         fork->uuid, fork->name, fork->step);
+    return INVAR_OK;
+}
+
+/* A rank that keeps nothing needs no checkpoint. */
+static invar_status go_on(invar_train_loop *loop, invar_checkpoint *c, const origin *from)
+{
+    INVAR_TRY(train_loop_load(loop, c, &from->state));
+    INVAR_TRY(load_flight(loop, c, from->folder));
+    INVAR_TRY(invar_train_loop_open_timetable(loop));
+    INVAR_TRY(check_rollouts(loop, loop->place.rollout));
+    if (!invar_ranks_is_leader(loop->world))
+        return INVAR_OK;
+    INVAR_TRY(loop->fork.starting ? tell_forked(loop) : tell_resumed(loop, c));
+    return invar_train_loop_begin_timetable(loop);
+}
+
+static invar_status train_loop_start(invar_train_loop *loop)
+{
+    INVAR_TRY(invar_train_loop_open_timetable(loop));
+    if (!invar_ranks_is_leader(loop->world))
+        return check_rollouts(loop, 0);
+    if (loop->fork.step >= 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "the run is a fork of run %.8s after step %" PRId64
+                          ", and has no checkpoint to go on from: start it again with --fork and "
+                          "that run's folder",
+                          loop->fork.uuid, loop->fork.step);
+    if (loop->recorder.recorded >= 0) // else they are checked
+        INVAR_TRY(check_rollouts(loop, 0));
+    INVAR_TRY(invar_train_loop_begin(loop, -1, NULL));
+    INVAR_TRY(invar_train_loop_begin_timetable(loop));
+    if (loop->recorder.recorded < 0 || loop->options->replay)
+        return INVAR_OK;
+    invar_recorder_print(
+        &loop->recorder,
+        "no checkpoint: the run starts again at step 0; its ledger has %" PRId64 " step%s",
+        loop->recorder.recorded + 1, invar_text_plural(loop->recorder.recorded + 1));
+    return INVAR_OK;
+}
+
+invar_status invar_train_loop_resume(invar_train_loop *loop)
+{
+    bool leads = invar_ranks_is_leader(loop->world);
+    origin from = {.checkpoint = false};
+
+    if (leads)
+        INVAR_TRY(train_loop_decide(&from, loop));
+    INVAR_TRY(invar_ranks_broadcast(loop->world, "resume", 0, &from, sizeof from));
+    loop->summary->finished = from.ended;
+    if (from.checkpoint && !from.ended && !leads && !loop->roles.is_rollout_rank)
+        INVAR_TRY(invar_checkpoint_open_folder(&loop->store.resume_from, from.folder));
+    if (!from.ended)
+        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.resume_from, &from)
+                                  : train_loop_start(loop));
+    invar_checkpoint_close(loop->store.resume_from);
+    loop->store.resume_from = NULL;
+    return invar_train_loop_write_owner(loop);
+}

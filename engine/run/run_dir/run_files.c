@@ -1,0 +1,307 @@
+/*
+ * run_files.c - what people find in a run's folder beside the ledger: its recipe, and a log.
+ *
+ * recipe.ini is the recipe as it was resolved: every key with its value, so that it can be read,
+ * compared and started again. train.log has what was said while the run went on, with times. Both
+ * are for people: nothing here is read by a run, and nothing of it is in the ledger. What lies
+ * there already is never lost: a log is appended to, an earlier recipe of the run gets a number,
+ * and a file that is not ours stays as it is.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/number.h"
+#include "base/process/process.h"
+#include "base/text.h"
+#include "engine/config/config.h"
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+#define RECIPE "recipe.ini"
+#define LOG "train.log"
+#define MARK "# invar: the recipe of this run, resolved\n"
+#define STEP_MS 1000 /* between two lines of steps: the ledger has all of them */
+
+/* ---- the recipe ------------------------------------------------------------------------------ */
+
+/* A text in the making; `at` NULL: its bytes are counted. */
+typedef struct sheet {
+    char *at;
+    size_t used;
+} sheet;
+
+static void sheet_put(sheet *s, const char *text)
+{
+    size_t bytes = strlen(text);
+
+    if (s->at)
+        memcpy(s->at + s->used, text, bytes + 1);
+    s->used += bytes;
+}
+
+static void put_entry(sheet *s, const invar_train_loop *loop, const invar_recipe_entry *e)
+{
+    char shown[INVAR_TEXT_URL_SIZE];
+    const char *text = e->text;
+
+    if (e->key == &invar_config_schema()->keys[INVAR_KEY_NAME] && !text[0])
+        text = loop->dirs.paths.name; // else this file would name the next run
+    if (strstr(text, "://")) {
+        invar_text_redact_url(shown, sizeof shown, text);
+        if (strcmp(shown, text) != 0)
+            sheet_put(s, "# without the values of the URL, which may be secrets\n");
+        text = shown;
+    }
+    sheet_put(s, e->key->name);
+    sheet_put(s, text[0] ? " = " : " =");
+    sheet_put(s, text);
+    sheet_put(s, "\n");
+}
+
+static void put_recipe(sheet *s, const invar_train_loop *loop)
+{
+    const char *section = "";
+
+    sheet_put(s, MARK);
+    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
+        invar_recipe_entry e;
+
+        invar_recipe_entry_get(&e, loop->recipe, i);
+        if (!e.text)
+            continue;
+        if (strcmp(section, e.key->section) != 0) {
+            sheet_put(s, section[0] ? "\n[" : "[");
+            sheet_put(s, e.key->section);
+            sheet_put(s, "]\n");
+        }
+        section = e.key->section;
+        put_entry(s, loop, &e);
+    }
+}
+
+/* The recipe of an earlier start becomes recipe.1.ini, or the next number that is free. */
+static invar_status set_aside(invar_train_loop *loop, const char *path)
+{
+    char name[32], to[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    int n = 0;
+
+    do {
+        (void)snprintf(name, sizeof name, "recipe.%d.ini", ++n);
+        INVAR_TRY(invar_path_join(to, sizeof to, loop->dirs.paths.run, name));
+    } while (invar_path_exists(to));
+    if (rename(path, to) != 0) {
+        int code = errno;
+        invar_path_show(shown, path);
+        return INVAR_FAIL(INVAR_E_IO, code, "%s cannot be renamed: %s", shown, strerror(code));
+    }
+    invar_train_loop_log(loop, RECIPE " has changed: the earlier one is %s", name);
+    return INVAR_OK;
+}
+
+/* *out: there is something else in its place that has to stay. */
+static invar_status make_way(bool *out, invar_train_loop *loop, const char *path, const sheet *s)
+{
+    invar_status status;
+    bool ours, same;
+    size_t bytes;
+    char *there;
+
+    *out = false;
+    status = invar_file_read(&there, &bytes, path, 2 * INVAR_RECIPE_MAX_BYTES);
+    if (status == INVAR_E_NOTFOUND) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    if (status == INVAR_E_NOMEM)
+        return status;
+    ours = status == INVAR_OK && strncmp(there, MARK, sizeof MARK - 1) == 0;
+    same = ours && bytes == s->used && memcmp(there, s->at, bytes) == 0;
+    if (status == INVAR_OK)
+        invar_free(there);
+    else
+        invar_error_clear(); // a folder, or a file that cannot be read, is not ours
+    *out = !ours || same;
+    if (!ours)
+        invar_train_loop_log(loop, RECIPE " is not of this run and stays as it is");
+    return *out ? INVAR_OK : set_aside(loop, path);
+}
+
+static invar_status keep_recipe(invar_train_loop *loop)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_status status;
+    sheet s = {NULL, 0};
+    bool stays = false;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, loop->dirs.paths.run, RECIPE));
+    put_recipe(&s, loop);
+    INVAR_TRY(invar_alloc((void **)&s.at, s.used + 1, 1, RECIPE));
+    s.used = 0;
+    put_recipe(&s, loop);
+    status = make_way(&stays, loop, path, &s);
+    if (status == INVAR_OK && !stays)
+        status = invar_file_write(path, s.at, s.used);
+    invar_free(s.at);
+    return status;
+}
+
+/* ---- the log --------------------------------------------------------------------------------- */
+
+#define LINE_SIZE (INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE)
+
+/*
+ * "2026-01-31T12:00:00Z TEXT", control characters made harmless, in one call: a thread that draws
+ * ahead may have something to say, too. What cannot be written is lost.
+ */
+static void write_line(FILE *file, const char *text)
+{
+    char line[LINE_SIZE], date[32];
+    struct timespec now;
+    struct tm utc;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    if (!gmtime_r(&now.tv_sec, &utc) || !strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc))
+        date[0] = '\0';
+    (void)snprintf(line, sizeof line, "%s", text);
+    for (char *c = line; *c; c++)
+        *c = (unsigned char)*c < 0x20 || *c == 0x7F ? ' ' : *c;
+    fprintf(file, "%s %s\n", date, line);
+    fflush(file);
+}
+
+void invar_train_loop_log(invar_train_loop *loop, const char *fmt, ...)
+{
+    char line[LINE_SIZE];
+    va_list rest;
+
+    if (!loop->log.file)
+        return;
+    va_start(rest, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, rest);
+    va_end(rest);
+    write_line(loop->log.file, line);
+}
+
+/* What was said before the folder was there is written once it is. */
+void invar_train_loop_print(void *payload, const char *line)
+{
+    invar_train_loop *loop = payload;
+    invar_train_log *log = &loop->log;
+    size_t bytes = strlen(line) + 1;
+
+    if (log->file)
+        write_line(log->file, line);
+    else if (!log->ended && bytes < sizeof log->early - log->early_bytes) {
+        memcpy(log->early + log->early_bytes, line, bytes);
+        log->early_bytes += bytes;
+    }
+    if (loop->options->say)
+        loop->options->say(loop->options->payload, line);
+}
+
+void invar_train_loop_log_step(invar_train_loop *loop, const invar_train_progress *p)
+{
+    int64_t now = invar_process_clock_ms();
+    char norm[INVAR_NUMBER_SIZE], result[48], diff[48] = "  logp not compared";
+
+    if (!loop->log.file || (loop->log.next_ms && now < loop->log.next_ms))
+        return;
+    loop->log.next_ms = now + STEP_MS;
+    if (p->compared)
+        (void)snprintf(diff, sizeof diff, "  logp diff %g", p->logp_diff_max);
+    invar_number_round(norm, p->grad_norm, 3);
+    invar_train_format_result(result, sizeof result, p);
+    invar_train_loop_log(
+        loop, "step %" PRId64 ", rollout %" PRId64 " of %" PRId64 ": %slen %.1f  |g| %s%s",
+        p->step - 1, p->rollout + 1, p->rollouts, result, p->response_len, norm,
+        p->supervised ? "" : diff);
+}
+
+static invar_status refuse_log(const char *path, int code, const char *why)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s; move it away, or give another --run", shown, why);
+}
+
+static invar_status open_log(invar_train_loop *loop)
+{
+    char path[INVAR_PATH_SIZE];
+    struct stat info;
+    int fd, code;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, loop->dirs.paths.run, LOG));
+    fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW,
+                       0666);
+    if (fd < 0 && errno == ELOOP)
+        return refuse_log(path, ELOOP, "it is a link, and the log is not written through one");
+    if (fd < 0) {
+        code = errno;
+        return refuse_log(path, code, strerror(code));
+    }
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return refuse_log(path, 0, "it is no file");
+    }
+    if (invar_train_loop_is_output(&info)) { // whoever started us keeps all of it there
+        close(fd);
+        return INVAR_OK;
+    }
+    loop->log.file = fdopen(fd, "a");
+    if (loop->log.file)
+        return INVAR_OK;
+    code = errno;
+    close(fd);
+    return refuse_log(path, code, strerror(code));
+}
+
+invar_status invar_train_loop_write_run_files(invar_train_loop *loop)
+{
+    invar_train_log *log = &loop->log;
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    if (loop->options->replay)
+        return INVAR_OK;
+    INVAR_TRY(open_log(loop));
+    invar_digest_format(hex, &loop->identity.digest);
+    invar_train_loop_log(loop, "run %s, %s, identity %s", loop->dirs.paths.name,
+                         loop->recorder.uuid, hex);
+    if (loop->place.step > 0)
+        invar_train_loop_log(loop, "goes on after step %" PRId64, loop->place.step - 1);
+    for (size_t at = 0; at < log->early_bytes; at += strlen(log->early + at) + 1)
+        invar_train_loop_log(loop, "%s", log->early + at);
+    log->early_bytes = 0;
+    log->ended = true;
+    return keep_recipe(loop);
+}
+
+void invar_train_loop_log_end(invar_train_loop *loop, invar_status status)
+{
+    const invar_train_summary *sum = loop->summary;
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    if (!loop->log.file)
+        return;
+    invar_digest_format(hex, &sum->chain);
+    if (status != INVAR_OK)
+        invar_train_loop_log(loop, "failed: %s", invar_error_last()->message);
+    invar_train_loop_log(loop, "%s: %" PRId64 " step%s, the last is %" PRId64 ", chain %s",
+                         status != INVAR_OK ? "ended"
+                         : sum->stopped     ? "stopped"
+                                            : "done",
+                         sum->steps, invar_text_plural(sum->steps), sum->last_step, hex);
+    fclose(loop->log.file);
+    loop->log.file = NULL;
+}

@@ -1,0 +1,571 @@
+/*
+ * save.c - checkpoints and exports of a run: what is kept, and when it is written.
+ *
+ * Rank 0 writes the checkpoints. If ranks divide the model, the other ranks send their tensors in
+ * the order of the listing, so every rank that takes part has to walk through the same listing,
+ * also after a failure that the run survives.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/files/checkpoint/checkpoint.h"
+#include "engine/files/hf/hf.h"
+#include "engine/files/hf/peft.h"
+#include "engine/model/shard/full_param.h"
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+/* ---- what is kept ---------------------------------------------------------------------------- */
+
+/* A model with adapters is saved as its adapters alone. */
+static invar_checkpoint_part actor_part(invar_model *model, invar_optimizer *optimizer)
+{
+    if (invar_model_is_adapted(model))
+        return (invar_checkpoint_part){INVAR_RUN_CONTEXT_ADAPTERS,
+                                       INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg",
+                                       INVAR_RUN_CONTEXT_ADAPTERS ".exp_avg_sq", model, optimizer};
+    return (invar_checkpoint_part){"model", "model.exp_avg", "model.exp_avg_sq", model, optimizer};
+}
+
+int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
+                           const invar_train_loop *loop)
+{
+    const invar_run_context *s = &loop->session;
+    int n = 0;
+
+    if (loop->roles.is_rollout_rank) // it keeps nothing
+        return 0;
+    out[n++] = actor_part(s->actor, loop->actor.optimizer);
+    if (s->critic)
+        out[n++] = (invar_checkpoint_part){"critic", "critic.exp_avg", "critic.exp_avg_sq",
+                                           s->critic, loop->critic.optimizer};
+    if (s->reference && invar_train_settings_reference_moves(loop->recipe))
+        out[n++] = (invar_checkpoint_part){"reference", NULL, NULL, s->reference, NULL};
+    return n;
+}
+
+bool invar_train_loop_rests(const invar_train_loop *loop)
+{
+    return loop->settings.rollout_only && loop->fork.step < 0;
+}
+
+/* Like invar_train_loop_parts, but for the next checkpoint, which may have no weights. */
+static int kept_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
+                      const invar_train_loop *loop)
+{
+    return invar_train_loop_rests(loop) ? 0 : invar_train_loop_parts(out, loop);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+/* The tensors of a checkpoint, and where they come from. */
+typedef struct listing {
+    invar_checkpoint_tensor *tensors; /* (count) */
+    invar_full_param_source *sources; /* (count) */
+    int64_t count;
+    bool divided;    /* no rank has them whole */
+    int64_t fetched; /* number of tensors that rank 0 got from the others */
+    bool lost;       /* an exchange with them failed */
+    invar_full_param_reader whole;
+} listing;
+
+static void add_set(listing *l, const char *set, const invar_model *model, const invar_tensor *of,
+                    const invar_device *dev)
+{
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        const invar_tensor *tensor = of ? &of[i] : invar_param_f32(p);
+
+        l->tensors[l->count] = (invar_checkpoint_tensor){
+            set, p->name, l->divided ? invar_param_whole(p, NULL) : *tensor,
+            l->divided ? NULL : dev};
+        l->sources[l->count++] = (invar_full_param_source){model, i, tensor, dev};
+    }
+}
+
+static void add_part(listing *l, const invar_checkpoint_part *p, const invar_full_masters *masters,
+                     bool moments)
+{
+    const invar_optimizer *o = p->optimizer;
+
+    add_set(l, p->masters, p->model, masters->tensors, masters->tensors ? NULL : &p->model->dev);
+    if (!moments || !o)
+        return;
+    add_set(l, p->m, p->model, o->m, invar_optimizer_place(o));
+    add_set(l, p->v, p->model, o->v, invar_optimizer_place(o));
+}
+
+static invar_status list_tensors(listing *out, const invar_train_loop *loop)
+{
+    bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
+    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
+    int n = kept_parts(parts, loop);
+    size_t most = 0;
+
+    *out = (listing){.divided = invar_model_is_divided(loop->session.actor)};
+    for (int i = 0; i < n; i++)
+        most += 3 * (size_t)parts[i].model->n_params;
+    INVAR_TRY(invar_alloc((void **)&out->tensors, most, sizeof *out->tensors,
+                          "the list of a checkpoint's tensors"));
+    INVAR_TRY(invar_alloc((void **)&out->sources, most, sizeof *out->sources,
+                          "the list of a checkpoint's tensors"));
+    for (int i = 0; i < n; i++)
+        add_part(out, &parts[i], &loop->store.masters[i], moments);
+    return INVAR_OK;
+}
+
+static void listing_release(listing *l)
+{
+    invar_full_param_reader_release(&l->whole);
+    invar_free(l->tensors);
+    invar_free(l->sources);
+}
+
+static invar_status fetch_tensor(const void **out, void *payload, int64_t number)
+{
+    listing *l = payload;
+    const invar_full_param_source *from = &l->sources[number];
+    invar_status status = invar_full_param_reader_read((const float **)out, &l->whole, from, 0,
+                                                       from->model->params[from->param].stack);
+
+    l->fetched = number + 1;
+    l->lost = status != INVAR_OK;
+    return status;
+}
+
+/* Sends the tensors that rank 0 writes; the other ranks call it. */
+static invar_status give_tensors(const invar_train_loop *loop)
+{
+    listing l;
+    invar_status status = list_tensors(&l, loop);
+    const void *none;
+
+    for (int64_t i = 0; i < l.count && status == INVAR_OK; i++)
+        status = fetch_tensor(&none, &l, i);
+    listing_release(&l);
+    return status;
+}
+
+static void describe_optimizer(invar_checkpoint_optimizer *out, const invar_optimizer *o)
+{
+    if (o)
+        *out = (invar_checkpoint_optimizer){o->steps, o->beta1_power, o->beta2_power};
+}
+
+static void describe_state(invar_checkpoint_state *out, const invar_train_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+
+    *out = (invar_checkpoint_state){.step = loop->place.step - 1,
+                                    .rollout = loop->place.rollout,
+                                    .weights = loop->place.weights,
+                                    .samples = loop->source.place.samples,
+                                    .groups = loop->source.place.groups,
+                                    .identity = loop->identity.digest,
+                                    .n_cursors = 1};
+    describe_optimizer(&out->actor, loop->actor.optimizer);
+    describe_optimizer(&out->critic, loop->critic.optimizer);
+    (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->recorder.uuid);
+    (void)snprintf(out->name, sizeof out->name, "%s", loop->dirs.paths.recipe_name);
+    (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
+    (void)snprintf(out->numerics, sizeof out->numerics, "%s",
+                   invar_numerics_name(INVAR_RECIPE_ENUM(invar_numerics, r, INVAR_KEY_NUMERICS)));
+    if (invar_model_is_adapted(loop->session.actor))
+        invar_run_context_describe_adapters(&out->adapters, &loop->session);
+    (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
+    out->cursors[0].position = loop->source.place.cursor;
+}
+
+/*
+ * Called after a failure to write to `path`. True if the folder was moved meanwhile, which explains
+ * the failure; the loop then has the new path. Otherwise the error is kept as it was.
+ */
+static bool was_moved(invar_train_loop *loop, const char *path)
+{
+    char before[INVAR_PATH_SIZE];
+    invar_error first;
+
+    (void)snprintf(before, sizeof before, "%s", path); // `path` may be what changes
+    invar_error_take(&first);
+    if (invar_train_loop_refresh_paths(loop) == INVAR_OK &&
+        strcmp(before, loop->dirs.paths.save) != 0)
+        return true;
+    invar_error_put(&first);
+    return false;
+}
+
+static invar_status write_now(invar_train_loop *loop, const invar_checkpoint_content *content,
+                              const invar_checkpoint_options *options)
+{
+    invar_status status = invar_checkpoint_write(NULL, loop->dirs.paths.save, content, options);
+
+    // other ranks do not send their tensors a second time
+    if (status != INVAR_OK && !content->fetch && was_moved(loop, loop->dirs.paths.save))
+        status = invar_checkpoint_write(NULL, loop->dirs.paths.save, content, options);
+    return status;
+}
+
+/*
+ * Decides whether the memory of a far device is copied, and written from the copy while training
+ * continues. The last checkpoint and the memory of a near device are not copied. A writer that
+ * exists already has memory for its copy.
+ */
+static invar_status decide_copy(bool *out, const invar_train_loop *loop,
+                                const invar_checkpoint_content *content,
+                                invar_train_loop_saving kind)
+{
+    int64_t bytes;
+
+    *out = kind != INVAR_TRAIN_LOOP_SAVE_LAST && !content->fetch &&
+           invar_device_is_local(&loop->session.dev) &&
+           invar_recipe_bool(loop->recipe, INVAR_KEY_ASYNC_SAVE);
+    if (!*out || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || loop->store.writer)
+        return INVAR_OK;
+    INVAR_TRY(invar_checkpoint_measure(&bytes, content));
+    *out = invar_train_loop_may_copy(bytes, invar_memory_planning_host());
+    return INVAR_OK;
+}
+
+/* The next failure of one by time is news, and is reported. */
+static void note_success(invar_train_loop *loop, bool by_time)
+{
+    if (by_time)
+        loop->store.failures = 0;
+}
+
+/* True after all rollouts of num-rollout; a run that a signal or `until` ends is not done. */
+static bool is_done(const invar_train_loop *loop, invar_train_loop_saving kind)
+{
+    return kind == INVAR_TRAIN_LOOP_SAVE_LAST &&
+           loop->place.rollout >= loop->settings.course.rollouts;
+}
+
+static invar_status write_content(invar_train_loop *loop, const invar_checkpoint_content *content,
+                                  invar_train_loop_saving kind)
+{
+    const invar_recipe *r = loop->recipe;
+    invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
+                                        .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
+                                        .by_time = kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME,
+                                        .ends = is_done(loop, kind),
+                                        .pool = loop->session.pool,
+                                        .claimed = loop->dirs.claim.locked};
+    bool copy;
+
+    INVAR_TRY(decide_copy(&copy, loop, content, kind));
+    if (!copy) {
+        INVAR_TRY(write_now(loop, content, &options));
+        note_success(loop, options.by_time);
+        return INVAR_OK;
+    }
+    if (!loop->store.writer)
+        INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));
+    INVAR_TRY(invar_checkpoint_begin(loop->store.writer, loop->dirs.paths.save, content, &options));
+    loop->store.by_time = options.by_time;
+    return INVAR_OK;
+}
+
+/* *out stays NULL where nothing is in flight. */
+static invar_status format_flight(char **out, size_t *bytes_out, const invar_train_loop *loop)
+{
+    const invar_sample_source_options *o = &loop->source.options;
+    invar_rollout_header header = {.rollout = loop->place.rollout,
+                                   .run = loop->identity.digest,
+                                   .weights = loop->place.weights,
+                                   .n_samples_per_prompt = o->per_prompt,
+                                   .sampling = o->sampling};
+
+    if (loop->source.flight.count == 0 && loop->source.flight.surplus.count == 0)
+        return INVAR_OK;
+    invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
+    return invar_inflight_format(out, bytes_out, &loop->source.flight, &header);
+}
+
+static invar_status write_checkpoint(invar_train_loop *loop, listing *l,
+                                     invar_train_loop_saving kind)
+{
+    invar_checkpoint_state state;
+    invar_checkpoint_blob blobs[2 + INVAR_HF_FILES] = {{.name = "config.json"}};
+    invar_checkpoint_content content = {.state = &state,
+                                        .tensors = l->tensors,
+                                        .n_tensors = l->count,
+                                        .blobs = blobs,
+                                        .n_blobs = 1 + loop->store.hf_files.count,
+                                        .fetch = l->divided ? fetch_tensor : NULL,
+                                        .payload = l};
+    invar_checkpoint_blob *flight = &blobs[content.n_blobs];
+    char *text = NULL, *flying = NULL;
+    invar_status status;
+
+    describe_state(&state, loop);
+    INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->recorder.ledger));
+    memcpy(&blobs[1], loop->store.hf_files.items,
+           (size_t)loop->store.hf_files.count * sizeof *blobs);
+    INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &loop->session.spec, "float32"));
+    blobs[0].data = text;
+    status = format_flight(&flying, &flight->bytes, loop);
+    *flight = (invar_checkpoint_blob){INVAR_INFLIGHT_FILE, flying, flight->bytes};
+    content.n_blobs += flying != NULL;
+    if (status == INVAR_OK)
+        status = write_content(loop, &content, kind);
+    invar_free(flying);
+    invar_free(text);
+    return status;
+}
+
+/*
+ * The export of a rollout goes into a folder that is new or empty. One of a rollout that the ledger
+ * had when the run was started may be the run's own, of before.
+ */
+static invar_status check_export(const invar_train_loop *loop, const char *pattern, int64_t rollout)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    bool empty;
+
+    if ((rollout + 1) * steps <= loop->recorder.recorded + 1)
+        return INVAR_OK;
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, rollout));
+    INVAR_TRY(invar_held_folder_is_empty(&empty, path));
+    if (empty)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "save-hf: %s is not empty, and this run did not write it; remove it, or give "
+                      "another name",
+                      shown);
+}
+
+invar_status invar_train_loop_check_exports(const invar_train_loop *loop)
+{
+    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
+    int64_t interval = invar_recipe_int(loop->recipe, INVAR_KEY_SAVE_INTERVAL);
+
+    if (!pattern[0] || loop->options->replay)
+        return INVAR_OK;
+    for (int64_t end = interval; interval > 0 && end < loop->settings.course.rollouts;
+         end += interval)
+        INVAR_TRY(check_export(loop, pattern, end - 1));
+    return check_export(loop, pattern, loop->settings.course.rollouts - 1);
+}
+
+static invar_status export_hf(invar_train_loop *loop)
+{
+    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
+    char path[INVAR_PATH_SIZE];
+
+    if (!pattern[0])
+        return INVAR_OK;
+    if (invar_ranks_is_leader(loop->world)) // a stop exports any
+        INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
+    if (!loop->store.masters[0].tensors) // no checkpoint has them already
+        INVAR_TRY(invar_full_masters_collect(&loop->store.masters[0], loop->session.actor));
+    if (invar_model_is_adapted(loop->session.actor))
+        return invar_peft_save(loop->session.actor, loop->store.masters[0].tensors, path,
+                               invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT));
+    return invar_hf_save(loop->session.actor, loop->store.masters[0].tensors, path,
+                         loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
+                                                                   : INVAR_DTYPE_BF16,
+                         0, &loop->store.hf_files);
+}
+
+/* Receives the remaining tensors of other ranks, which send them even if rank 0 cannot write. */
+static invar_status fetch_rest(listing *l)
+{
+    invar_status status = INVAR_OK;
+    const void *none;
+
+    while (l->divided && l->fetched < l->count && status == INVAR_OK)
+        status = fetch_tensor(&none, l, l->fetched);
+    return status;
+}
+
+static invar_status write_listed(invar_train_loop *loop, listing *l, invar_train_loop_saving kind)
+{
+    invar_status status = write_checkpoint(loop, l, kind);
+
+    if (status == INVAR_OK)
+        loop->store.next = loop->place.step;
+    if (status == INVAR_OK || kind != INVAR_TRAIN_LOOP_SAVE_BY_TIME || l->lost)
+        return status;
+    INVAR_TRY(invar_train_loop_forgive_save(loop, status));
+    return fetch_rest(l);
+}
+
+static invar_status save_checkpoint(invar_train_loop *loop, invar_train_loop_saving kind)
+{
+    listing l;
+    invar_status status;
+
+    INVAR_TRY(invar_train_loop_finish_save(loop));
+    INVAR_TRY(invar_train_loop_refresh_paths(loop));
+    status = list_tensors(&l, loop);
+    if (status == INVAR_OK)
+        status = write_listed(loop, &l, kind);
+    listing_release(&l);
+    return status;
+}
+
+/* Collects masters and moments on the rank that writes. An earlier checkpoint may still be read
+   from the buffers, so it is finished first. */
+static invar_status collect_masters(invar_train_loop *loop)
+{
+    invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
+    int n = kept_parts(parts, loop);
+
+    INVAR_TRY(invar_train_loop_finish_save(loop));
+    for (int i = 0; i < n; i++) {
+        INVAR_TRY(invar_full_masters_collect(&loop->store.masters[i], parts[i].model));
+        if (parts[i].optimizer && !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM))
+            INVAR_TRY(invar_optimizer_collect(parts[i].optimizer, parts[i].model));
+    }
+    return INVAR_OK;
+}
+
+/* Rank 0 writes; the other ranks that divide the model send their tensors. */
+static invar_status save_together(invar_train_loop *loop, invar_train_loop_saving kind)
+{
+    INVAR_TRY(collect_masters(loop));
+    return invar_ranks_is_leader(loop->world) ? save_checkpoint(loop, kind) : give_tensors(loop);
+}
+
+invar_status invar_train_loop_save(invar_train_loop *loop, invar_train_loop_saving kind)
+{
+    if (loop->dirs.paths.save[0])
+        INVAR_TRY(save_together(loop, kind));
+    return kind == INVAR_TRAIN_LOOP_SAVE_BY_TIME ? INVAR_OK : export_hf(loop);
+}
+
+invar_status invar_train_loop_keep_fork(invar_train_loop *loop)
+{
+    return loop->fork.starting && !loop->roles.is_rollout_rank
+               ? save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST)
+               : INVAR_OK;
+}
+
+/* ---- after a failure ------------------------------------------------------------------------- */
+
+invar_status invar_train_loop_save_rescue_point(invar_train_loop *loop)
+{
+    invar_train_loop_clear_rescue_point(loop);
+    loop->inflight_copy_stale = true;
+    if (loop->dirs.paths.save[0] && invar_ranks_is_leader(loop->world))
+        INVAR_TRY(invar_inflight_copy(&loop->flight, &loop->source.flight));
+    loop->can_save_previous = true;
+    return INVAR_OK;
+}
+
+void invar_train_loop_clear_rescue_point(invar_train_loop *loop)
+{
+    loop->position_before = loop->source.place;
+    loop->inflight_copy_stale = false;
+    invar_inflight_release(&loop->flight);
+}
+
+/* The source is where it was before the rollout. */
+static void go_back(invar_train_loop *loop)
+{
+    invar_sample_source *source = &loop->source;
+
+    source->place = loop->position_before;
+    if (!loop->inflight_copy_stale)
+        return;
+    invar_inflight_release(&source->flight);
+    invar_rl_samples_reset(&source->active_ahead);
+    source->flight = loop->flight;
+    loop->flight = (invar_inflight){.count = 0};
+}
+
+bool invar_train_loop_has_rescue_point(const invar_train_loop *loop)
+{
+    return loop->can_save_previous && loop->dirs.paths.save[0] && !loop->options->replay;
+}
+
+/* Progress of a rank, exchanged with the other ranks. */
+typedef struct stand {
+    int64_t whole, step;
+    int64_t next; /* step after the newest checkpoint; only that of rank 0 is used */
+} stand;
+
+/* Sets *out if all ranks are at one step, whole, and past the newest checkpoint. */
+static invar_status agree_rescue(bool *out, const invar_train_loop *loop, const stand *own)
+{
+    size_t size = (size_t)invar_ranks_size(loop->world);
+    stand *all = NULL;
+    invar_status status;
+
+    *out = false;
+    INVAR_TRY(invar_alloc((void **)&all, size, sizeof *all, "what ranks have"));
+    status = invar_ranks_all_gather(loop->world, "rescue", own, sizeof *own, all);
+    if (status == INVAR_OK)
+        *out = all[0].step > all[0].next;
+    for (size_t r = 0; r < size && status == INVAR_OK; r++)
+        *out = *out && all[r].whole && all[r].step == all[0].step;
+    invar_free(all);
+    return status;
+}
+
+invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *loop, bool sound)
+{
+    const stand own = {sound && invar_train_loop_has_rescue_point(loop), loop->place.step,
+                       loop->store.next};
+    int64_t unused;
+
+    *saved_out = false;
+    if (loop->world && !invar_comm_recover(loop->world->world))
+        return INVAR_OK; // a rank is gone, and what it had of the moments
+    INVAR_TRY(agree_rescue(saved_out, loop, &own));
+    if (!*saved_out)
+        return INVAR_OK;
+    go_back(loop);
+    INVAR_TRY(invar_train_loop_renew_layout(loop));
+    if (!loop->roles.is_rollout_rank)
+        INVAR_TRY(save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST));
+    // a launcher ends all ranks as soon as one has ended
+    return invar_ranks_min(&unused, loop->world, "rescue", 0);
+}
+
+void invar_train_loop_forget_masters(invar_train_loop *loop)
+{
+    for (size_t i = 0; i < sizeof loop->store.masters / sizeof *loop->store.masters; i++)
+        invar_full_masters_release(&loop->store.masters[i]);
+}
+
+/* ---- a checkpoint that is being written ------------------------------------------------------ */
+
+void invar_train_loop_before_change(invar_train_loop *loop)
+{
+    loop->can_save_previous = false;
+    if (loop->store.writer && invar_checkpoint_copying(loop->store.writer)) {
+        invar_trace_begin(loop->recorder.trace, "save");
+        invar_checkpoint_await_copy(loop->store.writer);
+        invar_trace_end(loop->recorder.trace);
+    }
+    invar_train_loop_forget_masters(loop);
+}
+
+invar_status invar_train_loop_finish_save(invar_train_loop *loop)
+{
+    bool by_time = loop->store.by_time;
+    invar_status status;
+
+    if (!loop->store.writer)
+        return INVAR_OK;
+    INVAR_TRY(invar_train_loop_refresh_paths(loop));
+    status = invar_checkpoint_finish(NULL, loop->store.writer);
+    loop->store.by_time = false; // nothing is begun any more
+    if (status == INVAR_OK) {
+        note_success(loop, by_time);
+        return INVAR_OK;
+    }
+    if (!was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))
+        return by_time ? invar_train_loop_forgive_save(loop, status) : status;
+    invar_recorder_print(&loop->recorder,
+                         "a checkpoint is missing: the run was moved while it was written");
+    return INVAR_OK;
+}

@@ -1,0 +1,284 @@
+/*
+ * schedule_record.c - the recorded schedule of a run: its own file, that of another run, or the
+ * ledger.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "engine/ext/recorded_replies.h"
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+/* Bytes of a file; 0: there is none. Of several ranks one reads, and all have it. */
+static invar_status read_file(char **out, size_t *bytes_out, const invar_train_loop *loop,
+                              const char *path)
+{
+    if (invar_ranks_is_leader(loop->world) && path[0] && invar_path_exists(path))
+        INVAR_TRY(invar_file_read(out, bytes_out, path, SIZE_MAX / 2));
+    return invar_train_loop_share_text(out, bytes_out, loop, "recorded schedule");
+}
+
+/* ---- this run's ------------------------------------------------------------------------------ */
+
+/* Two runs of one recipe have the same identity, but the clock may have decided otherwise. */
+static invar_status check_run(const invar_train_loop *loop, const invar_schedule_log_head *head,
+                              const char *shown)
+{
+    invar_digest uuid = {{0}};
+    bool same = invar_digest_equal(&head->run, &loop->identity.digest);
+
+    if (same && head->checked && invar_ranks_is_leader(loop->world)) {
+        if (loop->recorder.uuid[0])
+            INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
+        same = invar_digest_equal(&head->uuid, &uuid);
+    }
+    if (same)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s is the schedule of another run: put this run's file back, or give "
+                      "another folder (run)",
+                      shown);
+}
+
+/* The ticks before the one that comes next are all there. */
+static invar_status check_place(const invar_train_loop *loop, const char *shown)
+{
+    const invar_schedule_log *own = &loop->timetable.own_log;
+    int64_t steps = loop->settings.steps_per_rollout, next = loop->place.rollout;
+    int64_t begin = loop->fork.step >= 0 ? (loop->fork.step + 1) / steps : 0;
+
+    if (own->count == 0 ? next == begin
+                        : own->first == begin && invar_schedule_log_end(own) >= next)
+        return INVAR_OK;
+    if (own->count == 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s is missing or empty, and the run goes on with tick %" PRId64
+                          ": put the file back, or fork the run, which begins a new one",
+                          shown, next);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s has ticks %" PRId64 " to %" PRId64 ", and the run goes on with tick "
+                      "%" PRId64 " of those from %" PRId64 " on: put the whole file back, or fork "
+                      "the run, which begins a new one",
+                      shown, own->first, invar_schedule_log_end(own) - 1, next, begin);
+}
+
+/* A tick is in the file before its steps are in the ledger: if it is missing, lines were lost. */
+static invar_status check_recorded(const invar_train_loop *loop, const char *shown)
+{
+    int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
+    int64_t last = loop->recorder.recorded, tick = last < 0 ? -1 : last / steps;
+    const invar_schedule_tick *found = invar_schedule_log_find(&loop->timetable.own_log, tick);
+
+    if (!invar_ranks_is_leader(loop->world) || last <= loop->fork.step || (found && found->batched))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%s ends before tick %" PRId64 ", and the ledger has step %" PRId64
+                      ", which was made by it: put the whole file back, or fork the run, which "
+                      "begins a new one",
+                      shown, tick, last);
+}
+
+static invar_status open_own(invar_train_loop *loop)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
+    invar_schedule_log_head head;
+    size_t bytes = 0;
+    invar_status status;
+
+    INVAR_TRY(
+        invar_path_join(path, sizeof path, loop->dirs.paths.run, INVAR_RECORDED_SCHEDULE_FILE));
+    invar_path_show(shown, path);
+    status = read_file(&text, &bytes, loop, path);
+    if (status == INVAR_OK)
+        status = invar_error_advise(
+            invar_schedule_log_read_file(&loop->timetable.own_log, &head, text, bytes, shown),
+            INVAR_E_CORRUPT, "put the file back, or fork the run, which begins a new one");
+    if (status == INVAR_OK && head.found)
+        status = check_run(loop, &head, shown);
+    if (status == INVAR_OK)
+        status = check_place(loop, shown);
+    if (status == INVAR_OK)
+        status = check_recorded(loop, shown);
+    loop->timetable.unchecked = status == INVAR_OK && head.found && !head.checked;
+    invar_free(text);
+    return status;
+}
+
+/*
+ * The file is written again, so that a line that a kill has cut off is gone. The new file has sums,
+ * so the event about lines without sums is recorded first: a kill between the two repeats it.
+ */
+invar_status invar_train_loop_begin_timetable(invar_train_loop *loop)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_json_text lines = {0};
+    invar_digest uuid;
+    invar_status status;
+
+    if (!loop->settings.recorded || loop->options->replay)
+        return INVAR_OK;
+    INVAR_TRY(
+        invar_path_join(path, sizeof path, loop->dirs.paths.run, INVAR_RECORDED_SCHEDULE_FILE));
+    INVAR_TRY(invar_digest_parse(&uuid, loop->recorder.uuid));
+    if (loop->timetable.unchecked)
+        INVAR_TRY(invar_train_loop_tell_unchecked(loop, INVAR_RECORDED_SCHEDULE_FILE));
+    invar_schedule_log_write(&lines, &loop->timetable.own_log, &loop->identity.digest, &uuid);
+    status = lines.status;
+    if (status == INVAR_OK)
+        status = invar_journal_create(&loop->timetable.file, path, lines.data, lines.bytes);
+    invar_json_text_release(&lines);
+    return status;
+}
+
+invar_status invar_train_loop_tell_unchecked(invar_train_loop *loop, const char *file)
+{
+    char text[256];
+
+    (void)snprintf(text, sizeof text,
+                   "%.100s was written by version 0.1.0, without sums: the lines are unchecked, "
+                   "and steps that are executed again are compared with the ledger",
+                   file);
+    invar_recorder_print(&loop->recorder, "%s", text);
+    return invar_recorder_event(&loop->recorder, loop->place.step, "warning",
+                                INVAR_JOURNAL_UNCHECKED, text);
+}
+
+/* ---- another run's --------------------------------------------------------------------------- */
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* The record is the folder of a run, or its file itself. */
+static invar_status read_record(invar_train_loop *loop, invar_schedule_log_head *head,
+                                const char *record)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
+    size_t bytes = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, record, INVAR_RECORDED_SCHEDULE_FILE));
+    invar_path_show(shown, record);
+    status = read_file(&text, &bytes, loop, is_folder(record) ? path : record);
+    if (status == INVAR_OK)
+        status = invar_schedule_log_read_file(&loop->timetable.given_log, head, text, bytes, shown);
+    if (status == INVAR_OK && !head->found)
+        status = INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                            "rollout-record: %s is not, and has no, " INVAR_RECORDED_SCHEDULE_FILE
+                            ": give the folder of a run with rollout-schedule = recorded",
+                            shown);
+    if (status == INVAR_OK && !head->checked)
+        invar_recorder_print(&loop->recorder, "rollout-record: %s has no sums and is unchecked",
+                             shown);
+    invar_free(text);
+    return status;
+}
+
+/*
+ * A run that has not begun obeys the record from its first rollout to its last one. A run that goes
+ * on has ticks of its own, and is not asked. Which samples a tick has is known only when they are
+ * sampled.
+ */
+static invar_status check_record(const invar_train_loop *loop)
+{
+    const invar_train_settings *set = &loop->settings;
+    int64_t tick = loop->fork.step >= 0 ? (loop->fork.step + 1) / set->steps_per_rollout : 0;
+    invar_schedule_tick found;
+
+    if (!invar_ranks_is_leader(loop->world) || invar_path_exists(loop->dirs.paths.ledger))
+        return INVAR_OK; // the rank that writes speaks for all
+    for (; tick < set->course.rollouts; tick++) {
+        INVAR_TRY(invar_recorded_schedule_plan(&found, &loop->timetable, tick));
+        if (found.n_groups != set->prompts)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "rollout-record: tick %" PRId64 " has a batch of %" PRId64
+                              " groups, and rollout-batch-size is %" PRId64
+                              ": the record is damaged, or of a run with other keys",
+                              tick, found.n_groups, set->prompts);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_train_loop_read_record(invar_train_loop *loop)
+{
+    const char *record = invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD);
+    invar_schedule_log_head head;
+
+    if (!loop->settings.recorded || loop->options->replay || !record[0])
+        return INVAR_OK;
+    INVAR_TRY(read_record(loop, &head, record));
+    loop->timetable.name = "rollout-record";
+    loop->timetable.identity = head.run;
+    return check_record(loop);
+}
+
+/* The identity of this run is known when it begins. */
+static void compare_identities(const invar_train_loop *loop)
+{
+    if (loop->timetable.name &&
+        !invar_digest_equal(&loop->timetable.identity, &loop->identity.digest))
+        invar_recorder_print(&loop->recorder,
+                             "rollout-record: %s is of a run with another identity, whose samples "
+                             "may have ended elsewhere",
+                             invar_recipe_string(loop->recipe, INVAR_KEY_ROLLOUT_RECORD));
+}
+
+/* ---- a replay -------------------------------------------------------------------------------- */
+
+static invar_status take_replies(invar_train_loop *loop, const invar_recorded_replies *stored)
+{
+    for (size_t i = 0; i < stored->count; i++)
+        if (strcmp(stored->items[i].plugin, INVAR_RECORDED_SCHEDULE_REPLY) == 0)
+            INVAR_TRY(invar_schedule_log_read(&loop->timetable.own_log, stored->items[i].data,
+                                              stored->items[i].bytes, "the ledger's schedule"));
+    return INVAR_OK;
+}
+
+/* The ticks of all rollouts that are executed again, and what was drawn before the next one. */
+static invar_status read_ledger(invar_train_loop *loop)
+{
+    int64_t steps = loop->settings.steps_per_rollout, step = loop->place.rollout * steps;
+    invar_recorded_replies stored = {0};
+    invar_status status = INVAR_OK;
+
+    loop->timetable.name = "replay";
+    loop->timetable.open_end = true;
+    for (; step <= loop->recorder.recorded && status == INVAR_OK; step += steps) {
+        status =
+            invar_recorded_replies_read(&stored, loop->recorder.ledger, loop->recorder.run, step);
+        if (status == INVAR_OK)
+            status = take_replies(loop, &stored);
+        if (step > loop->options->until)
+            break;
+    }
+    invar_recorded_replies_release(&stored);
+    return status;
+}
+
+invar_status invar_train_loop_open_timetable(invar_train_loop *loop)
+{
+    if (!loop->settings.recorded)
+        return INVAR_OK;
+    if (loop->options->replay)
+        return read_ledger(loop);
+    compare_identities(loop);
+    return open_own(loop);
+}
+
+/* ---- in the ledger --------------------------------------------------------------------------- */
+
+invar_status invar_train_loop_show_tick(invar_json_text *text, const invar_train_loop *loop)
+{
+    if (loop->settings.recorded)
+        invar_recorded_schedule_show(text, &loop->timetable, loop->place.rollout);
+    return text->status;
+}

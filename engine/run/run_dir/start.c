@@ -1,0 +1,583 @@
+/*
+ * start.c - what a run finds where it begins: itself, another run, or nothing.
+ *
+ * Nothing is made before it is known that the run may begin there. Its folder and that of its
+ * checkpoints are held open, so that they are found again when somebody moves them, and never made
+ * a second time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/files/hf/hf.h"
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+/* ---- a folder of somebody else --------------------------------------------------------------- */
+
+/* "checkpoints" of "runs/a/checkpoints/x" below "runs/a": a name in the run's folder. */
+static bool leads_through(const char *path, const char *folder, const char *name)
+{
+    size_t length = invar_path_length(folder), bytes = strlen(name);
+
+    if (strncmp(path, folder, length) != 0 || path[length] != '/')
+        return false;
+    path += length + strspn(path + length, "/");
+    return strncmp(path, name, bytes) == 0 && (path[bytes] == '/' || path[bytes] == '\0');
+}
+
+bool invar_train_loop_is_output(const struct stat *file)
+{
+    struct stat out;
+
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fstat(fd, &out) == 0 && out.st_dev == file->st_dev && out.st_ino == file->st_ino)
+            return true;
+    return false;
+}
+
+static bool is_our_output(int folder, const char *name)
+{
+    struct stat there;
+
+    return fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+           invar_train_loop_is_output(&there);
+}
+
+/* What people put beside a run: its log, its recipe, the script that starts it. */
+static bool goes_with_a_run(const char *name)
+{
+    static const char *const endings[] = {".log", ".out", ".err", ".txt", ".ini", ".sh", ".md"};
+
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (invar_text_has_suffix(name, endings[i]))
+            return true;
+    return name[0] == '.';
+}
+
+/* What a run leaves in its folder, also one whose ledger was removed. */
+static bool is_of_a_run(const invar_train_loop *loop, DIR *folder, const char *name)
+{
+    return goes_with_a_run(name) || strcmp(name, INVAR_RUN_PATHS_CHECKPOINTS) == 0 ||
+           strcmp(name, "report.html") == 0 || strcmp(name, "dump") == 0 ||
+           strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
+           leads_through(loop->dirs.paths.save, loop->dirs.paths.run, name) ||
+           leads_through(loop->dirs.paths.ledger, loop->dirs.paths.run, name) ||
+           is_our_output(dirfd(folder), name);
+}
+
+/* A folder without a ledger that holds other things is somebody's, and its name was a mistake. */
+static invar_status check_foreign(const invar_train_loop *loop)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], what[INVAR_PATH_SHOWN_SIZE];
+    const struct dirent *entry;
+    bool foreign = false;
+    DIR *folder;
+
+    if (invar_path_exists(loop->dirs.paths.ledger))
+        return INVAR_OK;
+    folder = opendir(loop->dirs.paths.run);
+    if (!folder)
+        return INVAR_OK; // it is not there, or making it says why it cannot be
+    while (!foreign && (entry = readdir(folder)) != NULL)
+        if (!is_of_a_run(loop, folder, entry->d_name)) {
+            invar_path_show(what, entry->d_name);
+            foreign = true;
+        }
+    closedir(folder);
+    if (!foreign)
+        return INVAR_OK;
+    invar_path_show(shown, loop->dirs.paths.run);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "run: %s holds \"%s\" and no ledger: it is no folder of a run; give another "
+                      "one with --run",
+                      shown, what);
+}
+
+/* ---- anew ------------------------------------------------------------------------------------ */
+
+static invar_status check_idle(const invar_train_loop *loop)
+{
+    const char *ledger = loop->dirs.paths.ledger;
+    char writer[INVAR_LEDGER_WRITER_SIZE];
+
+    if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0] && invar_path_exists(ledger))
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "--fresh: the ledger %.1000s lies outside of the run's folder and has the "
+            "old run; give another one with --ledger",
+            ledger);
+    INVAR_TRY(invar_ledger_writer(writer, ledger));
+    if (writer[0])
+        return INVAR_FAIL(INVAR_E_BUSY, 0, "--fresh: %.1000s has a writer: %.1000s; end it first",
+                          ledger, writer);
+    return INVAR_OK;
+}
+
+/* The run's folder without slashes at its end: where it is a link, the link is meant. */
+static void name_home(char out[INVAR_PATH_SIZE], const invar_train_loop *loop)
+{
+    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)invar_path_length(loop->dirs.paths.run),
+                   loop->dirs.paths.run);
+}
+
+/*
+ * True where the way to the checkpoints leads through the run's folder: another name of that is
+ * another place of theirs. A way that leads out of it again does not.
+ */
+static bool goes_along(const invar_train_loop *loop)
+{
+    const char *save = loop->dirs.paths.save;
+    char home[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
+    struct stat run, there;
+    bool along = false;
+
+    name_home(home, loop);
+    if (lstat(home, &run) != 0)
+        return false;
+    for (size_t end = 1; save[0] && save[end - 1]; end++) {
+        if (save[end - 1] == '/' || (save[end] && save[end] != '/'))
+            continue;
+        (void)snprintf(part, sizeof part, "%.*s", (int)end, save);
+        if (lstat(part, &there) == 0 && there.st_dev == run.st_dev && there.st_ino == run.st_ino)
+            along = true;
+        else if (end > 1 && memcmp(&save[end - 2], "..", 2) == 0)
+            along = false;
+    }
+    return along;
+}
+
+/* The old run becomes FOLDER.1, or the next number that is free. */
+static invar_status set_aside(const invar_train_loop *loop)
+{
+    char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE + 16], shown[INVAR_PATH_SHOWN_SIZE];
+
+    name_home(from, loop);
+    for (int n = 1; n == 1 || invar_path_exists(to); n++)
+        (void)snprintf(to, sizeof to, "%s.%d", from, n);
+    if (rename(from, to) != 0) {
+        int code = errno;
+        invar_path_show(shown, from);
+        return INVAR_FAIL(INVAR_E_IO, code, "--fresh: %s cannot be renamed: %s", shown,
+                          strerror(code));
+    }
+    invar_recorder_print(&loop->recorder, "the old run is now %s", to);
+    return INVAR_OK;
+}
+
+/* ---- whose it is ----------------------------------------------------------------------------- */
+
+static invar_status train_loop_fail(const invar_train_loop *loop,
+                                    const invar_checkpoint_owner *owner)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], who[INVAR_LEDGER_UUID_SIZE + 16] = "something else";
+
+    invar_path_show(shown, loop->dirs.paths.save);
+    if (owner->uuid[0])
+        (void)snprintf(who, sizeof who, "run %.8s", owner->uuid);
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "save: %s holds checkpoints of %s%s; give this run a folder of its own with save, "
+        "or start from their weights with ref-load",
+        shown, who,
+        loop->options->fresh ? ", and --fresh sets aside only what is in the run's folder"
+        : invar_digest_equal(&owner->identity, &loop->identity.digest)
+            ? ", of the same recipe in another run folder"
+            : "");
+}
+
+static invar_status train_loop_claim(invar_train_loop *loop)
+{
+    if (!loop->dirs.paths.save[0] || loop->options->replay || loop->dirs.claim.locked)
+        return INVAR_OK;
+    INVAR_TRY(invar_checkpoint_lock_acquire(&loop->dirs.claim, loop->dirs.paths.save));
+    if (loop->dirs.claim.owned &&
+        (!loop->recorder.uuid[0] || strcmp(loop->dirs.claim.owner.uuid, loop->recorder.uuid) != 0))
+        return train_loop_fail(loop, &loop->dirs.claim.owner);
+    return INVAR_OK;
+}
+
+static bool has_checkpoint(const char *folder)
+{
+    int64_t step;
+
+    if (folder[0] && invar_checkpoint_latest(&step, folder) == INVAR_OK)
+        return true;
+    invar_error_clear();
+    return false;
+}
+
+/* A run that is there has checkpoints, and `save` leads elsewhere: it would begin again. */
+static invar_status check_elsewhere(const invar_train_loop *loop)
+{
+    const char *save = loop->dirs.paths.save[0] ? loop->dirs.paths.save : "none";
+    char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
+    char there[INVAR_PATH_SHOWN_SIZE], here[INVAR_PATH_SHOWN_SIZE];
+
+    if (loop->fork.starting || invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0] ||
+        has_checkpoint(loop->dirs.paths.save))
+        return INVAR_OK;
+    if (invar_run_paths_checkpoints(folder, warning, loop->dirs.paths.run, -1) != INVAR_OK ||
+        !has_checkpoint(folder)) { // what is gone cannot be gone on from
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    invar_path_show(there, folder);
+    invar_path_show(here, save);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "save = %s, but the checkpoints of this run are in %s: give --save %s to "
+                      "continue there, --load %s to continue and save as you say, or --fresh to "
+                      "start over",
+                      here, there, there, there);
+}
+
+invar_status invar_train_loop_check_home(const invar_train_loop *loop)
+{
+    invar_checkpoint_owner owner = {.uuid = ""};
+    char uuid[INVAR_LEDGER_UUID_SIZE];
+    bool owned = false;
+
+    INVAR_TRY(check_foreign(loop));
+    if (loop->options->fresh) // what is there gets another name
+        return INVAR_OK;
+    INVAR_TRY(invar_train_loop_check_existing(uuid, loop));
+    if (invar_path_exists(loop->dirs.paths.save))
+        INVAR_TRY(invar_checkpoint_owner_find(&owned, &owner, loop->dirs.paths.save));
+    if (owned && strcmp(owner.uuid, uuid) != 0)
+        return train_loop_fail(loop, &owner);
+    return uuid[0] ? check_elsewhere(loop) : INVAR_OK;
+}
+
+invar_status invar_train_loop_open_dirs(invar_train_loop *loop)
+{
+    bool known;
+
+    if (loop->options->fresh && invar_path_exists(loop->dirs.paths.run)) {
+        INVAR_TRY(check_idle(loop));
+        if (invar_path_exists(loop->dirs.paths.save) && !goes_along(loop))
+            INVAR_TRY(
+                train_loop_claim(loop)); // it stays where it is: refused before anything is renamed
+        INVAR_TRY(set_aside(loop));
+    }
+    known = invar_path_exists(loop->dirs.paths.ledger);
+    if (known)
+        INVAR_TRY(invar_train_loop_open_ledger(loop));
+    INVAR_TRY(invar_train_loop_check_exports(loop));
+    INVAR_TRY(train_loop_claim(loop));
+    INVAR_TRY(invar_held_folder_make(loop->dirs.paths.run));
+    INVAR_TRY(invar_held_folder_open(&loop->dirs.folder, loop->dirs.paths.run));
+    return known ? INVAR_OK : invar_train_loop_open_ledger(loop);
+}
+
+invar_status invar_train_loop_write_owner(invar_train_loop *loop)
+{
+    invar_checkpoint_owner owner = {.identity = loop->identity.digest};
+
+    if (!loop->dirs.claim.locked)
+        return INVAR_OK;
+    memcpy(owner.uuid, loop->recorder.uuid, sizeof owner.uuid);
+    INVAR_TRY(invar_checkpoint_lock_write_owner(&loop->dirs.claim, &owner));
+    return invar_checkpoint_remove_leftovers(loop->dirs.paths.save);
+}
+
+/* ---- a fork ---------------------------------------------------------------------------------- */
+
+/* What the ledger has. */
+typedef struct recalled {
+    invar_fork *fork;
+    bool run; /* there is one, forked or not */
+} recalled;
+
+static invar_status take_fork(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    recalled *found = payload;
+    invar_fork *fork = found->fork;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 3);
+    found->run = true;
+    if (values[0].type == INVAR_LEDGER_TYPE_NULL)
+        return INVAR_OK;
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[0].bytes >= sizeof fork->uuid ||
+        values[1].type != INVAR_LEDGER_TYPE_INT || values[2].type != INVAR_LEDGER_TYPE_BLOB ||
+        values[2].bytes != sizeof fork->chain.bytes)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "the ledger has a parent that is none: invar ledger verify says more");
+    memcpy(fork->uuid, values[0].data, values[0].bytes + 1);
+    fork->step = values[1].integer;
+    memcpy(fork->chain.bytes, values[2].data, sizeof fork->chain.bytes);
+    return INVAR_OK;
+}
+
+/* What the ledger of a run that is there knows of it; *run_out: there is one. */
+static invar_status recall_fork(bool *run_out, invar_train_loop *loop)
+{
+    recalled found = {.fork = &loop->fork};
+    const invar_ledger_select_request request = {
+        .sql = "SELECT CASE WHEN g.after_step >= 0 THEN r.parent END, g.after_step, g.chain FROM "
+               "run r JOIN segment g ON g.run = r.run AND g.seg = 0",
+        .row = take_fork,
+        .payload = &found};
+    invar_ledger *ledger = NULL;
+    invar_status status = INVAR_OK;
+
+    *run_out = false;
+    if (!invar_path_exists(loop->dirs.paths.ledger) || loop->options->fresh)
+        return INVAR_OK;
+    if (invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}) !=
+        INVAR_OK) {
+        invar_error_clear(); // whoever opens it to write says what is wrong, or mends it
+        return INVAR_OK;
+    }
+    status = invar_ledger_select(ledger, &request);
+    invar_ledger_close(ledger);
+    *run_out = found.run;
+    return status;
+}
+
+/* Keys that would be ignored beside --fork, or that it needs. */
+static invar_status check_beside_fork(const invar_train_loop *loop)
+{
+    bool step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP) >= 0;
+
+    if (invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0])
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "--fork names what the run goes on from, and so does 'load': leave one of "
+            "them out");
+    if (step || invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: '%s' is about a run's own checkpoints; choose one of the parent "
+                          "with --fork-step, or leave out --fork to resume a fork",
+                          step ? "ckpt-step" : "skip-damaged");
+    if (!loop->dirs.paths.save[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: a fork needs checkpoints of its own to resume from; leave out "
+                          "save = none");
+    return INVAR_OK;
+}
+
+/* The parent, at `step` unless another one is asked for. */
+static invar_status open_parent(invar_train_loop *loop, int64_t step)
+{
+    const bool asked = loop->options->fork_step != INVAR_CHECKPOINT_LATEST;
+    const invar_checkpoint_open_options choice = {.step = asked ? loop->options->fork_step : step};
+    const invar_checkpoint_state *state;
+    char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
+    invar_status status;
+
+    INVAR_TRY(check_beside_fork(loop));
+    INVAR_TRY(invar_hf_check_folder("--fork", loop->options->fork));
+    INVAR_TRY(invar_run_paths_checkpoints(folder, warning, loop->options->fork, choice.step));
+    if (warning[0])
+        invar_train_loop_print(loop, warning);
+    status = invar_checkpoint_open(&loop->store.resume_from, folder, &choice);
+    if (status == INVAR_E_NOTFOUND)
+        return invar_error_advise(status, INVAR_E_NOTFOUND,
+                                  "--fork needs the folder of a run that has checkpoints");
+    INVAR_TRY(status);
+    state = invar_checkpoint_state_of(loop->store.resume_from);
+    if (!state->uuid[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fork: %.1000s is of no run; start from its weights with ref-load",
+                          invar_checkpoint_path(loop->store.resume_from));
+    loop->fork = (invar_fork){.step = state->step, .chain = state->chain, .starting = true};
+    memcpy(loop->fork.uuid, state->uuid, sizeof loop->fork.uuid);
+    memcpy(loop->fork.name, state->name, sizeof loop->fork.name);
+    return INVAR_OK;
+}
+
+/* Whether the fork has checkpoints. Where they do not say which is the newest, it is not begun
+   again: that would overwrite them. */
+static invar_status has_own(bool *out, const char *save)
+{
+    static const char advice[] = "leave out --fork, and choose a checkpoint with ckpt-step";
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t step, count = 0, *steps = NULL;
+    invar_status status = invar_checkpoint_latest(&step, save);
+
+    *out = status == INVAR_OK;
+    if (status != INVAR_E_NOTFOUND)
+        return invar_error_advise(status, INVAR_E_CORRUPT, advice);
+    invar_error_clear();
+    if (invar_path_exists(save))
+        INVAR_TRY(invar_checkpoint_list(&steps, &count, save));
+    invar_free(steps);
+    if (count == 0)
+        return INVAR_OK;
+    invar_path_show(shown, save);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s has checkpoints, and nothing says the newest: %s",
+                      shown, advice);
+}
+
+/*
+ * The run is a fork already, of the parent and the step that are named: it resumes, or, stopped
+ * before it had a checkpoint of its own, begins once more.
+ */
+static invar_status begin_again(invar_train_loop *loop)
+{
+    const invar_fork known = loop->fork;
+    bool own;
+
+    INVAR_TRY(has_own(&own, loop->dirs.paths.save));
+    INVAR_TRY(open_parent(loop, known.step));
+    if (known.step != loop->fork.step || !invar_digest_equal(&known.chain, &loop->fork.chain))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%.1000s holds a fork of another run, or of another step; choose another "
+                          "folder with --run, or start over with --fresh%s",
+                          loop->dirs.paths.ledger, own ? ", or leave out --fork to resume it" : "");
+    if (!own)
+        return INVAR_OK;
+    invar_checkpoint_close(loop->store.resume_from);
+    loop->store.resume_from = NULL;
+    loop->fork = known;
+    return INVAR_OK;
+}
+
+static invar_status look_for_fork(invar_train_loop *loop)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    bool there;
+
+    INVAR_TRY(recall_fork(&there, loop));
+    if (!loop->options->fork)
+        return INVAR_OK;
+    if (!there)
+        return open_parent(loop, INVAR_CHECKPOINT_LATEST);
+    if (loop->fork.step >= 0)
+        return begin_again(loop);
+    invar_path_show(shown, loop->dirs.paths.run);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "--fork: %s is there already, and is no fork; give the new run a name of its "
+                      "own with --name or --run",
+                      shown);
+}
+
+invar_status invar_train_loop_find_fork(invar_train_loop *loop)
+{
+    loop->fork.step = -1;
+    if (invar_ranks_is_leader(loop->world))
+        INVAR_TRY(look_for_fork(loop));
+    return invar_ranks_broadcast(loop->world, "fork", 0, &loop->fork, sizeof loop->fork);
+}
+
+/* Keys that decide which folders a run reads and writes. A fork has folders of its own. */
+static bool is_about_folders(int key)
+{
+    return key == INVAR_KEY_NAME || key == INVAR_KEY_RUN || key == INVAR_KEY_LEDGER ||
+           key == INVAR_KEY_SAVE || key == INVAR_KEY_LOAD || key == INVAR_KEY_CKPT_STEP ||
+           key == INVAR_KEY_SKIP_DAMAGED;
+}
+
+/*
+ * A fork counts the rollouts of its parent. One of a run that is finished gets as many again: the
+ * key that says how many is returned, and its value; else no key.
+ */
+static int longer_key(int64_t *value_out, const invar_train_loop *loop, int64_t rollouts_done)
+{
+    const int64_t rollouts = invar_recipe_int(loop->recipe, INVAR_KEY_NUM_ROLLOUT);
+    const int key = rollouts > 0 ? INVAR_KEY_NUM_ROLLOUT : INVAR_KEY_NUM_EPOCH;
+
+    if (rollouts_done < loop->settings.course.rollouts)
+        return INVAR_KEY_COUNT;
+    *value_out = rollouts > 0 ? rollouts_done + rollouts
+                              : 2 * invar_recipe_int(loop->recipe, INVAR_KEY_NUM_EPOCH);
+    return key;
+}
+
+static void print_fork_command(FILE *out, const invar_train_loop *loop, const char *folder,
+                               int64_t rollouts_done)
+{
+    int64_t most = 0;
+    const int longer = longer_key(&most, loop, rollouts_done);
+    const invar_run_paths *at = &loop->dirs.paths;
+
+    fputs("invar train", out);
+    if (loop->options->recipe_path) {
+        fputc(' ', out);
+        invar_text_print_shell_word(out, loop->options->recipe_path);
+    }
+    fputs(" --fork ", out);
+    // the ledger in the run's folder says which weights a checkpoint without any had
+    invar_text_print_shell_word(out, !loop->settings.rollout_only &&
+                                             invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0]
+                                         ? at->save
+                                         : at->run);
+    fputs(" --run ", out);
+    invar_text_print_shell_word(out, folder);
+    if (loop->options->threads_for > 1)
+        fprintf(out, " --ranks %d", loop->options->threads_for);
+    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
+        invar_recipe_entry e;
+        invar_recipe_entry_get(&e, loop->recipe, i);
+        if (i == longer)
+            fprintf(out, " --%s %" PRId64, e.key->name, most);
+        if (i == longer || e.source != INVAR_RECIPE_SOURCE_FLAG || is_about_folders(i))
+            continue;
+        fprintf(out, " --%s ", e.key->name);
+        invar_text_print_shell_word(out, e.text);
+    }
+}
+
+void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_train_loop *loop)
+{
+    char folder[INVAR_PATH_SIZE + 24], home[INVAR_PATH_SIZE];
+    int64_t step;
+    FILE *text;
+
+    out[0] = '\0';
+    if (!loop->dirs.paths.save[0] ||
+        invar_checkpoint_latest(&step, loop->dirs.paths.save) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    name_home(home, loop);
+    (void)snprintf(folder, sizeof folder, "%s-fork", home);
+    for (int n = 2; invar_path_exists(folder); n++)
+        (void)snprintf(folder, sizeof folder, "%s-fork-%d", home, n);
+    text = fmemopen(out, INVAR_FORK_COMMAND_SIZE, "w");
+    if (!text)
+        return;
+    setbuf(text, NULL); // so that ferror reports a command that is too long
+    print_fork_command(text, loop, folder,
+                       (step + 1) /
+                           (loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout));
+    if (ferror(text))
+        out[0] = '\0';
+    (void)fclose(text);
+}
+
+/* ---- moved ----------------------------------------------------------------------------------- */
+
+invar_status invar_train_loop_refresh_paths(invar_train_loop *loop)
+{
+    if (!loop->dirs.folder.held)
+        return INVAR_OK;
+    INVAR_TRY(invar_held_folder_refresh(&loop->dirs.folder));
+    if (loop->dirs.claim.locked) {
+        INVAR_TRY(invar_checkpoint_lock_refresh_path(&loop->dirs.claim));
+        memcpy(loop->dirs.paths.save, loop->dirs.claim.folder.path, sizeof loop->dirs.paths.save);
+    }
+    if (strcmp(loop->dirs.folder.path, loop->dirs.paths.run) == 0)
+        return INVAR_OK;
+    invar_recorder_print(&loop->recorder, "the run was moved, and continues in %s",
+                         loop->dirs.folder.path);
+    memcpy(loop->dirs.paths.run, loop->dirs.folder.path, sizeof loop->dirs.paths.run);
+    if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0])
+        return INVAR_OK;
+    return invar_path_join(loop->dirs.paths.ledger, sizeof loop->dirs.paths.ledger,
+                           loop->dirs.paths.run, "ledger.db");
+}

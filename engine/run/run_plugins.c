@@ -1,0 +1,369 @@
+/*
+ * run_plugins.c - plug-ins at the beginning of a step: asked, or answered from the ledger.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/run_plugins.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "engine/config/config.h"
+#include "engine/ext/plugin_command.h"
+#include "engine/sample/agent/agent_server.h"
+#include "engine/sample/source/multi_turn.h"
+#include "engine/sample/source/recorded_schedule.h"
+#include "engine/sample/source/reward_source.h"
+
+#include "base/invar_banned.h"
+
+#define TEACHER_KEY_VARIABLE "INVAR_TEACHER_API_KEY"
+
+static invar_status recipe_attach(invar_plugin **out, const invar_recipe *recipe, invar_key key,
+                                  uint32_t kinds, bool replay)
+{
+    invar_recipe_entry e;
+    invar_plugin_options o = {.kinds = kinds,
+                              .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
+                              .restarts = invar_recipe_int(recipe, INVAR_KEY_MAX_RESTARTS),
+                              .log_fd = 2};
+
+    invar_recipe_entry_get(&e, recipe, (int)key);
+    if (!e.text || !e.text[0])
+        return INVAR_OK;
+    o.name = e.key->name;
+    o.spec = replay ? NULL : e.text;
+    return invar_plugin_open(out, &o);
+}
+
+static const char *text_of(size_t *bytes_out, const void *tokenizer, int32_t token)
+{
+    return invar_tokenizer_bytes(bytes_out, tokenizer, token);
+}
+
+static invar_status attach_teacher(invar_plugin **out, const invar_recipe *recipe,
+                                   const invar_tokenizer *tokenizer, bool replay)
+{
+    invar_recipe_entry url;
+    invar_remote_teacher_options o = {
+        .model = invar_recipe_string(recipe, INVAR_KEY_OPD_TEACHER_NAME),
+        .key = getenv(TEACHER_KEY_VARIABLE),
+        .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
+        .temperature = (double)(float)invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
+        .words = {text_of, tokenizer, invar_tokenizer_size(tokenizer)}};
+
+    invar_recipe_entry_get(&url, recipe, INVAR_KEY_OPD_TEACHER_URL);
+    if (!url.text || !url.text[0])
+        return INVAR_OK;
+    o.name = url.key->name;
+    o.url = url.text;
+    return invar_plugin_open(out, &(invar_plugin_options){.name = o.name,
+                                                          .kinds = INVAR_PLUGIN_KIND_TEACHER,
+                                                          .teacher = replay ? NULL : &o});
+}
+
+typedef struct recorded {
+    const char *spec; /* of the agents of this run */
+    bool led;         /* the recorded one had agents */
+} recorded;
+
+static invar_status take_spec(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+    recorded *r = payload;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 1);
+    r->led = true;
+    if (values[0].type == INVAR_LEDGER_TYPE_TEXT && values[0].bytes == strlen(r->spec) &&
+        memcmp(values[0].data, r->spec, values[0].bytes) == 0)
+        return INVAR_OK;
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
+    invar_text_quote(quoted, sizeof quoted, values[0].data, values[0].bytes);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "agent-record: its sessions are another agent's: there " INVAR_AGENT_NAME
+                      " is '%s'; set the same, or give the record of a run with this one",
+                      quoted);
+}
+
+/* A record is that of the agents that the recipe names. */
+static invar_status check_record(const invar_run_plugins *plugins, const char *spec)
+{
+    const invar_ledger_argument run = {
+        "run", {.type = INVAR_LEDGER_TYPE_INT, .integer = plugins->record_run}};
+    recorded r = {.spec = spec};
+
+    INVAR_TRY(invar_ledger_select(
+        plugins->record, &(invar_ledger_select_request){
+                             .sql = "SELECT value FROM identity WHERE run = :run AND key = "
+                                    "'" INVAR_AGENT_NAME "'",
+                             .arguments = &run,
+                             .n_arguments = 1,
+                             .row = take_spec,
+                             .payload = &r}));
+    if (!r.led)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "agent-record: no agent led that run: it has no " INVAR_AGENT_NAME
+                          "; give the record of one that has it");
+    return INVAR_OK;
+}
+
+/* A ledger, or the folder of a run that has one. */
+static invar_status open_record(invar_run_plugins *out, const char *path, const char *spec)
+{
+    char inside[INVAR_PATH_SIZE];
+    invar_ledger_summary summary;
+
+    INVAR_TRY(invar_path_join(inside, sizeof inside, path, "ledger.db"));
+    INVAR_TRY(invar_ledger_open(&out->record, invar_path_exists(inside) ? inside : path,
+                                &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_find(&summary, out->record, NULL));
+    out->record_run = summary.run;
+    return check_record(out, spec);
+}
+
+/* What agents did is known here; engine/sample/agent starts them. */
+static invar_status attach_agents(invar_run_plugins *out, const invar_recipe *recipe, bool replay)
+{
+    const char *spec = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH);
+    const char *record = invar_recipe_string(recipe, INVAR_KEY_AGENT_RECORD);
+    const invar_plugin_options o = {.name = INVAR_AGENT_NAME,
+                                    .spec = replay || record[0] ? NULL : spec,
+                                    .apart = true,
+                                    .kinds = INVAR_PLUGIN_KIND_AGENT};
+
+    if (!spec[0])
+        return INVAR_OK;
+    if (record[0] && !replay)
+        INVAR_TRY(open_record(out, record, spec));
+    return invar_plugin_open(&out->of[INVAR_RUN_PLUGINS_AGENTS], &o);
+}
+
+invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *recipe,
+                                    const invar_tokenizer *tokenizer, bool replay)
+{
+    static const struct {
+        invar_key key;
+        uint32_t kinds;
+    } others[] = {
+        [INVAR_RUN_PLUGINS_GROUPS] = {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
+                                      INVAR_PLUGIN_KIND_FILTER},
+        [INVAR_RUN_PLUGINS_FILTER] = {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
+                                      INVAR_PLUGIN_KIND_FILTER},
+        [INVAR_RUN_PLUGINS_BUFFER] = {INVAR_KEY_BUFFER_FILTER_PATH,
+                                      INVAR_PLUGIN_KIND_BUFFER_FILTER},
+        [INVAR_RUN_PLUGINS_PROMPTS] = {INVAR_KEY_DATA_SOURCE_PATH, INVAR_PLUGIN_KIND_PROMPTS},
+        [INVAR_RUN_PLUGINS_LOSS] = {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, INVAR_PLUGIN_KIND_LOSS},
+        [INVAR_RUN_PLUGINS_HOOKS] = {INVAR_KEY_CUSTOM_INIT_PATH, INVAR_PLUGIN_KIND_HOOK},
+        {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
+        {INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
+        {INVAR_KEY_CUSTOM_ROLLOUT_LOG_FUNCTION_PATH, INVAR_PLUGIN_KIND_HOOK},
+        {INVAR_KEY_CUSTOM_EVAL_ROLLOUT_LOG_FUNCTION_PATH, INVAR_PLUGIN_KIND_HOOK},
+    };
+
+    *out = (invar_run_plugins){.replay = replay};
+    INVAR_TRY(invar_reward_source_attach(&out->of[INVAR_RUN_PLUGINS_REWARD], recipe, replay));
+    INVAR_TRY(invar_multi_turn_attach(&out->of[INVAR_RUN_PLUGINS_TURNS], recipe, replay));
+    INVAR_TRY(attach_teacher(&out->of[INVAR_RUN_PLUGINS_TEACHER], recipe, tokenizer, replay));
+    INVAR_TRY(attach_agents(out, recipe, replay));
+    for (int i = INVAR_RUN_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
+        INVAR_TRY(recipe_attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
+    return INVAR_OK;
+}
+
+invar_status invar_run_plugins_locate(const invar_recipe *recipe)
+{
+    const bool replaced = invar_recipe_string(recipe, INVAR_KEY_AGENT_RECORD)[0] != '\0';
+    size_t count;
+    const invar_key *keys = invar_config_plugins(&count);
+
+    for (size_t i = 0; i < count; i++) {
+        invar_recipe_entry e;
+
+        invar_recipe_entry_get(&e, recipe, (int)keys[i]);
+        if (e.text[0] && !(replaced && keys[i] == INVAR_KEY_CUSTOM_AGENT_PATH))
+            INVAR_TRY(invar_plugin_argv_locate(e.key->name, e.text));
+    }
+    return INVAR_OK;
+}
+
+void invar_run_plugins_close(invar_run_plugins *plugins)
+{
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        invar_plugin_close(plugins->of[i]);
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        invar_recorded_replies_release(&plugins->stored[i]);
+    invar_run_plugins_clear_metrics(plugins);
+    invar_ledger_close(plugins->record);
+    *plugins = (invar_run_plugins){0};
+}
+
+/* A teacher must stay; of the others a change is told. */
+static invar_status tell_change(const invar_plugin *plugin, const invar_plugin *teacher,
+                                invar_recorder *recorder, int64_t step)
+{
+    char was[INVAR_DIGEST_HEX_SIZE], now[INVAR_DIGEST_HEX_SIZE], line[256];
+
+    INVAR_TRY(invar_recorded_replies_maker(was, plugin, recorder->ledger, recorder->run, step));
+    invar_digest_format(now, invar_plugin_hash(plugin));
+    if (!was[0] || strcmp(was, now) == 0)
+        return INVAR_OK;
+    if (plugin == teacher)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "plug-in %s: the server has another model than at step %" PRId64
+                          ", hash %s, was %s: a run has one teacher; serve that one again, or fork "
+                          "the run",
+                          invar_plugin_name(plugin), step, now, was);
+    (void)snprintf(line, sizeof line,
+                   "plug-in %s: it has changed since step %" PRId64
+                   ", hash %s, was %s; the run continues with the new one",
+                   invar_plugin_name(plugin), step, now, was);
+    invar_recorder_print(recorder, "%s", line);
+    return invar_recorder_event(recorder, step + 1, "warning", "plugin", line);
+}
+
+invar_status invar_run_plugins_compare(const invar_run_plugins *plugins, invar_recorder *recorder,
+                                       int64_t step)
+{
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        if (plugins->of[i] && invar_plugin_hash(plugins->of[i]))
+            INVAR_TRY(tell_change(plugins->of[i], plugins->of[INVAR_RUN_PLUGINS_TEACHER], recorder,
+                                  step));
+    return INVAR_OK;
+}
+
+invar_status invar_run_plugins_tell_restarts(invar_run_plugins *plugins, invar_recorder *recorder,
+                                             int64_t step)
+{
+    for (int i = 0; i < INVAR_PLUGINS; i++) {
+        int64_t now = plugins->of[i] ? invar_plugin_restarts(plugins->of[i]) : 0;
+        char line[160];
+
+        if (now == plugins->restarts[i])
+            continue;
+        (void)snprintf(line, sizeof line,
+                       "plug-in %s: it died and was started again %" PRId64 " times, %" PRId64
+                       " times since the start of the program (max-restarts)",
+                       invar_plugin_name(plugins->of[i]), now - plugins->restarts[i], now);
+        plugins->restarts[i] = now;
+        invar_recorder_print(recorder, "%s", line);
+        INVAR_TRY(invar_recorder_event(recorder, step, "warning", "plugin-restart", line));
+    }
+    return INVAR_OK;
+}
+
+static bool has_reply(const invar_plugin_replies *replies, const invar_plugin *plugin)
+{
+    for (size_t i = 0; i < replies->count; i++)
+        if (strcmp(replies->items[i].plugin, invar_plugin_name(plugin)) == 0)
+            return true;
+    return false;
+}
+
+/* A hook is told again in a step that the ledger has, but what it said then counts. */
+static invar_status begin_hook(const invar_run_plugins *plugins, int place,
+                               const invar_recorder *recorder, int64_t step)
+{
+    const invar_plugin_replies *replies = &plugins->stored[place].replies;
+    invar_plugin *plugin = plugins->of[place];
+
+    if (step > recorder->recorded && !plugins->replay)
+        return invar_plugin_begin_step(plugin, step, NULL);
+    if (has_reply(replies, plugin))
+        INVAR_TRY(invar_recorded_replies_check(plugin, recorder->ledger, recorder->run, step));
+    else if (place == INVAR_RUN_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP)
+        INVAR_TRY(
+            invar_recorded_replies_check_factor(plugin, recorder->ledger, recorder->run, step));
+    return invar_plugin_begin_step(plugin, step, replies);
+}
+
+/* Sessions of another run's ledger. */
+static invar_status begin_recorded(const invar_run_plugins *plugins, invar_recorded_replies *stored,
+                                   invar_plugin *plugin, int64_t step)
+{
+    INVAR_TRY(invar_recorded_replies_read(stored, plugins->record, plugins->record_run, step));
+    if (stored->replies.count == 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "agent-record: it has no sessions of step %" PRId64
+                          ": the run ended before, or the ledger is a shortened copy",
+                          step);
+    return invar_plugin_begin_step(plugin, step, &stored->replies);
+}
+
+invar_status invar_run_plugins_begin(invar_run_plugins *plugins, int place,
+                                     const invar_recorder *recorder, int64_t step)
+{
+    invar_recorded_replies *stored = &plugins->stored[place];
+    invar_plugin *plugin = plugins->of[place];
+
+    if (!plugin)
+        return INVAR_OK;
+    invar_recorded_replies_release(stored);
+    if (place == INVAR_RUN_PLUGINS_AGENTS && plugins->record)
+        return begin_recorded(plugins, stored, plugin, step);
+    if (step <= recorder->recorded)
+        INVAR_TRY(invar_recorded_replies_read(stored, recorder->ledger, recorder->run, step));
+    if (place >= INVAR_RUN_PLUGINS_HOOKS)
+        return begin_hook(plugins, place, recorder, step);
+    // a step without any reply took its samples from a file, or lost them in a shortened ledger
+    if (stored->replies.count == 0 && !plugins->replay)
+        return invar_plugin_begin_step(plugin, step, NULL);
+    INVAR_TRY(invar_recorded_replies_check(plugin, recorder->ledger, recorder->run, step));
+    return invar_plugin_begin_step(plugin, step, &stored->replies);
+}
+
+invar_status invar_run_plugins_hook(invar_run_plugins *plugins, const invar_plugin_event *event,
+                                    const invar_rl_samples *samples)
+{
+    invar_plugin *plugin = plugins->of[INVAR_RUN_PLUGINS_HOOKS + event->hook];
+    invar_hook_metrics *measures = &plugins->measures[event->hook];
+
+    measures->hook = invar_plugin_hook_name(event->hook);
+    invar_reward_parts_release(&measures->named);
+    plugins->factor = 1.0;
+    if (!plugin)
+        return INVAR_OK;
+    return invar_plugin_hook(plugin, event, samples ? samples->items : NULL,
+                             samples ? samples->count : 0, &measures->named, &plugins->factor);
+}
+
+void invar_run_plugins_clear_metrics(invar_run_plugins *plugins)
+{
+    for (int i = 0; i < INVAR_PLUGINS - INVAR_RUN_PLUGINS_HOOKS; i++)
+        invar_reward_parts_release(&plugins->measures[i].named);
+}
+
+invar_status invar_run_plugins_replies(invar_ledger_plugin_reply **out, size_t *count_out,
+                                       const invar_run_plugins *plugins,
+                                       const invar_json_text *tick, bool first)
+{
+    invar_plugin_replies parts[INVAR_PLUGINS] = {{NULL, 0}};
+    size_t count = 0;
+
+    *out = NULL;
+    *count_out = 0;
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        if (plugins->of[i] && (first || i >= INVAR_RUN_PLUGINS_LOSS)) {
+            parts[i] = invar_plugin_get_replies(plugins->of[i]);
+            count += parts[i].count;
+        }
+    if (count == 0 && tick->bytes == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)out, count + 1, sizeof **out, "replies of plug-ins"));
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        for (size_t j = 0; j < parts[i].count; j++)
+            (*out)[(*count_out)++] = parts[i].items[j];
+    if (tick->bytes > 0)
+        (*out)[(*count_out)++] = (invar_ledger_plugin_reply){
+            .plugin = INVAR_RECORDED_SCHEDULE_REPLY, .data = tick->data, .bytes = tick->bytes};
+    return INVAR_OK;
+}

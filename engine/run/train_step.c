@@ -1,0 +1,414 @@
+/*
+ * train_step.c - from samples to gradients to new weights.
+ *
+ * The checks of the debugging guide are assertions here: where the weights of now sampled, the
+ * log-probabilities of the rollout, of the scoring forward and of the training forward are equal
+ * bit by bit; before the first step those of actor and reference are, too. So the ratio is exactly
+ * 1 and every KL exactly 0 there. What other weights sampled, or the same in another format
+ * (rollout-dtype), is measured, and has the bound of max-logp-diff. Where rollouts begin before
+ * their turn (rollout-lag), each token is compared while the weights that drew it are there
+ * (engine/run/async_verify.c).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/run/train_loop.h"
+
+#include "base/invar_banned.h"
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+invar_status invar_train_loop_mismatch(invar_train_loop *loop, const char *kind, const char *text)
+{
+    int64_t unused;
+    bool found;
+
+    INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", kind, text));
+    if (!loop->settings.stop_on_mismatch)
+        return INVAR_OK;
+    INVAR_TRY(invar_train_loop_gather_findings(&found, loop)); // that may be why
+    // every rank has the same numbers: none ends before rank 0 has come here to tell it
+    INVAR_TRY(invar_ranks_min(&unused, loop->ranks, kind, 0));
+    loop->all_ranks_failed = true;
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step, text);
+}
+
+static invar_status train_loop_compare(invar_train_loop *loop, const char *what, int64_t first,
+                                       int64_t count, const float *a, const float *b,
+                                       invar_logp_diff *gap)
+{
+    char text[INVAR_ERROR_MESSAGE_SIZE];
+
+    INVAR_TRY(invar_token_arrays_gap(gap, &loop->arrays, first, count, a, b));
+    if (gap->differ == 0)
+        return INVAR_OK;
+    (void)snprintf(text, sizeof text,
+                   "%s differ at %" PRId64 " token%s; the worst is token %" PRId64
+                   " of sample %" PRId64 ", off by %g",
+                   what, gap->differ, invar_text_plural(gap->differ), gap->position,
+                   loop->batch.samples.items[first + (gap->sample < 0 ? 0 : gap->sample)].index,
+                   (double)gap->max);
+    return invar_train_loop_mismatch(loop, "logp-mismatch", text);
+}
+
+/* Where log-probabilities of the rollout may differ, they do so by no more than the recipe says. */
+static invar_status check_bound(invar_train_loop *loop)
+{
+    const invar_token_arrays *f = &loop->arrays;
+    const float bound = loop->settings.max_logp_diff;
+    invar_logp_diff gap =
+        invar_token_arrays_worst(f, 0, f->samples, f->rollout_logp, f->score_logp);
+    char text[INVAR_ERROR_MESSAGE_SIZE];
+
+    if (bound == 0.0f || gap.max <= bound)
+        return INVAR_OK;
+    (void)snprintf(text, sizeof text,
+                   "log-probabilities of rollout and scoring differ by %g at token %" PRId64
+                   " of sample %" PRId64 ", more than max-logp-diff = %g: raise it, or sample in a "
+                   "finer rollout-dtype or with a smaller rollout-lag",
+                   (double)gap.max, gap.position,
+                   loop->batch.samples.items[gap.sample < 0 ? 0 : gap.sample].index, (double)bound);
+    return invar_train_loop_mismatch(loop, "logp-bound", text);
+}
+
+/* ---- before the first step of a rollout ------------------------------------------------------ */
+
+/* The policy that learns has sampled: its weights, in its format. */
+static bool sampled_itself(const invar_train_loop *loop)
+{
+    return loop->batch.on_policy && !invar_run_context_two_formats(&loop->session);
+}
+
+static bool has_logp(const invar_rl_samples *batch)
+{
+    for (int64_t i = 0; i < batch->count; i++)
+        if (!batch->items[i].logp)
+            return false;
+    return true;
+}
+
+/*
+ * The old log-probabilities: the scoring forward's, or those of the rollout. The latter where they
+ * must be the same and the recipe does not ask, and where they differ and it wants them.
+ */
+static invar_status train_loop_score(invar_train_loop *loop)
+{
+    invar_token_arrays *f = &loop->arrays;
+    size_t bytes = (size_t)f->tokens * sizeof *f->score_logp;
+    invar_logp_diff gap;
+
+    f->sampled = has_logp(&loop->batch.samples);
+    f->copied = loop->identity.saved.on_policy && !invar_run_context_two_formats(&loop->session) &&
+                        !loop->settings.off_policy
+                    ? !loop->settings.check_logprobs
+                    : loop->settings.rollout_logprobs;
+    if (f->sampled && f->copied) {
+        memcpy(f->score_logp, f->rollout_logp, bytes);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_trainer_score(loop->trainer, loop->session.actor, loop->batch.samples.items,
+                                  f->samples, f->score_logp, NULL));
+    f->copied = !f->sampled;
+    if (!f->sampled) {
+        memcpy(f->rollout_logp, f->score_logp, bytes);
+        return INVAR_OK;
+    }
+    if (!sampled_itself(loop)) {
+        if (loop->settings.off_policy && !invar_run_context_two_formats(&loop->session))
+            INVAR_TRY(invar_train_loop_compare_fresh(loop, loop->batch.samples.items, f->samples,
+                                                     f->score_logp));
+        return check_bound(loop);
+    }
+    return train_loop_compare(loop, "log-probabilities of rollout and scoring", 0, f->samples,
+                              f->rollout_logp, f->score_logp, &gap);
+}
+
+/* Rank 0 asks the server, and tells the others. */
+static invar_status ask_teacher(invar_train_loop *loop)
+{
+    invar_token_arrays *f = &loop->arrays;
+
+    if (invar_ranks_is_leader(loop->ranks))
+        INVAR_TRY(invar_plugin_score(f->teacher_logp, loop->plugins.of[INVAR_RUN_PLUGINS_TEACHER],
+                                     loop->batch.samples.items, f->samples));
+    return invar_ranks_broadcast(loop->ranks, "teacher", 0, f->teacher_logp,
+                                 (size_t)f->tokens * sizeof *f->teacher_logp);
+}
+
+static invar_status score_others(invar_train_loop *loop)
+{
+    invar_run_context *s = &loop->session;
+    invar_token_arrays *f = &loop->arrays;
+    const invar_rl_sample *samples = loop->batch.samples.items;
+    invar_logp_diff gap;
+
+    if (s->reference) {
+        INVAR_TRY(invar_trainer_score(loop->trainer, s->reference, samples, f->samples, f->ref_logp,
+                                      NULL));
+        if (loop->place.step == 0 && !s->ref_has_own_spec && loop->batch.on_policy &&
+            (sampled_itself(loop) || !f->copied))
+            INVAR_TRY(train_loop_compare(
+                loop, "log-probabilities of actor and reference before the first step", 0,
+                f->samples, f->score_logp, f->ref_logp, &gap));
+    }
+    if (s->teacher)
+        INVAR_TRY(invar_trainer_score(loop->trainer, s->teacher, samples, f->samples,
+                                      f->teacher_logp, NULL));
+    else if (f->teacher_logp)
+        INVAR_TRY(ask_teacher(loop));
+    if (s->critic)
+        INVAR_TRY(invar_trainer_values(loop->trainer, s->critic, samples, f->samples, f->values));
+    return INVAR_OK;
+}
+
+invar_status invar_train_loop_hook(invar_train_loop *loop, int hook,
+                                   const invar_rl_samples *samples)
+{
+    return invar_run_plugins_hook(&loop->plugins,
+                                  &(invar_plugin_event){.hook = hook,
+                                                        .step = loop->place.step,
+                                                        .rollout = loop->place.rollout,
+                                                        .run = loop->dirs.paths.name,
+                                                        .folder = loop->dirs.paths.run},
+                                  samples);
+}
+
+invar_status invar_train_loop_prepare(invar_train_loop *loop)
+{
+    const invar_run_context *s = &loop->session;
+    invar_token_array_flags wants = {
+        s->reference != NULL, invar_train_settings_distills(loop->recipe), s->critic != NULL};
+    invar_rl_batch all;
+
+    invar_token_arrays_release(&loop->arrays);
+    INVAR_TRY(invar_token_arrays_make(&loop->arrays, &loop->batch.samples, &wants));
+    INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB, NULL));
+    INVAR_TRY(train_loop_score(loop));
+    INVAR_TRY(invar_train_loop_check_flight(loop));
+    INVAR_TRY(score_others(loop));
+    if (loop->settings.sft) {
+        memset(loop->arrays.advantage, 0, (size_t)loop->arrays.tokens * sizeof(float));
+        return INVAR_OK;
+    }
+    all = invar_token_arrays_batch(&loop->arrays, 0, loop->arrays.samples, loop->arrays.start);
+    return invar_rl_advantages(loop->arrays.advantage, loop->arrays.returns, &all,
+                               &loop->settings.rl);
+}
+
+/* ---- one optimizer step ---------------------------------------------------------------------- */
+
+/* Of a file, what it says of the step's first sample. */
+static int64_t weights_of(const invar_train_loop *loop, int64_t first)
+{
+    return loop->source.options.load[0] ? loop->batch.samples.items[first].last_version
+                                        : loop->source.order.weights;
+}
+
+invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train_loop *loop,
+                                        int64_t first, int64_t count)
+{
+    bool passes = invar_recipe_bool(loop->recipe, INVAR_KEY_LOG_PASSRATE), rewarded;
+
+    if (first + count > loop->arrays.samples)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout %" PRId64 " has %" PRId64
+                          " samples; its optimizer steps need %" PRId64,
+                          loop->place.rollout, loop->arrays.samples,
+                          loop->settings.global_batch * loop->settings.steps_per_rollout);
+    INVAR_TRY(invar_alloc((void **)&out->start, (size_t)count + 1, sizeof *out->start,
+                          "the starts of a step's samples"));
+    invar_token_arrays_starts(out->start, &loop->arrays, first, count);
+    out->batch = invar_token_arrays_batch(&loop->arrays, first, count, out->start);
+    rewarded = invar_train_loop_rewarded(loop, loop->batch.samples.items, loop->arrays.samples);
+    out->report = (invar_step_report){
+        .number = loop->place.step,
+        .samples = loop->batch.samples.items,
+        .flat = &loop->arrays,
+        .first = first,
+        .count = count,
+        .start = out->start,
+        .weights = weights_of(loop, first),
+        .own_weights = loop->batch.on_policy,
+        .other_format = invar_run_context_two_formats(&loop->session),
+        .filtered_groups = loop->batch.filtered_groups,
+        .steps_per_rollout = loop->settings.steps_per_rollout,
+        .recorded_schedule = loop->settings.recorded,
+        .supervised = loop->settings.sft,
+        .unrewarded = !rewarded,
+        .keeps_surplus = loop->settings.surplus,
+        .reused_groups = loop->batch.reused_groups,
+        .surplus_groups = loop->batch.surplus_groups,
+        .passes = passes ? loop->settings.per_prompt : 0,
+        .seed = (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
+        .audit = loop->audit};
+    return INVAR_OK;
+}
+
+void invar_train_loop_step_release(invar_train_step *step)
+{
+    for (int i = 0; i < INVAR_STEP_REPORT_LEARNERS; i++)
+        invar_loss_free(step->losses[i]);
+    invar_free(step->start);
+    *step = (invar_train_step){0};
+}
+
+invar_status invar_train_loop_ask_loss(float *loss_out, float *dlogp_out,
+                                       const invar_loss_sample *sample, void *payload)
+{
+    const invar_train_loop *loop = payload;
+    size_t bytes = (size_t)sample->tokens * sizeof(float);
+
+    if (invar_ranks_is_leader(loop->ranks))
+        INVAR_TRY(invar_plugin_loss(loss_out, dlogp_out, sample,
+                                    loop->plugins.of[INVAR_RUN_PLUGINS_LOSS]));
+    INVAR_TRY(invar_ranks_broadcast(loop->ranks, "loss", 0, loss_out, bytes));
+    return invar_ranks_broadcast(loop->ranks, "loss", 0, dlogp_out, bytes);
+}
+
+/* A loss with the factor that a hook has given. */
+typedef struct weighted_loss {
+    invar_loss *loss;
+    const int64_t *start; /* of the step's samples */
+    float factor;
+} weighted_loss;
+
+static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
+                             const float *entropy, float *dnow, float *dentropy)
+{
+    const weighted_loss *w = payload;
+    int64_t tokens = w->start[first + count] - w->start[first];
+
+    INVAR_TRY(invar_loss_run(w->loss, first, count, now, entropy, dnow, dentropy));
+    for (int64_t t = 0; t < tokens && w->factor != 1.0f; t++) {
+        dnow[t] = dnow[t] * w->factor;
+        if (dentropy)
+            dentropy[t] = dentropy[t] * w->factor;
+    }
+    return INVAR_OK;
+}
+
+/* The gradients of learner `which`: of the policy or, where `values` are learned, of those. */
+static invar_status train_step_differentiate(invar_train_step *step, invar_train_loop *loop,
+                                             int which, invar_trainer_result *result, bool values)
+{
+    const invar_token_arrays *f = &loop->arrays;
+    const invar_step_report *is = &step->report;
+    int64_t token = f->start[is->first];
+    invar_rl_options rl = loop->settings.rl;
+    weighted_loss weighted;
+    invar_trainer_loss loss = {.run = run_loss,
+                               .entropy = !values && rl.entropy_coef != 0.0f,
+                               .led = !values && invar_loss_traits_of(rl.loss)->plugin};
+
+    if (values)
+        rl.loss = INVAR_LOSS_VALUE;
+    INVAR_TRY(invar_loss_new(&step->losses[which], &step->batch, &rl,
+                             values ? NULL : f->advantage + token,
+                             values ? f->returns + token : NULL));
+    weighted = (weighted_loss){step->losses[which], step->start, values ? 1.0f : is->factor};
+    loss.payload = &weighted;
+    step->report.learners[which].loss = step->losses[which];
+    return invar_learner_forward_backward(is->learners[which].learner, loop->trainer,
+                                          is->samples + is->first, is->count, &loss, result);
+}
+
+static invar_status check_training(invar_step_report *is, invar_train_loop *loop)
+{
+    const invar_token_arrays *f = &loop->arrays;
+    char text[INVAR_ERROR_MESSAGE_SIZE];
+
+    // without log-probs of a rollout, only two forward passes of training can be compared
+    is->compared = f->sampled && (is->on_policy || !f->copied);
+    if ((loop->settings.off_policy ? !is->on_policy : is->other_format && is->own_weights) &&
+        is->first == 0 && !f->copied)
+        INVAR_TRY(train_loop_compare(loop, "log-probabilities of scoring and training", is->first,
+                                     is->count, f->score_logp, f->train_logp, &is->gap));
+    if (!is->on_policy) // the weights have moved since: what can be compared was, in `score`
+        return invar_token_arrays_gap(&is->gap, f, is->first, is->count, f->rollout_logp,
+                                      f->score_logp);
+    INVAR_TRY(train_loop_compare(loop,
+                                 f->sampled ? "log-probabilities of rollout and training"
+                                            : "log-probabilities of scoring and training",
+                                 is->first, is->count, f->rollout_logp, f->train_logp, &is->gap));
+    if (is->routes_differ == 0)
+        return INVAR_OK;
+    (void)snprintf(text, sizeof text,
+                   "%" PRId64 " of %" PRId64
+                   " choices of experts are others in training than in the rollout",
+                   is->routes_differ, is->routes);
+    return invar_train_loop_mismatch(loop, "routing-mismatch", text);
+}
+
+static invar_status learn_policy(invar_train_step *step, invar_train_loop *loop)
+{
+    int64_t token = loop->arrays.start[step->report.first];
+    invar_trainer_result result = {.train_logp = loop->arrays.train_logp + token,
+                                   .entropy = loop->arrays.entropy + token};
+
+    INVAR_TRY(train_step_differentiate(step, loop, 0, &result, false));
+    step->report.routes = result.routes;
+    step->report.routes_differ = result.routes_differ;
+    return check_training(&step->report, loop);
+}
+
+static invar_status learn_values(invar_train_step *step, invar_train_loop *loop)
+{
+    int64_t token = loop->arrays.start[step->report.first];
+    invar_trainer_result result = {.train_logp = loop->arrays.train_values + token};
+
+    invar_recorder_watch(&loop->recorder, loop->trainer, loop->critic.options.prefix);
+    INVAR_TRY(train_step_differentiate(step, loop, 1, &result, true));
+    if (!loop->settings.skip_updates)
+        invar_train_loop_before_change(loop);
+    return invar_learner_step(&loop->critic, loop->place.step, loop->settings.skip_updates);
+}
+
+bool invar_train_loop_skips_actor(const invar_train_loop *loop)
+{
+    return loop->settings.skip_updates || loop->place.rollout < loop->settings.critic_only;
+}
+
+static invar_status move_actor(invar_train_loop *loop)
+{
+    bool rest = invar_train_loop_skips_actor(loop);
+
+    if (!rest) {
+        loop->place.weights++;
+        invar_train_loop_before_change(loop);
+    }
+    return invar_learner_step(&loop->actor, loop->place.step, rest);
+}
+
+/* Rank 0 has told the hook; the others get its factor. */
+static invar_status agree_factor(float *out, const invar_train_loop *loop)
+{
+    const char *path =
+        invar_recipe_string(loop->recipe, INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH);
+
+    *out = path[0] ? (float)loop->plugins.factor : 1.0f;
+    return path[0] ? invar_ranks_broadcast(loop->ranks, "loss factor", 0, out, sizeof *out)
+                   : INVAR_OK;
+}
+
+invar_status invar_train_loop_learn(invar_train_step *step, invar_train_loop *loop)
+{
+    INVAR_TRY(invar_run_plugins_begin(&loop->plugins, INVAR_RUN_PLUGINS_LOSS, &loop->recorder,
+                                      loop->place.step));
+    INVAR_TRY(invar_run_plugins_begin(&loop->plugins,
+                                      INVAR_RUN_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP,
+                                      &loop->recorder, loop->place.step));
+    INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
+    INVAR_TRY(agree_factor(&step->report.factor, loop));
+    step->report.has_loss_factor = step->report.factor != 1.0f;
+    INVAR_TRY(learn_policy(step, loop));
+    INVAR_TRY(
+        invar_sample_source_poll_error(&loop->source)); // what a checkpoint needs is still there
+    if (loop->critic.model)
+        INVAR_TRY(learn_values(step, loop));
+    return move_actor(loop);
+}

@@ -1,0 +1,398 @@
+/*
+ * session_journal.c - the file of sessions on their way.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/agent/session_journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/files/journal.h"
+
+#include "base/invar_banned.h"
+
+#define KIND "invar_sessions"
+#define MOST_HEAD 1024 // bytes of the first line
+
+struct invar_session_journal {
+    invar_session_journal_id rollout;
+    char path[INVAR_PATH_SIZE];
+    invar_journal *file; /* NULL before it was begun */
+    invar_journal_contents logged;
+    invar_json_text line;
+};
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+void invar_journal_contents_release(invar_journal_contents *logged)
+{
+    for (int64_t i = 0; i < logged->count; i++)
+        invar_agent_session_release(&logged->items[i].session);
+    invar_free(logged->items);
+    *logged = (invar_journal_contents){0};
+}
+
+static invar_status find_or_add(invar_agent_session **out, invar_journal_contents *to,
+                                int64_t sample)
+{
+    for (int64_t i = 0; i < to->count; i++)
+        if (to->items[i].sample == sample) {
+            *out = &to->items[i].session;
+            return INVAR_OK;
+        }
+    if (to->count == to->capacity) {
+        int64_t capacity = to->capacity ? 2 * to->capacity : 16;
+        void *grown = NULL;
+
+        INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *to->items, "sessions"));
+        if (to->count)
+            memcpy(grown, to->items, (size_t)to->count * sizeof *to->items);
+        invar_free(to->items);
+        to->items = grown;
+        to->capacity = capacity;
+    }
+    memset(&to->items[to->count], 0, sizeof *to->items);
+    to->items[to->count].sample = sample;
+    *out = &to->items[to->count++].session;
+    return INVAR_OK;
+}
+
+static bool is_same(const invar_session_journal_id *a, const invar_session_journal_id *b)
+{
+    return a->number == b->number && invar_digest_equal(&a->run, &b->run) &&
+           invar_digest_equal(&a->weights, &b->weights);
+}
+
+static bool is_known(const invar_digest *digest)
+{
+    static const invar_digest unknown = {{0}};
+
+    return !invar_digest_equal(digest, &unknown);
+}
+
+/* Another run of the same recipe may have had other sessions of the same rollout. */
+static invar_status check_run(const invar_digest *uuid, const invar_session_journal_id *rollout,
+                              const char *where)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    if (!is_known(uuid) || !is_known(&rollout->uuid) || invar_digest_equal(uuid, &rollout->uuid))
+        return INVAR_OK;
+    invar_digest_format(hex, uuid);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s: the sessions belong to run %.8s, not to this run: put this run's file "
+                      "back, or remove the file, and the rollout's sessions begin anew",
+                      where, hex);
+}
+
+/* Reads the first line; *ours_out is whether the file belongs to this rollout. */
+static invar_status read_head(invar_journal_contents *to, bool *ours_out, const json_t *line,
+                              const invar_session_journal_id *rollout, const char *where)
+{
+    invar_session_journal_id is = {0};
+
+    INVAR_TRY(invar_json_int(&is.number, line, "rollout", where, 0, INT64_MAX));
+    INVAR_TRY(invar_journal_digest(&is.run, line, "run", where));
+    INVAR_TRY(invar_journal_digest(&is.weights, line, "weights", where));
+    if (json_object_get(line, "uuid"))
+        INVAR_TRY(invar_journal_digest(&is.uuid, line, "uuid", where));
+    if (json_object_get(line, "agent"))
+        INVAR_TRY(invar_journal_digest(&is.agent, line, "agent", where));
+    INVAR_TRY(check_run(&is.uuid, rollout, where));
+    to->agent = is.agent;
+    *ours_out = is_same(&is, rollout);
+    return INVAR_OK;
+}
+
+static invar_status read_line(invar_journal_contents *to, const json_t *line,
+                              const invar_agent_limits *limits, const char *where)
+{
+    const json_t *call = json_object_get(line, "call"), *end = json_object_get(line, "end");
+    invar_agent_session *session;
+    int64_t sample;
+
+    INVAR_TRY(invar_json_int(&sample, line, "sample", where, 0, INT64_MAX));
+    INVAR_TRY(find_or_add(&session, to, sample));
+    if (session->end || !call == !end)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: neither a call nor the end of a session that goes on", where);
+    return call ? invar_agent_call_read(session, call, limits, where)
+                : invar_agent_end_read(session, end, limits, where);
+}
+
+/* Takes the next line; *more_out is false after the last one, or if the file is not `ours`. */
+static invar_status take_line(invar_journal_contents *to, bool *more_out,
+                              invar_journal_reader *reader, const invar_session_journal_id *rollout,
+                              const invar_agent_limits *limits)
+{
+    json_t *line;
+    invar_status status;
+
+    INVAR_TRY(invar_journal_next(&line, reader));
+    *more_out = line != NULL;
+    if (!line)
+        return INVAR_OK;
+    status = reader->line == 1 ? read_head(to, more_out, line, rollout, reader->where)
+                               : read_line(to, line, limits, reader->where);
+    json_decref(line);
+    return invar_json_as_corrupt(status);
+}
+
+invar_status invar_journal_contents_read(invar_journal_contents *out, const char *text,
+                                         size_t bytes, const invar_session_journal_id *rollout,
+                                         const invar_agent_limits *limits, const char *where)
+{
+    invar_journal_reader reader;
+    bool more = true;
+
+    invar_journal_read(&reader, KIND, text, bytes, where);
+    while (more)
+        INVAR_TRY(take_line(out, &more, &reader, rollout, limits));
+    out->unchecked = out->count > 0 && !reader.checked;
+    return INVAR_OK;
+}
+
+static invar_status session_journal_cannot(const invar_session_journal *log, const char *what)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, log->path);
+    return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot %s: %s", shown, what, strerror(errno));
+}
+
+/* Whether the file is of this rollout, by its first line; that of another may be large. */
+static invar_status look_at(bool *ours_out, invar_session_journal *log,
+                            const invar_agent_limits *limits, const char *where)
+{
+    int fd = invar_fd_open(log->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    invar_journal_reader reader;
+    char text[MOST_HEAD];
+    ssize_t bytes;
+
+    if (fd < 0)
+        return session_journal_cannot(log, "open it");
+    bytes = pread(fd, text, sizeof text, 0);
+    if (bytes < 0) {
+        invar_status status = session_journal_cannot(log, "read it");
+        (void)close(fd);
+        return status;
+    }
+    (void)close(fd);
+    if (bytes == MOST_HEAD && !memchr(text, '\n', MOST_HEAD))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s:1: the line is longer than %d bytes", where,
+                          MOST_HEAD);
+    invar_journal_read(&reader, KIND, text, (size_t)bytes, where);
+    return take_line(&log->logged, ours_out, &reader, &log->rollout, limits);
+}
+
+static invar_status read_all(invar_session_journal *log, const invar_agent_limits *limits,
+                             const char *where)
+{
+    char *text = NULL;
+    size_t bytes;
+    invar_status status;
+
+    INVAR_TRY(invar_file_read(&text, &bytes, log->path, SIZE_MAX - 1));
+    status = invar_journal_contents_read(&log->logged, text, bytes, &log->rollout, limits, where);
+    invar_free(text);
+    return status;
+}
+
+static invar_status read_file(invar_session_journal *log, const invar_agent_limits *limits)
+{
+    char where[INVAR_PATH_SHOWN_SIZE];
+    bool ours = false;
+    invar_status status;
+
+    if (!invar_path_exists(log->path))
+        return INVAR_OK;
+    invar_path_show(where, log->path);
+    status = look_at(&ours, log, limits, where);
+    if (status == INVAR_OK && ours)
+        status = read_all(log, limits, where);
+    return invar_error_advise(status, INVAR_E_CORRUPT,
+                              "remove the file, and the rollout's sessions begin anew");
+}
+
+/* Sessions of two agents are not mixed: those that had ended are of the one that is there. */
+static invar_status check_agent(const invar_session_journal *log)
+{
+    const invar_digest *is = &log->rollout.agent, *had = &log->logged.agent;
+    char now[INVAR_DIGEST_HEX_SIZE], was[INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t ended = 0;
+
+    if (!is_known(is) || !is_known(had) || invar_digest_equal(is, had))
+        return INVAR_OK;
+    for (int64_t i = 0; i < log->logged.count; i++)
+        ended += log->logged.items[i].session.end != NULL;
+    if (ended == 0)
+        return INVAR_OK;
+    invar_digest_format(now, is);
+    invar_digest_format(was, had);
+    invar_path_show(shown, log->path);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s: the agent has changed (hash %.8s, was %.8s) and %" PRId64
+                      " sessions of rollout %" PRId64 " are the old one's; put that back, or "
+                      "remove the file to have all of them led by the new one",
+                      shown, now, was, ended, log->rollout.number);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void write_head(invar_json_text *text, const invar_session_journal_id *rollout)
+{
+    invar_json_text_open(text, '{');
+    invar_json_text_key(text, KIND);
+    invar_json_text_int(text, INVAR_JOURNAL_VERSION);
+    invar_json_text_key(text, "rollout");
+    invar_json_text_int(text, rollout->number);
+    invar_json_text_key(text, "run");
+    invar_json_text_digest(text, &rollout->run);
+    invar_json_text_key(text, "weights");
+    invar_json_text_digest(text, &rollout->weights);
+    if (is_known(&rollout->uuid)) {
+        invar_json_text_key(text, "uuid");
+        invar_json_text_digest(text, &rollout->uuid);
+    }
+    if (is_known(&rollout->agent)) {
+        invar_json_text_key(text, "agent");
+        invar_json_text_digest(text, &rollout->agent);
+    }
+    invar_json_text_close(text, '}');
+    invar_json_text_newline(text);
+}
+
+static void begin_line(invar_json_text *text, int64_t sample, const char *key)
+{
+    invar_json_text_open(text, '{');
+    invar_json_text_key(text, "sample");
+    invar_json_text_int(text, sample);
+    invar_json_text_key(text, key);
+}
+
+static void end_line(invar_json_text *text)
+{
+    invar_json_text_close(text, '}');
+    invar_json_text_newline(text);
+}
+
+static void write_call(invar_json_text *text, int64_t sample, const invar_agent_call *call)
+{
+    begin_line(text, sample, "call");
+    invar_agent_call_write(text, call);
+    end_line(text);
+}
+
+static void write_end(invar_json_text *text, int64_t sample, const invar_agent_session *session)
+{
+    begin_line(text, sample, "end");
+    invar_json_text_value(text, session->end, session->end_bytes);
+    end_line(text);
+}
+
+invar_status invar_session_journal_begin(invar_session_journal *log)
+{
+    write_head(&log->line, &log->rollout);
+    for (int64_t i = 0; i < log->logged.count; i++) {
+        const invar_agent_session *s = &log->logged.items[i].session;
+
+        for (int64_t k = 0; s->end && k < s->n_calls; k++)
+            write_call(&log->line, log->logged.items[i].sample, s->calls[k]);
+        if (s->end)
+            write_end(&log->line, log->logged.items[i].sample, s);
+    }
+    INVAR_TRY(log->line.status);
+    return invar_journal_create(&log->file, log->path, log->line.data, log->line.bytes);
+}
+
+static invar_status put_line(invar_session_journal *log)
+{
+    INVAR_TRY(log->line.status);
+    return invar_journal_append(log->file, log->line.data, log->line.bytes);
+}
+
+invar_status invar_session_journal_call(invar_session_journal *log, int64_t sample,
+                                        const invar_agent_call *call)
+{
+    invar_json_text_reset(&log->line);
+    write_call(&log->line, sample, call);
+    return put_line(log);
+}
+
+invar_status invar_session_journal_end(invar_session_journal *log, int64_t sample,
+                                       const invar_agent_session *session)
+{
+    invar_json_text_reset(&log->line);
+    write_end(&log->line, sample, session);
+    return put_line(log);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_session_journal_open(invar_session_journal **out, const char *path,
+                                        const invar_session_journal_id *rollout,
+                                        const invar_agent_limits *limits)
+{
+    invar_session_journal *log = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&log, 1, sizeof *log, "a log of sessions"));
+    memset(log, 0, sizeof *log);
+    log->rollout = *rollout;
+    status = strlen(path) < sizeof log->path
+                 ? INVAR_OK
+                 : INVAR_FAIL(INVAR_E_INVALID, 0, "the path of the sessions is too long");
+    if (status == INVAR_OK) {
+        memcpy(log->path, path, strlen(path) + 1);
+        status = read_file(log, limits);
+    }
+    if (status == INVAR_OK)
+        status = check_agent(log);
+    if (status != INVAR_OK) {
+        invar_session_journal_close(log);
+        return status;
+    }
+    *out = log;
+    return INVAR_OK;
+}
+
+void invar_session_journal_close(invar_session_journal *log)
+{
+    if (!log)
+        return;
+    invar_journal_close(log->file);
+    invar_journal_contents_release(&log->logged);
+    invar_json_text_release(&log->line);
+    invar_free(log);
+}
+
+bool invar_session_journal_unchecked(const invar_session_journal *log)
+{
+    return log->logged.unchecked;
+}
+
+bool invar_session_journal_matches(const invar_session_journal *log,
+                                   const invar_session_journal_id *rollout)
+{
+    return is_same(&log->rollout, rollout);
+}
+
+bool invar_session_journal_take_session(invar_agent_session *out, invar_session_journal *log,
+                                        int64_t sample)
+{
+    for (int64_t i = 0; i < log->logged.count; i++)
+        if (log->logged.items[i].sample == sample && log->logged.items[i].session.end) {
+            *out = log->logged.items[i].session;
+            log->logged.items[i].session = (invar_agent_session){0};
+            return true;
+        }
+    return false;
+}

@@ -1,0 +1,216 @@
+/*
+ * session_tokens.c - from the calls of a session to the tokens of its sample.
+ *
+ * Calls are looked at in an order of their own, by prompt and number. A branch is known by its last
+ * call, whose prompt begins with all that the others said.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/minmax.h"
+#include "base/sort.h"
+#include "engine/sample/agent/session.h"
+#include "engine/sample/rollout/rollout.h"
+
+#include "base/invar_banned.h"
+
+typedef struct plait {
+    const invar_agent_call **order; /* (n_calls) */
+    int64_t *branch_of;             /* (n_calls) in that order */
+    const invar_agent_call **last;  /* (n_branches) of each branch */
+    int64_t n_calls, n_branches;
+} plait;
+
+static void plait_release(plait *p)
+{
+    invar_free((void *)(uintptr_t)p->order);
+    invar_free((void *)(uintptr_t)p->last);
+    invar_free(p->branch_of);
+}
+
+static int by_prompt(const void *a, const void *b)
+{
+    const invar_agent_call *x = a, *y = b;
+
+    if (x->n_prompt != y->n_prompt)
+        return x->n_prompt < y->n_prompt ? -1 : 1;
+    for (int64_t i = 0; i < x->n_prompt; i++)
+        if (x->prompt[i] != y->prompt[i])
+            return x->prompt[i] < y->prompt[i] ? -1 : 1;
+    if (x->numbered != y->numbered)
+        return x->numbered ? 1 : -1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+invar_status invar_agent_session_sort(invar_agent_session *s)
+{
+    return invar_sort((const void **)s->calls, (size_t)s->n_calls, by_prompt);
+}
+
+/* How many tokens a prompt has in common with all of a call. */
+static int64_t agent_call_agreement(const invar_agent_call *call, const invar_agent_call *with)
+{
+    int64_t most = invar_min_i64(call->n_prompt, with->n_prompt + with->n_response), i = 0;
+
+    while (i < most && call->prompt[i] == (i < with->n_prompt ? with->prompt[i]
+                                                              : with->response[i - with->n_prompt]))
+        i++;
+    return i;
+}
+
+static int64_t tokens_of(const invar_agent_call *call)
+{
+    return call->n_prompt + call->n_response;
+}
+
+/* The branch that the call goes on with, the longest; -1: none. */
+static int64_t find_branch(const plait *p, const invar_agent_call *call)
+{
+    int64_t best = -1;
+
+    for (int64_t b = 0; b < p->n_branches; b++)
+        if (p->last[b]->response &&
+            agent_call_agreement(call, p->last[b]) == tokens_of(p->last[b]) &&
+            (best < 0 || tokens_of(p->last[b]) > tokens_of(p->last[best])))
+            best = b;
+    return best;
+}
+
+static invar_status agent_session_make(plait *out, const invar_agent_session *s)
+{
+    size_t count = (size_t)s->n_calls;
+
+    *out = (plait){.n_calls = s->n_calls};
+    INVAR_TRY(invar_alloc((void **)&out->order, count, sizeof *out->order, "calls in order"));
+    INVAR_TRY(invar_alloc((void **)&out->last, count, sizeof *out->last, "branches"));
+    INVAR_TRY(invar_alloc((void **)&out->branch_of, count, sizeof *out->branch_of, "branches"));
+    for (size_t i = 0; i < count; i++)
+        out->order[i] = s->calls[i];
+    INVAR_TRY(invar_sort((const void **)out->order, count, by_prompt));
+    for (int64_t i = 0; i < out->n_calls; i++) {
+        int64_t b = find_branch(out, out->order[i]);
+
+        out->branch_of[i] = b < 0 ? out->n_branches++ : b;
+        out->last[out->branch_of[i]] = out->order[i];
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_agent_session_branches(int64_t *out, const invar_agent_session *session)
+{
+    plait p;
+    invar_status status = agent_session_make(&p, session);
+
+    *out = p.n_branches;
+    plait_release(&p);
+    return status;
+}
+
+/* ---- the sample ------------------------------------------------------------------------------ */
+
+static invar_status make_arrays(invar_rl_sample *s, int64_t tokens, int64_t prompt, int64_t cuts)
+{
+    size_t response = (size_t)(tokens - prompt);
+    int32_t *ids = NULL;
+
+    INVAR_TRY(invar_alloc((void **)&ids, (size_t)tokens, sizeof *ids, "tokens of a sample"));
+    memcpy(ids, s->tokens, (size_t)invar_min_i64(s->prompt_tokens, tokens) * sizeof *ids);
+    invar_free(s->tokens);
+    s->tokens = ids;
+    s->n_tokens = tokens;
+    s->prompt_tokens = s->current_version_from = prompt;
+    INVAR_TRY(invar_alloc((void **)&s->logp, response, sizeof *s->logp, "log-probs of a sample"));
+    INVAR_TRY(invar_alloc((void **)&s->mask, response, 1, "the mask of a sample"));
+    memset(s->logp, 0, response * sizeof *s->logp);
+    memset(s->mask, 0, response);
+    INVAR_TRY(invar_alloc((void **)&s->branch_starts, (size_t)cuts, sizeof *s->branch_starts,
+                          "branches"));
+    s->n_cuts = cuts;
+    return INVAR_OK;
+}
+
+/* Nothing was said: the prompt, and a token that nothing is learned from. */
+static invar_status fill_silent(invar_rl_sample *s)
+{
+    int64_t n = s->prompt_tokens;
+
+    INVAR_TRY(make_arrays(s, n + 1, n, 0));
+    s->tokens[n] = s->tokens[n - 1];
+    s->finish = INVAR_FINISH_ABORT;
+    return INVAR_OK;
+}
+
+static void put_branch(invar_rl_sample *s, const plait *p, int64_t branch, int64_t at)
+{
+    const invar_agent_call *last = p->last[branch];
+
+    memcpy(s->tokens + at, last->prompt, (size_t)last->n_prompt * sizeof *s->tokens);
+    memcpy(s->tokens + at + last->n_prompt, last->response,
+           (size_t)last->n_response * sizeof *s->tokens);
+    for (int64_t i = 0; i < p->n_calls; i++) {
+        const invar_agent_call *c = p->order[i];
+        int64_t first = at + c->n_prompt - s->prompt_tokens;
+
+        if (p->branch_of[i] != branch)
+            continue;
+        memcpy(s->logp + first, c->logp, (size_t)c->n_response * sizeof *s->logp);
+        memset(s->mask + first, 1, (size_t)c->n_response);
+    }
+}
+
+static invar_status put_all(invar_rl_sample *s, const plait *p)
+{
+    int64_t tokens = 0, at = 0;
+
+    for (int64_t b = 0; b < p->n_branches; b++)
+        tokens += tokens_of(p->last[b]);
+    INVAR_TRY(make_arrays(s, tokens, p->order[0]->n_prompt, p->n_branches - 1));
+    for (int64_t b = 0; b < p->n_branches; at += tokens_of(p->last[b++])) {
+        if (b > 0)
+            s->branch_starts[b - 1] = at;
+        put_branch(s, p, b, at);
+    }
+    s->finish = p->last[p->n_branches - 1]->finish;
+    for (int64_t i = 0; i < p->n_calls; i++)
+        invar_spec_decode_stats_add(&s->speculated, &p->order[i]->speculated);
+    return INVAR_OK;
+}
+
+/* Where the first call that goes on with none parts from the one that it is most like. */
+static void tell_branch(char out[], const plait *p)
+{
+    int64_t i = 0, most = 0;
+
+    out[0] = '\0';
+    while (i < p->n_calls && p->branch_of[i] == 0)
+        i++;
+    if (i == p->n_calls)
+        return;
+    for (int64_t k = 0; k < i; k++)
+        most = invar_max_i64(most, agent_call_agreement(p->order[i], p->order[k]));
+    (void)snprintf(out, INVAR_AGENT_BRANCH_SIZE,
+                   "a prompt of %" PRId64 " tokens goes on with no earlier call: it agrees with "
+                   "one in its first %" PRId64 " tokens",
+                   p->order[i]->n_prompt, most);
+}
+
+invar_status invar_agent_session_fill(invar_rl_sample *sample, char branch_out[],
+                                      const invar_agent_session *session,
+                                      const invar_tokenizer *tokenizer, bool skip_special)
+{
+    plait p;
+    invar_status status = agent_session_make(&p, session);
+
+    branch_out[0] = '\0';
+    if (status == INVAR_OK) {
+        tell_branch(branch_out, &p);
+        status = p.n_calls ? put_all(sample, &p) : fill_silent(sample);
+    }
+    sample->turns = p.n_calls;
+    plait_release(&p);
+    return status == INVAR_OK ? invar_rollout_decode(sample, tokenizer, skip_special) : status;
+}

@@ -1,0 +1,208 @@
+/*
+ * draft_model.c - passes of a smaller model over rows of the large one.
+ *
+ * Rows of a sequence that guesses held for are in the cache already, all but that of the last
+ * guess, which nothing was guessed behind. So the first pass of new guesses has two rows a
+ * sequence: that one, or one that is computed again, and that of the newest token.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/rollout/draft/draft_model.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/sample/rollout/sampler.h"
+
+#include "base/invar_banned.h"
+
+struct invar_draft_model {
+    invar_rollout *own; /* passes, graphs and cache of the model */
+    /* Of the runs of a feed: */
+    const invar_model_runner *first; /* of the large model */
+    invar_model_runner feed;
+    invar_kv_cache view; /* own keys and values, the large one's free pages */
+    invar_sampler sampler;
+    invar_seq_slice *turns;
+    invar_draw *draws;
+};
+
+invar_status invar_draft_model_new(invar_draft_model **out, const invar_model *model,
+                                   const invar_device *dev,
+                                   const invar_rollout_exec_options *limits)
+{
+    const invar_rollout_exec_options plain = {.no_graphs = limits->no_graphs};
+    invar_draft_model *d = NULL;
+    invar_status status;
+
+    INVAR_CHECK(model->part.stages == 1);
+    INVAR_TRY(invar_alloc((void **)&d, 1, sizeof *d, "a draft model"));
+    memset(d, 0, sizeof *d);
+    status = invar_rollout_new(&d->own, model, NULL, dev, &plain);
+    if (status != INVAR_OK) {
+        invar_free(d);
+        return status;
+    }
+    *out = d;
+    return INVAR_OK;
+}
+
+void invar_draft_model_free(invar_draft_model *d)
+{
+    if (!d)
+        return;
+    invar_rollout_free(d->own);
+    invar_free(d);
+}
+
+int64_t invar_draft_model_cache_bytes(const invar_draft_model *d)
+{
+    const invar_kv_cache *cache = d->own->cache;
+
+    return cache ? invar_kv_cache_page_bytes(&cache->shape) * cache->shape.pages : 0;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+/* Pages like those of a cache; rows of two positions a sequence. */
+static void be_like(invar_draft_model *d, const invar_rollout_exec_options *settled)
+{
+    d->own->limits = *settled;
+    d->own->limits.speculation =
+        (invar_speculation){INVAR_SPECULATIVE_ALGORITHM_NGRAM, 1, {1, 1}, NULL};
+}
+
+static invar_status make_cache(invar_draft_model *d, invar_kv_cache *large)
+{
+    invar_rollout_exec_options limits = d->own->limits;
+
+    limits.page_size = large->shape.page_size;
+    limits.pages = large->shape.pages;
+    be_like(d, &limits);
+    INVAR_TRY(invar_model_runner_settle(&limits, d->own, 1, 1));
+    large->draft_cache = d->own->cache;
+    return INVAR_OK;
+}
+
+invar_status invar_draft_model_begin(invar_draft_model *d, const invar_sampling_params *sampling,
+                                     const invar_model_runner *first)
+{
+    size_t sequences = (size_t)first->schedule.concurrency;
+
+    d->first = first;
+    INVAR_TRY(make_cache(d, first->schedule.cache));
+    d->view.shape = d->own->cache->shape;
+    INVAR_TRY(invar_sampler_init(&d->sampler, &d->own->caller, sampling));
+    INVAR_TRY(invar_alloc((void **)&d->turns, sequences, sizeof *d->turns, "turns of a draft"));
+    INVAR_TRY(invar_alloc((void **)&d->draws, sequences, sizeof *d->draws, "draws of a draft"));
+    return invar_model_runner_init_beside(&d->feed, d->own, first, &d->view);
+}
+
+void invar_draft_model_end(invar_draft_model *d)
+{
+    invar_model_runner_release(&d->feed);
+    invar_sampler_release(&d->sampler);
+    invar_free(d->turns);
+    invar_free(d->draws);
+    d->turns = NULL;
+    d->draws = NULL;
+}
+
+/* A pass over the first `count` turns, with draws from the last row of each or with none. */
+static invar_status draft_model_pass(invar_draft_model *d, int64_t count, bool draws)
+{
+    invar_model_runner *feed = &d->feed;
+    invar_status status;
+
+    d->view = *d->own->cache;
+    d->view.free_pages = d->first->schedule.cache->free_pages;
+    d->view.n_free = d->first->schedule.cache->n_free;
+    feed->schedule.jobs = d->first->schedule.jobs; // they move where samples join
+    feed->schedule.n_jobs = d->first->schedule.n_jobs;
+    feed->turns = d->turns;
+    feed->n_turns = count;
+    status = invar_model_runner_pass(feed);
+    for (int64_t i = 0; i < feed->sequences; i++) {
+        if (i >= count)
+            d->draws[i] = (invar_draw){.sampling = d->draws[0].sampling, .filler = true};
+        d->draws[i].row = feed->start[i + 1] - 1;
+    }
+    if (status == INVAR_OK && draws)
+        status = invar_sampler_draw(&d->sampler, d->own->pass, d->draws, feed->sequences);
+    if (status == INVAR_OK && d->own->tape)
+        status = invar_cuda_graph_cache_flush(d->own->tape);
+    invar_model_runner_end_capture(feed);
+    return status;
+}
+
+/* The last two rows of `behind`, or the last one, if that before it is in a page of others. */
+static invar_seq_slice draft_model_newest(const invar_draft_model *d, int64_t job, int64_t behind)
+{
+    int64_t shared = d->first->schedule.jobs[job].n_shared * d->view.shape.page_size;
+    int64_t rows = behind - 2 < shared ? 1 : 2;
+
+    return (invar_seq_slice){job, behind - rows, rows};
+}
+
+/* The turn and the draw of the next guess of a sample. */
+static void draft_model_plan(invar_draft_model *d, int64_t i, const invar_draft_request *g,
+                             int64_t owner)
+{
+    const invar_rl_sample *s = g->sample;
+    int64_t behind = s->n_tokens + g->count;
+
+    d->turns[i] = g->count == 0 ? draft_model_newest(d, g->job, behind)
+                                : (invar_seq_slice){g->job, behind - 1, 1};
+    d->draws[i] =
+        (invar_draw){.coords = {(uint32_t)behind, s->draw_index, s->rollout},
+                     .sampling = d->sampler.sampling ? NULL : g->sampling,
+                     .ban_stop_ids = behind - s->prompt_tokens < g->sampling->min_response,
+                     .owner = owner};
+}
+
+invar_status invar_draft_model_make(void *self, invar_draft_request *guesses, int64_t count)
+{
+    invar_draft_model *d = self;
+    int64_t n = 1;
+
+    // one token more for all that have all before it
+    for (int64_t k = 0; n > 0; k++) {
+        n = 0;
+        for (int64_t i = 0; i < count; i++)
+            if (guesses[i].count == k && k < guesses[i].max_tokens)
+                draft_model_plan(d, n++, &guesses[i], i);
+        if (n > 0)
+            INVAR_TRY(draft_model_pass(d, n, true));
+        for (int64_t i = 0; i < n; i++) {
+            invar_draft_request *g = &guesses[d->draws[i].owner];
+            if (isfinite(d->draws[i].logp))
+                g->tokens[g->count++] = d->draws[i].token;
+        }
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_draft_model_read(invar_draft_model *d)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < d->first->n_turns; i++) {
+        invar_seq_slice turn = d->first->turns[i];
+        bool known = turn.first < d->first->schedule.jobs[turn.job].prefill;
+
+        if (!known && turn.count > 1)
+            continue;
+        d->turns[n++] = known ? turn : draft_model_newest(d, turn.job, turn.first + 1);
+    }
+    return n > 0 ? draft_model_pass(d, n, false) : INVAR_OK;
+}
+
+invar_status invar_draft_model_rehearse(invar_draft_model *d,
+                                        const invar_rollout_exec_options *settled,
+                                        const invar_sampling_params *sampling,
+                                        const invar_rollout_max_shape *most)
+{
+    be_like(d, settled);
+    return invar_rollout_dry_run(d->own, sampling, most);
+}

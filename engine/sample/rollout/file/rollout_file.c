@@ -1,0 +1,334 @@
+/*
+ * rollout_file.c - writes the samples of one rollout.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/rollout/file/rollout_file.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json/text.h"
+#include "engine/sample/rollout/file/trailer.h"
+
+#include "base/invar_banned.h"
+
+#define PLACE "{rollout_id}"
+#define FORMAT "invar-rollout"
+#define MARK "{\"format\":\"" FORMAT "\"," /* the first bytes of a file */
+
+bool invar_rollout_file_distinct(const char *pattern)
+{
+    return strstr(pattern, PLACE) != NULL;
+}
+
+invar_status invar_rollout_file_path(char *out, size_t size, const char *pattern, int64_t rollout)
+{
+    size_t used = 0;
+
+    while (*pattern) {
+        const char *place = strstr(pattern, PLACE);
+        size_t plain = place ? (size_t)(place - pattern) : strlen(pattern);
+        int more;
+        if (plain > size || used > size - plain)
+            break;
+        memcpy(out + used, pattern, plain);
+        used += plain;
+        pattern += plain;
+        if (!place)
+            continue;
+        more = snprintf(out + used, size - used, "%" PRId64, rollout);
+        used += more > 0 ? (size_t)more : 0;
+        if (used >= size)
+            break;
+        pattern += sizeof PLACE - 1;
+    }
+    if (*pattern || used >= size)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the name of a rollout file has more than %zu bytes",
+                          size - 1);
+    out[used] = '\0';
+    return INVAR_OK;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static void put_int(invar_json_text *text, const char *key, int64_t value)
+{
+    invar_json_text_key(text, key);
+    invar_json_text_int(text, value);
+}
+
+static void put_f32(invar_json_text *text, const char *key, float value)
+{
+    invar_json_text_key(text, key);
+    invar_json_text_f32(text, value);
+}
+
+static void put_digest(invar_json_text *text, const char *key, const invar_digest *digest)
+{
+    invar_json_text_key(text, key);
+    invar_json_text_digest(text, digest);
+}
+
+static void put_bool(invar_json_text *text, const char *key, bool value)
+{
+    invar_json_text_key(text, key);
+    invar_json_text_bool(text, value);
+}
+
+static void put_string(invar_json_text *text, const char *key, const char *value)
+{
+    invar_json_text_key(text, key);
+    invar_json_text_string(text, value ? value : "", value ? strlen(value) : 0);
+}
+
+static void put_sampling(invar_json_text *text, const invar_sampling_params *s)
+{
+    invar_json_text_key(text, "sampling");
+    invar_json_text_open(text, '{');
+    put_int(text, "seed", s->seed);
+    put_int(text, "purpose", s->purpose);
+    put_f32(text, "temperature", s->temperature);
+    put_int(text, "top_k", s->top_k);
+    put_f32(text, "top_p", s->top_p);
+    put_f32(text, "min_p", s->min_p);
+    put_int(text, "max_response", s->max_response);
+    put_int(text, "max_context", s->max_context);
+    put_int(text, "min_response", s->min_response);
+    invar_json_text_key(text, "stop_ids");
+    invar_json_text_open(text, '[');
+    for (int64_t i = 0; i < s->n_stop_ids; i++)
+        invar_json_text_int(text, s->stop_ids[i]);
+    invar_json_text_close(text, ']');
+    invar_json_text_key(text, "stop");
+    invar_json_text_open(text, '[');
+    for (int64_t i = 0; i < s->n_stop; i++)
+        invar_json_text_string(text, s->stop[i], strlen(s->stop[i]));
+    invar_json_text_close(text, ']');
+    put_bool(text, "skip_special", s->skip_special);
+    invar_json_text_close(text, '}');
+}
+
+static void put_header(invar_json_text *text, const invar_rollout_header *header)
+{
+    const invar_rollout_policy *policy = &header->policy;
+
+    invar_json_text_open(text, '{');
+    put_string(text, "format", FORMAT);
+    put_int(text, "version", policy->dtype ? INVAR_ROLLOUT_FILE_VERSION : 1);
+    put_int(text, "rollout", header->rollout);
+    put_digest(text, "run", &header->run);
+    put_int(text, "weights", header->weights);
+    put_digest(text, "weights_hash", &header->weights_hash);
+    put_digest(text, "tokenizer", &header->tokenizer);
+    put_int(text, "n_samples_per_prompt", header->n_samples_per_prompt);
+    if (header->filters)
+        put_int(text, "filtered_groups", header->filtered);
+    put_sampling(text, &header->sampling);
+    if (policy->dtype) {
+        put_string(text, "dtype", policy->dtype);
+        put_string(text, "numerics", policy->numerics);
+        put_digest(text, "model", &policy->model);
+    }
+    invar_json_text_close(text, '}');
+    invar_json_text_newline(text);
+}
+
+/* Choices of experts, each as four hexadecimal digits, little end first. */
+static invar_status put_routing(invar_json_text *text, const invar_rl_sample *s)
+{
+    static const char digits[] = "0123456789abcdef";
+    int64_t count = s->routing ? (s->n_tokens - 1) * s->route_size : 0;
+    char hex[1024];
+
+    invar_json_text_key(text, "routing");
+    if (!s->routing) {
+        invar_json_text_null(text);
+        return INVAR_OK;
+    }
+    invar_json_text_value(text, "\"", 1);
+    for (int64_t i = 0; i < count;) {
+        size_t used = 0;
+        for (; i < count && used < sizeof hex; i++) {
+            int32_t expert = s->routing[i];
+            if (expert < 0 || expert > UINT16_MAX)
+                return INVAR_FAIL(INVAR_E_INVALID, 0,
+                                  "sample %" PRId64 " was routed to expert %" PRId32
+                                  ", which a rollout file cannot hold",
+                                  s->index, expert);
+            hex[used++] = digits[expert >> 4 & 15];
+            hex[used++] = digits[expert & 15];
+            hex[used++] = digits[expert >> 12 & 15];
+            hex[used++] = digits[expert >> 8 & 15];
+        }
+        invar_json_text_append(text, hex, used);
+    }
+    invar_json_text_append(text, "\"", 1);
+    return INVAR_OK;
+}
+
+/* Only where a reward has some. */
+static void put_parts(invar_json_text *text, const invar_reward_parts *parts)
+{
+    if (parts->count == 0)
+        return;
+    invar_json_text_key(text, "parts");
+    invar_json_text_open(text, '{');
+    for (int64_t i = 0; i < parts->count; i++) {
+        invar_json_text_key(text, parts->items[i].name);
+        invar_json_text_f64(text, parts->items[i].value);
+    }
+    invar_json_text_close(text, '}');
+}
+
+static invar_status put_sample(invar_json_text *text, const invar_rl_sample *s)
+{
+    invar_json_text_open(text, '{');
+    put_int(text, "index", s->index);
+    put_int(text, "group", s->group);
+    put_int(text, "prompt", s->prompt);
+    put_int(text, "rollout", s->rollout);
+    put_int(text, "draw", s->draw_index);
+    put_string(text, "prompt_text", s->prompt_text);
+    put_string(text, "label", s->label);
+    invar_json_text_key(text, "metadata");
+    invar_json_text_value(text, s->metadata ? s->metadata : "{}",
+                          s->metadata ? strlen(s->metadata) : 2);
+    put_int(text, "prompt_tokens", s->prompt_tokens);
+    invar_json_text_key(text, "tokens");
+    invar_json_text_ints(text, s->tokens, s->n_tokens);
+    invar_json_text_key(text, "logprobs");
+    invar_json_text_f32s(text, s->logp, invar_rl_sample_response(s));
+    invar_json_text_key(text, "mask");
+    invar_json_text_bytes(text, s->mask, invar_rl_sample_response(s));
+    put_int(text, "route_size", s->route_size);
+    INVAR_TRY(put_routing(text, s));
+    invar_json_text_key(text, "response");
+    invar_json_text_string(text, s->response ? s->response : "", s->response_bytes);
+    put_string(text, "finish", invar_finish_name(s->finish));
+    put_int(text, "weights", s->last_version);
+    if (s->first_version != s->last_version)
+        put_int(text, "weights_first", s->first_version);
+    put_digest(text, "weights_hash", &s->weights_hash);
+    put_digest(text, "prompt_hash", &s->prompt_hash);
+    invar_json_text_key(text, "reward");
+    invar_json_text_f64(text, s->reward);
+    put_parts(text, &s->parts);
+    put_bool(text, "removed", s->is_masked_out);
+    if (s->turns)
+        put_int(text, "turns", s->turns);
+    invar_json_text_close(text, '}');
+    invar_json_text_newline(text);
+    return text->status;
+}
+
+void invar_rollout_end(char out[INVAR_ROLLOUT_END_SIZE], int64_t samples, invar_sha256 *sha)
+{
+    uint8_t sum[INVAR_SHA256_BYTES];
+    int used = snprintf(out, INVAR_ROLLOUT_END_SIZE,
+                        "{\"end\":true,\"samples\":%" PRId64 ",\"sha256\":\"", samples);
+
+    invar_sha256_final(sum, sha);
+    for (size_t i = 0; i < sizeof sum; i++)
+        used += snprintf(out + used, INVAR_ROLLOUT_END_SIZE - (size_t)used, "%02x", sum[i]);
+    snprintf(out + used, INVAR_ROLLOUT_END_SIZE - (size_t)used, "\"}\n");
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+typedef struct output {
+    invar_file_writer *writer; /* NULL: `text` keeps all lines */
+    invar_json_text text;
+    size_t hashed; /* bytes of it */
+    invar_sha256 sha;
+} output;
+
+static invar_status put_line(output *out)
+{
+    INVAR_TRY(out->text.status);
+    invar_sha256_update(&out->sha, out->text.data + out->hashed, out->text.bytes - out->hashed);
+    out->hashed = out->text.bytes;
+    if (!out->writer)
+        return INVAR_OK;
+    INVAR_TRY(invar_file_writer_put(out->writer, out->text.data, out->text.bytes));
+    invar_json_text_reset(&out->text);
+    out->hashed = 0;
+    return INVAR_OK;
+}
+
+static invar_status put_all(output *out, const invar_rollout_header *header,
+                            const invar_rl_sample *samples, int64_t count)
+{
+    char end[INVAR_ROLLOUT_END_SIZE];
+
+    invar_sha256_init(&out->sha);
+    put_header(&out->text, header);
+    INVAR_TRY(put_line(out));
+    for (int64_t i = 0; i < count; i++) {
+        INVAR_TRY(put_sample(&out->text, &samples[i]));
+        INVAR_TRY(put_line(out));
+    }
+    invar_rollout_end(end, count, &out->sha);
+    invar_json_text_append(&out->text, end, strlen(end));
+    return put_line(out);
+}
+
+invar_status invar_rollout_file_format(char **out, size_t *bytes_out,
+                                       const invar_rollout_header *header,
+                                       const invar_rl_sample *samples, int64_t count)
+{
+    output all = {0};
+    invar_status status = put_all(&all, header, samples, count);
+
+    *out = status == INVAR_OK ? all.text.data : NULL;
+    *bytes_out = status == INVAR_OK ? all.text.bytes : 0;
+    if (status != INVAR_OK)
+        invar_json_text_release(&all.text);
+    return status;
+}
+
+static invar_status make_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[INVAR_PATH_SIZE];
+
+    if (!slash || slash == path)
+        return INVAR_OK;
+    if ((size_t)(slash - path) >= sizeof folder)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path of a rollout file is too long");
+    memcpy(folder, path, (size_t)(slash - path));
+    folder[slash - path] = '\0';
+    return invar_held_folder_make(folder);
+}
+
+invar_status invar_rollout_file_check(const char *pattern, int64_t count)
+{
+    char path[INVAR_PATH_SIZE];
+
+    for (int64_t i = 0; i < count; i++) {
+        INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, i));
+        INVAR_TRY(invar_path_check_output(path, MARK, 0));
+        INVAR_TRY(invar_path_check_creatable(path));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_file_write(const char *path, const invar_rollout_header *header,
+                                      const invar_rl_sample *samples, int64_t count)
+{
+    output out = {0};
+    invar_status status;
+
+    INVAR_TRY(make_folder(path));
+    INVAR_TRY(invar_path_check_output(path, MARK, 0));
+    INVAR_TRY(invar_file_writer_open(&out.writer, path));
+    status = put_all(&out, header, samples, count);
+    if (status == INVAR_OK)
+        status = invar_file_writer_commit(out.writer);
+    invar_file_writer_close(out.writer);
+    invar_json_text_release(&out.text);
+    return status;
+}

@@ -1,0 +1,482 @@
+/*
+ * model_runner.c - a rollout's lasting parts, and the rows of a pass.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/rollout/model_runner.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/block_carver.h"
+#include "base/minmax.h"
+#include "engine/sample/rollout/draft/draft_model.h"
+
+#include "base/invar_banned.h"
+
+#define MOST_ROWS ((int64_t)1 << 20) // of chunk, page and concurrency: beyond any use
+
+/* What is taken where the limits are open. */
+typedef struct defaults {
+    int64_t concurrency;
+    int64_t chunk;
+    int64_t cache_bytes; /* at most, unless one sequence needs more */
+    int64_t head_rows;   /* of logits at a time, when scoring */
+} defaults;
+
+/* A GPU is only busy with many rows, and has the memory for them. */
+static const defaults near = {64, 512, (int64_t)1 << 30, 64};
+static const defaults far = {512, 4096, INT64_MAX, 512};
+
+#define CACHE_SHARE 3 // a third: training comes after the rollout, and keeps activations
+
+static const defaults *defaults_of(const invar_device *dev)
+{
+    return invar_device_is_local(dev) ? &far : &near;
+}
+
+/* ---- the object ------------------------------------------------------------------------------ */
+
+static invar_status check_limit(const char *name, int64_t value, int64_t most)
+{
+    if (value < 0 || value > most)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: %s is %" PRId64 "; expected 0 (automatic) to %" PRId64, name,
+                          value, most);
+    return INVAR_OK;
+}
+
+static invar_status check_draft(const invar_speculation *s, const invar_model *model)
+{
+    if (!s->model)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "rollout: a draft needs a model");
+    if (s->model->spec.vocab != model->spec.vocab)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "speculative-draft-model-path: its vocabulary has %" PRId64
+                          " tokens, the model's %" PRId64 ": give a model of the same family",
+                          s->model->spec.vocab, model->spec.vocab);
+    if (s->model->spec.max_positions < model->spec.max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "speculative-draft-model-path: it has %" PRId64
+                          " positions, the model %" PRId64 ": give one with as many",
+                          s->model->spec.max_positions, model->spec.max_positions);
+    return INVAR_OK;
+}
+
+static invar_status check_speculation(const invar_speculation *s, const invar_model *model)
+{
+    if (s->algorithm == INVAR_SPECULATIVE_ALGORITHM_NONE)
+        return INVAR_OK;
+    if (s->tokens < 1 || s->tokens > INVAR_SPECULATION_MAX)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: %" PRId64 " tokens guessed at a time; expected 1 to %d",
+                          s->tokens, INVAR_SPECULATION_MAX);
+    if (s->algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
+        return check_draft(s, model);
+    if (s->window.min_n < 1 || s->window.max_n < s->window.min_n)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: windows of %" PRId64 " to %" PRId64
+                          " tokens; expected 1 or more, and no fewer at most than at least",
+                          s->window.min_n, s->window.max_n);
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
+                               const invar_tokenizer *tokenizer, const invar_device *dev,
+                               const invar_rollout_exec_options *limits)
+{
+    const invar_pass_options options = {.head_rows = defaults_of(dev)->head_rows};
+    invar_rollout *rollout = NULL;
+    invar_status status;
+
+    INVAR_TRY(check_limit("concurrency", limits->concurrency, MOST_ROWS));
+    INVAR_TRY(check_limit("chunk", limits->prefill_chunk, MOST_ROWS));
+    INVAR_TRY(check_limit("page size", limits->page_size, MOST_ROWS));
+    INVAR_TRY(check_limit("number of pages", limits->pages, INT32_MAX));
+    INVAR_TRY(check_speculation(&limits->speculation, model));
+    INVAR_TRY(invar_alloc((void **)&rollout, 1, sizeof *rollout, "rollout"));
+    memset(rollout, 0, sizeof *rollout);
+    rollout->model = model;
+    rollout->tokenizer = tokenizer;
+    rollout->limits = *limits;
+    invar_op_runner_init(&rollout->caller, dev);
+    status = invar_rollout_stages_open(rollout, dev, &options);
+    if (status == INVAR_OK && !limits->no_graphs && model->part.stages == 1)
+        status = invar_cuda_graph_cache_new(&rollout->tape, dev);
+    if (status == INVAR_OK && limits->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT)
+        status = invar_draft_model_new(&rollout->draft, limits->speculation.model, dev, limits);
+    if (status != INVAR_OK) {
+        invar_rollout_free(rollout);
+        return status;
+    }
+    *out = rollout;
+    return INVAR_OK;
+}
+
+void invar_rollout_free(invar_rollout *rollout)
+{
+    if (!rollout)
+        return;
+    invar_rollout_close(rollout);
+    invar_draft_model_free(rollout->draft);
+    invar_cuda_graph_cache_free(rollout->tape);
+    invar_rollout_stages_close(rollout);
+    invar_kv_cache_free(rollout->cache);
+    invar_row_ownership_release(&rollout->show);
+    invar_op_runner_release(&rollout->caller);
+    invar_free(rollout);
+}
+
+void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_hooks *watcher)
+{
+    rollout->show.watcher = watcher ? *watcher : (invar_rollout_hooks){.settle = NULL};
+}
+
+void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
+{
+    rollout->audited = audit != NULL;
+    for (int i = 0; i < rollout->n_passes; i++)
+        invar_pass_audit(rollout->passes[i], audit);
+}
+
+void invar_rollout_get_counters(invar_rollout_counters *out, const invar_rollout *rollout)
+{
+    *out = rollout->counters;
+    out->most_pages = rollout->cache ? rollout->cache->most_used : 0;
+}
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+/* A cache of this shape with at least this many pages: the one that is there, or a new one. */
+static invar_status ensure_cache(invar_rollout *r, const invar_kv_cache_shape *shape)
+{
+    invar_kv_cache_shape have = r->cache ? r->cache->shape : (invar_kv_cache_shape){0};
+
+    // an auto-sized cache may be larger than this run needs
+    if (have.page_size == shape->page_size && have.pages >= shape->pages)
+        return INVAR_OK;
+    invar_kv_cache_free(r->cache);
+    r->cache = NULL;
+    return invar_kv_cache_new(&r->cache, shape, &r->caller.dev);
+}
+
+/* Bytes that the cache may take where nobody has planned it. */
+static int64_t cache_bytes(const invar_rollout *r)
+{
+    const invar_device *dev = &r->caller.dev;
+    int64_t own =
+        r->cache ? invar_kv_cache_page_bytes(&r->cache->shape) * r->cache->shape.pages : 0;
+
+    if (!dev->backend->memory.free_bytes)
+        return near.cache_bytes;
+    own += r->draft ? invar_draft_model_cache_bytes(r->draft) : 0;
+    return ((int64_t)dev->backend->memory.free_bytes(dev) + own) / CACHE_SHARE;
+}
+
+static invar_kv_cache_shape shape_of(const invar_rollout_exec_options *settled,
+                                     const invar_model *model)
+{
+    const invar_model_spec *spec = &model->spec;
+
+    return (invar_kv_cache_shape){.layers = invar_rollout_stages_layers(model),
+                                  .kv_heads = invar_model_kv_heads(model),
+                                  .head_dim = spec->head_dim,
+                                  .storage = model->storage,
+                                  .page_size = settled->page_size,
+                                  .pages = settled->pages};
+}
+
+int64_t invar_rollout_page_bytes(const invar_rollout_exec_options *settled,
+                                 const invar_model *model)
+{
+    invar_kv_cache_shape shape = shape_of(settled, model);
+    int64_t bytes = invar_kv_cache_page_bytes(&shape);
+
+    if (settled->speculation.algorithm == INVAR_SPECULATIVE_ALGORITHM_DRAFT) {
+        shape = shape_of(settled, settled->speculation.model);
+        bytes += invar_kv_cache_page_bytes(&shape);
+    }
+    return bytes;
+}
+
+invar_rollout_exec_options invar_rollout_resolve_options(const invar_rollout_exec_options *limits,
+                                                         const invar_model *model,
+                                                         const invar_device *dev, int64_t samples,
+                                                         int64_t rows, int64_t bytes)
+{
+    const defaults *open = defaults_of(dev);
+    invar_rollout_exec_options out = *limits;
+    int64_t each, affordable;
+
+    out.concurrency = out.concurrency ? out.concurrency : open->concurrency;
+    out.prefill_chunk = out.prefill_chunk ? out.prefill_chunk : open->chunk;
+    out.page_size = out.page_size ? out.page_size : INVAR_ROLLOUT_PAGE_SIZE;
+    // with one page more a shared prompt and its sample fit side by side
+    each = (rows + out.page_size - 1) / out.page_size + 1;
+    affordable = invar_min_i64(bytes, open->cache_bytes) /
+                 invar_max_i64(invar_rollout_page_bytes(&out, model), 1);
+    if (out.pages == 0)
+        out.pages = invar_max_i64(
+            invar_min_i64(invar_min_i64(out.concurrency, samples) * each, affordable), each);
+    return out;
+}
+
+invar_status invar_model_runner_settle(invar_rollout_exec_options *out, invar_rollout *r,
+                                       int64_t sequences, int64_t rows)
+{
+    invar_kv_cache_shape shape;
+
+    memset(&r->counters, 0, sizeof r->counters);
+    *out = invar_rollout_resolve_options(&r->limits, r->model, &r->caller.dev, sequences, rows,
+                                         cache_bytes(r));
+    shape = shape_of(out, r->model);
+    return ensure_cache(r, &shape);
+}
+
+/* ---- a run through the cache ----------------------------------------------------------------- */
+
+static void lay_out(invar_model_runner *feed, invar_carver *c)
+{
+    size_t sequences = (size_t)feed->schedule.concurrency;
+    size_t rows = sequences * (size_t)(1 + feed->schedule.lookahead) + (size_t)feed->schedule.chunk;
+
+    feed->ids = invar_carve(c, rows * sizeof *feed->ids);
+    feed->positions = invar_carve(c, rows * sizeof *feed->positions);
+    feed->slots = invar_carve(c, rows * sizeof *feed->slots);
+    feed->start = invar_carve(c, (sequences + 1) * sizeof *feed->start);
+    feed->lengths = invar_carve(c, sequences * sizeof *feed->lengths);
+    feed->tables = invar_carve(c, sequences * (size_t)feed->width * sizeof *feed->tables);
+    feed->routing = invar_carve(c, rows * (size_t)feed->route * sizeof *feed->routing);
+}
+
+static invar_status make_arrays(invar_model_runner *feed)
+{
+    invar_carver c = {NULL, 0};
+
+    lay_out(feed, &c);
+    INVAR_TRY(invar_alloc(&feed->memory, c.used, 1, "the rows of a rollout"));
+    c = (invar_carver){feed->memory, 0};
+    lay_out(feed, &c);
+    return INVAR_OK;
+}
+
+invar_status invar_model_runner_init(invar_model_runner *feed, invar_rollout *r,
+                                     const invar_rollout_exec_options *limits,
+                                     const invar_model_runner_limits *room, invar_seq *jobs,
+                                     int64_t n_jobs)
+{
+    const invar_model_spec *spec = &r->model->spec;
+
+    memset(feed, 0, sizeof *feed);
+    feed->rollout = r;
+    feed->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
+    INVAR_TRY(
+        invar_scheduler_init(&feed->schedule, r->cache, jobs, n_jobs,
+                             invar_max_i64(invar_min_i64(limits->concurrency, room->sequences), 1),
+                             limits->prefill_chunk));
+    // a GPU's kernels are for many rows of a sequence or for few
+    feed->schedule.separate_prefill = invar_device_is_local(&r->caller.dev);
+    feed->schedule.lookahead = room->ahead;
+    feed->width = invar_max_i64(invar_kv_cache_pages_for(r->cache, room->rows), 1);
+    return make_arrays(feed);
+}
+
+invar_status invar_model_runner_init_beside(invar_model_runner *feed, invar_rollout *r,
+                                            const invar_model_runner *first, invar_kv_cache *cache)
+{
+    const invar_scheduler *s = &first->schedule;
+
+    *feed = (invar_model_runner){.rollout = r,
+                                 .schedule = {.cache = cache,
+                                              .jobs = s->jobs,
+                                              .n_jobs = s->n_jobs,
+                                              .concurrency = s->concurrency,
+                                              .chunk = s->chunk,
+                                              .lookahead = 1},
+                                 .steady = true,
+                                 .beside = true,
+                                 .width = first->width};
+    return make_arrays(feed);
+}
+
+void invar_model_runner_release(invar_model_runner *feed)
+{
+    if (!feed->beside)
+        invar_scheduler_release(&feed->schedule);
+    invar_free(feed->memory);
+    memset(feed, 0, sizeof *feed);
+}
+
+static int64_t turn_pages(const invar_model_runner *feed, const invar_seq_slice *turn)
+{
+    return invar_kv_cache_pages_for(feed->schedule.cache, turn->first + turn->count);
+}
+
+/* The rows of turn i, and the page table of its job. */
+static void add_turn(invar_model_runner *feed, int64_t i, int64_t width)
+{
+    const invar_seq_slice *turn = &feed->turns[i];
+    const invar_seq *job = &feed->schedule.jobs[turn->job];
+    int64_t row = feed->start[i], length = turn->first + turn->count;
+    int64_t pages = turn_pages(feed, turn), size = feed->schedule.cache->shape.page_size;
+
+    memcpy(feed->ids + row, job->tokens + turn->first, (size_t)turn->count * sizeof *feed->ids);
+    for (int64_t n = 0; n < turn->count; n++) {
+        int64_t at = turn->first + n;
+        feed->positions[row + n] = (int32_t)at;
+        feed->slots[row + n] = (int32_t)(job->pages[at / size] * size + at % size);
+    }
+    memcpy(feed->tables + i * width, job->pages, (size_t)pages * sizeof *feed->tables);
+    memset(feed->tables + i * width + pages, 0, (size_t)(width - pages) * sizeof *feed->tables);
+    feed->lengths[i] = length;
+    feed->start[i + 1] = row + turn->count;
+}
+
+static void count_turn(invar_rollout_counters *c, const invar_seq_slice *turn, const invar_seq *job)
+{
+    int64_t again = job->n_recompute > turn->first
+                        ? invar_min_i64(job->n_recompute - turn->first, turn->count)
+                        : 0;
+
+    c->recomputed += again;
+    if (turn->first < job->prefill)
+        c->prefilled += turn->count - again;
+    else
+        c->decoded += turn->count;
+}
+
+/* Sequence i, nobody's: rows at the beginning of a page that is free, and stays it. */
+static void add_filler(invar_model_runner *feed, int64_t i, int64_t width)
+{
+    const invar_kv_cache *cache = feed->schedule.cache;
+    int64_t row = feed->start[i];
+
+    memset(feed->tables + i * width, 0, (size_t)width * sizeof *feed->tables);
+    feed->tables[i * width] = cache->free_pages[i - feed->n_turns];
+    for (int64_t n = 0; n < feed->each; n++) {
+        feed->ids[row + n] = 0;
+        feed->positions[row + n] = (int32_t)n;
+        feed->slots[row + n] = (int32_t)(feed->tables[i * width] * cache->shape.page_size + n);
+    }
+    feed->lengths[i] = feed->each;
+    feed->start[i + 1] = row + feed->each;
+}
+
+/* The next of four sizes between one power of two and the next. */
+static int64_t round_up(int64_t n)
+{
+    int64_t step = 1;
+
+    while (8 * step <= n)
+        step *= 2;
+    return (n + step - 1) / step * step;
+}
+
+/* Sequences of the pass with fillers, where there is a free page for each of these. */
+static int64_t steady_size(const invar_model_runner *feed)
+{
+    const invar_kv_cache *cache = feed->schedule.cache;
+    int64_t size = invar_min_i64(round_up(feed->n_turns), feed->schedule.concurrency);
+    bool fits = size - feed->n_turns <= cache->n_free && feed->each <= cache->shape.page_size;
+
+    return fits ? size : feed->n_turns;
+}
+
+/* Whether all turns have as many rows as decoding gives them. */
+static bool ledger_bytes_fn_alike(const invar_model_runner *feed)
+{
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        if (feed->turns[i].count != feed->each)
+            return false;
+    return feed->each == 1 || feed->each == 1 + feed->schedule.lookahead;
+}
+
+/* Where the pass is to be steady, the tape listens, and there are fillers. */
+static void ledger_bytes_fn_listen(invar_model_runner *feed, int64_t width)
+{
+    invar_rollout *r = feed->rollout;
+
+    if (!r->tape || !feed->steady || !ledger_bytes_fn_alike(feed) ||
+        !invar_pass_tape(r->pass, r->tape))
+        return;
+    r->caller.tape = r->tape;
+    feed->sequences = steady_size(feed);
+    invar_cuda_graph_cache_begin(
+        r->tape, &(invar_cuda_graph_key){feed->sequences * feed->each, feed->sequences, width});
+}
+
+void invar_model_runner_end_capture(invar_model_runner *feed)
+{
+    if (feed->rollout->tape)
+        invar_cuda_graph_cache_end(feed->rollout->tape);
+}
+
+/*
+ * A job's rows are its sample's, or those of all that share the prompt. Those of fillers are
+ * nobody's, nor are rows that were shown before.
+ */
+static void own_rows(const invar_model_runner *feed)
+{
+    invar_row_samples *owners =
+        invar_row_ownership_owners(feed->show, feed->start[feed->sequences]);
+
+    memset(owners, 0, (size_t)feed->start[feed->sequences] * sizeof *owners);
+    for (int64_t i = 0; i < feed->n_turns; i++) {
+        const invar_seq_slice *turn = &feed->turns[i];
+        const invar_seq *job = &feed->schedule.jobs[turn->job];
+        for (int64_t n = invar_max_i64(job->n_recompute - turn->first, 0); n < turn->count; n++)
+            owners[feed->start[i] + n] =
+                (invar_row_samples){feed->show->draws + job->sample, invar_seq_samples(job)};
+    }
+}
+
+/* What the pass's widest page table needs, rounded up: it grows with every page otherwise. */
+static int64_t width_now(const invar_model_runner *feed)
+{
+    int64_t need = 1, width = 1;
+
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        need = invar_max_i64(need, turn_pages(feed, &feed->turns[i]));
+    while (width < need)
+        width *= 2;
+    return invar_min_i64(width, feed->width);
+}
+
+invar_status invar_model_runner_next(invar_model_runner *feed)
+{
+    return invar_scheduler_next(&feed->turns, &feed->n_turns, &feed->schedule);
+}
+
+invar_status invar_model_runner_pass(invar_model_runner *feed)
+{
+    invar_rollout *r = feed->rollout;
+    invar_kv_cache *cache = feed->schedule.cache;
+    int64_t width = width_now(feed);
+
+    feed->sequences = feed->n_turns;
+    feed->each = feed->turns[0].count;
+    ledger_bytes_fn_listen(feed, width);
+    feed->start[0] = 0;
+    for (int64_t i = 0; i < feed->n_turns; i++) {
+        add_turn(feed, i, width);
+        count_turn(&r->counters, &feed->turns[i], &feed->schedule.jobs[feed->turns[i].job]);
+    }
+    for (int64_t i = feed->n_turns; i < feed->sequences; i++)
+        add_filler(feed, i, width);
+    for (int64_t i = 0; i < cache->shape.layers; i++)
+        cache->layers[i].pages =
+            invar_tensor_2d(feed->tables, INVAR_DTYPE_I32, feed->sequences, width);
+    feed->rows = (invar_packed_rows){.count = feed->start[feed->sequences],
+                                     .ids = feed->ids,
+                                     .positions = feed->positions,
+                                     .samples = {feed->start, feed->sequences},
+                                     .cache = cache->layers,
+                                     .lengths = feed->lengths,
+                                     .kv_slots = feed->slots,
+                                     .routing = feed->route > 0 ? feed->routing : NULL};
+    r->counters.passes++;
+    if (feed->show)
+        own_rows(feed);
+    return invar_rollout_stages_run(r, &feed->rows);
+}

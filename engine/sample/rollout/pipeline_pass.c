@@ -1,0 +1,207 @@
+/*
+ * pipeline_pass.c - the passes of a rollout, by one rank or by the stages of a pipeline.
+ *
+ * Stages feed the same rows, and each takes them through its chunks of layers, when the stage
+ * before has. The last one draws and tells all: so every stage decides the same. With one rank all
+ * of this is one pass.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/sample/rollout/model_runner.h"
+
+#include "base/invar_banned.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_rollout_stages_open(invar_rollout *r, const invar_device *dev,
+                                       const invar_pass_options *options)
+{
+    const invar_model_partition *part = &r->model->part;
+    invar_pass_options own = *options;
+
+    if (part->stages > 1)
+        invar_pipeline_channel_init(&r->pipeline_channel, r->model->layout, false);
+    for (int i = 0; i < part->chunks; i++) {
+        own.chunk = i * part->stages + part->stage;
+        INVAR_TRY(invar_pass_new(&r->passes[r->n_passes], dev, &own));
+        r->pass = r->passes[r->n_passes++];
+    }
+    return INVAR_OK;
+}
+
+void invar_rollout_stages_close(invar_rollout *r)
+{
+    invar_error error; // that the rollout may have ended with, and all ranks know of by now
+
+    invar_error_take(&error);
+    if (invar_pipeline_channel_flush(&r->pipeline_channel) != INVAR_OK)
+        invar_error_clear();
+    invar_error_put(&error);
+    invar_pipeline_channel_release(&r->pipeline_channel);
+    for (int i = 0; i < r->n_passes; i++)
+        invar_pass_free(r->passes[i]);
+}
+
+void invar_rollout_stages_probe(const invar_rollout *r, const invar_forward_hooks *probe)
+{
+    for (int i = 0; i < r->n_passes; i++)
+        invar_pass_probe(r->passes[i], probe);
+}
+
+bool invar_rollout_stages_draw(const invar_rollout *r)
+{
+    return r->model->part.stage == r->model->part.stages - 1;
+}
+
+static invar_index_range layers_of(const invar_rollout *r, int pass)
+{
+    const invar_model_partition *part = &r->model->part;
+
+    return invar_model_partition_chunk(part, r->model->spec.layers,
+                                       pass * part->stages + part->stage);
+}
+
+int64_t invar_rollout_stages_layers(const invar_model *model)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < model->spec.layers; i++)
+        count += invar_model_partition_has(&model->part, model->spec.layers, i);
+    return count;
+}
+
+/* ---- a pass ---------------------------------------------------------------------------------- */
+
+/* Who rehearses is alone: what others would send is missing. */
+static bool rollout_alone(const invar_rollout *r)
+{
+    return r->caller.dev.backend->memory.dry_run;
+}
+
+static invar_status rollout_receive(void **out, invar_rollout *r, size_t bytes)
+{
+    return rollout_alone(r) ? invar_pipeline_room(out, &r->pipeline_channel, bytes)
+                            : invar_pipeline_receive(out, &r->pipeline_channel, bytes);
+}
+
+static invar_status send_on(invar_rollout *r, invar_pass *pass, size_t bytes)
+{
+    void *stream;
+
+    INVAR_TRY(invar_pipeline_room(&stream, &r->pipeline_channel, bytes));
+    INVAR_TRY(invar_pass_get_residual(pass, stream));
+    return rollout_alone(r) ? INVAR_OK
+                            : invar_pipeline_pending_send_on(&r->pipeline_channel, bytes);
+}
+
+invar_status invar_rollout_stages_run(invar_rollout *r, const invar_packed_rows *rows)
+{
+    size_t bytes = invar_pass_stream_bytes(r->model, rows);
+    invar_packed_rows own = *rows;
+
+    for (int i = 0; i < r->n_passes; i++) {
+        bool first = r->model->part.stage == 0 && i == 0;
+        bool last = invar_rollout_stages_draw(r) && i == r->n_passes - 1;
+        void *stream = NULL;
+
+        if (!first)
+            INVAR_TRY(rollout_receive(&stream, r, bytes));
+        own.residual_in = stream;
+        INVAR_TRY(invar_pass_run(r->passes[i], r->model, &own));
+        if (!last)
+            INVAR_TRY(send_on(r, r->passes[i], bytes));
+        own.cache += layers_of(r, i).count;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_stages_share(const invar_rollout *r, const char *phase, void *data,
+                                        size_t bytes)
+{
+    return r->model->part.stages > 1 ? invar_pipeline_share(r->model->layout, phase, data, bytes)
+                                     : INVAR_OK;
+}
+
+/* ---- routing --------------------------------------------------------------------------------- */
+
+/* The columns of routing that are a chunk's, between an array of all and one of these alone. */
+typedef struct columns {
+    int64_t first, count;
+} columns;
+
+static columns columns_of(const invar_rollout *r, int chunk)
+{
+    const invar_model *m = r->model;
+    invar_index_range layers = invar_model_partition_chunk(&m->part, m->spec.layers, chunk);
+    int64_t slots = m->spec.experts_per_token;
+    int64_t first = invar_model_sparse_before(m, layers.first) * slots;
+
+    return (columns){first,
+                     invar_model_sparse_before(m, layers.first + layers.count) * slots - first};
+}
+
+static int64_t copy_columns(int32_t *all, int32_t *own, int64_t rows, int64_t route,
+                            const columns *c, bool out)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        int32_t *a = all + i * route + c->first, *b = own + i * c->count;
+        memcpy(out ? a : b, out ? b : a, (size_t)c->count * sizeof *a);
+    }
+    return rows * c->count;
+}
+
+/* All stages' choices, by chunks: those of this stage's are there already. */
+static invar_status rollout_trade(const invar_rollout *r, int32_t *packed, const size_t *bytes)
+{
+    const invar_layout *layout = r->model->layout;
+
+    return invar_layout_gather(layout, &layout->pipeline, "choices of experts", packed, bytes);
+}
+
+/* Stage by stage: of each its chunks, one after the other. */
+static invar_status rollout_merge(invar_rollout *r, const invar_packed_rows *rows, int64_t route)
+{
+    const invar_model_partition *part = &r->model->part;
+    int32_t *packed = NULL, *at;
+    size_t *bytes = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&packed, (size_t)(rows->count * route) + 1, sizeof *packed,
+                          "choices of experts"));
+    status = invar_alloc((void **)&bytes, (size_t)part->stages, sizeof *bytes, "a gather");
+    at = packed;
+    for (int s = 0; s < part->stages && status == INVAR_OK; s++) {
+        int32_t *begin = at;
+        for (int i = 0; i < part->chunks && status == INVAR_OK; i++) {
+            columns c = columns_of(r, i * part->stages + s);
+            if (s == part->stage)
+                status = invar_pass_routing(r->passes[i]);
+            if (status == INVAR_OK)
+                at += copy_columns(rows->routing, at, rows->count, route, &c, false);
+        }
+        bytes[s] = (size_t)(at - begin) * sizeof *at;
+    }
+    if (status == INVAR_OK)
+        status = rollout_trade(r, packed, bytes);
+    at = packed;
+    for (int s = 0; s < part->stages && status == INVAR_OK; s++)
+        for (int i = 0; i < part->chunks; i++) {
+            columns c = columns_of(r, i * part->stages + s);
+            at += copy_columns(rows->routing, at, rows->count, route, &c, true);
+        }
+    invar_free(bytes);
+    invar_free(packed);
+    return status;
+}
+
+invar_status invar_rollout_stages_routing(invar_rollout *r, const invar_packed_rows *rows)
+{
+    int64_t route = invar_model_sparse_layers(r->model) * r->model->spec.experts_per_token;
+
+    if (r->model->part.stages == 1 || route == 0 || !rows->routing)
+        return invar_pass_routing(r->pass);
+    return rollout_merge(r, rows, route);
+}

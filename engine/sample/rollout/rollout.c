@@ -1,0 +1,461 @@
+/*
+ * rollout.c - samples from prompts: the passes of a batch, and the tokens that are drawn.
+ *
+ * Guesses (engine/sample/rollout/draft) are written behind the tokens of their sample, where the
+ * rows of a pass are read from. The tokens that are drawn overwrite them, as long as they agree.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/rollout/rollout.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/graph/host_staging.h"
+#include "engine/sample/rollout/running_batch.h"
+#include "engine/sample/rollout/stop.h"
+
+#include "base/invar_banned.h"
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+bool invar_sampling_is_stop_id(const invar_sampling_params *p, int32_t token)
+{
+    for (int64_t i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+/* What the newest token means for its sample; a given one ends where it ended. */
+static invar_status check_finish(invar_finish *out, const invar_running_batch *run,
+                                 invar_decode_state *w)
+{
+    const invar_sampling_params *p = w->sampling;
+    const invar_rl_sample *s = w->sample;
+    int32_t token = s->tokens[s->n_tokens - 1];
+    bool may_end = invar_rl_sample_response(s) > p->min_response;
+    bool stop = may_end && invar_sampling_is_stop_id(p, token);
+
+    if (run->forced_samples) {
+        const invar_rl_sample *given = &run->forced_samples[w - run->writers];
+        *out = s->n_tokens == given->n_tokens ? given->finish : INVAR_FINISH_NONE;
+        return INVAR_OK;
+    }
+    if (p->n_stop > 0) {
+        INVAR_TRY(
+            invar_text_stream_push(&w->text, run->rollout->tokenizer, token, p->skip_special));
+        stop = stop || (may_end && invar_stop_find(w->text.text, w->text.bytes, w->text.fresh,
+                                                   p->stop, p->n_stop) >= 0);
+    }
+    *out = stop                                                           ? INVAR_FINISH_STOP
+           : s->n_tokens == invar_running_batch_limit(run->rollout, p, s) ? INVAR_FINISH_LENGTH
+                                                                          : INVAR_FINISH_NONE;
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_decode(invar_rl_sample *s, const invar_tokenizer *tokenizer,
+                                  bool skip_special)
+{
+    int64_t n = invar_rl_sample_response(s), own = 0;
+    invar_status status;
+    int32_t *ids;
+
+    INVAR_TRY(invar_alloc((void **)&ids, (size_t)n, sizeof *ids, "tokens of a response"));
+    for (int64_t i = 0; i < n; i++)
+        if (s->mask[i])
+            ids[own++] = s->tokens[s->prompt_tokens + i];
+    invar_free(s->response);
+    s->response = NULL;
+    status =
+        invar_tokenizer_decode(&s->response, &s->response_bytes, tokenizer, ids, own, skip_special);
+    invar_free(ids);
+    return status;
+}
+
+/* The sample is done, or left as it is (INVAR_FINISH_NONE). */
+static invar_status running_batch_finish(invar_running_batch *run, invar_decode_state *w,
+                                         invar_finish how)
+{
+    invar_rl_sample *s = w->sample;
+
+    invar_scheduler_finish(&run->feed.schedule, w->job);
+    invar_running_batch_leave(w);
+    if (run->rollout->tokenizer && how != INVAR_FINISH_NONE) {
+        invar_free(s->response);
+        s->response = NULL;
+        INVAR_TRY(invar_tokenizer_decode(&s->response, &s->response_bytes, run->rollout->tokenizer,
+                                         s->tokens + s->prompt_tokens, invar_rl_sample_response(s),
+                                         w->sampling->skip_special));
+    }
+    s->finish = how;
+    s->arrival = run->samples_done++;
+    return INVAR_OK;
+}
+
+static invar_status append_token(invar_running_batch *run, const invar_draw *draw)
+{
+    invar_decode_state *w = &run->writers[draw->owner];
+    invar_rl_sample *s = w->sample;
+    int64_t n = invar_rl_sample_response(s);
+    invar_finish how;
+
+    w->finished = !isfinite(draw->logp) && run->rollout->open == run;
+    if (w->finished)
+        return running_batch_finish(run, w, INVAR_FINISH_ABORT); // the others go on
+    if (!isfinite(draw->logp))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "rollout: draw %" PRIu32 " has logits that are not finite at "
+                          "position %" PRIu32 ": the weights are damaged or have diverged",
+                          draw->coords.sample, draw->coords.position);
+    if (n == w->room)
+        INVAR_TRY(invar_running_batch_make_room(w));
+    run->jobs[w->job].tokens = s->tokens;
+    s->tokens[s->n_tokens] =
+        run->forced_samples ? run->forced_samples[draw->owner].tokens[s->n_tokens] : draw->token;
+    s->n_tokens++;
+    s->logp[n] = draw->logp;
+    s->mask[n] = 1;
+    run->tokens_done++;
+    INVAR_TRY(check_finish(&how, run, w));
+    w->finished = how != INVAR_FINISH_NONE || s->n_tokens == w->limit;
+    return w->finished ? running_batch_finish(run, w, how) : INVAR_OK;
+}
+
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+/* Whether the turn's sequence draws one token after the other, from each of its rows. */
+static bool running_batch_decodes(const invar_running_batch *run, const invar_seq_slice *turn)
+{
+    return turn->first >= run->jobs[turn->job].prefill;
+}
+
+/* Asks for the tokens of the rows ahead of turn i, and makes room for them. */
+static invar_status request_draft(invar_draft_request *out, invar_running_batch *run, int64_t i)
+{
+    const invar_seq_slice *turn = &run->feed.turns[i];
+    invar_seq *job = &run->jobs[turn->job];
+    invar_decode_state *w = &run->writers[job->sample];
+
+    while (invar_rl_sample_response(w->sample) + turn->count > w->room)
+        INVAR_TRY(invar_running_batch_make_room(w));
+    job->tokens = w->sample->tokens;
+    *out = (invar_draft_request){.sample = w->sample,
+                                 .sampling = w->sampling,
+                                 .seen = w->ngrams,
+                                 .job = turn->job,
+                                 .max_tokens = w->skip_draft_once ? 0 : turn->count - 1,
+                                 .tokens = w->sample->tokens + w->sample->n_tokens};
+    w->skip_draft_once = false;
+    return INVAR_OK;
+}
+
+/* Rows that were not guessed for are cut, or filled so that a graph runs all sequences. */
+static void fit_turn(invar_running_batch *run, int64_t i, const invar_draft_request *g, bool fill)
+{
+    invar_decode_state *w = &run->writers[run->jobs[g->job].sample];
+
+    w->n_draft_tokens = g->count;
+    w->sample->speculated.passes++;
+    w->sample->speculated.drafted += g->count;
+    run->rollout->counters.drafted += g->count;
+    if (fill && g->max_tokens > 0) {
+        for (int64_t n = g->count; n < g->max_tokens; n++)
+            g->tokens[n] = g->tokens[n - 1]; // the newest token where nothing was guessed
+    } else {
+        invar_scheduler_truncate(&run->feed.schedule, i, 1 + g->count);
+    }
+}
+
+/* Tokens for the rows ahead of this pass. */
+static invar_status propose_drafts(invar_running_batch *run)
+{
+    const invar_model_runner *feed = &run->feed;
+    int64_t asked = 0, next = 0;
+    bool made = false, alike = run->rollout->tape != NULL;
+
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        if (running_batch_decodes(run, &feed->turns[i]))
+            INVAR_TRY(request_draft(&run->guesses[asked++], run, i));
+    INVAR_TRY(run->guesser.make(run->guesser.self, run->guesses, asked));
+    for (int64_t i = 0; i < asked; i++) {
+        made = made || run->guesses[i].count > 0;
+        alike = alike && run->guesses[i].max_tokens == feed->schedule.lookahead;
+    }
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        if (running_batch_decodes(run, &feed->turns[i]))
+            fit_turn(run, i, &run->guesses[next++], made && alike && asked == feed->n_turns);
+    return INVAR_OK;
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+
+/* A draw from a row that is `ahead` of the sample's newest token. */
+static void plan_draw(invar_running_batch *run, int64_t sample, int64_t row, int64_t ahead)
+{
+    const invar_decode_state *w = &run->writers[sample];
+    const invar_rl_sample *s = w->sample;
+
+    run->draws[run->n_draws++] = (invar_draw){
+        .row = row,
+        .coords = {(uint32_t)(s->n_tokens + ahead), s->draw_index, s->rollout},
+        .sampling = run->sampling ? NULL : w->sampling,
+        .ban_stop_ids = invar_rl_sample_response(s) + ahead < w->sampling->min_response,
+        .owner = sample};
+}
+
+static int64_t samples_end(const invar_seq *job)
+{
+    return job->sample + invar_seq_samples(job);
+}
+
+/* Draws from turn i: from each of its rows, or from the last one for each sample. */
+static int64_t draws_of(const invar_running_batch *run, int64_t i)
+{
+    const invar_seq_slice *turn = &run->feed.turns[i];
+    const invar_seq *job = &run->jobs[turn->job];
+
+    if (running_batch_decodes(run, turn))
+        return turn->count;
+    return turn->first + turn->count < job->prefill ? 0 : invar_seq_samples(job);
+}
+
+static void plan_turn(invar_running_batch *run, int64_t i)
+{
+    const invar_seq_slice *turn = &run->feed.turns[i];
+    int64_t sample = run->jobs[turn->job].sample, row = run->feed.start[i];
+
+    for (int64_t n = 0; n < draws_of(run, i); n++)
+        if (running_batch_decodes(run, turn))
+            plan_draw(run, sample, row + n, n);
+        else
+            plan_draw(run, sample + n, row + turn->count - 1, 0);
+}
+
+/* Of the first rows of turn i. */
+static void keep_routing(const invar_running_batch *run, int64_t i, int64_t rows)
+{
+    const invar_model_runner *feed = &run->feed;
+    const invar_seq_slice *turn = &feed->turns[i];
+    const invar_seq *job = &run->jobs[turn->job];
+
+    for (int64_t n = job->sample; feed->route > 0 && n < samples_end(job); n++)
+        memcpy(run->writers[n].sample->routing + turn->first * feed->route,
+               feed->routing + feed->start[i] * feed->route,
+               (size_t)(rows * feed->route) * sizeof *feed->routing);
+}
+
+/* A pass, a draw from every row that has one, and what the routers chose. */
+static invar_status pass_and_draw(invar_running_batch *run)
+{
+    const invar_model_runner *feed = &run->feed;
+    int64_t fillers, sequences = feed->schedule.concurrency;
+
+    if (run->show) // of the layers' rows, and of each draw's row of logits and token
+        INVAR_TRY(invar_row_ownership_pass(run->show, sequences + feed->schedule.chunk +
+                                                          2 * (run->count + sequences)));
+    INVAR_TRY(invar_model_runner_next(&run->feed));
+    if (feed->n_turns == 0)
+        return INVAR_OK;
+    if (run->guesser.make)
+        INVAR_TRY(propose_drafts(run));
+    INVAR_TRY(invar_model_runner_pass(&run->feed));
+    run->n_draws = 0;
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        plan_turn(run, i);
+    fillers = (feed->sequences - feed->n_turns) * feed->each;
+    for (int64_t i = 0; i < fillers; i++)
+        run->draws[run->n_draws + i] = (invar_draw){
+            .row = feed->start[feed->n_turns] + i,
+            .sampling = run->n_draws > 0 ? run->draws[run->n_draws - 1].sampling : NULL,
+            .filler = true};
+    if (invar_rollout_stages_draw(run->rollout))
+        INVAR_TRY(invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws,
+                                     run->n_draws + fillers));
+    INVAR_TRY(invar_rollout_stages_share(run->rollout, "tokens", run->draws,
+                                         (size_t)run->n_draws * sizeof *run->draws));
+    // a pass without draws is not waited for, and must run all the same
+    if (run->rollout->tape)
+        INVAR_TRY(invar_cuda_graph_cache_flush(run->rollout->tape));
+    if (run->show)
+        INVAR_TRY(run->show->watcher.settle(run->show->watcher.probe.payload));
+    return invar_rollout_stages_routing(run->rollout, &feed->rows);
+}
+
+/*
+ * Draws of a sequence, one after the other, as long as guesses hold; *out: how many. Values behind
+ * a guess must not matter, and where they are not finite it takes a row alone to know.
+ */
+static invar_status take_each(int64_t *out, invar_running_batch *run, const invar_draw *draws,
+                              int64_t count)
+{
+    invar_decode_state *w = &run->writers[draws->owner];
+    bool holds = true;
+    int64_t n = 0;
+
+    while (n < count && holds && !w->finished) {
+        int32_t guessed = n + 1 < count ? w->sample->tokens[w->sample->n_tokens] : -1;
+
+        w->skip_draft_once = count > 1 && !isfinite(draws[n].logp);
+        if (w->skip_draft_once)
+            break;
+        INVAR_TRY(append_token(run, &draws[n]));
+        holds = n + 1 < count &&
+                invar_draft_accepted(guessed, w->sample->tokens[w->sample->n_tokens - 1]);
+        n++;
+    }
+    *out = n;
+    return INVAR_OK;
+}
+
+/* Of the guesses of a turn; -1 where not even its first row counts. */
+static void count_accepted(invar_running_batch *run, invar_decode_state *w, int64_t count)
+{
+    if (count <= 0)
+        return;
+    w->sample->speculated.accepted += count;
+    run->rollout->counters.accepted += count;
+}
+
+/* Tokens and routing of turn i; draws from `draws` on. */
+static invar_status take_turn(invar_running_batch *run, int64_t i, const invar_draw *draws)
+{
+    const invar_seq_slice *turn = &run->feed.turns[i];
+    invar_decode_state *w = &run->writers[run->jobs[turn->job].sample];
+    int64_t rows = turn->count, count = draws_of(run, i);
+
+    if (running_batch_decodes(run, turn)) {
+        INVAR_TRY(take_each(&rows, run, draws, count));
+        count_accepted(run, w, rows - 1 < w->n_draft_tokens ? rows - 1 : w->n_draft_tokens);
+    } else {
+        for (int64_t n = 0; n < count; n++)
+            INVAR_TRY(append_token(run, &draws[n]));
+    }
+    keep_routing(run, i, rows);
+    if (rows < turn->count && !w->finished)
+        invar_scheduler_truncate(&run->feed.schedule, i, rows);
+    return INVAR_OK;
+}
+
+invar_status invar_running_batch_step(invar_running_batch *run)
+{
+    invar_status status = pass_and_draw(run);
+    const invar_draw *draws = run->draws;
+
+    invar_model_runner_end_capture(&run->feed);
+    if (status == INVAR_OK && run->draft)
+        status = invar_draft_model_read(run->draft);
+    for (int64_t i = 0; status == INVAR_OK && i < run->feed.n_turns; i++) {
+        int64_t count = draws_of(run, i);
+        status = take_turn(run, i, draws);
+        draws += count;
+    }
+    return status;
+}
+
+void invar_rollout_suspend(invar_rollout *rollout)
+{
+    rollout->leaves = true;
+}
+
+/* A sample without any token is a prompt again: rows of it may be computed, or some of them. */
+static void reset_to_prompt(invar_rl_sample *s)
+{
+    if (s->n_tokens > s->prompt_tokens)
+        return;
+    invar_free(s->logp);
+    invar_free(s->mask);
+    invar_free(s->routing);
+    s->logp = NULL;
+    s->mask = NULL;
+    s->routing = NULL;
+    s->route_size = 0;
+}
+
+static invar_status running_batch_generate(
+    invar_running_batch *run, invar_rl_sample *samples, int64_t count,
+    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done), void *payload)
+{
+    bool *leaves = &run->rollout->leaves;
+    invar_status status = invar_running_batch_begin(run, samples, count);
+
+    *leaves = false;
+    while (status == INVAR_OK && run->samples_done < count && !*leaves) {
+        status = invar_running_batch_step(run);
+        if (status == INVAR_OK && tick)
+            status = tick(payload, run->samples_done, run->tokens_done);
+    }
+    for (int64_t i = 0; status == INVAR_OK && i < count; i++)
+        reset_to_prompt(&samples[i]);
+    invar_running_batch_end(run);
+    return invar_host_staging_advise_oom(status, invar_device_is_local(&run->rollout->caller.dev),
+                                         INVAR_MODEL_RUNNER_ADVICE);
+}
+
+invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
+                               const invar_sampling_params *sampling,
+                               invar_status (*tick)(void *payload, int64_t samples_done,
+                                                    int64_t tokens_done),
+                               void *payload)
+{
+    invar_running_batch run = {.rollout = rollout, .sampling = sampling};
+
+    return running_batch_generate(&run, samples, count, tick, payload);
+}
+
+/* ---- given samples --------------------------------------------------------------------------- */
+
+/* The prompt of a given sample, to be completed. */
+static invar_status prompt_of(invar_rl_sample *out, const invar_rollout *r,
+                              const invar_sampling_params *p, const invar_rl_sample *given)
+{
+    int64_t limit = invar_running_batch_limit(r, p, given);
+
+    if (given->n_tokens <= given->prompt_tokens || given->n_tokens > limit ||
+        given->finish == INVAR_FINISH_NONE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: sample %" PRId64 " has %" PRId64 " tokens, %" PRId64
+                          " of them prompt; expected a response, and %" PRId64 " tokens at most",
+                          given->index, given->n_tokens, given->prompt_tokens, limit);
+    for (int64_t i = given->prompt_tokens; i < given->n_tokens; i++)
+        if (given->tokens[i] < 0 || given->tokens[i] >= r->model->spec.vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "rollout: token %" PRId32 " in the response of sample %" PRId64
+                              "; the vocabulary has %" PRId64,
+                              given->tokens[i], given->index, r->model->spec.vocab);
+    *out = (invar_rl_sample){.index = given->index,
+                             .group = given->group,
+                             .prompt = given->prompt,
+                             .rollout = given->rollout,
+                             .draw_index = given->draw_index,
+                             .prompt_tokens = given->prompt_tokens,
+                             .n_tokens = given->prompt_tokens};
+    INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)out->n_tokens, sizeof *out->tokens,
+                          "tokens of a prompt"));
+    memcpy(out->tokens, given->tokens, (size_t)out->n_tokens * sizeof *out->tokens);
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_teacher_force(invar_rollout *rollout, const invar_rl_sample *given,
+                                         int64_t count, const invar_sampling_params *sampling,
+                                         invar_status (*tick)(void *payload, int64_t samples_done,
+                                                              int64_t tokens_done),
+                                         void *payload)
+{
+    invar_running_batch run = {.rollout = rollout, .sampling = sampling, .forced_samples = given};
+    invar_rl_samples samples = {0};
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
+        invar_rl_sample *s;
+        status = invar_rl_samples_append(&s, &samples);
+        if (status == INVAR_OK)
+            status = prompt_of(s, rollout, sampling, &given[i]);
+    }
+    if (status == INVAR_OK)
+        status = running_batch_generate(&run, samples.items, count, tick, payload);
+    invar_rl_samples_reset(&samples);
+    return status;
+}

@@ -1,0 +1,392 @@
+/*
+ * running_batch.c - how samples get into a batch: they are checked, have room, and become jobs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/rollout/running_batch.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define FIRST_ROOM 64 // response tokens
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+invar_status invar_rollout_check(const invar_model_spec *spec, const invar_tokenizer *tokenizer,
+                                 const invar_sampling_params *p)
+{
+    if (p->max_response < 1 || p->min_response < 0 || p->max_context < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: responses of %" PRId64 " to %" PRId64
+                          " tokens in a context of %" PRId64 "; expected 0 or more to 1 or more",
+                          p->min_response, p->max_response, p->max_context);
+    if (p->max_context > spec->max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: a context of %" PRId64 " tokens; the model has %" PRId64
+                          " positions",
+                          p->max_context, spec->max_positions);
+    if ((p->max_context ? p->max_context : spec->max_positions) < 2)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: a context of 1 token has no room for a prompt and a response; "
+                          "allow a longer one (rollout-max-context-len, max-position-embeddings)");
+    for (int64_t i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] < 0 || p->stop_ids[i] >= spec->vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "rollout: stop id %" PRId32 "; the vocabulary has %" PRId64 " tokens",
+                              p->stop_ids[i], spec->vocab);
+    for (int64_t i = 0; i < p->n_stop; i++)
+        if (!tokenizer || !p->stop[i][0])
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "rollout: stop string %" PRId64 " %s", i,
+                              tokenizer ? "is empty" : "needs a tokenizer");
+    return INVAR_OK;
+}
+
+int64_t invar_running_batch_limit(const invar_rollout *r, const invar_sampling_params *p,
+                                  const invar_rl_sample *s)
+{
+    int64_t context = p->max_context ? p->max_context : r->model->spec.max_positions;
+
+    return context - s->prompt_tokens < p->max_response ? context
+                                                        : s->prompt_tokens + p->max_response;
+}
+
+/* Tokens that the sample may have when this run ends. */
+static int64_t limit_now(const invar_running_batch *run, const invar_sampling_params *p,
+                         const invar_rl_sample *s)
+{
+    int64_t limit = invar_running_batch_limit(run->rollout, p, s);
+
+    return s->suspend_at > 0 && s->suspend_at < limit ? s->suspend_at : limit;
+}
+
+/* Numbers that routers choose for a row. */
+static int64_t route_size(const invar_running_batch *run)
+{
+    const invar_model *model = run->rollout->model;
+
+    return invar_model_sparse_layers(model) * model->spec.experts_per_token;
+}
+
+static bool has_begun(const invar_rl_sample *s)
+{
+    return s->n_tokens > s->prompt_tokens;
+}
+
+/* A prompt; or one with a part of its response, as an earlier run has left it. */
+static bool can_go_on(const invar_running_batch *run, const invar_sampling_params *p,
+                      const invar_rl_sample *s)
+{
+    if (s->prompt_tokens < 1 || s->n_tokens < s->prompt_tokens || s->finish != INVAR_FINISH_NONE)
+        return false;
+    if (!has_begun(s))
+        return true;
+    return s->logp && s->mask && s->route_size == route_size(run) &&
+           (s->route_size == 0 || s->routing) && s->n_tokens < limit_now(run, p, s);
+}
+
+static invar_status check_sample(const invar_running_batch *run, const invar_sampling_params *p,
+                                 const invar_rl_sample *s)
+{
+    const invar_model_spec *spec = &run->rollout->model->spec;
+
+    if (!can_go_on(run, p, s))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: sample %" PRId64 " has %" PRId64 " tokens, %" PRId64
+                          " of them prompt; expected a prompt, or one with a part of its response",
+                          s->index, s->n_tokens, s->prompt_tokens);
+    if (invar_running_batch_limit(run->rollout, p, s) <= s->prompt_tokens)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: the prompt of sample %" PRId64 " (line %" PRId64
+                          " of the data) has %" PRId64
+                          " tokens and leaves no room for a response: filter such prompts, or "
+                          "allow a longer context",
+                          s->index, s->prompt, s->prompt_tokens);
+    for (int64_t i = 0; i < s->n_tokens; i++)
+        if (s->tokens[i] < 0 || s->tokens[i] >= spec->vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "rollout: token %" PRId32 " of sample %" PRId64
+                              "; the vocabulary has %" PRId64,
+                              s->tokens[i], s->index, spec->vocab);
+    return INVAR_OK;
+}
+
+static invar_status check_same_prompt(const invar_rl_sample *a, const invar_rl_sample *b)
+{
+    if (a->prompt_tokens != b->prompt_tokens ||
+        memcmp(a->tokens, b->tokens, (size_t)a->prompt_tokens * sizeof *a->tokens) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: samples %" PRId64 " and %" PRId64 " are of group %" PRId64
+                          " but their prompts differ",
+                          a->index, b->index, a->group);
+    return INVAR_OK;
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+/* Replaces an array of `used` items by one that has room for `count`. */
+static invar_status regrow(void **array, int64_t used, int64_t count, size_t size, const char *what)
+{
+    void *larger = NULL;
+
+    INVAR_TRY(invar_alloc(&larger, (size_t)count, size, what));
+    if (used > 0)
+        memcpy(larger, *array, (size_t)used * size);
+    invar_free(*array);
+    *array = larger;
+    return INVAR_OK;
+}
+
+invar_status invar_running_batch_make_room(invar_decode_state *w)
+{
+    invar_rl_sample *s = w->sample;
+    int64_t used = w->room, most = w->limit - s->prompt_tokens;
+    int64_t room = used ? 2 * used : FIRST_ROOM, total;
+
+    room = room < most ? room : most;
+    total = s->prompt_tokens + room;
+    INVAR_TRY(
+        regrow((void **)&s->tokens, s->n_tokens, total, sizeof *s->tokens, "tokens of a sample"));
+    INVAR_TRY(regrow((void **)&s->logp, used, room, sizeof *s->logp, "log-probs of a sample"));
+    INVAR_TRY(regrow((void **)&s->mask, used, room, sizeof *s->mask, "the mask of a sample"));
+    if (s->route_size > 0)
+        INVAR_TRY(regrow((void **)&s->routing, used ? s->n_tokens - 1 : 0, total,
+                         (size_t)s->route_size * sizeof *s->routing, "the routing of a sample"));
+    w->room = room;
+    return INVAR_OK;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+/* Samples from `first` on that are of its group, and like it have nothing but their prompt. */
+static int64_t group_size(const invar_running_batch *run, int64_t first)
+{
+    const invar_rl_sample *s = run->writers[first].sample;
+    int64_t n = 1;
+
+    while (!has_begun(s) && first + n < run->count &&
+           run->writers[first + n].sample->group == s->group &&
+           !has_begun(run->writers[first + n].sample))
+        n++;
+    return n;
+}
+
+/* Whether a prompt pays as a job of its own: several samples, and pages for it beside each. */
+static bool running_batch_shares(const invar_running_batch *run, int64_t first, int64_t n)
+{
+    const invar_decode_state *w = &run->writers[first];
+    int64_t size = run->limits.page_size, prompt = w->sample->prompt_tokens;
+    int64_t pages = (w->limit - 1 + size - 1) / size + (prompt % size != 0);
+
+    return n > 1 && !run->limits.no_prefix_sharing && pages <= run->rollout->cache->shape.pages;
+}
+
+static void add_job(invar_running_batch *run, int64_t first, int64_t rows, int64_t children)
+{
+    const invar_rl_sample *s = run->writers[first].sample;
+
+    run->jobs[run->n_jobs++] = (invar_seq){.prefill = s->n_tokens,
+                                           .rows = rows,
+                                           .n_sharing = children,
+                                           .sample = first,
+                                           .tokens = s->tokens};
+}
+
+static invar_status add_group(invar_running_batch *run, int64_t first, int64_t n)
+{
+    int64_t prompt = run->writers[first].sample->prompt_tokens;
+
+    for (int64_t i = first + 1; i < first + n; i++)
+        INVAR_TRY(check_same_prompt(run->writers[first].sample, run->writers[i].sample));
+    if (running_batch_shares(run, first, n)) {
+        run->rollout->counters.shared += (n - 1) * prompt;
+        add_job(run, first, prompt, n);
+    }
+    for (int64_t i = first; i < first + n; i++) {
+        run->writers[i].job = run->n_jobs;
+        // the last token of a sequence is never put in
+        add_job(run, i, run->writers[i].limit - 1, 0);
+    }
+    return INVAR_OK;
+}
+
+/* Where the sample was left: room as far as it has tokens, and their text. */
+static invar_status pick_up(const invar_running_batch *run, invar_decode_state *w)
+{
+    const invar_sampling_params *p = w->sampling;
+    const invar_rl_sample *s = w->sample;
+
+    w->room = invar_rl_sample_response(s);
+    for (int64_t i = s->prompt_tokens; p->n_stop > 0 && i < s->n_tokens; i++)
+        INVAR_TRY(invar_text_stream_push(&w->text, run->rollout->tokenizer, s->tokens[i],
+                                         p->skip_special));
+    return INVAR_OK;
+}
+
+static invar_status begin_writer(invar_running_batch *run, invar_decode_state *w)
+{
+    INVAR_TRY(check_sample(run, w->sampling, w->sample));
+    w->limit = limit_now(run, w->sampling, w->sample);
+    w->sample->route_size = route_size(run);
+    INVAR_TRY(has_begun(w->sample) ? pick_up(run, w) : INVAR_OK);
+    return invar_running_batch_make_room(w);
+}
+
+invar_status invar_running_batch_add_samples(invar_running_batch *run, invar_rl_sample *samples,
+                                             int64_t count, const invar_sampling_params *sampling)
+{
+    const invar_rollout *r = run->rollout;
+
+    INVAR_TRY(invar_rollout_check(&r->model->spec, r->tokenizer, sampling));
+    for (int64_t i = 0; i < count; i++) {
+        invar_decode_state *w = &run->writers[run->count++];
+
+        *w = (invar_decode_state){.sample = &samples[i], .sampling = sampling};
+        INVAR_TRY(begin_writer(run, w));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_running_batch_add_jobs(invar_running_batch *run, int64_t first)
+{
+    for (int64_t i = first, n; i < run->count; i += n) {
+        n = group_size(run, i);
+        INVAR_TRY(add_group(run, i, n));
+    }
+    return INVAR_OK;
+}
+
+static invar_status begin_showing(invar_running_batch *run)
+{
+    const invar_forward_hooks probe = invar_row_ownership_probe(&run->rollout->show);
+
+    INVAR_TRY(invar_alloc((void **)&run->numbers, (size_t)run->count, sizeof *run->numbers,
+                          "the draws of samples"));
+    for (int64_t i = 0; i < run->count; i++)
+        run->numbers[i] = run->writers[i].sample->draw_index;
+    run->show = &run->rollout->show;
+    run->show->draws = run->numbers;
+    invar_rollout_stages_probe(run->rollout, &probe);
+    return INVAR_OK;
+}
+
+/* Tokens guessed at a time; none where rows are looked at. */
+static int64_t ahead_of(const invar_running_batch *run)
+{
+    const invar_rollout *r = run->rollout;
+
+    return run->show || r->audited ? 0 : invar_speculation_tokens(&r->limits.speculation);
+}
+
+invar_status invar_running_batch_begin_guessing(invar_running_batch *run)
+{
+    const invar_rollout *r = run->rollout;
+
+    r->cache->draft_cache = NULL;
+    if (ahead_of(run) == 0)
+        return INVAR_OK;
+    run->guesser = r->guesser;
+    if (run->guesser.make)
+        return INVAR_OK;
+    if (r->draft) {
+        run->draft = r->draft;
+        run->guesser = (invar_draft_proposer){invar_draft_model_make, run->draft};
+        return invar_draft_model_begin(run->draft, run->sampling, &run->feed);
+    }
+    run->guesser = (invar_draft_proposer){invar_ngram_proposer_make, NULL};
+    return INVAR_OK;
+}
+
+invar_status invar_running_batch_add_look_up(invar_running_batch *run, int64_t first)
+{
+    invar_ngram_proposer *seen = NULL;
+
+    if (run->guesser.make != invar_ngram_proposer_make || run->count == first)
+        return INVAR_OK;
+    INVAR_TRY(invar_ngram_proposer_new(&seen, run->writers[first].sample, run->count - first,
+                                       &run->rollout->limits.speculation.window));
+    for (int64_t i = first; i < run->count; i++)
+        run->writers[i].ngrams = seen;
+    return INVAR_OK;
+}
+
+void invar_running_batch_leave(invar_decode_state *w)
+{
+    invar_text_stream_release(&w->text);
+    invar_ngram_proposer_leave(w->ngrams);
+    w->ngrams = NULL;
+}
+
+invar_status invar_running_batch_reserve(invar_running_batch *run, int64_t count)
+{
+    INVAR_TRY(regrow((void **)&run->writers, run->count, count, sizeof *run->writers,
+                     "the samples of a rollout"));
+    // there is no prompt without a sample that waits for it
+    INVAR_TRY(regrow((void **)&run->jobs, run->n_jobs, 2 * count, sizeof *run->jobs,
+                     "the jobs of a rollout"));
+    run->feed.schedule.jobs = run->jobs;
+    run->room = count;
+    return INVAR_OK;
+}
+
+invar_status invar_running_batch_make_draws(invar_running_batch *run, int64_t samples)
+{
+    int64_t sequences = run->feed.schedule.concurrency;
+
+    return regrow((void **)&run->draws, 0, samples + sequences * (1 + ahead_of(run)),
+                  sizeof *run->draws, "the draws of a pass");
+}
+
+invar_status invar_running_batch_begin_feed(invar_running_batch *run, int64_t sequences,
+                                            int64_t rows)
+{
+    const invar_model_runner_limits room = {
+        .sequences = sequences, .rows = rows, .ahead = ahead_of(run)};
+
+    INVAR_TRY(invar_model_runner_init(&run->feed, run->rollout, &run->limits, &room, run->jobs,
+                                      run->n_jobs));
+    run->feed.steady = true;
+    run->feed.show = run->sampler.show = run->show;
+    INVAR_TRY(invar_alloc((void **)&run->guesses, (size_t)run->feed.schedule.concurrency,
+                          sizeof *run->guesses, "the guesses of a pass"));
+    return invar_running_batch_make_draws(run, run->room);
+}
+
+invar_status invar_running_batch_begin(invar_running_batch *run, invar_rl_sample *samples,
+                                       int64_t count)
+{
+    int64_t most = 1;
+
+    INVAR_CHECK(!run->rollout->open);
+    INVAR_TRY(invar_running_batch_reserve(run, count));
+    INVAR_TRY(invar_sampler_init(&run->sampler, &run->rollout->caller, run->sampling));
+    INVAR_TRY(invar_running_batch_add_samples(run, samples, count, run->sampling));
+    if (run->rollout->show.watcher.probe.take)
+        INVAR_TRY(begin_showing(run));
+    for (int64_t i = 0; i < run->count; i++)
+        most = run->writers[i].limit - 1 > most ? run->writers[i].limit - 1 : most;
+    INVAR_TRY(invar_model_runner_settle(&run->limits, run->rollout, run->count, most));
+    INVAR_TRY(invar_running_batch_add_jobs(run, 0));
+    INVAR_TRY(invar_running_batch_begin_feed(run, run->n_jobs, most));
+    INVAR_TRY(invar_running_batch_begin_guessing(run));
+    return invar_running_batch_add_look_up(run, 0);
+}
+
+void invar_running_batch_end(invar_running_batch *run)
+{
+    for (int64_t i = 0; run->writers && i < run->count; i++)
+        invar_running_batch_leave(&run->writers[i]);
+    invar_model_runner_release(&run->feed);
+    invar_sampler_release(&run->sampler);
+    invar_rollout_stages_probe(run->rollout, NULL);
+    if (run->draft)
+        invar_draft_model_end(run->draft);
+    invar_free(run->numbers);
+    invar_free(run->writers);
+    invar_free(run->draws);
+    invar_free(run->guesses);
+    invar_free(run->jobs);
+}

@@ -1,0 +1,231 @@
+/*
+ * sampler.c - logits, tokens, log-probabilities.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/rollout/sampler.h"
+
+#include <string.h>
+
+#include "engine/model/graph/cuda_graph_cache.h"
+#include "kernels-deterministic/math/philox.h"
+
+#include "base/invar_banned.h"
+
+invar_status invar_sampler_init(invar_sampler *s, invar_op_runner *caller,
+                                const invar_sampling_params *sampling)
+{
+    size_t bytes = sampling ? (size_t)sampling->n_stop_ids * sizeof *sampling->stop_ids : 0;
+
+    memset(s, 0, sizeof *s);
+    s->caller = caller;
+    s->sampling = sampling;
+    INVAR_TRY(invar_device_alloc(&caller->dev, (void **)&s->room, sizeof *s->room, "draws"));
+    INVAR_TRY(invar_device_alloc(&caller->dev, (void **)&s->stop_ids, bytes, "stop ids"));
+    return bytes ? invar_device_upload(&caller->dev, s->stop_ids, sampling->stop_ids, bytes)
+                 : INVAR_OK;
+}
+
+void invar_sampler_release(invar_sampler *s)
+{
+    if (s->caller) {
+        invar_device_free(&s->caller->dev, s->room);
+        invar_device_free(&s->caller->dev, s->stop_ids);
+        invar_device_free(&s->caller->dev, s->remote_tokens);
+        invar_device_free(&s->caller->dev, s->copies);
+    }
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- for those who look ---------------------------------------------------------------------- */
+
+/* Rows of logits, each of all draws from it, which are of neighbours. */
+static void own_logits(const invar_sampler *s, const invar_draw *draws, int64_t count, int64_t rows)
+{
+    invar_row_samples *owners = invar_row_ownership_owners(s->show, rows);
+
+    for (int64_t i = 0, row = -1; i < count; i++) {
+        if (i == 0 || s->asked.copy[i] != row) {
+            row = s->asked.copy[i];
+            owners[row] = (invar_row_samples){s->show->draws + draws[i].owner, 0};
+        }
+        owners[row].count += !draws[i].filler;
+    }
+}
+
+static invar_status show_drawn(invar_sampler *s, const invar_draw *draws, int64_t count)
+{
+    static const char *const of_token[] = {"head.logits", NULL};
+    static const char *const of_logp[] = {"head.logits", "token", NULL};
+    invar_row_samples *owners = invar_row_ownership_owners(s->show, count);
+    invar_tensor tokens = invar_tensor_1d(s->room->drawn.tokens, INVAR_DTYPE_I32, count);
+    invar_tensor logp = invar_tensor_1d(s->room->drawn.logp, INVAR_DTYPE_F32, count);
+
+    for (int64_t i = 0; i < count; i++)
+        owners[i] = (invar_row_samples){s->show->draws + draws[i].owner, !draws[i].filler};
+    INVAR_TRY(
+        invar_row_ownership_value(s->show, s->caller, "token", INVAR_OP_SAMPLE, &tokens, of_token));
+    return invar_row_ownership_value(s->show, s->caller, "token.logp", INVAR_OP_LOGPROB_FWD, &logp,
+                                     of_logp);
+}
+
+/* ---- drawing --------------------------------------------------------------------------------- */
+
+/* How a draw is made. */
+static const invar_sampling_params *sampling_of(const invar_sampler *s, const invar_draw *draw)
+{
+    return draw->sampling ? draw->sampling : s->sampling;
+}
+
+/* The stop ids of another sampling than the sampler's, to where ops read them. */
+static invar_status put_other(invar_sampler *s, const invar_sampling_params *p)
+{
+    const invar_device *dev = &s->caller->dev;
+    size_t bytes = (size_t)p->n_stop_ids * sizeof *s->remote_tokens;
+
+    if (s->caller->tape) // a call that is held back may read those that were there
+        INVAR_TRY(invar_cuda_graph_cache_flush(s->caller->tape));
+    if (p->n_stop_ids > s->n_other) {
+        invar_device_free(dev, s->remote_tokens);
+        s->remote_tokens = NULL;
+        s->n_other = 0;
+        INVAR_TRY(invar_device_alloc(dev, (void **)&s->remote_tokens, bytes, "stop ids"));
+        s->n_other = p->n_stop_ids;
+    }
+    return bytes ? invar_device_upload(dev, s->remote_tokens, p->stop_ids, bytes) : INVAR_OK;
+}
+
+/* The stop ids that some of these draws may not be; for others than the sampler's: if any is so. */
+static invar_status find_ends(invar_tensor *out, invar_sampler *s, const invar_draw *draws,
+                              int64_t count)
+{
+    const invar_sampling_params *p = sampling_of(s, draws);
+    bool hides = false;
+
+    *out = invar_tensor_1d(s->stop_ids, INVAR_DTYPE_I32, p == s->sampling ? p->n_stop_ids : 0);
+    for (int64_t i = 0; i < count; i++)
+        hides = hides || draws[i].ban_stop_ids;
+    if (p == s->sampling || !hides)
+        return INVAR_OK;
+    INVAR_TRY(put_other(s, p));
+    *out = invar_tensor_1d(s->remote_tokens, INVAR_DTYPE_I32, p->n_stop_ids);
+    return INVAR_OK;
+}
+
+/* Tokens and log-probabilities of rows [first, first + count), whose draws have one sampling. */
+static invar_status run_alike(invar_sampler *s, const invar_draw *draws, const invar_tensor *logits,
+                              int64_t first, int64_t count)
+{
+    const invar_sampling_params *p = sampling_of(s, &draws[first]);
+    invar_sampler_buffers *room = s->room;
+    invar_tensor tokens = invar_tensor_1d(room->drawn.tokens + first, INVAR_DTYPE_I32, count);
+    invar_tensor rows = invar_tensor_rows(logits, first, count);
+    invar_tensor ends;
+
+    INVAR_TRY(find_ends(&ends, s, draws + first, count));
+    INVAR_TRY(
+        INVAR_CALL(s->caller, SAMPLE, sample, .tokens = tokens, .logits = rows,
+                   .coords = room->asked.coords + first, .seed = p->seed,
+                   .purpose = invar_philox_purpose(p->purpose, 0), .temperature = p->temperature,
+                   .top_k = p->top_k, .top_p = p->top_p, .min_p = p->min_p, .hidden = ends,
+                   .hides = invar_tensor_1d(room->asked.no_end + first, INVAR_DTYPE_I32, count)));
+    return INVAR_CALL(s->caller, LOGPROB_FWD, logprob_fwd,
+                      .logp = invar_tensor_1d(room->drawn.logp + first, INVAR_DTYPE_F32, count),
+                      .max = invar_tensor_1d(room->max + first, INVAR_DTYPE_F32, count),
+                      .logsum = invar_tensor_1d(room->logsum + first, INVAR_DTYPE_F32, count),
+                      .logits = rows, .targets = tokens,
+                      .temperature = invar_sampling_logp_temperature(p->temperature));
+}
+
+/* The same of all rows of the logits. */
+static invar_status run_ops(invar_sampler *s, const invar_draw *draws, const invar_tensor *logits)
+{
+    int64_t count = logits->shape[0];
+
+    for (int64_t first = 0, n; first < count; first += n) {
+        n = 1;
+        while (first + n < count && draws[first + n].sampling == draws[first].sampling)
+            n++;
+        INVAR_TRY(run_alike(s, draws, logits, first, n));
+    }
+    if (s->show)
+        INVAR_TRY(show_drawn(s, draws, count));
+    return invar_op_runner_get(s->caller, &s->drawn, &s->room->drawn, sizeof s->drawn);
+}
+
+/* The rows of the pass that are drawn from, each once, and which of them each draw is from. */
+static int64_t list_rows(invar_sampler *s, const invar_draw *draws, int64_t count)
+{
+    int64_t rows = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        if (i == 0 || draws[i].row != draws[i - 1].row)
+            s->row[rows++] = draws[i].row;
+        s->asked.copy[i] = (int32_t)(rows - 1);
+        s->asked.coords[i] = draws[i].coords;
+        s->asked.no_end[i] = draws[i].ban_stop_ids;
+    }
+    return rows;
+}
+
+/* Room for copies of `count` rows. */
+static invar_status make_room(invar_sampler *s, int64_t count, int64_t width)
+{
+    const invar_device *dev = &s->caller->dev;
+
+    if (count <= s->n_copies)
+        return INVAR_OK;
+    invar_device_free(dev, s->copies);
+    s->copies = NULL;
+    s->n_copies = 0;
+    INVAR_TRY(invar_device_alloc(dev, (void **)&s->copies,
+                                 (size_t)(count * width) * sizeof *s->copies, "copies of logits"));
+    s->n_copies = count;
+    return INVAR_OK;
+}
+
+/* One row of logits for each draw; of a row that several share, a copy for each. */
+static invar_status make_logits(invar_tensor *out, invar_sampler *s, invar_pass *pass, int64_t rows,
+                                int64_t count)
+{
+    invar_tensor distinct;
+    int64_t width;
+
+    INVAR_TRY(invar_pass_logits(&distinct, pass, s->row, rows));
+    *out = distinct;
+    if (rows == count)
+        return INVAR_OK;
+    width = distinct.shape[1];
+    INVAR_TRY(make_room(s, count, width));
+    *out = invar_tensor_2d(s->copies, INVAR_DTYPE_F32, count, width);
+    return INVAR_CALL(s->caller, EMBEDDING_FWD, embedding_fwd, .out = *out, .table = distinct,
+                      .ids = invar_tensor_1d(s->room->asked.copy, INVAR_DTYPE_I32, count));
+}
+
+static invar_status draw_piece(invar_sampler *s, invar_pass *pass, invar_draw *draws, int64_t count)
+{
+    int64_t rows = list_rows(s, draws, count);
+    invar_tensor logits;
+
+    INVAR_TRY(invar_device_upload(&s->caller->dev, &s->room->asked, &s->asked, sizeof s->asked));
+    if (s->show)
+        own_logits(s, draws, count, rows);
+    INVAR_TRY(make_logits(&logits, s, pass, rows, count));
+    INVAR_TRY(run_ops(s, draws, &logits));
+    for (int64_t i = 0; i < count; i++) {
+        draws[i].token = s->drawn.tokens[i];
+        draws[i].logp = s->drawn.logp[i];
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_sampler_draw(invar_sampler *s, invar_pass *pass, invar_draw *draws,
+                                int64_t count)
+{
+    for (int64_t first = 0; first < count; first += INVAR_SAMPLER_ROWS) {
+        int64_t left = count - first;
+        INVAR_TRY(draw_piece(s, pass, draws + first,
+                             left < INVAR_SAMPLER_ROWS ? left : INVAR_SAMPLER_ROWS));
+    }
+    return INVAR_OK;
+}

@@ -1,0 +1,451 @@
+/*
+ * scheduler.c - admission, passes, and the end of jobs.
+ *
+ * Why it never stands still: whatever the first of the admitted jobs needs, all others give way to
+ * it, the last one first, and in the end a kept prompt; `check_fit` has made sure that it then
+ * fits. Why it does not turn in circles: who gave way comes back only where each of the others can
+ * grow by some pages before one of them asks for a page that is not there.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/rollout/scheduler.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define GROWTH 4 // pages that every admitted job can still have when another one is admitted
+
+/* ---- set-up ---------------------------------------------------------------------------------- */
+
+/* Pages that are full with rows of the job's prompt, and its prompt's. */
+static int64_t shared_pages(const invar_scheduler *s, const invar_seq *job)
+{
+    return job->parent < 0 ? 0 : job->prefill / s->cache->shape.page_size;
+}
+
+static invar_status check_fit(const invar_scheduler *s, const invar_seq *job)
+{
+    int64_t pages = invar_kv_cache_pages_for(s->cache, job->rows), have = s->cache->shape.pages;
+
+    if (job->parent >= 0)
+        pages += invar_kv_cache_pages_for(s->cache, job->prefill) - shared_pages(s, job);
+    if (pages > have)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "KV cache: sample %" PRId64 " may need %" PRId64 " pages of %" PRId64
+                          " positions, the cache has %" PRId64
+                          ": give it more pages, or make prompts or responses shorter",
+                          job->sample, pages, s->cache->shape.page_size, have);
+    return INVAR_OK;
+}
+
+static invar_status prepare_jobs(const invar_scheduler *s, int64_t first, int64_t end)
+{
+    int64_t parent = -1, children = 0;
+
+    for (int64_t i = first; i < end; i++) {
+        invar_seq *job = &s->jobs[i];
+
+        INVAR_CHECK(job->prefill >= 1 && job->rows >= job->prefill);
+        INVAR_CHECK(children == 0 || job->prefill == s->jobs[parent].prefill);
+        job->parent = children > 0 ? parent : -1;
+        children -= children > 0;
+        if (job->n_sharing > 0) {
+            INVAR_CHECK(job->parent < 0 && job->rows == job->prefill);
+            parent = i;
+            children = job->n_pending_shares = job->n_sharing;
+        }
+        INVAR_TRY(check_fit(s, job));
+    }
+    INVAR_CHECK(children == 0);
+    return INVAR_OK;
+}
+
+invar_status invar_scheduler_add(invar_scheduler *s, invar_seq *jobs, int64_t more)
+{
+    s->jobs = jobs;
+    INVAR_TRY(prepare_jobs(s, s->n_jobs, s->n_jobs + more));
+    s->n_jobs += more;
+    return INVAR_OK;
+}
+
+invar_status invar_scheduler_init(invar_scheduler *s, invar_kv_cache *cache, invar_seq *jobs,
+                                  int64_t n_jobs, int64_t concurrency, int64_t chunk)
+{
+    memset(s, 0, sizeof *s);
+    INVAR_CHECK(concurrency >= 1 && chunk >= 1);
+    s->cache = cache;
+    s->concurrency = concurrency;
+    s->chunk = chunk;
+    invar_kv_cache_reset(cache);
+    INVAR_TRY(invar_scheduler_add(s, jobs, n_jobs));
+    INVAR_TRY(invar_alloc((void **)&s->active, (size_t)s->concurrency, sizeof *s->active,
+                          "the sequences of a pass"));
+    return invar_alloc((void **)&s->turns, (size_t)s->concurrency, sizeof *s->turns,
+                       "the rows of a pass");
+}
+
+void invar_scheduler_release(invar_scheduler *s)
+{
+    for (int64_t i = 0; i < s->n_jobs; i++)
+        invar_free(s->jobs[i].pages);
+    invar_free(s->active);
+    invar_free(s->turns);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- the end of jobs ------------------------------------------------------------------------- */
+
+static void end_job(invar_scheduler *s, invar_seq *job)
+{
+    invar_kv_cache_free_pages(s->cache, job->pages, job->n_pages);
+    invar_free(job->pages);
+    job->pages = NULL;
+    job->n_pages = 0;
+    job->state = INVAR_SEQ_OVER;
+}
+
+/* One child less to wait for; the last one lets the prompt go. */
+static void leave_parent(invar_scheduler *s, const invar_seq *job)
+{
+    invar_seq *parent = job->parent < 0 ? NULL : &s->jobs[job->parent];
+
+    if (parent && --parent->n_pending_shares == 0 && parent->state == INVAR_SEQ_KEPT)
+        end_job(s, parent);
+}
+
+void invar_scheduler_finish(invar_scheduler *s, int64_t index)
+{
+    invar_seq *job = &s->jobs[index];
+
+    if (job->state == INVAR_SEQ_WAITING || job->state == INVAR_SEQ_ADMITTED)
+        leave_parent(s, job);
+    end_job(s, job);
+}
+
+/* Whether somebody still waits for the prompt, or has its rows. */
+static bool is_wanted(const invar_scheduler *s, int64_t prompt)
+{
+    for (int64_t i = prompt + 1; i < s->n_jobs; i++)
+        if (s->jobs[i].parent == prompt && s->jobs[i].state != INVAR_SEQ_OVER)
+            return true;
+    return false;
+}
+
+void invar_scheduler_cancel(invar_scheduler *s, int64_t index)
+{
+    int64_t parent = s->jobs[index].parent;
+
+    invar_scheduler_finish(s, index);
+    if (parent >= 0 && s->jobs[parent].state != INVAR_SEQ_OVER && !is_wanted(s, parent))
+        end_job(s, &s->jobs[parent]);
+}
+
+/* Prompts that are through leave the pass, but keep their pages while somebody waits for them. */
+static void release_finished_prompts(invar_scheduler *s)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < s->n_active; i++) {
+        invar_seq *job = &s->jobs[s->active[i]];
+
+        if (job->state == INVAR_SEQ_OVER)
+            continue;
+        if (job->n_sharing > 0 && job->done == job->rows) {
+            job->state = INVAR_SEQ_KEPT;
+            if (job->n_pending_shares == 0)
+                end_job(s, job);
+        } else {
+            s->active[kept++] = s->active[i];
+        }
+    }
+    s->n_active = kept;
+}
+
+void invar_scheduler_compact(int64_t *places_out, invar_scheduler *s)
+{
+    int64_t kept = 0, next = 0;
+
+    release_finished_prompts(s);
+    for (int64_t i = 0; i < s->n_jobs; i++) {
+        places_out[i] = s->jobs[i].state == INVAR_SEQ_OVER ? -1 : kept;
+        next += i < s->next && places_out[i] >= 0;
+        if (places_out[i] < 0)
+            continue;
+        s->jobs[kept] = s->jobs[i];
+        if (s->jobs[kept].parent >= 0) // prompts come before their jobs
+            s->jobs[kept].parent = places_out[s->jobs[kept].parent];
+        kept++;
+    }
+    for (int64_t i = 0; i < s->n_active; i++)
+        s->active[i] = places_out[s->active[i]];
+    s->n_jobs = kept;
+    s->next = next;
+}
+
+/* ---- giving way ------------------------------------------------------------------------------ */
+
+/* Back to the jobs that wait, without pages; the first `known` rows are known now. */
+static void give_way(invar_scheduler *s, int64_t index, int64_t known)
+{
+    invar_seq *job = &s->jobs[index];
+
+    end_job(s, job);
+    job->state = INVAR_SEQ_WAITING;
+    job->n_recompute = job->done > job->n_recompute ? job->done : job->n_recompute;
+    job->prefill = known;
+    job->done = 0;
+    s->next = index < s->next ? index : s->next;
+}
+
+/*
+ * The last of the admitted jobs gives way. A sequence of its own from now on, unless its prompt was
+ * not through yet.
+ */
+static void last_gives_way(invar_scheduler *s)
+{
+    int64_t index = s->active[--s->n_active];
+    invar_seq *job = &s->jobs[index];
+
+    if (job->state == INVAR_SEQ_READY && job->n_sharing == 0)
+        job->parent = -1;
+    give_way(s, index, job->done < job->prefill ? job->prefill : job->done + 1);
+}
+
+/*
+ * The prompt that is kept for jobs that wait: its pages go, and these jobs, whose first token is
+ * drawn, are sequences of their own. There is at most one, and its jobs are the first of those that
+ * wait for a prompt. False: there is none.
+ */
+static bool prompt_gives_way(invar_scheduler *s)
+{
+    int64_t i = s->next, kept;
+
+    while (i < s->n_jobs && (s->jobs[i].state != INVAR_SEQ_WAITING || s->jobs[i].parent < 0))
+        i++;
+    kept = i < s->n_jobs ? s->jobs[i].parent : -1;
+    if (kept < 0 || s->jobs[kept].state != INVAR_SEQ_KEPT)
+        return false;
+    for (; i < s->n_jobs && s->jobs[i].parent == kept; i++)
+        if (s->jobs[i].state == INVAR_SEQ_WAITING) {
+            s->jobs[i].parent = -1;
+            s->jobs[i].n_recompute = s->jobs[i].prefill++;
+        }
+    end_job(s, &s->jobs[kept]);
+    return true;
+}
+
+/* Pages for one row more of active job i; false: it was the last one, and gave way itself. */
+static bool scheduler_grow(invar_scheduler *s, int64_t i)
+{
+    invar_seq *job = &s->jobs[s->active[i]];
+
+    while (job->n_pages < invar_kv_cache_pages_for(s->cache, job->done + 1)) {
+        if (invar_kv_cache_alloc_pages(job->pages + job->n_pages, s->cache, 1)) {
+            job->n_pages++;
+        } else if (s->n_active > 1) {
+            last_gives_way(s);
+            if (s->n_active == i)
+                return false;
+        } else {
+            bool found = prompt_gives_way(s);
+            INVAR_CHECK(found);
+        }
+    }
+    return true;
+}
+
+/* ---- admission ------------------------------------------------------------------------------- */
+
+/* Pages that the admitted jobs shall find free, however many are admitted. */
+static int64_t scheduler_growth(const invar_scheduler *s)
+{
+    int64_t pages = 0;
+
+    for (int64_t i = 0; i < s->n_active; i++) {
+        const invar_seq *job = &s->jobs[s->active[i]];
+        int64_t more = invar_kv_cache_pages_for(s->cache, job->rows) - job->n_pages;
+        pages += more < GROWTH ? more : GROWTH;
+    }
+    return pages;
+}
+
+/* Gives the job the pages of its known rows; *admitted_out says whether there were enough. */
+static invar_status admit_job(bool *admitted_out, invar_scheduler *s, int64_t index)
+{
+    invar_seq *job = &s->jobs[index];
+    int64_t total = invar_kv_cache_pages_for(s->cache, job->rows), shared = shared_pages(s, job);
+    int64_t known = invar_kv_cache_pages_for(s->cache, job->prefill);
+
+    *admitted_out = known - shared + scheduler_growth(s) <= s->cache->n_free;
+    if (!*admitted_out)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&job->pages, (size_t)total, sizeof *job->pages,
+                          "the page table of a sequence"));
+    job->n_pages = known;
+    job->n_shared = shared;
+    if (shared > 0) {
+        const invar_seq *parent = &s->jobs[job->parent];
+        memcpy(job->pages, parent->pages, (size_t)shared * sizeof *job->pages);
+        invar_kv_cache_ref_pages(s->cache, job->pages, shared);
+    }
+    INVAR_CHECK(invar_kv_cache_alloc_pages(job->pages + shared, s->cache, known - shared));
+    job->state = job->parent < 0 ? INVAR_SEQ_READY : INVAR_SEQ_ADMITTED;
+    s->active[s->n_active++] = index;
+    return INVAR_OK;
+}
+
+static invar_status scheduler_admit(invar_scheduler *s)
+{
+    bool admitted = true;
+
+    while (admitted && s->next < s->n_jobs && s->n_active < s->concurrency) {
+        if (s->jobs[s->next].state == INVAR_SEQ_WAITING)
+            INVAR_TRY(admit_job(&admitted, s, s->next));
+        s->next += admitted;
+        // alone, and still no room: a prompt is in the way
+        if (!admitted && s->n_active == 0)
+            admitted = prompt_gives_way(s);
+    }
+    return INVAR_OK;
+}
+
+/* What a job shares becomes its own as far as it will write there: the partly filled page. */
+static invar_status join_prompt(invar_scheduler *s, invar_seq *job)
+{
+    const invar_seq *parent = &s->jobs[job->parent];
+    int64_t partial = job->prefill % s->cache->shape.page_size;
+
+    if (partial > 0)
+        INVAR_TRY(invar_kv_cache_copy(s->cache, job->pages[job->n_shared],
+                                      parent->pages[job->n_shared], partial));
+    job->done = job->prefill;
+    job->state = INVAR_SEQ_READY;
+    leave_parent(s, job);
+    return INVAR_OK;
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+/* Those whose prompt is through go on behind it. */
+static invar_status join_prompts(invar_scheduler *s)
+{
+    for (int64_t i = 0; i < s->n_active; i++) {
+        invar_seq *job = &s->jobs[s->active[i]];
+
+        if (job->state == INVAR_SEQ_ADMITTED && s->jobs[job->parent].state == INVAR_SEQ_KEPT)
+            INVAR_TRY(join_prompt(s, job));
+    }
+    return INVAR_OK;
+}
+
+#define MANY 2 // known rows to each of the others
+
+/* Whether the next pass is better made of known rows alone. */
+static bool many_known(const invar_scheduler *s)
+{
+    int64_t known = 0, others = 0;
+
+    for (int64_t i = 0; i < s->n_active; i++) {
+        const invar_seq *job = &s->jobs[s->active[i]];
+
+        if (job->state == INVAR_SEQ_READY && job->done < job->prefill)
+            known += job->prefill - job->done;
+        else if (job->state == INVAR_SEQ_READY)
+            others++;
+    }
+    known = known < s->chunk ? known : s->chunk;
+    return known > MANY * others;
+}
+
+int64_t invar_scheduler_most_rows(int64_t known, int64_t sequences, int64_t ahead, bool apart)
+{
+    int64_t mixed = apart && known > MANY * sequences ? MANY * sequences : known;
+
+    mixed += sequences * (1 + ahead);
+    return mixed > known ? mixed : known;
+}
+
+/* Rows of the job in this pass; `left` of the chunk, and of known rows alone or not. */
+static int64_t rows_now(const invar_seq *job, int64_t left, bool known_alone)
+{
+    int64_t known = job->prefill - job->done;
+
+    if (job->state != INVAR_SEQ_READY || job->done == job->rows)
+        return 0;
+    if (known <= 0)
+        return known_alone ? 0 : 1;
+    return known < left ? known : left;
+}
+
+/* A row more for a job that has its own, without anybody giving way. */
+static bool step_ahead(invar_scheduler *s, invar_seq *job)
+{
+    if (job->done == job->rows)
+        return false;
+    if (job->n_pages < invar_kv_cache_pages_for(s->cache, job->done + 1)) {
+        if (!invar_kv_cache_alloc_pages(job->pages + job->n_pages, s->cache, 1))
+            return false;
+        job->n_pages++;
+    }
+    job->done++;
+    return true;
+}
+
+static void look_ahead(invar_scheduler *s, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        invar_seq_slice *turn = &s->turns[i];
+        invar_seq *job = &s->jobs[turn->job];
+        bool through = turn->first >= job->prefill;
+
+        while (through && turn->count <= s->lookahead && step_ahead(s, job))
+            turn->count++;
+    }
+}
+
+void invar_scheduler_truncate(invar_scheduler *s, int64_t index, int64_t rows)
+{
+    invar_seq_slice *turn = &s->turns[index];
+    invar_seq *job = &s->jobs[turn->job];
+    int64_t pages;
+
+    turn->count = rows;
+    job->done = turn->first + rows;
+    pages = invar_kv_cache_pages_for(s->cache, job->done);
+    if (job->n_pages > pages) {
+        invar_kv_cache_free_pages(s->cache, job->pages + pages, job->n_pages - pages);
+        job->n_pages = pages;
+    }
+}
+
+invar_status invar_scheduler_next(const invar_seq_slice **out, int64_t *count_out,
+                                  invar_scheduler *s)
+{
+    int64_t left = s->chunk, count = 0;
+    bool known_alone;
+
+    release_finished_prompts(s);
+    INVAR_TRY(scheduler_admit(s));
+    INVAR_TRY(join_prompts(s));
+    known_alone = s->separate_prefill && many_known(s);
+    for (int64_t i = 0; i < s->n_active; i++) {
+        invar_seq *job = &s->jobs[s->active[i]];
+        int64_t rows = rows_now(job, left, known_alone);
+
+        if (rows == 0 || !scheduler_grow(s, i))
+            continue;
+        s->turns[count++] = (invar_seq_slice){s->active[i], job->done, rows};
+        if (job->done < job->prefill)
+            left -= rows;
+        job->done += rows;
+    }
+    INVAR_CHECK(count > 0 || (s->n_active == 0 && s->next == s->n_jobs));
+    look_ahead(s, count);
+    *out = s->turns;
+    *count_out = count;
+    return INVAR_OK;
+}

@@ -1,0 +1,141 @@
+/*
+ * score.c - log-probabilities of given sequences, through the cache.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/graph/host_staging.h"
+#include "engine/sample/rollout/model_runner.h"
+#include "engine/sample/rollout/sampler.h"
+
+#include "base/invar_banned.h"
+
+typedef struct score {
+    invar_rollout *rollout;
+    const int32_t *const *tokens;
+    const int64_t *n;
+    int64_t count;
+    invar_seq *jobs; /* (n_jobs) */
+    int64_t n_jobs;
+    int64_t most; /* rows of the longest */
+    invar_model_runner feed;
+    int64_t *row;     /* (rows of a pass + 1) 0, 1, ...: rows, and units of one row each */
+    int32_t *targets; /* (rows of a pass) */
+    float *logp;      /* (rows of a pass) */
+} score;
+
+static invar_status check_sequence(const score *s, int64_t i)
+{
+    const invar_model_spec *spec = &s->rollout->model->spec;
+
+    if (s->n[i] < 1 || s->n[i] > spec->max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "score: sequence %" PRId64 " has %" PRId64
+                          " tokens; expected 1 to %" PRId64 ", the positions of the model",
+                          i, s->n[i], spec->max_positions);
+    for (int64_t t = 0; t < s->n[i]; t++)
+        if (s->tokens[i][t] < 0 || s->tokens[i][t] >= spec->vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "score: sequence %" PRId64 " has token %" PRId32 " at %" PRId64
+                              "; the vocabulary has %" PRId64,
+                              i, s->tokens[i][t], t, spec->vocab);
+    return INVAR_OK;
+}
+
+static invar_status score_begin(score *s)
+{
+    invar_rollout_exec_options limits;
+    size_t rows;
+
+    INVAR_TRY(
+        invar_alloc((void **)&s->jobs, (size_t)s->count, sizeof *s->jobs, "the jobs of scoring"));
+    for (int64_t i = 0; i < s->count; i++) {
+        int64_t n = s->n[i] - 1;
+
+        INVAR_TRY(check_sequence(s, i));
+        s->most = n > s->most ? n : s->most;
+        // one by one is decoding, of all sequences together
+        if (n > 0)
+            s->jobs[s->n_jobs++] =
+                (invar_seq){.prefill = s->rollout->limits.prefill_chunk == 1 ? 1 : n,
+                            .rows = n,
+                            .sample = i,
+                            .tokens = s->tokens[i]};
+    }
+    INVAR_TRY(invar_model_runner_settle(&limits, s->rollout, s->count, s->most));
+    INVAR_TRY(invar_model_runner_init(
+        &s->feed, s->rollout, &limits,
+        &(invar_model_runner_limits){.sequences = s->n_jobs, .rows = s->most}, s->jobs, s->n_jobs));
+    rows = (size_t)(s->feed.schedule.concurrency + s->feed.schedule.chunk);
+    INVAR_TRY(invar_alloc((void **)&s->row, rows + 1, sizeof *s->row, "rows to score"));
+    for (size_t i = 0; i <= rows; i++)
+        s->row[i] = (int64_t)i;
+    INVAR_TRY(invar_alloc((void **)&s->targets, rows, sizeof *s->targets, "tokens to score"));
+    return invar_alloc((void **)&s->logp, rows, sizeof *s->logp, "scores");
+}
+
+static void score_end(score *s)
+{
+    invar_model_runner_release(&s->feed);
+    invar_free(s->jobs);
+    invar_free(s->row);
+    invar_free(s->targets);
+    invar_free(s->logp);
+}
+
+/* Log-probabilities of the pass's rows, to where they belong. */
+static invar_status take_pass(score *s, float temperature, float *const *logp_out)
+{
+    const invar_model_runner *feed = &s->feed;
+    invar_logit_rows head = {.count = feed->start[feed->n_turns],
+                             .row = s->row,
+                             .targets = s->targets,
+                             .units = {s->row, feed->start[feed->n_turns]},
+                             .temperature = invar_sampling_logp_temperature(temperature)};
+
+    for (int64_t i = 0; i < feed->n_turns; i++) {
+        const invar_seq_slice *turn = &feed->turns[i];
+        memcpy(s->targets + feed->start[i], s->jobs[turn->job].tokens + turn->first + 1,
+               (size_t)turn->count * sizeof *s->targets);
+    }
+    if (invar_rollout_stages_draw(s->rollout))
+        INVAR_TRY(invar_pass_head(s->rollout->pass, &head, s->logp, NULL));
+    INVAR_TRY(invar_rollout_stages_share(s->rollout, "scores", s->logp,
+                                         (size_t)head.count * sizeof *s->logp));
+    for (int64_t i = 0; i < feed->n_turns; i++) {
+        const invar_seq_slice *turn = &feed->turns[i];
+        const invar_seq *job = &s->jobs[turn->job];
+
+        memcpy(logp_out[job->sample] + turn->first, s->logp + feed->start[i],
+               (size_t)turn->count * sizeof *s->logp);
+        if (turn->first + turn->count == job->rows)
+            invar_scheduler_finish(&s->feed.schedule, turn->job);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *tokens,
+                                 const int64_t *n, int64_t count, float temperature,
+                                 float *const *logp_out)
+{
+    score s = {.rollout = rollout, .tokens = tokens, .n = n, .count = count};
+    invar_status status;
+
+    INVAR_CHECK(!rollout->open); // whose pages these would be
+    status = score_begin(&s);
+
+    while (status == INVAR_OK) {
+        status = invar_model_runner_next(&s.feed);
+        if (status != INVAR_OK || s.feed.n_turns == 0)
+            break;
+        status = invar_model_runner_pass(&s.feed);
+        if (status == INVAR_OK)
+            status = take_pass(&s, temperature, logp_out);
+    }
+    score_end(&s);
+    return invar_host_staging_advise_oom(status, invar_device_is_local(&rollout->caller.dev),
+                                         INVAR_MODEL_RUNNER_ADVICE);
+}

@@ -1,0 +1,148 @@
+/*
+ * stream.c - samples that join a rollout and leave it, between its passes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "base/alloc.h"
+#include "engine/model/graph/host_staging.h"
+#include "engine/sample/rollout/running_batch.h"
+
+#include "base/invar_banned.h"
+
+#define ROOM_FOR_OPEN 64 // samples, at first
+
+invar_status invar_rollout_open_stream(invar_rollout *r, int64_t context)
+{
+    invar_running_batch *run = NULL;
+    invar_status status;
+
+    INVAR_CHECK(!r->open);
+    if (context < 2 || context > r->model->spec.max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: a context of %" PRId64 " tokens; expected 2 to %" PRId64,
+                          context, r->model->spec.max_positions);
+    INVAR_TRY(invar_alloc((void **)&run, 1, sizeof *run, "a rollout"));
+    *run = (invar_running_batch){.rollout = r};
+    r->open = run;
+    status = invar_running_batch_reserve(run, ROOM_FOR_OPEN);
+    if (status == INVAR_OK)
+        status = invar_sampler_init(&run->sampler, &r->caller, NULL);
+    if (status == INVAR_OK)
+        status = invar_model_runner_settle(&run->limits, r, INT32_MAX, context - 1);
+    if (status == INVAR_OK)
+        status = invar_running_batch_begin_feed(run, run->limits.concurrency, context - 1);
+    if (status == INVAR_OK)
+        status = invar_running_batch_begin_guessing(run);
+    if (status != INVAR_OK)
+        invar_rollout_close(r);
+    return invar_host_staging_advise_oom(status, invar_device_is_local(&r->caller.dev),
+                                         INVAR_MODEL_RUNNER_ADVICE);
+}
+
+void invar_rollout_close(invar_rollout *r)
+{
+    if (r->open)
+        invar_running_batch_end(r->open);
+    invar_free(r->open);
+    r->open = NULL;
+}
+
+/* Samples that have left, and their jobs, leave the arrays. */
+static invar_status running_batch_tidy(invar_running_batch *run)
+{
+    int64_t *places = NULL, *numbers, kept = 0;
+
+    INVAR_TRY(invar_alloc((void **)&places, (size_t)(run->n_jobs + run->count), sizeof *places,
+                          "the order of samples"));
+    numbers = places + run->n_jobs;
+    invar_scheduler_compact(places, &run->feed.schedule);
+    run->n_jobs = run->feed.schedule.n_jobs;
+    for (int64_t i = 0; i < run->count; i++) {
+        invar_decode_state *w = &run->writers[i];
+
+        numbers[i] = w->finished ? 0 : kept; // a prompt that is through belongs to nobody
+        if (w->finished)
+            continue;
+        w->job = places[w->job];
+        run->writers[kept++] = *w;
+    }
+    for (int64_t i = 0; i < run->n_jobs; i++)
+        run->jobs[i].sample = numbers[run->jobs[i].sample];
+    run->count = kept;
+    invar_free(places);
+    return INVAR_OK;
+}
+
+/* Room for so many more; twice as much as is needed, so that it is made seldom. */
+static invar_status make_room_for(invar_running_batch *run, int64_t more)
+{
+    int64_t room = run->room;
+
+    if (run->count + more <= room)
+        return INVAR_OK;
+    INVAR_TRY(running_batch_tidy(run));
+    while (2 * (run->count + more) > room)
+        room *= 2;
+    if (room == run->room)
+        return INVAR_OK;
+    INVAR_TRY(invar_running_batch_make_draws(run, room));
+    return invar_running_batch_reserve(run, room);
+}
+
+/* The samples from `first` on never were. */
+static void discard_samples(invar_running_batch *run, int64_t first)
+{
+    for (int64_t i = first; i < run->count; i++)
+        invar_running_batch_leave(&run->writers[i]);
+    run->count = first;
+    run->n_jobs = run->feed.schedule.n_jobs;
+}
+
+invar_status invar_rollout_add(invar_rollout *r, invar_rl_sample *samples, int64_t count,
+                               const invar_sampling_params *sampling)
+{
+    invar_running_batch *run = r->open;
+    invar_status status;
+    int64_t first;
+
+    INVAR_CHECK(run);
+    INVAR_TRY(make_room_for(run, count));
+    first = run->count;
+    status = invar_running_batch_add_samples(run, samples, count, sampling);
+    if (status == INVAR_OK)
+        status = invar_running_batch_add_jobs(run, first);
+    if (status == INVAR_OK)
+        status = invar_running_batch_add_look_up(run, first);
+    if (status == INVAR_OK)
+        status = invar_scheduler_add(&run->feed.schedule, run->jobs,
+                                     run->n_jobs - run->feed.schedule.n_jobs);
+    if (status != INVAR_OK)
+        discard_samples(run, first);
+    return status;
+}
+
+void invar_rollout_cancel(invar_rollout *r, const invar_rl_sample *samples, int64_t count)
+{
+    invar_running_batch *run = r->open;
+
+    INVAR_CHECK(run);
+    for (int64_t i = 0; i < run->count; i++) {
+        invar_decode_state *w = &run->writers[i];
+
+        if (w->finished || w->sample < samples || w->sample >= samples + count)
+            continue;
+        w->finished = true;
+        invar_running_batch_leave(w);
+        invar_scheduler_cancel(&run->feed.schedule, w->job);
+    }
+}
+
+invar_status invar_rollout_step(invar_rollout *r)
+{
+    INVAR_CHECK(r->open);
+    return invar_host_staging_advise_oom(invar_running_batch_step(r->open),
+                                         invar_device_is_local(&r->caller.dev),
+                                         INVAR_MODEL_RUNNER_ADVICE);
+}

@@ -1,0 +1,464 @@
+/*
+ * completion_request.c - the fields of a request.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/serve/completion_request.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/console/spelling.h"
+#include "base/text.h"
+#include "engine/sample/serve/chat_messages.h"
+
+#include "base/invar_banned.h"
+
+#define WHERE "the request"
+#define MOST_TOKENS 16777216 /* of max_tokens, min_tokens: beyond any context */
+
+/* ---- which fields there are ------------------------------------------------------------------ */
+
+enum { TEXT = 1, CHAT = 2, BOTH = TEXT | CHAT };
+
+typedef enum use { READ, FREE, ONLY } use;
+
+typedef struct field {
+    const char *name;
+    int routes;
+    use use;
+    const char *neutral; /* JSON */
+} field;
+
+static const field fields[] = {
+#define INVAR_FIELD(name, routes, use, neutral) {name, routes, use, neutral},
+#include "engine/sample/serve/fields.def"
+#undef INVAR_FIELD
+};
+
+#define N_FIELDS (sizeof fields / sizeof *fields)
+
+static int route_of(invar_completion_kind kind)
+{
+    return kind == INVAR_COMPLETION_REQUEST_CHAT ? CHAT : TEXT;
+}
+
+static const field *find_field(const char *name, int route)
+{
+    for (size_t i = 0; i < N_FIELDS; i++)
+        if ((fields[i].routes & route) && strcmp(fields[i].name, name) == 0)
+            return &fields[i];
+    return NULL;
+}
+
+static invar_status unknown_field(const char *name, int route)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+    invar_spelling near;
+
+    invar_spelling_init(&near, name, strlen(name));
+    for (size_t i = 0; i < N_FIELDS; i++)
+        if (fields[i].routes & route)
+            invar_spelling_offer(&near, fields[i].name);
+    invar_text_quote(quoted, sizeof quoted, name, strlen(name));
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "'%s' is no field of this route%s; docs/serve.md lists them", quoted,
+                      invar_spelling_hint(&near));
+}
+
+/* The value of a field that is only there to be left alone. */
+static invar_status check_neutral(const field *f, const json_t *value)
+{
+    json_t *neutral = NULL;
+    bool same;
+
+    if (json_is_null(value))
+        return INVAR_OK;
+    INVAR_TRY(invar_json_parse(&neutral, f->name, f->neutral, strlen(f->neutral)));
+    same = json_is_number(neutral) && json_is_number(value)
+               ? json_number_value(neutral) == json_number_value(value)
+               : json_equal(neutral, value);
+    json_decref(neutral);
+    if (same)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s is not offered by this server: leave it out, or give %s", f->name,
+                      f->neutral);
+}
+
+static invar_status check_fields(invar_completion_request *ask)
+{
+    int route = route_of(ask->kind);
+    const char *name;
+    json_t *value;
+
+    json_object_foreach(ask->body, name, value)
+    {
+        const field *f = find_field(name, route);
+
+        ask->param = strlen(name) < INVAR_TEXT_QUOTE_SIZE ? name : NULL; // the body keeps it
+        if (!f)
+            return unknown_field(name, route);
+        if (f->use == ONLY)
+            INVAR_TRY(check_neutral(f, value));
+    }
+    ask->param = NULL;
+    return INVAR_OK;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* The field, where it is given; else NULL. A failure is about it. */
+static const json_t *completion_request_given(invar_completion_request *ask, const char *name)
+{
+    const field *f = find_field(name, route_of(ask->kind));
+    const json_t *value = f ? json_object_get(ask->body, name) : NULL;
+
+    ask->param = f ? f->name : NULL;
+    return json_is_null(value) ? NULL : value;
+}
+
+static invar_status take_int(int64_t *out, invar_completion_request *ask, const char *name,
+                             int64_t low, int64_t high)
+{
+    return completion_request_given(ask, name)
+               ? invar_json_int(out, ask->body, name, WHERE, low, high)
+               : INVAR_OK;
+}
+
+static invar_status take_bool(bool *out, invar_completion_request *ask, const char *name)
+{
+    return completion_request_given(ask, name) ? invar_json_bool(out, ask->body, name, WHERE)
+                                               : INVAR_OK;
+}
+
+static invar_status take_real(float *out, invar_completion_request *ask, const char *name,
+                              double low, double high)
+{
+    double value;
+
+    if (!completion_request_given(ask, name))
+        return INVAR_OK;
+    INVAR_TRY(invar_json_real(&value, ask->body, name, WHERE));
+    if (!(value >= low && value <= high))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is %g; expected %g to %g", name, value, low,
+                          high);
+    *out = (float)value;
+    return INVAR_OK;
+}
+
+/* ---- how tokens are drawn -------------------------------------------------------------------- */
+
+static invar_status take_lengths(invar_completion_request *ask)
+{
+    invar_sampling_params *p = &ask->sampling;
+    int64_t least =
+        ask->kind == INVAR_COMPLETION_REQUEST_TEXT ? 0 : 1; // no tokens: a text is only scored
+    int64_t most;
+
+    if (p->max_response == 0)
+        p->max_response = -1;
+    INVAR_TRY(take_int(&p->max_response, ask, "max_tokens", least, MOST_TOKENS));
+    most = p->max_response;
+    INVAR_TRY(take_int(&p->max_response, ask, "max_completion_tokens", 1, MOST_TOKENS));
+    if (completion_request_given(ask, "max_tokens") &&
+        completion_request_given(ask, "max_completion_tokens") && p->max_response != most)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "max_completion_tokens is %" PRId64 ", max_tokens %" PRId64
+                          ": give one of them",
+                          p->max_response, most);
+    ask->length = completion_request_given(ask, "max_completion_tokens") ? "max_completion_tokens"
+                  : completion_request_given(ask, "max_tokens")          ? "max_tokens"
+                                                                         : NULL;
+    INVAR_TRY(take_int(&p->min_response, ask, "min_tokens", 0, MOST_TOKENS));
+    if (p->max_response >= 0 && p->min_response > p->max_response)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "min_tokens is %" PRId64 ", more than max_tokens",
+                          p->min_response);
+    return INVAR_OK;
+}
+
+static invar_status take_temperature(invar_completion_request *ask)
+{
+    double value = json_number_value(completion_request_given(ask, "temperature"));
+
+    INVAR_TRY(take_real(&ask->sampling.temperature, ask, "temperature", 0, 100));
+    if (value > 0 && value < INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "temperature is %g; expected 0, which takes the best token, or at least "
+                          "%g",
+                          value, INVAR_COMPLETION_REQUEST_LEAST_TEMPERATURE);
+    return INVAR_OK;
+}
+
+static invar_status take_sampling(invar_completion_request *ask)
+{
+    invar_sampling_params *p = &ask->sampling;
+    int64_t top_k = p->top_k, seed = p->seed;
+
+    INVAR_TRY(take_lengths(ask));
+    INVAR_TRY(take_temperature(ask));
+    INVAR_TRY(take_real(&p->top_p, ask, "top_p", 1e-6, 1));
+    INVAR_TRY(take_int(&top_k, ask, "top_k", -1, 4194304));
+    INVAR_TRY(take_real(&p->min_p, ask, "min_p", 0, 1));
+    INVAR_TRY(take_int(&seed, ask, "seed", 0, UINT32_MAX));
+    INVAR_TRY(take_bool(&p->skip_special, ask, "skip_special_tokens"));
+    p->top_k = top_k < 0 ? 0 : (int32_t)top_k;
+    p->seed = (uint32_t)seed;
+    return INVAR_OK;
+}
+
+/* Strings that end a choice: the server's, then those of the request, one or a list. */
+static invar_status take_stops(invar_completion_request *ask)
+{
+    const json_t *value = completion_request_given(ask, "stop");
+    size_t count = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
+    int64_t before = ask->sampling.n_stop;
+
+    if (count > INVAR_COMPLETION_REQUEST_MAX_STOPS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "stop has %zu strings; at most %d are taken", count,
+                          INVAR_COMPLETION_REQUEST_MAX_STOPS);
+    INVAR_TRY(invar_alloc((void **)&ask->stop, (size_t)before + count, sizeof *ask->stop, "stops"));
+    for (int64_t i = 0; i < before; i++)
+        ask->stop[i] = ask->sampling.stop[i];
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
+
+        if (!json_is_string(item) || json_string_length(item) == 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "stop is no string and no list of strings that are not empty");
+        ask->stop[before + (int64_t)i] = json_string_value(item);
+    }
+    ask->sampling.stop = ask->stop;
+    ask->sampling.n_stop = before + (int64_t)count;
+    return INVAR_OK;
+}
+
+/* A list of tokens, one behind the other; whether the model knows them is seen later. */
+static invar_status read_ids(int32_t *out, const json_t *list, const char *name)
+{
+    const json_t *item;
+    size_t i;
+
+    json_array_foreach(list, i, item)
+    {
+        if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+            json_integer_value(item) > INT32_MAX)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: item %zu is no token", name, i);
+        out[i] = (int32_t)json_integer_value(item);
+    }
+    return INVAR_OK;
+}
+
+static invar_status take_stop_ids(invar_completion_request *ask)
+{
+    const json_t *value = completion_request_given(ask, "stop_token_ids");
+    size_t count = value ? json_array_size(value) : 0, before = (size_t)ask->sampling.n_stop_ids;
+
+    if (value && (!json_is_array(value) || count > INVAR_COMPLETION_REQUEST_MAX_STOPS))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "stop_token_ids is no list of at most %d tokens",
+                          INVAR_COMPLETION_REQUEST_MAX_STOPS);
+    INVAR_TRY(invar_alloc((void **)&ask->stop_ids, before + count, sizeof *ask->stop_ids, "stops"));
+    if (before > 0)
+        memcpy(ask->stop_ids, ask->sampling.stop_ids, before * sizeof *ask->stop_ids);
+    INVAR_TRY(read_ids(ask->stop_ids + before, value, "stop_token_ids"));
+    ask->sampling.stop_ids = ask->stop_ids;
+    ask->sampling.n_stop_ids = (int64_t)(before + count);
+    return INVAR_OK;
+}
+
+/* ---- what is answered ------------------------------------------------------------------------ */
+
+/* Completions say how many alternatives they want, chats whether they want any. */
+static invar_status take_logprobs(invar_completion_request *ask)
+{
+    int64_t others = 0;
+
+    if (ask->kind == INVAR_COMPLETION_REQUEST_CHAT) {
+        INVAR_TRY(take_bool(&ask->logprobs, ask, "logprobs"));
+        INVAR_TRY(take_int(&others, ask, "top_logprobs", 0, INT32_MAX));
+    } else {
+        INVAR_TRY(take_int(&others, ask, "logprobs", 0, INT32_MAX));
+        ask->logprobs = completion_request_given(ask, "logprobs") != NULL;
+    }
+    if (others > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s is %" PRId64 ": only the log-probs of the tokens themselves are "
+                          "computed, no alternatives; give 0",
+                          ask->kind == INVAR_COMPLETION_REQUEST_CHAT ? "top_logprobs" : "logprobs",
+                          others);
+    return INVAR_OK;
+}
+
+static invar_status take_stream(invar_completion_request *ask)
+{
+    const json_t *options;
+    const char *name;
+    json_t *value;
+
+    INVAR_TRY(take_bool(&ask->stream, ask, "stream"));
+    options = completion_request_given(ask, "stream_options");
+    if (!options)
+        return INVAR_OK;
+    if (!json_is_object(options) || !ask->stream)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "stream_options: %s",
+                          ask->stream ? "no object" : "it needs \"stream\": true");
+    json_object_foreach((json_t *)(uintptr_t)options, name, value)
+    {
+        if (strcmp(name, "include_usage") == 0 && json_is_boolean(value))
+            ask->usage = json_is_true(value);
+        else if (strcmp(name, "include_obfuscation") != 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "stream_options: only include_usage, true or false, is known");
+    }
+    return INVAR_OK;
+}
+
+static invar_status take_form(invar_completion_request *ask)
+{
+    INVAR_TRY(take_int(&ask->n, ask, "n", 1, INVAR_COMPLETION_REQUEST_MAX_CHOICES));
+    INVAR_TRY(take_logprobs(ask));
+    INVAR_TRY(take_bool(&ask->echo, ask, "echo"));
+    INVAR_TRY(take_bool(&ask->ids, ask, "return_token_ids"));
+    INVAR_TRY(take_stream(ask));
+    ask->param = "max_tokens";
+    if (ask->sampling.max_response == 0 && !ask->echo)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "max_tokens is 0: that needs \"echo\": true, or nothing is answered");
+    return INVAR_OK;
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static invar_status add_ids(invar_completion_prompt *out, const json_t *list)
+{
+    out->n_ids = (int64_t)json_array_size(list);
+    INVAR_TRY(invar_alloc((void **)&out->ids, (size_t)out->n_ids, sizeof *out->ids, "a prompt"));
+    return read_ids(out->ids, list, "prompt");
+}
+
+static invar_status add_prompt(invar_completion_request *ask, const json_t *value)
+{
+    invar_completion_prompt *prompt = &ask->prompts[ask->n_prompts++];
+
+    if (json_is_array(value) && json_array_size(value) > 0)
+        return add_ids(prompt, value);
+    if (!json_is_string(value))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "prompt is none of: a string, a list of strings, a list of tokens, a "
+                          "list of such lists");
+    prompt->text = json_string_value(value);
+    prompt->text_bytes = json_string_length(value);
+    return INVAR_OK;
+}
+
+/* A string, a list of them, tokens, or a list of these. */
+static invar_status take_prompts(invar_completion_request *ask)
+{
+    const json_t *value = completion_request_given(ask, "prompt"), *item;
+    bool several = json_is_array(value) && !json_is_integer(json_array_get(value, 0));
+    size_t count = several ? json_array_size(value) : 1, i;
+
+    if (!value)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt is missing");
+    if (count == 0 || count > INVAR_COMPLETION_REQUEST_MAX_CHOICES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt is a list of %zu; 1 to %d are taken", count,
+                          INVAR_COMPLETION_REQUEST_MAX_CHOICES);
+    INVAR_TRY(invar_alloc((void **)&ask->prompts, count, sizeof *ask->prompts, "prompts"));
+    memset(ask->prompts, 0, count * sizeof *ask->prompts);
+    if (!several)
+        return add_prompt(ask, value);
+    json_array_foreach(value, i, item) INVAR_TRY(add_prompt(ask, item));
+    return INVAR_OK;
+}
+
+static invar_status take_chat(invar_completion_request *ask)
+{
+    const json_t *messages = completion_request_given(ask, "messages"), *choice;
+
+    INVAR_TRY(invar_chat_messages_read(&ask->messages, messages, ask->memory));
+    ask->tools = completion_request_given(ask, "tools");
+    INVAR_TRY(invar_chat_messages_check_tools(ask->tools));
+    choice = completion_request_given(ask, "tool_choice");
+    if (!choice || (json_is_string(choice) && strcmp(json_string_value(choice), "auto") == 0))
+        return INVAR_OK;
+    if (!json_is_string(choice) || strcmp(json_string_value(choice), "none") != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "tool_choice is neither \"auto\" nor \"none\": no call can be forced");
+    ask->tools = NULL;
+    return INVAR_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static bool has_nul(const json_t *value)
+{
+    const json_t *item;
+    const char *name;
+    size_t i;
+
+    if (json_is_string(value))
+        return strlen(json_string_value(value)) < json_string_length(value);
+    json_array_foreach(value, i, item) if (has_nul(item)) return true;
+    json_object_foreach((json_t *)(uintptr_t)value, name, item) if (has_nul(item)) return true;
+    return false;
+}
+
+/* Texts are a model's, which may say NUL, and are read by length; nothing else may have it. */
+static invar_status check_names(invar_completion_request *ask)
+{
+    const json_t *value;
+    const char *name;
+
+    json_object_foreach(ask->body, name, value)
+    {
+        if (strcmp(name, "prompt") == 0 || strcmp(name, "messages") == 0 || !has_nul(value))
+            continue;
+        ask->param = name;
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a text in it has the character NUL, \\u0000",
+                          name);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_completion_request_read(invar_completion_request *ask,
+                                           invar_completion_kind kind, const char *body,
+                                           size_t bytes, const invar_sampling_params *sampling,
+                                           const invar_serve_memory *memory)
+{
+    *ask =
+        (invar_completion_request){.kind = kind, .memory = memory, .n = 1, .sampling = *sampling};
+    INVAR_TRY(invar_json_parse_raw(&ask->body, WHERE, body, bytes));
+    if (!json_is_object(ask->body))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, WHERE " is no JSON object");
+    INVAR_TRY(check_fields(ask));
+    INVAR_TRY(check_names(ask));
+    if (completion_request_given(ask, "model"))
+        INVAR_TRY(invar_json_string(&ask->model, ask->body, "model", WHERE));
+    INVAR_TRY(take_sampling(ask));
+    INVAR_TRY(take_stops(ask));
+    INVAR_TRY(take_stop_ids(ask));
+    INVAR_TRY(take_form(ask));
+    INVAR_TRY(kind == INVAR_COMPLETION_REQUEST_CHAT ? take_chat(ask) : take_prompts(ask));
+    ask->param = "n";
+    if (ask->n_prompts * ask->n > INVAR_COMPLETION_REQUEST_MAX_CHOICES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%" PRId64 " choices for each of %" PRId64 " prompts; at most %d are "
+                          "taken together",
+                          ask->n, ask->n_prompts, INVAR_COMPLETION_REQUEST_MAX_CHOICES);
+    ask->param = NULL;
+    return INVAR_OK;
+}
+
+void invar_completion_request_release(invar_completion_request *ask)
+{
+    for (int64_t i = 0; i < ask->n_prompts; i++)
+        invar_free(ask->prompts[i].ids);
+    invar_free(ask->prompts);
+    invar_free(ask->stop_ids);
+    invar_free(ask->stop);
+    json_decref(ask->messages);
+    json_decref(ask->body);
+    memset(ask, 0, sizeof *ask);
+}

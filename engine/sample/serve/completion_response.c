@@ -1,0 +1,817 @@
+/*
+ * completion_response.c - choices as JSON.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/serve/completion_response.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/sample/serve/tool_calls.h"
+
+#include "base/invar_banned.h"
+
+#define FIRST_ROOM 64
+#define CALL_DIGITS 24  // of a hash, as the id of a tool call
+#define PRINT_DIGITS 12 // as part of a fingerprint
+#define OPEN SIZE_MAX   // the end of a token whose last character goes on in the next token
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* A name that the same request has again. */
+static invar_status make_id(invar_completion_response *r)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE], *body;
+    invar_hasher hasher;
+    invar_digest digest;
+    size_t bytes;
+
+    INVAR_TRY(
+        invar_json_dump(&body, &bytes, r->ask->body, JSON_COMPACT | JSON_SORT_KEYS, "a request"));
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, &r->facts->weights, sizeof r->facts->weights);
+    invar_hasher_update(&hasher, body, bytes);
+    invar_hasher_final(&digest, &hasher);
+    invar_free(body);
+    invar_digest_format(hex, &digest);
+    (void)snprintf(r->id, sizeof r->id, "%s-%s",
+                   r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT ? "chatcmpl" : "cmpl", hex);
+    return INVAR_OK;
+}
+
+invar_status invar_completion_response_init(invar_completion_response *r,
+                                            const invar_completion_request *ask,
+                                            const invar_generation_request *ticket,
+                                            const invar_server_info *facts,
+                                            const invar_tokenizer *tokenizer)
+{
+    int64_t count = ticket->n_prompts * ticket->n;
+
+    *r = (invar_completion_response){
+        .ask = ask, .ticket = ticket, .facts = facts, .tokenizer = tokenizer};
+    INVAR_TRY(invar_alloc((void **)&r->choices, (size_t)count, sizeof *r->choices, "choices"));
+    memset(r->choices, 0, (size_t)count * sizeof *r->choices);
+    r->n_choices = count;
+    return make_id(r);
+}
+
+void invar_completion_response_release(invar_completion_response *r)
+{
+    for (int64_t i = 0; i < r->n_choices; i++) {
+        invar_detokenizer_release(&r->choices[i].voice);
+        invar_free(r->choices[i].tokens);
+        invar_free(r->choices[i].logp);
+        invar_free(r->choices[i].ends);
+    }
+    invar_free(r->choices);
+    memset(r, 0, sizeof *r);
+}
+
+/* ---- what is known --------------------------------------------------------------------------- */
+
+/* *out = a block of `room` items that begins with the `count` of `list`, which is freed. */
+static invar_status widen(void **out, void *list, int64_t count, int64_t room, size_t item)
+{
+    void *wider = NULL;
+
+    INVAR_TRY(invar_alloc(&wider, (size_t)room, item, "the tokens of a reply"));
+    if (count > 0)
+        memcpy(wider, list, (size_t)count * item);
+    invar_free(list);
+    *out = wider;
+    return INVAR_OK;
+}
+
+static invar_status make_room(invar_response_choice *c, int64_t count)
+{
+    int64_t room = c->room ? c->room : FIRST_ROOM;
+
+    while (room < count)
+        room *= 2;
+    if (room == c->room)
+        return INVAR_OK;
+    INVAR_TRY(widen((void **)&c->tokens, c->tokens, c->count, room, sizeof *c->tokens));
+    INVAR_TRY(widen((void **)&c->logp, c->logp, c->count, room, sizeof *c->logp));
+    INVAR_TRY(widen((void **)&c->ends, c->ends, c->count, room, sizeof *c->ends));
+    c->room = room;
+    return INVAR_OK;
+}
+
+invar_status invar_completion_response_copy(invar_completion_response *r)
+{
+    r->known = 0;
+    for (int64_t i = 0; i < r->n_choices; i++) {
+        const invar_generation_choice *from = &r->ticket->choices[i];
+        invar_response_choice *to = &r->choices[i];
+        int64_t fresh = from->count - to->count;
+
+        INVAR_TRY(make_room(to, from->count));
+        if (fresh > 0) {
+            memcpy(to->tokens + to->count, from->tokens + to->count,
+                   (size_t)fresh * sizeof *to->tokens);
+            memcpy(to->logp + to->count, from->logp + to->count, (size_t)fresh * sizeof *to->logp);
+        }
+        to->count = from->count;
+        to->finish = from->finish;
+        r->known += from->count;
+    }
+    return INVAR_OK;
+}
+
+/* The texts of tokens that were copied. */
+static invar_status completion_response_speak(invar_completion_response *r,
+                                              invar_response_choice *c, bool done)
+{
+    while (c->voice.tokens < c->count) {
+        int64_t i = c->voice.tokens;
+
+        INVAR_TRY(invar_detokenizer_take(&c->voice, r->tokenizer, &r->ask->sampling, c->tokens[i]));
+        c->ends[i] = invar_text_stream_whole(&c->voice.stream) ? c->voice.stream.bytes : OPEN;
+    }
+    if (done && c->finish == INVAR_FINISH_NONE)
+        c->finish = INVAR_FINISH_LENGTH; // none was asked for
+    return c->finish == INVAR_FINISH_NONE ? INVAR_OK
+                                          : invar_detokenizer_finish(&c->voice, r->tokenizer);
+}
+
+/* ---- pieces of JSON -------------------------------------------------------------------------- */
+
+static void put_text(invar_json_text *out, const char *text)
+{
+    if (text)
+        invar_json_text_string(out, text, strlen(text));
+    else
+        invar_json_text_null(out);
+}
+
+static void put_named(invar_json_text *out, const char *key, const char *text)
+{
+    invar_json_text_key(out, key);
+    put_text(out, text);
+}
+
+static void put_number(invar_json_text *out, const char *key, int64_t value)
+{
+    invar_json_text_key(out, key);
+    invar_json_text_int(out, value);
+}
+
+static void put_fingerprint(invar_json_text *out, const invar_server_info *f)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE], text[96];
+    invar_hasher hasher;
+    invar_digest both = f->weights;
+
+    if (f->adapted) {
+        invar_hasher_init(&hasher);
+        invar_hasher_update(&hasher, &f->base, sizeof f->base);
+        invar_hasher_update(&hasher, &f->weights, sizeof f->weights);
+        invar_hasher_final(&both, &hasher);
+    }
+    invar_digest_format(hex, &both);
+    (void)snprintf(text, sizeof text, "%s-%s-%.*s", f->numerics, f->format, PRINT_DIGITS, hex);
+    put_named(out, "system_fingerprint", text);
+}
+
+static void put_head(invar_json_text *out, const invar_completion_response *r, bool event)
+{
+    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
+
+    invar_json_text_open(out, '{');
+    put_named(out, "id", r->id);
+    put_named(out, "object",
+              !chat   ? "text_completion"
+              : event ? "chat.completion.chunk"
+                      : "chat.completion");
+    put_number(out, "created", r->facts->started);
+    put_named(out, "model", r->facts->model);
+    put_fingerprint(out, r->facts);
+}
+
+static void put_usage(invar_json_text *out, const invar_completion_response *r)
+{
+    int64_t prompts = 0;
+
+    for (int64_t i = 0; i < r->ticket->n_prompts; i++)
+        prompts += r->ticket->prompts[i].count;
+    invar_json_text_key(out, "usage");
+    invar_json_text_open(out, '{');
+    put_number(out, "prompt_tokens", prompts);
+    put_number(out, "completion_tokens", r->known);
+    put_number(out, "total_tokens", prompts + r->known);
+    invar_json_text_close(out, '}');
+}
+
+/* The coordinates of choices: whoever has them makes these again. */
+static void put_coordinates(invar_json_text *out, const invar_completion_response *r, int64_t first,
+                            int64_t count)
+{
+    const invar_server_info *f = r->facts;
+
+    invar_json_text_key(out, "invar");
+    invar_json_text_open(out, '{');
+    put_number(out, "seed", r->ask->sampling.seed);
+    invar_json_text_key(out, "samples");
+    invar_json_text_open(out, '[');
+    for (int64_t i = first; i < first + count; i++)
+        invar_json_text_int(out, i % r->ticket->n);
+    invar_json_text_close(out, ']');
+    invar_json_text_key(out, "weights");
+    invar_json_text_digest(out, &f->weights);
+    if (f->adapted) {
+        invar_json_text_key(out, "base");
+        invar_json_text_digest(out, &f->base);
+    }
+    put_named(out, "numerics", f->numerics);
+    put_named(out, "dtype", f->format);
+    invar_json_text_close(out, '}');
+}
+
+/* ---- log-probs ------------------------------------------------------------------------------- */
+
+/* Tokens in a row, of a prompt or of a response. */
+typedef struct span {
+    const int32_t *tokens;
+    const float *logp; /* of the second token and those behind it, if `headless` */
+    int64_t count;
+    bool headless; /* nothing comes before the first token, so it has no log-prob */
+} span;
+
+static void put_logp(invar_json_text *out, const span *s, int64_t i)
+{
+    if (s->headless && i == 0)
+        invar_json_text_null(out);
+    else
+        invar_json_text_f64(out, (double)s->logp[s->headless ? i - 1 : i]);
+}
+
+/* Any bytes as UTF-8: U+FFFD for each that is none. */
+static void put_bytes_as_text(invar_json_text *out, const char *bytes, size_t count)
+{
+    static const char unknown[] = "\xef\xbf\xbd";
+    char *text = NULL;
+    size_t used = 0;
+    uint32_t point;
+
+    if (out->status == INVAR_OK)
+        out->status = invar_alloc((void **)&text, 3 * count + 1, 1, "a token's text");
+    for (size_t i = 0; text && i < count;) {
+        size_t length = invar_text_utf8(&point, bytes + i, count - i);
+
+        memcpy(text + used, length ? bytes + i : unknown, length ? length : 3);
+        used += length ? length : 3;
+        i += length ? length : 1;
+    }
+    if (text)
+        invar_json_text_string(out, text, used);
+    invar_free(text);
+}
+
+static void put_token(invar_json_text *out, const invar_completion_response *r, int32_t token)
+{
+    size_t count;
+    const char *bytes = invar_tokenizer_bytes(&count, r->tokenizer, token);
+
+    put_bytes_as_text(out, bytes, count);
+}
+
+/* Characters of the token as it is written; of a response without its special tokens none. */
+static int64_t token_width(const invar_completion_response *r, const span *s, int32_t token)
+{
+    size_t count;
+    const char *bytes = invar_tokenizer_bytes(&count, r->tokenizer, token);
+    int64_t width = 0;
+    uint32_t point;
+
+    if (!s->headless && r->ask->sampling.skip_special &&
+        invar_tokenizer_special(r->tokenizer, token))
+        return 0;
+    for (size_t i = 0; i < count; width++) {
+        size_t length = invar_text_utf8(&point, bytes + i, count - i);
+        i += length ? length : 1;
+    }
+    return width;
+}
+
+/* Lists beside each other, as completions have them. */
+static void put_lists(invar_json_text *out, const invar_completion_response *r, const span *spans,
+                      int n, int64_t *offset)
+{
+    invar_json_text_open(out, '{');
+    invar_json_text_key(out, "tokens");
+    invar_json_text_open(out, '[');
+    for (int k = 0; k < n; k++)
+        for (int64_t i = 0; i < spans[k].count; i++)
+            put_token(out, r, spans[k].tokens[i]);
+    invar_json_text_close(out, ']');
+    invar_json_text_key(out, "token_logprobs");
+    invar_json_text_open(out, '[');
+    for (int k = 0; k < n; k++)
+        for (int64_t i = 0; i < spans[k].count; i++)
+            put_logp(out, &spans[k], i);
+    invar_json_text_close(out, ']');
+    put_named(out, "top_logprobs", NULL);
+    invar_json_text_key(out, "text_offset");
+    invar_json_text_open(out, '[');
+    for (int k = 0; k < n; k++)
+        for (int64_t i = 0; i < spans[k].count; i++) {
+            invar_json_text_int(out, *offset);
+            *offset += token_width(r, &spans[k], spans[k].tokens[i]);
+        }
+    invar_json_text_close(out, ']');
+    invar_json_text_close(out, '}');
+}
+
+/* A list of objects, as chats have them. */
+static void put_objects(invar_json_text *out, const invar_completion_response *r, const span *s)
+{
+    invar_json_text_open(out, '{');
+    invar_json_text_key(out, "content");
+    invar_json_text_open(out, '[');
+    for (int64_t i = 0; i < s->count; i++) {
+        size_t count;
+        const char *bytes = invar_tokenizer_bytes(&count, r->tokenizer, s->tokens[i]);
+
+        invar_json_text_open(out, '{');
+        invar_json_text_key(out, "token");
+        put_bytes_as_text(out, bytes, count);
+        invar_json_text_key(out, "logprob");
+        put_logp(out, s, i);
+        invar_json_text_key(out, "bytes");
+        invar_json_text_bytes(out, (const uint8_t *)bytes, (int64_t)count);
+        invar_json_text_key(out, "top_logprobs");
+        invar_json_text_open(out, '[');
+        invar_json_text_close(out, ']');
+        invar_json_text_close(out, '}');
+    }
+    invar_json_text_close(out, ']');
+    put_named(out, "refusal", NULL);
+    invar_json_text_close(out, '}');
+}
+
+/* Members of a choice about its tokens up to `until` and, where they come first, the prompt's. */
+static void put_tokens(invar_json_text *out, const invar_completion_response *r, int64_t index,
+                       int64_t until, bool first)
+{
+    invar_response_choice *c = &r->choices[index];
+    const invar_generation_prompt *prompt = &r->ticket->prompts[index / r->ticket->n];
+    const span spans[2] = {
+        {prompt->tokens, prompt->logp, prompt->count, true},
+        {c->tokens + c->written, c->logp + c->written, until - c->written, false}};
+    bool echo = first && r->ask->echo;
+
+    invar_json_text_key(out, "logprobs");
+    if (!r->ask->logprobs || (!echo && spans[1].count == 0))
+        invar_json_text_null(out);
+    else if (r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
+        put_objects(out, r, &spans[1]);
+    else
+        put_lists(out, r, spans + !echo, 1 + echo, &c->offset);
+    if (r->ask->ids && first) {
+        invar_json_text_key(out, "prompt_token_ids");
+        invar_json_text_ints(out, prompt->tokens, prompt->count);
+    }
+    if (r->ask->ids) {
+        invar_json_text_key(out, "token_ids");
+        invar_json_text_ints(out, spans[1].tokens, spans[1].count);
+    }
+    c->written = until;
+}
+
+/* ---- tool calls ------------------------------------------------------------------------------ */
+
+static void put_call_id(invar_json_text *out, const invar_completion_response *r, int64_t choice,
+                        size_t number)
+{
+    const uint64_t place[2] = {(uint64_t)choice, number};
+    char hex[INVAR_DIGEST_HEX_SIZE], id[48];
+    invar_hasher hasher;
+    invar_digest digest;
+
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, r->id, strlen(r->id));
+    invar_hasher_update(&hasher, place, sizeof place);
+    invar_hasher_final(&digest, &hasher);
+    invar_digest_format(hex, &digest);
+    (void)snprintf(id, sizeof id, "call_%.*s", CALL_DIGITS, hex);
+    put_named(out, "id", id);
+}
+
+static void put_calls(invar_json_text *out, const invar_completion_response *r, int64_t choice,
+                      const invar_tool_calls *calls, bool event)
+{
+    const json_t *call;
+    size_t i;
+
+    invar_json_text_key(out, "tool_calls");
+    invar_json_text_open(out, '[');
+    json_array_foreach(calls->list, i, call)
+    {
+        invar_json_text_open(out, '{');
+        if (event)
+            put_number(out, "index", (int64_t)i);
+        put_call_id(out, r, choice, i);
+        put_named(out, "type", "function");
+        invar_json_text_key(out, "function");
+        invar_json_text_open(out, '{');
+        put_named(out, "name", json_string_value(json_object_get(call, "name")));
+        put_named(out, "arguments", json_string_value(json_object_get(call, "arguments")));
+        invar_json_text_close(out, '}');
+        invar_json_text_close(out, '}');
+    }
+    invar_json_text_close(out, ']');
+}
+
+static bool may_call(const invar_completion_response *r)
+{
+    return r->ask->tools != NULL;
+}
+
+/* Of a choice that is finished; none where nobody offered tools. */
+static invar_status find_calls(invar_tool_calls *out, const invar_completion_response *r,
+                               const invar_response_choice *c)
+{
+    *out = (invar_tool_calls){.text_bytes = c->voice.end};
+    return may_call(r) ? invar_tool_calls_read(out, invar_detokenizer_text(&c->voice), c->voice.end)
+                       : INVAR_OK;
+}
+
+static const char *response_choice_reason(const invar_response_choice *c,
+                                          const invar_tool_calls *calls)
+{
+    return calls->list && c->finish == INVAR_FINISH_STOP ? "tool_calls"
+                                                         : invar_finish_name(c->finish);
+}
+
+/* ---- whole ----------------------------------------------------------------------------------- */
+
+/* The prompt as it was given; tokens are decoded. The caller owns *out (invar_free). */
+static invar_status prompt_text(char **out, size_t *bytes, const invar_completion_response *r,
+                                int64_t prompt)
+{
+    const invar_completion_prompt *p = &r->ask->prompts[prompt];
+
+    *out = NULL;
+    *bytes = 0;
+    if (!r->ask->echo)
+        return INVAR_OK;
+    if (!p->text)
+        return invar_tokenizer_decode(out, bytes, r->tokenizer, p->ids, p->n_ids, false);
+    *bytes = p->text_bytes;
+    INVAR_TRY(invar_alloc((void **)out, *bytes + 1, 1, "the text of a prompt"));
+    memcpy(*out, p->text, *bytes + 1);
+    return INVAR_OK;
+}
+
+/* The echo and the text behind it. */
+static invar_status put_whole_text(invar_json_text *out, const invar_completion_response *r,
+                                   int64_t index)
+{
+    const invar_detokenizer *voice = &r->choices[index].voice;
+    char *echo = NULL, *text = NULL;
+    size_t bytes;
+    invar_status status = prompt_text(&echo, &bytes, r, index / r->ticket->n);
+
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&text, bytes + voice->end + 1, 1, "the text of a choice");
+    if (status == INVAR_OK) {
+        if (bytes > 0)
+            memcpy(text, echo, bytes);
+        memcpy(text + bytes, invar_detokenizer_text(voice), voice->end);
+        invar_json_text_key(out, "text");
+        invar_json_text_string(out, text, bytes + voice->end);
+    }
+    invar_free(echo);
+    invar_free(text);
+    return status;
+}
+
+static void put_message(invar_json_text *out, const invar_completion_response *r, int64_t index,
+                        const invar_tool_calls *calls)
+{
+    invar_json_text_key(out, "message");
+    invar_json_text_open(out, '{');
+    put_named(out, "role", "assistant");
+    invar_json_text_key(out, "content");
+    if (calls->list && calls->text_bytes == 0)
+        invar_json_text_null(out);
+    else
+        invar_json_text_string(out, invar_detokenizer_text(&r->choices[index].voice),
+                               calls->text_bytes);
+    put_named(out, "refusal", NULL);
+    if (calls->list)
+        put_calls(out, r, index, calls, false);
+    invar_json_text_close(out, '}');
+}
+
+static invar_status put_choice(invar_json_text *out, invar_completion_response *r, int64_t index)
+{
+    invar_response_choice *c = &r->choices[index];
+    invar_tool_calls calls = {0};
+    invar_status status;
+
+    INVAR_TRY(completion_response_speak(r, c, true));
+    status = find_calls(&calls, r, c);
+    invar_json_text_open(out, '{');
+    put_number(out, "index", index);
+    if (status == INVAR_OK && r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT)
+        put_message(out, r, index, &calls);
+    else if (status == INVAR_OK)
+        status = put_whole_text(out, r, index);
+    put_tokens(out, r, index, c->count, true);
+    put_named(out, "finish_reason", response_choice_reason(c, &calls));
+    invar_json_text_close(out, '}');
+    invar_tool_calls_release(&calls);
+    return status;
+}
+
+invar_status invar_completion_response_whole(invar_json_text *out, invar_completion_response *r)
+{
+    put_head(out, r, false);
+    invar_json_text_key(out, "choices");
+    invar_json_text_open(out, '[');
+    for (int64_t i = 0; i < r->n_choices; i++)
+        INVAR_TRY(put_choice(out, r, i));
+    invar_json_text_close(out, ']');
+    put_usage(out, r);
+    put_coordinates(out, r, 0, r->n_choices);
+    invar_json_text_close(out, '}');
+    return out->status;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+/*
+ * JSON is built in `out` from the place where an event begins: a text of its own knows commas, and
+ * what was written before does not matter to it.
+ */
+static void begin_event(invar_json_text *out, invar_json_text *event)
+{
+    invar_json_text_append(out, "data: ", 6);
+    invar_json_text_reset(event);
+}
+
+static void end_event(invar_json_text *out, invar_json_text *event)
+{
+    if (out->status == INVAR_OK)
+        out->status = event->status;
+    if (out->status == INVAR_OK)
+        invar_json_text_append(out, event->data, event->bytes);
+    invar_json_text_append(out, "\n\n", 2);
+}
+
+/* The head of an event about a choice, up to its text. */
+static void open_choice(invar_json_text *event, const invar_completion_response *r, int64_t index)
+{
+    put_head(event, r, true);
+    invar_json_text_key(event, "choices");
+    invar_json_text_open(event, '[');
+    invar_json_text_open(event, '{');
+    put_number(event, "index", index);
+}
+
+/* `why` NULL: it goes on. */
+static void close_choice(invar_json_text *event, const invar_completion_response *r, int64_t index,
+                         const char *why)
+{
+    put_named(event, "finish_reason", why);
+    invar_json_text_close(event, '}');
+    invar_json_text_close(event, ']');
+    if (r->ask->usage)
+        put_named(event, "usage", NULL);
+    if (why)
+        put_coordinates(event, r, index, 1);
+    invar_json_text_close(event, '}');
+}
+
+/* What a choice says, in the form of its route. */
+static void put_said(invar_json_text *event, const invar_completion_response *r, const char *text,
+                     size_t bytes, bool role)
+{
+    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
+
+    if (chat) {
+        invar_json_text_key(event, "delta");
+        invar_json_text_open(event, '{');
+    }
+    if (role)
+        put_named(event, "role", "assistant");
+    invar_json_text_key(event, chat ? "content" : "text");
+    invar_json_text_string(event, text, bytes);
+    if (chat)
+        invar_json_text_close(event, '}');
+}
+
+/* The first event of a choice: the role in a chat, the echo of a text. */
+static invar_status say_first(invar_json_text *out, invar_json_text *event,
+                              invar_completion_response *r, int64_t index)
+{
+    invar_response_choice *c = &r->choices[index];
+    bool chat = r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT;
+    char *echo;
+    size_t bytes;
+
+    if (c->begun)
+        return INVAR_OK;
+    c->begun = true;
+    if (!chat && !r->ask->echo && !r->ask->ids)
+        return INVAR_OK;
+    INVAR_TRY(prompt_text(&echo, &bytes, r, index / r->ticket->n));
+    begin_event(out, event);
+    open_choice(event, r, index);
+    put_said(event, r, echo ? echo : "", bytes, chat);
+    put_tokens(event, r, index, 0, true);
+    close_choice(event, r, index, NULL);
+    end_event(out, event);
+    invar_free(echo);
+    return INVAR_OK;
+}
+
+/*
+ * So many tokens begin before byte `end` of the text. Tokens that share a character begin together,
+ * and tokens without a text begin where the next one does.
+ */
+static int64_t tokens_before(const invar_response_choice *c, size_t end)
+{
+    size_t begin = c->voice.sent_bytes;
+    int64_t i = c->written;
+
+    for (; i < c->count && begin < end; i++)
+        if (c->ends[i] != OPEN)
+            begin = c->ends[i];
+    return i;
+}
+
+/* Text up to byte `end`, with its tokens. */
+static void say_text(invar_json_text *out, invar_json_text *event, invar_completion_response *r,
+                     int64_t index, size_t end)
+{
+    invar_detokenizer *voice = &r->choices[index].voice;
+
+    if (end <= voice->sent_bytes)
+        return;
+    begin_event(out, event);
+    open_choice(event, r, index);
+    put_said(event, r, invar_detokenizer_text(voice) + voice->sent_bytes, end - voice->sent_bytes,
+             false);
+    put_tokens(event, r, index, tokens_before(&r->choices[index], end), false);
+    close_choice(event, r, index, NULL);
+    end_event(out, event);
+    voice->sent_bytes = end;
+}
+
+/* What may be said by now: the tokens whose text lies in the first `ready` bytes. */
+static void say_more(invar_json_text *out, invar_json_text *event, invar_completion_response *r,
+                     int64_t index, size_t ready)
+{
+    const invar_response_choice *c = &r->choices[index];
+    size_t end = c->voice.sent_bytes;
+
+    for (int64_t i = c->written; i < c->count && ready > c->voice.sent_bytes; i++)
+        if (c->ends[i] <= ready)
+            end = c->ends[i];
+    say_text(out, event, r, index, end);
+}
+
+static void say_calls(invar_json_text *out, invar_json_text *event,
+                      const invar_completion_response *r, int64_t index,
+                      const invar_tool_calls *calls)
+{
+    const invar_response_choice *c = &r->choices[index];
+
+    begin_event(out, event);
+    open_choice(event, r, index);
+    invar_json_text_key(event, "delta");
+    invar_json_text_open(event, '{');
+    put_calls(event, r, index, calls, true);
+    invar_json_text_close(event, '}');
+    put_tokens(event, r, index, tokens_before(c, c->voice.end), false);
+    close_choice(event, r, index, NULL);
+    end_event(out, event);
+}
+
+/* The last event of a choice, with the tokens that are left: they have no text. */
+static void say_end(invar_json_text *out, invar_json_text *event,
+                    const invar_completion_response *r, int64_t index, const char *why)
+{
+    begin_event(out, event);
+    open_choice(event, r, index);
+    if (r->ask->kind == INVAR_COMPLETION_REQUEST_CHAT) {
+        invar_json_text_key(event, "delta");
+        invar_json_text_open(event, '{');
+        invar_json_text_close(event, '}');
+    } else {
+        put_named(event, "text", "");
+    }
+    put_tokens(event, r, index, r->choices[index].count, false);
+    close_choice(event, r, index, why);
+    end_event(out, event);
+}
+
+static invar_status say_rest(invar_json_text *out, invar_json_text *event,
+                             invar_completion_response *r, int64_t index)
+{
+    invar_response_choice *c = &r->choices[index];
+    invar_tool_calls calls;
+    invar_status status = find_calls(&calls, r, c);
+
+    if (status == INVAR_OK) {
+        say_text(out, event, r, index, calls.text_bytes);
+        if (calls.list)
+            say_calls(out, event, r, index, &calls);
+        say_end(out, event, r, index, response_choice_reason(c, &calls));
+        c->ended = true;
+    }
+    invar_tool_calls_release(&calls);
+    return status;
+}
+
+static invar_status say_choice(invar_json_text *out, invar_json_text *event,
+                               invar_completion_response *r, int64_t index, bool done)
+{
+    invar_response_choice *c = &r->choices[index];
+
+    if (c->ended || (c->count == 0 && !done))
+        return INVAR_OK;
+    INVAR_TRY(completion_response_speak(r, c, done));
+    INVAR_TRY(say_first(out, event, r, index));
+    if (c->finish != INVAR_FINISH_NONE)
+        return say_rest(out, event, r, index);
+    say_more(out, event, r, index,
+             invar_detokenizer_ready(&c->voice, &r->ask->sampling, may_call(r)));
+    return INVAR_OK;
+}
+
+static void say_usage(invar_json_text *out, invar_json_text *event,
+                      const invar_completion_response *r)
+{
+    begin_event(out, event);
+    put_head(event, r, true);
+    invar_json_text_key(event, "choices");
+    invar_json_text_open(event, '[');
+    invar_json_text_close(event, ']');
+    put_usage(event, r);
+    invar_json_text_close(event, '}');
+    end_event(out, event);
+}
+
+invar_status invar_completion_response_events(invar_json_text *out, invar_completion_response *r,
+                                              bool done)
+{
+    static const char last[] = "data: [DONE]\n\n";
+    invar_json_text event = {0};
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < r->n_choices && status == INVAR_OK; i++)
+        status = say_choice(out, &event, r, i, done);
+    if (status == INVAR_OK && done) {
+        if (r->ask->usage)
+            say_usage(out, &event, r);
+        invar_json_text_append(out, last, sizeof last - 1);
+        r->finished = true;
+    }
+    invar_json_text_release(&event);
+    return status == INVAR_OK ? out->status : status;
+}
+
+/* ---- beside choices -------------------------------------------------------------------------- */
+
+void invar_completion_response_put_error(invar_json_text *out, const invar_response_error *e)
+{
+    invar_json_text_open(out, '{');
+    invar_json_text_key(out, "error");
+    invar_json_text_open(out, '{');
+    put_named(out, "message", e->message);
+    put_named(out, "type", e->type);
+    put_named(out, "param", e->param);
+    put_named(out, "code", e->code);
+    invar_json_text_close(out, '}');
+    invar_json_text_close(out, '}');
+}
+
+void invar_completion_response_put_model(invar_json_text *out, const invar_server_info *f)
+{
+    invar_json_text_open(out, '{');
+    put_named(out, "id", f->model);
+    put_named(out, "object", "model");
+    put_number(out, "created", f->started);
+    put_named(out, "owned_by", "invar");
+    put_number(out, "max_model_len", f->context);
+    put_fingerprint(out, f);
+    invar_json_text_close(out, '}');
+}
+
+void invar_completion_response_put_models(invar_json_text *out, const invar_server_info *f)
+{
+    invar_json_text_open(out, '{');
+    put_named(out, "object", "list");
+    invar_json_text_key(out, "data");
+    invar_json_text_open(out, '[');
+    invar_completion_response_put_model(out, f);
+    invar_json_text_close(out, ']');
+    invar_json_text_close(out, '}');
+}

@@ -1,0 +1,145 @@
+/*
+ * metrics_server.c - a server with one route, /metrics.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/serve/metrics/metrics_server.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/sample/serve/metrics/prometheus.h"
+#include "engine/sample/serve/server.h"
+
+#include "base/invar_banned.h"
+
+#define PLAIN "text/plain; charset=utf-8"
+
+enum { CONNECTIONS = 8, CLIENT_SECONDS = 10 };
+
+struct invar_metrics_server {
+    const invar_serve_table *http;
+    void *listener;
+    uint16_t port;
+    pthread_mutex_t lock;
+    char *text; /* (bytes) under the lock */
+    size_t bytes;
+};
+
+static void http_transaction_reply(invar_http_transaction *e, int status, const char *type,
+                                   const char *text, size_t bytes)
+{
+    e->status = status;
+    e->type = type;
+    if (invar_alloc((void **)&e->reply, bytes + 1, 1, "a reply") != INVAR_OK) {
+        invar_error_clear();
+        e->status = 503;
+        return;
+    }
+    if (bytes)
+        memcpy(e->reply, text, bytes);
+    e->reply_bytes = bytes;
+}
+
+static bool http_transaction_admit(void *payload, invar_http_transaction *e)
+{
+    const invar_metrics_server *s = payload;
+    static const char none[] = "there is /metrics alone\n", other[] = "/metrics takes GET alone\n";
+
+    if (!invar_server_asked_here(e->host, s->port)) {
+        char text[INVAR_SERVER_NOT_HERE_SIZE];
+        invar_server_not_here(text, s->port);
+        http_transaction_reply(e, 403, PLAIN, text, strlen(text));
+        return false;
+    }
+    if (strcmp(e->path, "/metrics") != 0) {
+        http_transaction_reply(e, 404, PLAIN, none, sizeof none - 1);
+        return false;
+    }
+    if (strcmp(e->method, "GET") != 0) {
+        e->allow = "GET";
+        http_transaction_reply(e, 405, PLAIN, other, sizeof other - 1);
+        return false;
+    }
+    return true;
+}
+
+static void http_transaction_answer(void *payload, invar_http_transaction *e)
+{
+    invar_metrics_server *s = payload;
+
+    (void)pthread_mutex_lock(&s->lock);
+    http_transaction_reply(e, 200, INVAR_PROMETHEUS_TYPE, s->text, s->bytes);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static invar_status metrics_server_start(invar_metrics_server *s, int64_t port)
+{
+    const invar_serve_settings settings = {.port = (uint16_t)port,
+                                           .connections = CONNECTIONS,
+                                           .client_seconds = CLIENT_SECONDS,
+                                           .handler = {.payload = s,
+                                                       .admit = http_transaction_admit,
+                                                       .answer = http_transaction_answer}};
+    char why[INVAR_SERVE_WHY_SIZE] = "";
+    uint16_t at; // known already: requests come on other threads
+
+    s->port = settings.port;
+    s->listener = invar_server_start_here(s->http, &settings, &at, why);
+    if (s->listener)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_IO, 0,
+                      "cannot listen at 127.0.0.1, port %" PRId64 ": %s; give another port", port,
+                      why);
+}
+
+invar_status invar_metrics_server_open(invar_metrics_server **out, int64_t port)
+{
+    const invar_serve_table *http;
+    invar_metrics_server *s;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_server_load(&http, NULL));
+    INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "a server of metrics"));
+    *s = (invar_metrics_server){.http = http};
+    (void)pthread_mutex_init(&s->lock, NULL);
+    status = metrics_server_start(s, port);
+    if (status != INVAR_OK) {
+        invar_metrics_server_close(s);
+        return status;
+    }
+    *out = s;
+    return INVAR_OK;
+}
+
+invar_status invar_metrics_server_set(invar_metrics_server *s, const char *text, size_t bytes)
+{
+    char *copy, *before;
+
+    INVAR_TRY(invar_alloc((void **)&copy, bytes + 1, 1, "metrics"));
+    if (bytes)
+        memcpy(copy, text, bytes);
+    (void)pthread_mutex_lock(&s->lock);
+    before = s->text;
+    s->text = copy;
+    s->bytes = bytes;
+    (void)pthread_mutex_unlock(&s->lock);
+    invar_free(before);
+    return INVAR_OK;
+}
+
+void invar_metrics_server_close(invar_metrics_server *s)
+{
+    if (!s)
+        return;
+    if (s->listener) {
+        s->http->stop_accepting(s->listener);
+        s->http->stop(s->listener);
+    }
+    (void)pthread_mutex_destroy(&s->lock);
+    invar_free(s->text);
+    invar_free(s);
+}

@@ -1,0 +1,48 @@
+/*
+ * prompt_encoder.h - the prompts of a request as tokens: texts are encoded, chats rendered before.
+ *
+ * Threads may call it at once; the chat template is rendered for one at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SAMPLE_SERVE_PROMPT_ENCODER_H
+#define INVAR_ENGINE_SAMPLE_SERVE_PROMPT_ENCODER_H
+
+#include "engine/sample/serve/completion_request.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_prompt_encoder invar_prompt_encoder;
+
+typedef struct invar_prompt_encoder_options {
+    const invar_tokenizer *tokenizer; /* borrowed, as all of them */
+    const char *hf_dir;               /* as for invar_chat_template_open */
+    const char *template_path;
+    const char *template_kwargs;
+    int64_t vocab;
+    int64_t context;    /* tokens of the longest sequence */
+    bool cut_responses; /* a response ends with the context even if the request asks for more */
+} invar_prompt_encoder_options;
+
+invar_status invar_prompt_encoder_new(invar_prompt_encoder **out,
+                                      const invar_prompt_encoder_options *options) INVAR_MUST_USE;
+void invar_prompt_encoder_free(invar_prompt_encoder *prompter);
+
+/* Why there are no chats; NULL: there are. */
+const char *invar_prompt_encoder_no_chat(const invar_prompt_encoder *prompter);
+
+/*
+ * Encodes all prompts of the request and sets the length of a response if the request has none.
+ * Returns INVAR_E_INVALID if a prompt is empty, too long or has an unknown token, if a prompt and
+ * the length that the request asks for exceed the context, or if the request has tools that the
+ * chat template does not use.
+ */
+invar_status invar_prompt_encoder_make(invar_prompt_encoder *prompter,
+                                       invar_completion_request *ask) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

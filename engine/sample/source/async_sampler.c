@@ -1,0 +1,197 @@
+/*
+ * async_sampler.c - the thread that draws samples ahead.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/source/async_sampler.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define LOOK_NS 100000000 // between two looks at whether it gets on
+
+struct invar_async_sampler {
+    invar_generate_args how;
+    invar_rl_sample *samples;
+    int64_t count;
+    invar_verify_callback look;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool done; /* under the lock, as the status and why then */
+    invar_status status;
+    invar_error why;
+    _Atomic bool stop, leave;
+    _Atomic int64_t passes; /* so far, of models that sample or score */
+};
+
+static invar_status get_on(void *payload)
+{
+    invar_async_sampler *a = payload;
+
+    atomic_fetch_add_explicit(&a->passes, 1, memory_order_relaxed);
+    if (atomic_load_explicit(&a->stop, memory_order_relaxed))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "rollout: samples ahead are no longer wanted");
+    return INVAR_OK;
+}
+
+static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    (void)samples_done;
+    (void)tokens_done;
+    return get_on(payload);
+}
+
+static bool enough(void *clock, int64_t samples_done)
+{
+    invar_async_sampler *a = clock;
+
+    (void)samples_done;
+    return atomic_load_explicit(&a->leave, memory_order_relaxed);
+}
+
+static invar_status async_sampler_draw(invar_async_sampler *a)
+{
+    const invar_progress_callback between = {get_on, a};
+
+    INVAR_TRY(invar_generate_share(&a->how, a->samples, a->count));
+    INVAR_TRY(get_on(a));
+    return a->look.look ? a->look.look(a->look.payload, a->samples, a->count, &between) : INVAR_OK;
+}
+
+static void *main_of_thread(void *payload)
+{
+    invar_async_sampler *a = payload;
+    invar_status status = async_sampler_draw(a);
+
+    pthread_mutex_lock(&a->lock);
+    a->status = status;
+    if (status != INVAR_OK)
+        invar_error_take(&a->why);
+    a->done = true;
+    pthread_cond_signal(&a->ended);
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+static void async_sampler_release(invar_async_sampler *a)
+{
+    pthread_cond_destroy(&a->ended);
+    pthread_mutex_destroy(&a->lock);
+    invar_free(a);
+}
+
+/* Its waits have deadlines, which nobody's change of the calendar may move. */
+static void init_waits(invar_async_sampler *a)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->ended, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+invar_status invar_async_sampler_begin(invar_async_sampler **out, const invar_generate_args *how,
+                                       invar_rl_sample *samples, int64_t count,
+                                       const invar_verify_callback *look)
+{
+    invar_async_sampler *a;
+    int rc;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&a, 1, sizeof *a, "a thread that samples"));
+    memset(a, 0, sizeof *a);
+    a->how = *how;
+    a->how.tick = tick;
+    a->how.payload = a;
+    a->how.should_suspend = enough;
+    a->how.clock = a;
+    a->how.no_collectives = true;
+    a->samples = samples;
+    a->count = count;
+    a->look = *look;
+    init_waits(a);
+    rc = pthread_create(&a->thread, NULL, main_of_thread, a);
+    if (rc != 0) {
+        async_sampler_release(a);
+        return INVAR_FAIL(INVAR_E_IO, rc,
+                          "rollout-overlap: the thread that samples did not start: %s; set "
+                          "rollout-overlap to false, or allow more threads",
+                          strerror(rc));
+    }
+    *out = a;
+    return INVAR_OK;
+}
+
+static invar_status status_of(const invar_async_sampler *a)
+{
+    if (a->status != INVAR_OK)
+        invar_error_put(&a->why);
+    return a->status;
+}
+
+invar_status invar_async_sampler_glance(invar_async_sampler *a)
+{
+    invar_status status;
+
+    pthread_mutex_lock(&a->lock);
+    status = a->done ? status_of(a) : INVAR_OK;
+    pthread_mutex_unlock(&a->lock);
+    return status;
+}
+
+void invar_async_sampler_suspend(invar_async_sampler *a)
+{
+    atomic_store_explicit(&a->leave, true, memory_order_relaxed);
+}
+
+/* Other ranks wait as long as it gets on. */
+static void async_sampler_await(invar_async_sampler *a)
+{
+    int64_t seen = 0, passes;
+    struct timespec until;
+
+    pthread_mutex_lock(&a->lock);
+    while (!a->done) {
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += LOOK_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_cond_timedwait(&a->ended, &a->lock, &until) != ETIMEDOUT)
+            continue;
+        passes = atomic_load_explicit(&a->passes, memory_order_relaxed);
+        if (passes != seen)
+            invar_layout_heartbeat(a->how.layout);
+        seen = passes;
+    }
+    pthread_mutex_unlock(&a->lock);
+    pthread_join(a->thread, NULL);
+}
+
+invar_status invar_async_sampler_join(invar_async_sampler *a)
+{
+    invar_status status;
+
+    async_sampler_await(a);
+    status = status_of(a);
+    async_sampler_release(a);
+    return status;
+}
+
+void invar_async_sampler_stop(invar_async_sampler *a)
+{
+    if (!a)
+        return;
+    atomic_store_explicit(&a->stop, true, memory_order_relaxed);
+    async_sampler_await(a);
+    async_sampler_release(a);
+}

@@ -1,0 +1,365 @@
+/*
+ * inflight_file.c - samples in flight in a checkpoint: a file of rollouts, all of them by index.
+ *
+ * Which samples there are follows from the recipe; the file says which tokens they have so far.
+ * Samples of rollouts before the first one are surplus; of a recorded schedule they are late.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/minmax.h"
+#include "base/sort.h"
+#include "engine/sample/source/inflight.h"
+
+#include "base/invar_banned.h"
+
+static int by_index(const void *a, const void *b)
+{
+    const invar_rl_sample *x = a, *y = b;
+
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+static const void **point_at(const void **at, const invar_rl_samples *samples)
+{
+    for (int64_t i = 0; i < samples->count; i++)
+        *at++ = &samples->items[i];
+    return at;
+}
+
+/* Plain copies of all samples, by index. */
+static invar_status inflight_list(invar_rl_sample **out, int64_t *count_out,
+                                  const invar_inflight *flight)
+{
+    int64_t count = flight->surplus.count;
+    const void **order, **end;
+    invar_status status;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        count += flight->started[r].count;
+    INVAR_TRY(invar_alloc((void **)&order, (size_t)count + 1, sizeof *order, "order of samples"));
+    end = point_at(order, &flight->surplus);
+    for (int64_t r = 0; r < flight->count; r++)
+        end = point_at(end, &flight->started[r]);
+    status = invar_sort(order, (size_t)count, by_index);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)out, (size_t)count + 1, sizeof **out, "samples in flight");
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        memcpy(&(*out)[i], order[i], sizeof **out);
+    invar_free(order);
+    *count_out = count;
+    return status;
+}
+
+invar_status invar_inflight_format(char **out, size_t *bytes_out, const invar_inflight *flight,
+                                   invar_rollout_header *header)
+{
+    invar_rl_sample *all = NULL;
+    int64_t count;
+    invar_status status = inflight_list(&all, &count, flight);
+
+    if (flight->count)
+        header->rollout = flight->first;
+    if (status == INVAR_OK)
+        status = invar_rollout_file_format(out, bytes_out, header, all, count);
+    invar_free(all);
+    return status;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool has_prompt(const invar_rl_sample *s, const invar_prompt *p)
+{
+    return p && s->prompt_tokens == p->n_tokens && invar_digest_equal(&s->prompt_hash, &p->hash) &&
+           memcmp(s->tokens, p->tokens, (size_t)p->n_tokens * sizeof *s->tokens) == 0;
+}
+
+/* Coordinates that a sample of the file must have. */
+typedef struct spot {
+    int64_t rollout, draw;
+} spot;
+
+typedef struct spots {
+    spot now;  /* of the sample in hand */
+    spot last; /* of the last one in flight */
+} spots;
+
+/* Whether the sample is surplus of a rollout that was trained on. */
+static bool rl_sample_waits(const invar_rl_sample *s, const invar_inflight_expectation *w)
+{
+    return w->surplus && (int64_t)s->rollout < w->first;
+}
+
+/* Of a recorded schedule: any later group of the same rollout, or of a later one. */
+static spot some_group(const spot *last, const invar_rl_sample *s,
+                       const invar_inflight_expectation *w)
+{
+    int64_t rollout = (int64_t)s->rollout, draw = s->draw_index - s->draw_index % w->per_prompt;
+    bool later = rollout > last->rollout || (rollout == last->rollout && draw > last->draw);
+
+    if (later && (w->fork || rollout >= w->first - w->delay) && rollout < w->first + w->lag &&
+        draw < w->round * w->per_prompt)
+        return (spot){rollout, draw};
+    return (spot){-1, -1};
+}
+
+/* On to sample i: the next of its group, any group of surplus, or the next one in flight. */
+static void move_on(spots *at, const invar_rl_sample *s, int64_t i,
+                    const invar_inflight_expectation *w)
+{
+    bool next = w->surplus && at->last.draw >= 0 && (int64_t)s->rollout == at->last.rollout + 1;
+
+    if (i % w->per_prompt > 0)
+        at->now.draw++;
+    else if (w->recorded)
+        at->now = some_group(&at->now, s, w);
+    else if (rl_sample_waits(s, w))
+        at->now = (spot){(int64_t)s->rollout, s->draw_index - s->draw_index % w->per_prompt};
+    else if (next || at->last.draw + 1 == w->round * w->per_prompt)
+        at->now = (spot){at->last.rollout + 1, 0};
+    else
+        at->now = (spot){at->last.rollout, at->last.draw + 1};
+    if (at->now.rollout >= w->first || w->recorded)
+        at->last = at->now;
+}
+
+/* The first member of sample i that cannot be; NULL: none. */
+static const char *odd_member(const invar_rl_sample *s, int64_t i, const spot *at,
+                              const invar_inflight_expectation *w)
+{
+    bool surplus = rl_sample_waits(s, w), whole = surplus || w->led,
+         ended = s->finish == INVAR_FINISH_STOP || s->finish == INVAR_FINISH_LENGTH;
+    bool bare = w->recorded && s->n_tokens == s->prompt_tokens; // no token yet
+    int64_t route_size = bare ? 0 : w->route_size;
+    const invar_rl_sample *eldest = s - i % w->per_prompt; // of its group
+    const invar_rl_sample *before = i < w->per_prompt ? NULL : eldest - 1;
+    const struct {
+        const char *name;
+        bool good;
+    } members[] = {
+        {"rollout", (int64_t)s->rollout == at->rollout},
+        {"draw", (int64_t)s->draw_index == at->draw},
+        {"index", s->index < w->samples},
+        {"group", s->group == eldest->group && s->group < w->groups &&
+                      (!before || s->group > before->group)},
+        {"prompt", s->prompt == eldest->prompt},
+        {"tokens", s->n_tokens > s->prompt_tokens || bare},
+        {"logprobs", (s->logp != NULL) == !bare},
+        {"mask",
+         bare ? !s->mask
+              : s->mask && (whole || !memchr(s->mask, 0, (size_t)invar_rl_sample_response(s)))},
+        {"route_size", s->route_size == route_size && (route_size == 0 || s->routing)},
+        {"finish", bare ? s->finish == INVAR_FINISH_NONE
+                        : ended || (!whole && s->finish == INVAR_FINISH_NONE)},
+        {"weights", s->last_version <= w->weights},
+        {"removed", surplus || !s->is_masked_out},
+    };
+
+    for (size_t k = 0; k < sizeof members / sizeof *members; k++)
+        if (!members[k].good)
+            return members[k].name;
+    for (int64_t k = 0; k < s->n_tokens; k++)
+        if (s->tokens[k] < 0 || s->tokens[k] >= w->spec->vocab)
+            return "tokens";
+    return NULL;
+}
+
+static invar_status check_sample(const invar_rl_sample *s, int64_t i, const spot *at,
+                                 const invar_inflight_expectation *w)
+{
+    const char *odd = odd_member(s, i, at, w);
+    int64_t limit = s->prompt_tokens + invar_inflight_limit(s, &w->sampling, w->spec);
+
+    if (!rl_sample_waits(s, w) && (s->turns > 0) != w->led)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64
+                          " is in flight, and %s led by a plug-in: a fork keeps "
+                          "custom-generate-function-path, unless the other run has rollout-lag = 0",
+                          w->where, s->index, s->turns ? "is" : "is not");
+    if (w->recorded && w->fork && (int64_t)s->rollout < w->first - w->delay)
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "%.1000s: sample %" PRId64 " is in flight, %" PRId64
+            " rollouts after its turn: a fork gives at least that as rollout-max-delay",
+            w->where, s->index, w->first - (int64_t)s->rollout);
+    if (odd)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: \"%s\" of sample %" PRId64 " cannot be",
+                          w->where, odd, s->index);
+    if (!has_prompt(s, invar_dataset_find(w->data, s->prompt)))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " is in flight, and line %" PRId64
+                          " of prompt-data is not its prompt: a fork keeps the data, unless its "
+                          "checkpoint has no such file",
+                          w->where, s->index, s->prompt);
+    if (s->n_tokens > limit || (s->n_tokens == limit && s->finish == INVAR_FINISH_NONE))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " is in flight with %" PRId64
+                          " tokens, and the recipe allows %" PRId64
+                          ": give a larger rollout-max-response-len or rollout-max-context-len",
+                          w->where, s->index, s->n_tokens, limit);
+    return INVAR_OK;
+}
+
+static invar_status check_tokenizer(const invar_rollout_header *header,
+                                    const invar_inflight_expectation *w)
+{
+    if (invar_digest_equal(&header->tokenizer, &w->tokenizer))
+        return INVAR_OK;
+    return INVAR_FAIL(
+        INVAR_E_INVALID, 0,
+        "%.1000s: samples in flight are of another tokenizer: a fork keeps it, unless "
+        "its checkpoint has no such file",
+        w->where);
+}
+
+/* Samples of each rollout; -1: not of all the same number. */
+static int64_t samples_of_each(const invar_rl_samples *all)
+{
+    int64_t each = 0, count = 0;
+
+    for (int64_t i = 0; i < all->count; i++) {
+        count++;
+        if (i + 1 < all->count && all->items[i + 1].rollout == all->items[i].rollout)
+            continue;
+        if (each > 0 && count != each)
+            return -1;
+        each = count;
+        count = 0;
+    }
+    return each;
+}
+
+/* Only runs that keep surplus have samples of earlier rollouts, and rollouts of different sizes. */
+static bool kept_surplus(const invar_rl_samples *all, int64_t first)
+{
+    return samples_of_each(all) < 0 || (all->count > 0 && (int64_t)all->items[0].rollout < first);
+}
+
+/*
+ * A file begins with its first rollout in flight. Of a declared schedule that is the one in turn,
+ * also where surplus of earlier ones waits; of a recorded one late groups are in flight.
+ */
+static invar_status check_schedule(const invar_rollout_file *data,
+                                   const invar_inflight_expectation *w)
+{
+    const invar_rl_samples *samples = &data->samples;
+    int64_t first = data->header.rollout;
+    bool bare = false; // a sample without any token
+
+    if (!w->fork || samples->count == 0)
+        return INVAR_OK;
+    for (int64_t i = 0; i < samples->count; i++)
+        bare = bare || invar_rl_sample_response(&samples->items[i]) == 0;
+    if (w->recorded ? first == (int64_t)samples->items[0].rollout : first == w->first && !bare)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s: samples in flight are of another rollout-schedule: a fork keeps "
+                      "it, or begins from a checkpoint without such a file",
+                      w->where);
+}
+
+/* Whether the samples are so many as the recipe begins. */
+static invar_status check_count(const invar_rollout_file *data, const invar_inflight_expectation *w)
+{
+    int64_t count = data->samples.count, each = w->round * w->per_prompt;
+    bool so_many =
+        w->recorded ? count == w->lag * each : count % (w->surplus ? w->per_prompt : each) == 0;
+
+    if (w->fork && !w->surplus && !w->recorded)
+        so_many = samples_of_each(&data->samples) == each;
+    if (data->header.n_samples_per_prompt == w->per_prompt && so_many)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has %" PRId64 " samples in flight, %" PRId64
+                      " of each prompt, and the recipe begins %" PRId64 " prompts with %" PRId64
+                      " of each: a fork keeps these numbers (n-samples-per-prompt, "
+                      "rollout-batch-size, over-sampling-batch-size; of a recorded schedule also "
+                      "rollout-lag)",
+                      w->where, count, data->header.n_samples_per_prompt, w->round, w->per_prompt);
+}
+
+/* *first_out: the first rollout in flight, *out: how many have begun from it on. */
+static invar_status check_samples(int64_t *first_out, int64_t *out, const invar_rollout_file *data,
+                                  const invar_inflight_expectation *w)
+{
+    const invar_rl_samples *samples = &data->samples;
+    spots at = {.now = {-1, -1}, .last = {w->first, -1}};
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        move_on(&at, &samples->items[i], i, w);
+        INVAR_TRY(check_sample(&samples->items[i], i, &at.now, w));
+    }
+    *first_out = w->first;
+    if (w->recorded && samples->count > 0) {
+        *first_out = samples->items[0].rollout;
+        *out = w->first + w->lag - *first_out; // of the last ones all groups may have left
+        return INVAR_OK;
+    }
+    *out = at.last.draw < 0 ? 0 : at.last.rollout - w->first + 1;
+    if (samples->count > 0 && *out <= INVAR_LAG_MAX && data->header.rollout == w->first)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%.1000s has %" PRId64 " rollouts from %" PRId64
+                      " on; expected 1 to %d from %" PRId64 " on",
+                      w->where, *out, data->header.rollout, INVAR_LAG_MAX, w->first);
+}
+
+/* Moves a sample into the flight, as it was when it was written. */
+static invar_status take_sample(invar_inflight *out, invar_rl_sample *from,
+                                const invar_inflight_expectation *w)
+{
+    bool surplus = rl_sample_waits(from, w);
+    const invar_prompt *p = invar_dataset_find(w->data, from->prompt);
+    invar_rl_sample *s;
+
+    INVAR_TRY(invar_rl_samples_append(
+        &s, surplus ? &out->surplus : &out->started[(int64_t)from->rollout - out->first]));
+    *s = *from;
+    *from = (invar_rl_sample){0};
+    s->prompt_text = p->text;
+    s->label = p->label;
+    s->metadata = p->metadata;
+    s->current_version_from = s->n_tokens;
+    if (surplus || w->led)
+        return INVAR_OK;
+    s->reward = 0; // files of older versions have some; a sample is judged at its rollout's turn
+    invar_reward_parts_release(&s->parts);
+    if (s->finish != INVAR_FINISH_NONE)
+        return INVAR_OK;
+    invar_free(s->response); // it has its text when it ends
+    s->response = NULL;
+    s->response_bytes = 0;
+    return INVAR_OK;
+}
+
+invar_status invar_inflight_parse(invar_inflight *out, const char *text, size_t bytes,
+                                  const invar_inflight_expectation *wants)
+{
+    invar_inflight_expectation w = *wants;
+    invar_rollout_file data;
+    int64_t first, rollouts;
+    invar_status status;
+
+    INVAR_TRY(invar_rollout_file_parse(&data, w.where, text, bytes));
+    w.surplus = !w.recorded && (w.surplus || (w.fork && kept_surplus(&data.samples, w.first)));
+    status = check_tokenizer(&data.header, &w);
+    if (status == INVAR_OK)
+        status = check_schedule(&data, &w);
+    if (status == INVAR_OK)
+        status = check_count(&data, &w);
+    if (status == INVAR_OK)
+        status = check_samples(&first, &rollouts, &data, &w);
+    if (status == INVAR_OK) {
+        out->first = first;
+        out->count = rollouts;
+    }
+    for (int64_t i = 0; i < data.samples.count && status == INVAR_OK; i++)
+        status = take_sample(out, &data.samples.items[i], &w);
+    if (status != INVAR_OK)
+        invar_inflight_release(out);
+    invar_rollout_file_release(&data);
+    return status;
+}

@@ -1,0 +1,103 @@
+/*
+ * recorded_schedule.c - records of ticks that are obeyed and continued.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/source/recorded_schedule.h"
+
+#include <inttypes.h>
+
+#include "base/invar_banned.h"
+
+void invar_recorded_schedule_release(invar_recorded_schedule *t)
+{
+    invar_schedule_log_release(&t->own_log);
+    invar_schedule_log_release(&t->given_log);
+    invar_journal_close(t->file);
+    invar_json_text_release(&t->line);
+    *t = (invar_recorded_schedule){0};
+}
+
+invar_status invar_recorded_schedule_plan(invar_schedule_tick *out,
+                                          const invar_recorded_schedule *t, int64_t tick)
+{
+    const invar_schedule_tick *own = invar_schedule_log_find(&t->own_log, tick);
+    const invar_schedule_tick *other = invar_schedule_log_find(&t->given_log, tick);
+
+    *out = own ? *own : other ? *other : (invar_schedule_tick){0};
+    if (other && other->drawn && !out->drawn) {
+        out->drawn = true;
+        out->left = other->left;
+        out->n_left = other->n_left;
+    }
+    if (invar_recorded_schedule_free(t) || (out->batched && (out->drawn || t->open_end)))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "%.1000s: the recorded schedule ends before tick %" PRId64
+                      " does: the run ended there, or it is a shortened copy; give a smaller "
+                      "num-rollout, or a record that is longer",
+                      t->name, tick);
+}
+
+static invar_status recorded_schedule_put(invar_recorded_schedule *t)
+{
+    INVAR_TRY(t->line.status);
+    return t->file ? invar_journal_append(t->file, t->line.data, t->line.bytes) : INVAR_OK;
+}
+
+invar_status invar_recorded_schedule_batch(invar_recorded_schedule *t, int64_t tick,
+                                           const int64_t *groups, int64_t count)
+{
+    if (invar_schedule_log_find(&t->own_log, tick))
+        return INVAR_OK;
+    INVAR_TRY(invar_schedule_log_add_batch(&t->own_log, tick, groups, count,
+                                           INVAR_RECORDED_SCHEDULE_FILE));
+    invar_schedule_log_trim(&t->own_log, tick - 1); // the file has them, and nobody asks again
+    invar_json_text_reset(&t->line);
+    invar_schedule_log_write_batch(&t->line, tick, invar_schedule_log_find(&t->own_log, tick));
+    return recorded_schedule_put(t);
+}
+
+/* A run that draws again what it has drawn once comes to the same place. */
+static invar_status schedule_tick_compare(const invar_schedule_tick *own, int64_t tick,
+                                          const invar_unfinished_sample *left, int64_t count)
+{
+    int64_t i = 0;
+
+    while (i < count && i < own->n_left && left[i].sample == own->left[i].sample &&
+           left[i].tokens == own->left[i].tokens)
+        i++;
+    if (i == count && i == own->n_left)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                      "recorded schedule: after tick %" PRId64 " sample %" PRId64
+                      " is not where the record has it: the record was changed, or other tokens "
+                      "were drawn than when it was made",
+                      tick, i < own->n_left ? own->left[i].sample : left[i].sample);
+}
+
+invar_status invar_recorded_schedule_drawn(invar_recorded_schedule *t, int64_t tick,
+                                           const invar_unfinished_sample *left, int64_t count)
+{
+    const invar_schedule_tick *own = invar_schedule_log_find(&t->own_log, tick);
+
+    if (own && own->drawn)
+        return schedule_tick_compare(own, tick, left, count);
+    INVAR_TRY(
+        invar_schedule_log_add_drawn(&t->own_log, tick, left, count, INVAR_RECORDED_SCHEDULE_FILE));
+    invar_json_text_reset(&t->line);
+    invar_schedule_log_write_drawn(&t->line, tick, own);
+    return recorded_schedule_put(t);
+}
+
+void invar_recorded_schedule_show(invar_json_text *text, const invar_recorded_schedule *t,
+                                  int64_t tick)
+{
+    const invar_schedule_tick *before = invar_schedule_log_find(&t->own_log, tick - 1);
+    const invar_schedule_tick *now = invar_schedule_log_find(&t->own_log, tick);
+
+    if (before && before->drawn)
+        invar_schedule_log_write_drawn(text, tick - 1, before);
+    if (now)
+        invar_schedule_log_write_batch(text, tick, now);
+}

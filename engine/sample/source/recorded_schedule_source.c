@@ -1,0 +1,364 @@
+/*
+ * recorded_schedule_source.c - samples by a recorded schedule: groups are trained on in the order
+ * in which they are whole, and a clock decides how many tokens the others have when the weights
+ * change.
+ *
+ * At a tick all samples in flight may draw until a batch of groups is whole; those that may not be
+ * later must be among them. Beside training they go on. Where a record knows the tick, samples are
+ * drawn as far as it says, in any order: then this is a declared schedule.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/minmax.h"
+#include "base/sort.h"
+#include "engine/sample/source/generate.h"
+#include "engine/sample/source/source.h"
+
+#include "base/invar_banned.h"
+
+/* ---- what a record says ---------------------------------------------------------------------- */
+
+/* A group that has waited as long as it may: this batch has it, whatever it takes. */
+static bool is_due(const invar_sample_source *source, const invar_rl_sample *s)
+{
+    return (int64_t)s->rollout <= source->order.rollout - source->options.max_delay;
+}
+
+static bool is_batched(const invar_schedule_tick *tick, int64_t group)
+{
+    return invar_binary_search(tick->groups, tick->n_groups, sizeof *tick->groups, 0, group) >= 0;
+}
+
+/* The tokens at which the sample is left; -1: it ends. */
+static int64_t tokens_left(const invar_schedule_tick *tick, int64_t sample)
+{
+    int64_t i = invar_binary_search(tick->left, tick->n_left, sizeof *tick->left,
+                                    offsetof(invar_unfinished_sample, sample), sample);
+
+    return i < 0 ? -1 : tick->left[i].tokens;
+}
+
+static invar_status cannot_be(const invar_sample_source *source, const char *what, int64_t number,
+                              const char *why)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "recorded schedule: tick %" PRId64 " has %s %" PRId64 ", %s: the record "
+                      "is damaged, or of a run with other keys (rollout-batch-size, "
+                      "n-samples-per-prompt, rollout-lag, rollout-max-delay)",
+                      source->order.rollout, what, number, why);
+}
+
+/* Of a sample in flight; *listed counts those that the record has. */
+static invar_status check_sample(int64_t *listed, const invar_sample_source *source,
+                                 const invar_rl_sample *s)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_schedule_tick *tick = &source->tick;
+    int64_t tokens = tick->drawn ? tokens_left(tick, s->index) : -1;
+
+    if (tokens < 0)
+        return INVAR_OK;
+    ++*listed;
+    if (is_batched(tick, s->group))
+        return cannot_be(source, "sample", s->index, "which is in its batch and not finished");
+    if (tokens < invar_rl_sample_response(s))
+        return cannot_be(source, "sample", s->index, "with fewer tokens than it had before");
+    if (tokens >= invar_inflight_limit(s, &o->sampling, o->spec))
+        return cannot_be(source, "sample", s->index, "with as many tokens as it may have at all");
+    return INVAR_OK;
+}
+
+/* All that it names is in flight, and all that is due is in its batch. */
+static invar_status check_tick(const invar_sample_source *source)
+{
+    const invar_inflight *flight = &source->flight;
+    const invar_schedule_tick *tick = &source->tick;
+    int64_t n = source->options.per_prompt, groups = 0, samples = 0;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->started[r].count; i++) {
+            const invar_rl_sample *s = &flight->started[r].items[i];
+            bool batched = tick->batched && is_batched(tick, s->group);
+
+            groups += i % n == 0 && batched;
+            if (tick->batched && !batched && is_due(source, s))
+                return cannot_be(source, "no group", s->group, "which may not be trained on later");
+            INVAR_TRY(check_sample(&samples, source, s));
+        }
+    if (tick->batched && (tick->n_groups != source->options.prompts || groups != tick->n_groups))
+        return cannot_be(source, "a batch whose groups in flight are", groups,
+                         "not those of a rollout");
+    if (tick->drawn && samples != tick->n_left)
+        return cannot_be(source, "unfinished samples in flight,", samples, "fewer than it names");
+    return INVAR_OK;
+}
+
+invar_status invar_sample_source_plan_tick(invar_sample_source *source)
+{
+    invar_inflight *flight = &source->flight;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->started[r].count; i++)
+            flight->started[r].items[i].current_version_from = flight->started[r].items[i].n_tokens;
+    INVAR_TRY(invar_recorded_schedule_plan(&source->tick, source->options.timetable,
+                                           source->order.rollout));
+    return check_tick(source);
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+/* Whether the sample gets tokens now; its pause is set. */
+static bool goes_on(invar_rl_sample *s, const invar_schedule_tick *tick, bool batch_alone)
+{
+    int64_t left = tick->drawn ? tokens_left(tick, s->index) : -1;
+
+    s->suspend_at = left < 0 ? 0 : s->prompt_tokens + left;
+    if (s->finish != INVAR_FINISH_NONE || (batch_alone && !is_batched(tick, s->group)))
+        return false;
+    return left < 0 || s->n_tokens < s->suspend_at;
+}
+
+/* Moves samples that get tokens out of the flight; holes stay where they were. */
+static invar_status take_active(invar_sample_source *source, bool batch_alone)
+{
+    invar_inflight *flight = &source->flight;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->started[r].count; i++) {
+            invar_rl_sample *from = &flight->started[r].items[i], *s;
+
+            if (!goes_on(from, &source->tick, batch_alone))
+                continue;
+            INVAR_TRY(invar_rl_samples_append(&s, &source->active_ahead));
+            *s = *from;
+            *from = (invar_rl_sample){0};
+        }
+    source->active = source->active_ahead.count;
+    return INVAR_OK;
+}
+
+/* The weights of now have drawn what the samples did not have when the tick began. */
+static void sample_source_sign(const invar_sample_source *source, invar_rl_sample *samples,
+                               int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        invar_rl_sample *s = &samples[i];
+
+        if (s->n_tokens == s->current_version_from)
+            continue;
+        if (s->current_version_from == s->prompt_tokens)
+            s->first_version = source->order.weights;
+        s->last_version = source->order.weights;
+        s->weights_hash = source->order.weights_hash;
+    }
+}
+
+static invar_status sample_source_rejoin(invar_sample_source *source)
+{
+    INVAR_TRY(invar_sample_source_merge_ahead(source));
+    for (int64_t r = 0; r < source->flight.count; r++)
+        sample_source_sign(source, source->flight.started[r].items,
+                           source->flight.started[r].count);
+    return INVAR_OK;
+}
+
+/*
+ * Asked by the clock: whether a batch is whole, and all that is due. Samples that are not finished
+ * are out of the flight, those of a group side by side.
+ */
+static bool has_batch(void *payload, int64_t samples_done)
+{
+    const invar_sample_source *source = payload;
+    const invar_rl_samples *active = &source->active_ahead;
+    int64_t whole = 0, group = -1;
+
+    (void)samples_done;
+    for (int64_t r = 0; r < source->flight.count; r++)
+        whole += source->flight.started[r].count / source->options.per_prompt;
+    for (int64_t i = 0; i < active->count; i++) {
+        const invar_rl_sample *s = &active->items[i];
+
+        if (s->finish != INVAR_FINISH_NONE || s->group == group)
+            continue;
+        if (is_due(source, s))
+            return false;
+        group = s->group;
+        whole--;
+    }
+    return whole >= source->options.prompts;
+}
+
+/*
+ * Until the batch is whole. Of a tick that is known all samples get their tokens at once, or, where
+ * others go on apart, or where nobody knows how far they came, those of the batch alone.
+ */
+static invar_status draw_batch(invar_sample_source *source)
+{
+    const invar_schedule_tick *tick = &source->tick;
+    invar_generate_args how = invar_sample_source_generation(source);
+    bool ready = false;
+
+    INVAR_TRY(take_active(source,
+                          tick->batched && (source->options.separate_async_phase || !tick->drawn)));
+    if (!tick->batched) {
+        how.should_suspend = has_batch;
+        how.clock = source;
+        ready = has_batch(source, 0);
+    }
+    if (source->active_ahead.count > 0 && !ready)
+        INVAR_TRY(
+            invar_generate_share(&how, source->active_ahead.items, source->active_ahead.count));
+    return sample_source_rejoin(source);
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+static bool is_whole(const invar_rl_sample *samples, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        if (samples[j].finish == INVAR_FINISH_NONE)
+            return false;
+    return true;
+}
+
+/* Moves groups of a rollout into the batch: those of the record, or the first that are whole. */
+static invar_status take_groups(invar_sample_source *source, invar_rl_samples *from,
+                                int64_t *groups, int64_t *count)
+{
+    const invar_sample_source_options *o = &source->options;
+    int64_t n = o->per_prompt, stay = 0;
+
+    for (int64_t i = 0; i < from->count; i += n) {
+        const int64_t group = from->items[i].group;
+        bool wanted = source->tick.batched ? is_batched(&source->tick, group) : *count < o->prompts;
+
+        if (wanted && is_whole(from->items + i, n)) {
+            groups[(*count)++] = group;
+            INVAR_TRY(invar_rl_samples_insert(&source->batch.samples, from->items + i, n));
+            continue;
+        }
+        if (stay < i) {
+            memcpy(from->items + stay, from->items + i, (size_t)n * sizeof *from->items);
+            memset(from->items + i, 0, (size_t)n * sizeof *from->items);
+        }
+        stay += n;
+    }
+    from->count = stay;
+    return INVAR_OK;
+}
+
+/* Rollouts that have no group left leave the flight, from the first on. */
+static void inflight_trim(invar_inflight *flight)
+{
+    invar_rl_samples none;
+
+    while (flight->count > 0 && flight->started[0].count == 0) {
+        invar_inflight_pop(&none, flight);
+        invar_rl_samples_reset(&none);
+    }
+}
+
+/* Durable before anybody learns from it. Groups by number: what is due comes first. */
+static invar_status take_batch(invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    invar_inflight *flight = &source->flight;
+    int64_t *groups = NULL, count = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&groups, (size_t)o->prompts, sizeof *groups, "a batch"));
+    status = INVAR_OK;
+    for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
+        status = take_groups(source, &flight->started[r], groups, &count);
+    INVAR_CHECK(status != INVAR_OK || count == o->prompts);
+    inflight_trim(flight);
+    if (status == INVAR_OK)
+        status = invar_recorded_schedule_batch(o->timetable, source->order.rollout, groups, count);
+    invar_free(groups);
+    return status;
+}
+
+invar_status invar_sample_source_recorded(bool *ready_out, invar_sample_source *source)
+{
+    const invar_generate_args how = invar_sample_source_generation(source);
+    invar_rl_samples *batch = &source->batch.samples;
+
+    INVAR_TRY(draw_batch(source));
+    INVAR_TRY(take_batch(source));
+    INVAR_TRY(invar_generate_rewards(&how, batch->items, batch->count));
+    source->batch.on_policy = invar_sample_source_is_on_policy(source);
+    *ready_out = true;
+    return INVAR_OK;
+}
+
+/* ---- beside training ------------------------------------------------------------------------- */
+
+/* Of a thread: what it has drawn is signed before anybody looks at it. */
+static invar_status rl_sample_inspect(void *payload, const invar_rl_sample *samples, int64_t count,
+                                      const invar_progress_callback *tick)
+{
+    invar_sample_source *source = payload;
+    const invar_verify_callback *look = &source->options.verify;
+
+    INVAR_CHECK(samples == source->active_ahead.items && count == source->active_ahead.count);
+    sample_source_sign(source, source->active_ahead.items, count);
+    return look->look ? look->look(look->payload, samples, count, tick) : INVAR_OK;
+}
+
+invar_status invar_sample_source_recorded_ahead(invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_generate_args how = invar_sample_source_generation(source);
+    const invar_progress_callback tick = invar_sample_source_heartbeat(source);
+    const bool clocked = o->use_thread && invar_recorded_schedule_free(o->timetable);
+    invar_rl_samples *samples = &source->active_ahead;
+
+    if (!source->tick.drawn && !clocked)
+        return INVAR_OK;
+    INVAR_TRY(take_active(source, false));
+    if (samples->count == 0)
+        return INVAR_OK;
+    if (o->use_thread)
+        return invar_async_sampler_begin(&source->async_sampler, &how, samples->items,
+                                         samples->count,
+                                         &(invar_verify_callback){rl_sample_inspect, source});
+    INVAR_TRY(invar_generate_share(&how, samples->items, samples->count));
+    INVAR_TRY(rl_sample_inspect(source, samples->items, samples->count, &tick));
+    return o->async ? INVAR_OK : sample_source_rejoin(source);
+}
+
+/* Durable before the next weights draw. */
+static invar_status note_drawn(invar_sample_source *source)
+{
+    const invar_inflight *flight = &source->flight;
+    invar_unfinished_sample *left = NULL;
+    int64_t count = 0, n = 0;
+    invar_status status;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        count += flight->started[r].count;
+    INVAR_TRY(invar_alloc((void **)&left, (size_t)count + 1, sizeof *left, "samples in flight"));
+    for (int64_t r = 0; r < flight->count; r++)
+        for (int64_t i = 0; i < flight->started[r].count; i++) {
+            const invar_rl_sample *s = &flight->started[r].items[i];
+
+            if (s->finish == INVAR_FINISH_NONE)
+                left[n++] = (invar_unfinished_sample){s->index, invar_rl_sample_response(s)};
+        }
+    status =
+        invar_recorded_schedule_drawn(source->options.timetable, source->order.rollout, left, n);
+    invar_free(left);
+    return status;
+}
+
+invar_status invar_sample_source_recorded_join(invar_sample_source *source)
+{
+    if (source->async_sampler && !source->tick.drawn)
+        invar_async_sampler_suspend(source->async_sampler);
+    INVAR_TRY(sample_source_rejoin(source));
+    return note_drawn(source);
+}

@@ -1,0 +1,216 @@
+/*
+ * reward_source.c - rewards of samples.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/source/reward_source.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/minmax.h"
+#include "engine/config/config.h"
+#include "engine/ext/embedded_script.h"
+
+#include "base/invar_banned.h"
+
+/* The recipe's word for a rule; INVAR_REWARD_NONE where it has none. */
+static invar_status rule_of(invar_reward *out, bool *boxed_out, const char *word)
+{
+    *out = INVAR_REWARD_NONE;
+    *boxed_out = false;
+    return word[0] ? invar_reward_parse(out, boxed_out, word) : INVAR_OK;
+}
+
+bool invar_reward_source_asks(const invar_recipe *recipe)
+{
+    invar_reward rule;
+    bool boxed;
+    invar_status status = rule_of(&rule, &boxed, invar_recipe_string(recipe, INVAR_KEY_RM_TYPE));
+
+    INVAR_CHECK(status == INVAR_OK); // the recipe is checked
+    return invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH)[0] ||
+           invar_reward_is_external(rule);
+}
+
+/* The script of this program that judges by the package math-verify. */
+static invar_status open_script(invar_plugin **out, invar_plugin_options *o)
+{
+    char *command;
+    invar_status status;
+
+    INVAR_TRY(invar_embedded_script_command(&command, "math_verify.py"));
+    o->spec = command;
+    o->titled = true;
+    status = invar_plugin_open(out, o);
+    invar_free(command);
+    return status;
+}
+
+invar_status invar_reward_source_attach(invar_plugin **out, const invar_recipe *recipe, bool stored)
+{
+    const char *path = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_RM_PATH);
+    const char *url = invar_recipe_string(recipe, INVAR_KEY_RM_URL);
+    bool groups = invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
+    invar_plugin_options o = {.kinds = groups ? INVAR_PLUGIN_KIND_GROUP_REWARD
+                                              : INVAR_PLUGIN_KIND_REWARD,
+                              .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
+                              .restarts = invar_recipe_int(recipe, INVAR_KEY_MAX_RESTARTS),
+                              .log_fd = 2};
+
+    *out = NULL;
+    if (!invar_reward_source_asks(recipe))
+        return INVAR_OK;
+    o.name = path[0] ? "custom-rm-path" : url[0] ? "rm-url" : "math_verify";
+    if (stored)
+        return invar_plugin_open(out, &o);
+    o.spec = path[0] ? path : NULL;
+    o.url = url[0] ? url : NULL;
+    return path[0] || url[0] ? invar_plugin_open(out, &o) : open_script(out, &o);
+}
+
+invar_status invar_reward_source_read(invar_reward_source *out, const invar_recipe *recipe,
+                                      invar_plugin *plugin, bool eval)
+{
+    const char *own = eval ? invar_recipe_string(recipe, INVAR_KEY_EVAL_RM_TYPE) : "";
+    const char *rule = own[0] ? own : invar_recipe_string(recipe, INVAR_KEY_RM_TYPE);
+    const char *key = eval ? invar_recipe_string(recipe, INVAR_KEY_EVAL_REWARD_KEY) : "";
+
+    key = key[0] || own[0] ? key : invar_recipe_string(recipe, INVAR_KEY_REWARD_KEY);
+    *out = (invar_reward_source){.key = key[0] ? key : NULL};
+    INVAR_TRY(rule_of(&out->reward, &out->boxed, rule));
+    out->asks = own[0] ? invar_reward_is_external(out->reward) : invar_reward_source_asks(recipe);
+    out->groups = out->asks && invar_recipe_bool(recipe, INVAR_KEY_GROUP_RM);
+    out->plugin = out->asks ? plugin : NULL;
+    return INVAR_OK;
+}
+
+invar_status invar_reward_source_reaches(bool *out, const invar_reward_source *judge,
+                                         const invar_rl_sample *sample)
+{
+    *out = sample->has_plugin_reward || judge->asks;
+    return *out ? INVAR_OK : invar_reward_rules(out, judge->reward, sample);
+}
+
+invar_status invar_reward_source_reaches_all(bool *out, const invar_reward_source *judge,
+                                             const invar_rl_sample *samples, int64_t count)
+{
+    *out = true;
+    for (int64_t i = 0; i < count && *out; i++)
+        INVAR_TRY(invar_reward_source_reaches(out, judge, &samples[i]));
+    return INVAR_OK;
+}
+
+/* "FILE:LINE: "; "" of a built-in task. */
+static void write_place(char *out, size_t size, const char *path, int64_t line)
+{
+    const char *slice = strstr(path, "@[");
+    char file[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+
+    out[0] = '\0';
+    if (strncmp(path, "task:", 5) == 0)
+        return;
+    (void)snprintf(file, sizeof file, "%.*s", slice ? (int)(slice - path) : INT_MAX, path);
+    invar_path_show(shown, file);
+    (void)snprintf(out, size, "%s:%" PRId64 ": ", shown, line + 1);
+}
+
+static invar_status check_prompt(const invar_reward_source *judge, const invar_prompt *prompt,
+                                 int64_t i, const invar_reward_source_reach *reach)
+{
+    const invar_rl_sample sample = {
+        .index = i, .label = prompt->label, .metadata = prompt->metadata};
+    char message[1024], place[INVAR_PATH_SHOWN_SIZE + 24];
+    double reward;
+    invar_status status = invar_reward_of(&reward, judge->reward, judge->boxed, &sample);
+
+    if (status != INVAR_E_INVALID)
+        return status;
+    (void)snprintf(message, sizeof message, "%.1000s", invar_error_last()->message);
+    write_place(place, sizeof place, reach->path, prompt->line);
+    return INVAR_FAIL(status, 0, "%sprompt %" PRId64 " of %s%s: %s", place, i, reach->what,
+                      strcmp(prompt->metadata, "{}") == 0 ? " has no metadata (metadata-key)" : "",
+                      message);
+}
+
+static void warn(const invar_reward_source_reach *reach)
+{
+    char line[2500];
+
+    (void)snprintf(line, sizeof line, "warning: the run fails if it reads this prompt: %.2400s",
+                   invar_error_last()->message);
+    invar_error_clear();
+    reach->say(reach->payload, line);
+}
+
+invar_status invar_reward_source_check_data(const invar_recipe *recipe, const invar_dataset *data,
+                                            const invar_reward_source_reach *reach)
+{
+    const int64_t end = invar_min_i64(invar_dataset_size(data), reach->possible);
+    invar_status status = INVAR_OK;
+    invar_reward_source judge;
+    int64_t i = 0;
+
+    INVAR_TRY(invar_reward_source_read(&judge, recipe, NULL, reach->eval));
+    if (judge.asks || invar_recipe_string(recipe, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] ||
+        invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH)[0])
+        return INVAR_OK;
+    for (; i < end && status == INVAR_OK; i++)
+        status = check_prompt(&judge, invar_dataset_prompt(data, i), i, reach);
+    if (status != INVAR_E_INVALID || i <= reach->certain)
+        return status;
+    warn(reach);
+    return INVAR_OK;
+}
+
+/* Moves what the plug-in said into the samples. */
+static void rl_sample_take(invar_rl_sample *samples, const double *rewards,
+                           invar_reward_parts *parts, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (samples[i].has_plugin_reward)
+            continue;
+        samples[i].reward = rewards[i];
+        invar_reward_parts_release(&samples[i].parts);
+        samples[i].parts = parts[i];
+        parts[i] = (invar_reward_parts){NULL, 0};
+    }
+}
+
+static invar_status plugin_query(invar_plugin *plugin, invar_rl_sample *samples, int64_t count)
+{
+    invar_reward_parts *parts = NULL;
+    double *rewards = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&rewards, (size_t)count, sizeof *rewards, "rewards"));
+    status = invar_alloc((void **)&parts, (size_t)count, sizeof *parts, "parts of rewards");
+    if (status == INVAR_OK) {
+        memset(parts, 0, (size_t)count * sizeof *parts);
+        status = invar_plugin_reward(plugin, samples, count, rewards, parts);
+        if (status == INVAR_OK)
+            rl_sample_take(samples, rewards, parts, count);
+        for (int64_t i = 0; i < count; i++)
+            invar_reward_parts_release(&parts[i]);
+    }
+    invar_free(parts);
+    invar_free(rewards);
+    return status;
+}
+
+invar_status invar_reward_source_run(const invar_reward_source *judge, invar_rl_sample *samples,
+                                     int64_t count)
+{
+    if (judge->plugin)
+        INVAR_TRY(plugin_query(judge->plugin, samples, count));
+    for (int64_t i = 0; i < count; i++)
+        if (!samples[i].has_plugin_reward)
+            INVAR_TRY(judge->plugin ? invar_reward_select_part(&samples[i], judge->key)
+                                    : invar_reward_compute(&samples[i], judge->reward, judge->boxed,
+                                                           judge->key));
+    return INVAR_OK;
+}

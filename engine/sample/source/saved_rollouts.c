@@ -1,0 +1,526 @@
+/*
+ * saved_rollouts.c - rollouts in files: written, and trained from.
+ *
+ * Files of the run's own identity are believed in nothing that the recipe says: weights, settings
+ * of sampling, prompts, texts and rewards are made again and compared, and training compares the
+ * log-probabilities. What is left is which tokens were drawn. All other files are foreign: data
+ * like a data set, whose hash belongs to the identity.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/config/config.h"
+#include "engine/sample/rollout/stop.h"
+#include "engine/sample/source/source.h"
+
+#include "base/invar_banned.h"
+
+/* ---- whose they are -------------------------------------------------------------------------- */
+
+static invar_status hash_file(invar_saved_rollouts *saved, const char *path)
+{
+    int64_t n = saved->n_files, bytes;
+    invar_digest *files;
+
+    if ((n & (n - 1)) == 0) { // full: 0, 1, 2, 4, ...
+        INVAR_TRY(invar_alloc((void **)&files, (size_t)(n ? 2 * n : 1), sizeof *files,
+                              "hashes of rollouts"));
+        if (n)
+            memcpy(files, saved->files, (size_t)n * sizeof *files);
+        invar_free(saved->files);
+        saved->files = files;
+    }
+    INVAR_TRY(invar_file_hash(&saved->files[n], &bytes, path));
+    saved->n_files++;
+    return INVAR_OK;
+}
+
+/* All that are there, like the lines of a data set: not only those that this run gets to. */
+static invar_status hash_files(invar_saved_rollouts *saved, const char *pattern)
+{
+    char path[INVAR_PATH_SIZE];
+
+    for (;;) {
+        INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, saved->n_files));
+        if (!invar_path_exists(path))
+            break;
+        INVAR_TRY(hash_file(saved, path));
+    }
+    invar_hash_bytes(&saved->foreign, saved->files, (size_t)saved->n_files * sizeof *saved->files);
+    return INVAR_OK;
+}
+
+/* What a plug-in decided nobody can make again from the recipe. */
+static bool decided_by_plugin(const invar_recipe *r)
+{
+    return invar_reward_source_asks(r) ||
+           invar_recipe_string(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH)[0] ||
+           invar_recipe_string(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH)[0];
+}
+
+static invar_status refuse_idle_keys(const invar_recipe *r, const char *path)
+{
+    static const invar_key keys[] = {INVAR_KEY_USE_ROLLOUT_LOGPROBS, INVAR_KEY_USE_TIS,
+                                     INVAR_KEY_USE_MIS};
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (invar_recipe_string(r, INVAR_KEY_ROLLOUT_DTYPE)[0])
+        return INVAR_OK; // they differ from those of training
+    invar_path_show(shown, path);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (invar_recipe_bool(r, (int)keys[i]))
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "'%s' would be ignored: %s is this run's own rollout, whose "
+                              "log-probabilities are those of training",
+                              invar_config_schema()->keys[keys[i]].name, shown);
+    return INVAR_OK;
+}
+
+invar_status invar_saved_rollouts_find(invar_saved_rollouts *out, const invar_recipe *recipe,
+                                       const invar_digest *own)
+{
+    const char *pattern = invar_recipe_string(recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    invar_rollout_file first;
+    char path[INVAR_PATH_SIZE];
+    int64_t samples;
+
+    *out = (invar_saved_rollouts){.on_policy = true};
+    if (!pattern[0])
+        return INVAR_OK;
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, 0));
+    if (!invar_path_exists(path)) // the run goes on from a later one, or is refused
+        return INVAR_OK;
+    INVAR_TRY(invar_rollout_file_head(&first, &samples, path));
+    out->on_policy = invar_digest_equal(&first.header.run, own) && !decided_by_plugin(recipe);
+    invar_rollout_file_release(&first);
+    return out->on_policy ? refuse_idle_keys(recipe, path) : hash_files(out, pattern);
+}
+
+void invar_saved_rollouts_release(invar_saved_rollouts *saved)
+{
+    invar_free(saved->files);
+    *saved = (invar_saved_rollouts){0};
+}
+
+/* ---- what all must fulfil -------------------------------------------------------------------- */
+
+/* A file may be of a model with more tokens or a longer context. */
+static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec *spec,
+                               const char *path)
+{
+    bool fits = s->prompt_tokens >= 1 && s->n_tokens > s->prompt_tokens &&
+                s->n_tokens - 1 <= spec->max_positions;
+
+    for (int64_t i = 0; i < s->n_tokens && fits; i++)
+        fits = s->tokens[i] >= 0 && s->tokens[i] < spec->vocab;
+    if (fits)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s: sample %" PRId64 " does not fit the model: it needs a prompt and a "
+                      "response, tokens below %" PRId64 ", and %" PRId64 " positions at most",
+                      path, s->index, spec->vocab, spec->max_positions);
+}
+
+/* What the first line says, and the number of those that follow. */
+static invar_status check_head(const invar_sample_source_options *o, const invar_rollout_header *h,
+                               int64_t samples, const char *path)
+{
+    int64_t wanted = o->prompts * o->per_prompt;
+    invar_digest tokenizer;
+
+    if (o->saved->on_policy && !invar_digest_equal(&h->run, &o->run))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s is of another run; a run takes its rollouts from one run only, "
+                          "and from another than itself beginning with rollout 0",
+                          path);
+    invar_tokenizer_hash(&tokenizer, o->tokenizer);
+    if (!invar_digest_equal(&tokenizer, &h->tokenizer))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s was sampled with another tokenizer", path);
+    if (samples != wanted)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s has %" PRId64 " samples, the recipe's steps need %" PRId64, path,
+                          samples, wanted);
+    return INVAR_OK;
+}
+
+/* What the recipe wants of a sample that another run has recorded. */
+static invar_status check_recorded(const invar_sample_source_options *o, const invar_rl_sample *s,
+                                   const char *path)
+{
+    if (o->needs_logp && !s->logp)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " has no log-probabilities, which use-tis, "
+                          "use-mis and use-rollout-logprobs need",
+                          path, s->index);
+    if (o->needs_routing && !s->routing)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " has no recorded routing, which "
+                          "use-rollout-routing-replay needs; leave out one of them",
+                          path, s->index);
+    return INVAR_OK;
+}
+
+invar_status invar_sample_source_check_file(const invar_sample_source *source, int64_t rollout)
+{
+    const invar_sample_source_options *o = &source->options;
+    char path[INVAR_PATH_SIZE];
+    invar_rollout_file data;
+    invar_status status;
+    int64_t samples;
+
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, o->load, rollout));
+    INVAR_TRY(invar_rollout_file_head(&data, &samples, path));
+    status = check_head(o, &data.header, samples, path);
+    if (status == INVAR_OK && !o->saved->on_policy && data.samples.count > 0)
+        status = check_recorded(o, data.samples.items, path);
+    invar_rollout_file_release(&data);
+    return status;
+}
+
+static invar_status check_loaded(const invar_sample_source *source, const char *path)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_rl_samples *samples = &source->batch.samples;
+
+    INVAR_TRY(check_head(o, &source->loaded.header, samples->count, path));
+    for (int64_t i = 0; i < samples->count; i++)
+        INVAR_TRY(check_fits(&samples->items[i], o->spec, path));
+    return INVAR_OK;
+}
+
+/* ---- foreign ones ---------------------------------------------------------------------------- */
+
+/* The file is the one that the identity knows, and has what the recipe wants of it. */
+static invar_status check_foreign(const invar_sample_source *source, const char *path)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_rl_samples *samples = &source->batch.samples;
+    int64_t rollout = source->order.rollout;
+
+    if (!o->replay && (rollout >= o->saved->n_files ||
+                       !invar_digest_equal(&source->loaded.content, &o->saved->files[rollout])))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%.1000s has changed since the run was started: its content belongs to "
+                          "the run's identity; begin another run",
+                          path);
+    for (int64_t i = 0; i < samples->count; i++)
+        INVAR_TRY(check_recorded(o, &samples->items[i], path));
+    return INVAR_OK;
+}
+
+/* ---- own ones -------------------------------------------------------------------------------- */
+
+static bool same_list(const void *a, const void *b, size_t bytes)
+{
+    return !a == !b && (!a || memcmp(a, b, bytes) == 0);
+}
+
+static bool same_stops(const invar_sampling_params *a, const invar_sampling_params *b)
+{
+    if (a->n_stop_ids != b->n_stop_ids || a->n_stop != b->n_stop)
+        return false;
+    for (int64_t i = 0; i < a->n_stop; i++)
+        if (strcmp(a->stop[i], b->stop[i]) != 0)
+            return false;
+    for (int64_t i = 0; i < a->n_stop_ids; i++)
+        if (a->stop_ids[i] != b->stop_ids[i])
+            return false;
+    return true;
+}
+
+/*
+ * True if the loaded file has the arithmetic of this run. A file of version 1 does not name its
+ * own: only the files of a run with the same identity are known to have it.
+ */
+static bool same_policy(const invar_sample_source *source)
+{
+    const invar_rollout_policy *file = &source->loaded.header.policy;
+    const invar_rollout_policy *own = &source->options.policy;
+
+    if (!file->dtype)
+        return source->options.saved->on_policy;
+    return strcmp(file->dtype, own->dtype) == 0 && strcmp(file->numerics, own->numerics) == 0 &&
+           invar_digest_equal(&file->model, &own->model);
+}
+
+/* The first member of the header that is not what this run would write; NULL: none. */
+static const char *odd_header(const invar_sample_source *source)
+{
+    const invar_rollout_header *h = &source->loaded.header;
+    const invar_sampling_params want = source->options.sampling, *s = &h->sampling;
+    const struct {
+        const char *name;
+        bool same;
+    } members[] = {
+        {"rollout", h->rollout == source->order.rollout},
+        {"weights", h->weights == source->order.weights},
+        {"dtype, numerics or model", same_policy(source)},
+        {"weights_hash", source->batch.on_policy},
+        {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.per_prompt},
+        {"seed", s->seed == want.seed},
+        {"purpose", s->purpose == want.purpose},
+        {"temperature", s->temperature == want.temperature},
+        {"top_k", s->top_k == want.top_k},
+        {"top_p", s->top_p == want.top_p},
+        {"min_p", s->min_p == want.min_p},
+        {"max_response", s->max_response == want.max_response},
+        {"max_context", s->max_context == want.max_context},
+        {"min_response", s->min_response == want.min_response},
+        {"stop_ids or stop", same_stops(s, &want)},
+        {"skip_special", s->skip_special == want.skip_special},
+    };
+
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        if (!members[i].same)
+            return members[i].name;
+    return NULL;
+}
+
+/* The first member of a sample that is not what this run would have; NULL: none. */
+static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *want)
+{
+    size_t response = (size_t)invar_rl_sample_response(s);
+    const struct {
+        const char *name;
+        bool same;
+    } members[] = {
+        {"index", s->index == want->index},
+        {"group", s->group == want->group},
+        {"prompt", s->prompt == want->prompt},
+        {"rollout", s->rollout == want->rollout},
+        {"draw", s->draw_index == want->draw_index},
+        {"prompt_text", strcmp(s->prompt_text, want->prompt_text) == 0},
+        {"label", strcmp(s->label, want->label) == 0},
+        {"metadata", strcmp(s->metadata, want->metadata) == 0},
+        {"prompt_tokens", s->prompt_tokens == want->prompt_tokens},
+        {"tokens",
+         s->n_tokens == want->n_tokens &&
+             same_list(s->tokens, want->tokens, (size_t)want->n_tokens * sizeof *s->tokens)},
+        {"logprobs", !s->logp == !want->logp},
+        {"mask", s->n_tokens == want->n_tokens && same_list(s->mask, want->mask, response)},
+        {"route_size", s->route_size == want->route_size},
+        {"response", s->response_bytes == want->response_bytes &&
+                         (want->response_bytes == 0 ||
+                          memcmp(s->response, want->response, want->response_bytes) == 0)},
+        {"finish", s->finish == want->finish},
+        {"weights", s->last_version == want->last_version},
+        {"weights_first", s->first_version == want->first_version},
+        {"weights_hash", invar_digest_equal(&s->weights_hash, &want->weights_hash)},
+        {"prompt_hash", invar_digest_equal(&s->prompt_hash, &want->prompt_hash)},
+        {"reward", memcmp(&s->reward, &want->reward, sizeof s->reward) == 0},
+        {"parts", invar_reward_parts_equal(&s->parts, &want->parts)},
+        {"removed", s->is_masked_out == want->is_masked_out},
+    };
+
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        if (!members[i].same)
+            return members[i].name;
+    return NULL;
+}
+
+/* What follows from the drawn tokens: text, end and reward. */
+static invar_status rl_sample_complete(invar_rl_sample *want, const invar_sample_source_options *o,
+                                       const invar_rl_sample *s)
+{
+    const invar_sampling_params *sampling = &o->sampling;
+    int64_t n = invar_rl_sample_response(s);
+    int32_t *tokens;
+
+    INVAR_TRY(invar_alloc((void **)&tokens, (size_t)(want->prompt_tokens + n), sizeof *tokens,
+                          "tokens of a sample"));
+    memcpy(tokens, want->tokens, (size_t)want->prompt_tokens * sizeof *tokens);
+    memcpy(tokens + want->prompt_tokens, s->tokens + s->prompt_tokens, (size_t)n * sizeof *tokens);
+    invar_free(want->tokens);
+    want->tokens = tokens;
+    want->n_tokens = want->prompt_tokens + n;
+    INVAR_TRY(invar_alloc((void **)&want->mask, (size_t)n, 1, "a loss mask"));
+    memset(want->mask, 1, (size_t)n);
+    INVAR_TRY(invar_alloc((void **)&want->logp, (size_t)n, sizeof *want->logp, "log-probs"));
+    INVAR_TRY(invar_tokenizer_decode(&want->response, &want->response_bytes, o->tokenizer,
+                                     tokens + want->prompt_tokens, n, sampling->skip_special));
+    want->finish = invar_sampling_is_stop_id(sampling, tokens[want->n_tokens - 1]) ||
+                           invar_stop_find(want->response, want->response_bytes, 0, sampling->stop,
+                                           sampling->n_stop) >= 0
+                       ? INVAR_FINISH_STOP
+                       : INVAR_FINISH_LENGTH;
+    want->route_size = invar_model_spec_route(o->spec); // training compares the experts
+    return invar_reward_source_run(&o->judge, want, 1);
+}
+
+/* `place`: the prompt's among those that the rollout took. */
+static invar_status check_own(const invar_sample_source *source,
+                              const invar_source_position *before, int64_t i, int64_t place,
+                              const invar_prompt *p, const char *path)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_rl_sample *s = &source->batch.samples.items[i];
+    int64_t n = o->per_prompt;
+    invar_rl_sample want = {.index = before->samples + place * n + i % n,
+                            .group = before->groups + place,
+                            .rollout = (uint32_t)source->order.rollout,
+                            .draw_index = o->use_data_answers ? 0 : (uint32_t)(place * n + i % n),
+                            .first_version = source->order.weights,
+                            .last_version = source->order.weights,
+                            .weights_hash = source->order.weights_hash};
+    const char *odd;
+    invar_status status = invar_sample_source_init_sample(&want, p);
+
+    if (status == INVAR_OK)
+        status = o->use_data_answers ? invar_sample_source_fill_answer(&want, p)
+                                     : rl_sample_complete(&want, o, s);
+    odd = status == INVAR_OK ? odd_member(s, &want) : NULL;
+    invar_rl_sample_release(&want);
+    if (odd)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: \"%s\" of sample %" PRId64
+                          " is not what this recipe gives: the "
+                          "file was changed, or another version of the program wrote it",
+                          path, odd, s->index);
+    return status;
+}
+
+/* ---- the place in the data ------------------------------------------------------------------- */
+
+/*
+ * The prompts that this rollout took from the data when it was sampled. Of the run's own rollouts
+ * that is known: rounds are whole, and the last one had the last group of the batch.
+ */
+static invar_status count_consumed(int64_t *out, const invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_rl_samples *samples = &source->batch.samples;
+    int64_t last = 0;
+
+    *out = o->prompts;
+    if (!o->saved->on_policy || o->use_data_answers || !o->data)
+        return INVAR_OK;
+    for (int64_t i = 0; i < samples->count; i++)
+        last = samples->items[i].draw_index > last ? samples->items[i].draw_index : last;
+    *out = (last / o->per_prompt / o->round + 1) * o->round;
+    if (*out / o->round > invar_sample_source_max_rounds(source))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "the loaded rollout %" PRId64 " has draw %" PRId64
+                          ", which this recipe never makes",
+                          source->order.rollout, last);
+    return INVAR_OK;
+}
+
+/* Groups that a filter rejected when the file was written; -1 if the file does not have it. */
+static invar_status count_filtered(int64_t *out, const invar_sample_source *source,
+                                   int64_t consumed)
+{
+    const invar_rollout_header *h = &source->loaded.header;
+    bool own = source->options.saved->on_policy;
+    int64_t most = consumed - source->options.prompts;
+
+    *out = own && most == 0 ? 0 : h->filters ? h->filtered : -1;
+    if (!own || *out <= most) // the rounds of another run are unknown
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "the loaded rollout %" PRId64 " has filtered_groups %" PRId64
+                      ", but only %" PRId64 " groups are not in the batch",
+                      source->order.rollout, *out, most);
+}
+
+/* Leaves the place as sampling would have, so that the run may go on without files. */
+static invar_status pass_over(invar_sample_source *source, const char *path)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_source_position before = source->place;
+    const invar_rl_samples *samples = &source->batch.samples;
+    int64_t n = o->per_prompt, consumed, i = 0;
+
+    INVAR_TRY(count_consumed(&consumed, source));
+    source->place.samples += consumed * n;
+    source->place.groups += consumed;
+    INVAR_TRY(count_filtered(&source->batch.filtered_groups, source, consumed));
+    for (int64_t place = 0; place < consumed && o->data; place++) {
+        const invar_prompt *p = invar_sample_source_next(source);
+        if (!o->saved->on_policy || i == samples->count ||
+            (!o->use_data_answers && samples->items[i].draw_index / n > place))
+            continue; // a group that the filter dropped
+        for (int64_t j = 0; j < n; j++, i++)
+            INVAR_TRY(check_own(source, &before, i, place, p, path));
+    }
+    if (o->saved->on_policy && o->data && i != samples->count)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: sample %" PRId64 " has a draw of an earlier one: the file was "
+                          "changed, or another version of the program wrote it",
+                          path, samples->items[i].index);
+    return INVAR_OK;
+}
+
+/* ---- one rollout ----------------------------------------------------------------------------- */
+
+static invar_status check_header(const invar_sample_source *source, const char *path)
+{
+    const char *odd = source->options.saved->on_policy ? odd_header(source) : NULL;
+
+    if (!odd)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s: its \"%s\" is not what this run has: the file was changed, or "
+                      "another version of the program wrote it, whose rollouts are foreign with "
+                      "use-rollout-logprobs = true",
+                      path, odd);
+}
+
+/* For those who watch the rollout: which tokens this program would draw, and from which logits. */
+static invar_status sample_source_follow(const invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_rl_samples *samples = &source->batch.samples;
+
+    return o->saved->on_policy
+               ? invar_rollout_teacher_force(o->rollout, samples->items, samples->count,
+                                             &o->sampling, o->tick, o->payload)
+               : INVAR_OK;
+}
+
+invar_status invar_sample_source_load(bool *ready_out, invar_sample_source *source)
+{
+    const invar_rollout_header *h = &source->loaded.header;
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(
+        invar_rollout_file_path(path, sizeof path, source->options.load, source->order.rollout));
+    INVAR_TRY(invar_rollout_file_read(&source->loaded, path));
+    source->batch.samples = source->loaded.samples; // moved; the texts stay with the file
+    source->loaded.samples = (invar_rl_samples){0};
+    source->batch.on_policy = invar_digest_equal(&h->weights_hash, &source->order.weights_hash) &&
+                              h->sampling.temperature == source->options.sampling.temperature &&
+                              same_policy(source);
+    INVAR_TRY(check_loaded(source, path));
+    INVAR_TRY(check_header(source, path));
+    if (!source->options.saved->on_policy)
+        INVAR_TRY(check_foreign(source, path));
+    *ready_out = true;
+    INVAR_TRY(pass_over(source, path));
+    return source->options.recompute_points ? sample_source_follow(source) : INVAR_OK;
+}
+
+invar_status invar_sample_source_save(const invar_sample_source *source,
+                                      const invar_sample_batch *batch, const char *pattern)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_rollout_request *order = &source->order;
+    invar_rollout_header header = {.rollout = order->rollout,
+                                   .run = o->run,
+                                   .weights = order->weights,
+                                   .weights_hash = order->weights_hash,
+                                   .n_samples_per_prompt = o->per_prompt,
+                                   .filters = o->drop_zero_std || o->groups.enabled ||
+                                              o->samples.enabled || o->round > o->prompts,
+                                   .filtered = batch->filtered_groups,
+                                   .sampling = o->sampling,
+                                   .policy = o->policy};
+    char path[INVAR_PATH_SIZE];
+
+    invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, order->rollout));
+    return invar_rollout_file_write(path, &header, batch->samples.items, batch->samples.count);
+}

@@ -1,0 +1,354 @@
+/*
+ * schedule_log.c - recorded ticks in memory and as text.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/source/schedule_log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/files/journal.h"
+
+#include "base/invar_banned.h"
+
+#define KIND "invar_schedule"
+
+/* ---- in memory ------------------------------------------------------------------------------- */
+
+static void schedule_tick_release(invar_schedule_tick *tick)
+{
+    invar_free(tick->groups);
+    invar_free(tick->left);
+}
+
+void invar_schedule_log_release(invar_schedule_log *ticks)
+{
+    for (int64_t i = 0; i < ticks->count; i++)
+        schedule_tick_release(&ticks->items[i]);
+    invar_free(ticks->items);
+    *ticks = (invar_schedule_log){0};
+}
+
+const invar_schedule_tick *invar_schedule_log_find(const invar_schedule_log *ticks, int64_t tick)
+{
+    int64_t place = tick - ticks->first;
+
+    return place >= 0 && place < ticks->count ? &ticks->items[place] : NULL;
+}
+
+void invar_schedule_log_trim(invar_schedule_log *ticks, int64_t before)
+{
+    int64_t gone = before - ticks->first;
+
+    if (gone <= 0 || gone >= ticks->count)
+        return;
+    for (int64_t i = 0; i < gone; i++)
+        schedule_tick_release(&ticks->items[i]);
+    ticks->count -= gone;
+    ticks->first = before;
+    memmove(ticks->items, ticks->items + gone, (size_t)ticks->count * sizeof *ticks->items);
+}
+
+static invar_schedule_tick *last_of(const invar_schedule_log *ticks)
+{
+    return ticks->count > 0 ? &ticks->items[ticks->count - 1] : NULL;
+}
+
+int64_t invar_schedule_log_end(const invar_schedule_log *ticks)
+{
+    const invar_schedule_tick *last = last_of(ticks);
+
+    return ticks->first + ticks->count - (last && !last->drawn);
+}
+
+static invar_status schedule_log_grow(invar_schedule_log *ticks)
+{
+    int64_t capacity = ticks->capacity ? 2 * ticks->capacity : 16;
+    void *grown = NULL;
+
+    if (ticks->count < ticks->capacity)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *ticks->items, "recorded ticks"));
+    if (ticks->count)
+        memcpy(grown, ticks->items, (size_t)ticks->count * sizeof *ticks->items);
+    invar_free(ticks->items);
+    ticks->items = grown;
+    ticks->capacity = capacity;
+    return INVAR_OK;
+}
+
+static invar_status copy(void **out, const void *from, int64_t count, size_t size, const char *what)
+{
+    INVAR_TRY(invar_alloc(out, (size_t)count + 1, size, what)); // one more: none is no failure
+    if (count)
+        memcpy(*out, from, (size_t)count * size);
+    return INVAR_OK;
+}
+
+static invar_status out_of_order(const invar_schedule_log *ticks, int64_t tick, const char *where)
+{
+    const invar_schedule_tick *last = last_of(ticks);
+    bool half = last && !last->drawn;
+
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: an event of tick %" PRId64 "; expected \"%s\" of tick %" PRId64, where,
+                      tick, half ? "drawn" : "batch", ticks->first + ticks->count - half);
+}
+
+invar_status invar_schedule_log_add_batch(invar_schedule_log *ticks, int64_t tick,
+                                          const int64_t *groups, int64_t count, const char *where)
+{
+    const invar_schedule_tick *last = last_of(ticks);
+    invar_schedule_tick new = {.batched = true, .n_groups = count};
+
+    if (last ? !last->drawn || tick != ticks->first + ticks->count : tick < 0)
+        return out_of_order(ticks, tick, where);
+    for (int64_t i = 0; i < count; i++)
+        if (groups[i] < 0 || (i > 0 && groups[i] <= groups[i - 1]))
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: group %" PRId64 " of tick %" PRId64 " is out of order", where,
+                              groups[i], tick);
+    INVAR_TRY(schedule_log_grow(ticks));
+    INVAR_TRY(
+        copy((void **)&new.groups, groups, count, sizeof *groups, "the groups of a recorded tick"));
+    if (!last)
+        ticks->first = tick;
+    ticks->items[ticks->count++] = new;
+    return INVAR_OK;
+}
+
+/* Samples and their tokens ascend, and nobody loses tokens from one tick to the next. */
+static invar_status check_left(const invar_schedule_tick *before,
+                               const invar_unfinished_sample *left, int64_t count, int64_t tick,
+                               const char *where)
+{
+    for (int64_t i = 0, k = 0; i < count; i++) {
+        const invar_unfinished_sample *was = NULL;
+
+        while (before && k < before->n_left && before->left[k].sample < left[i].sample)
+            k++;
+        if (before && k < before->n_left && before->left[k].sample == left[i].sample)
+            was = &before->left[k];
+        if (left[i].sample < 0 || (i > 0 && left[i].sample <= left[i - 1].sample))
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: sample %" PRId64 " of tick %" PRId64 " is out of order", where,
+                              left[i].sample, tick);
+        if (left[i].tokens < (was ? was->tokens : 0))
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: sample %" PRId64 " has %" PRId64 " tokens after tick %" PRId64
+                              ", and had %" PRId64 " before",
+                              where, left[i].sample, left[i].tokens, tick, was ? was->tokens : 0);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_schedule_log_add_drawn(invar_schedule_log *ticks, int64_t tick,
+                                          const invar_unfinished_sample *left, int64_t count,
+                                          const char *where)
+{
+    invar_schedule_tick *last = last_of(ticks);
+
+    if (!last || last->drawn || tick != ticks->first + ticks->count - 1)
+        return out_of_order(ticks, tick, where);
+    INVAR_TRY(check_left(ticks->count > 1 ? last - 1 : NULL, left, count, tick, where));
+    INVAR_TRY(
+        copy((void **)&last->left, left, count, sizeof *left, "the samples of a recorded tick"));
+    last->n_left = count;
+    last->drawn = true;
+    return INVAR_OK;
+}
+
+/* A tick whose batch nobody knows any more. */
+static invar_status add_half(invar_schedule_log *ticks, int64_t tick)
+{
+    INVAR_TRY(schedule_log_grow(ticks));
+    ticks->first = tick;
+    ticks->items[ticks->count++] = (invar_schedule_tick){.batched = false};
+    return INVAR_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void write_head(invar_json_text *text, const invar_digest *run, const invar_digest *uuid)
+{
+    invar_json_text_open(text, '{');
+    invar_json_text_key(text, KIND);
+    invar_json_text_int(text, INVAR_JOURNAL_VERSION);
+    invar_json_text_key(text, "run");
+    invar_json_text_digest(text, run);
+    invar_json_text_key(text, "uuid");
+    invar_json_text_digest(text, uuid);
+    invar_json_text_close(text, '}');
+    invar_json_text_newline(text);
+}
+
+static void begin_line(invar_json_text *text, int64_t number, const char *event)
+{
+    invar_json_text_open(text, '{');
+    invar_json_text_key(text, "tick");
+    invar_json_text_int(text, number);
+    invar_json_text_key(text, event);
+    invar_json_text_open(text, '[');
+}
+
+static void end_line(invar_json_text *text)
+{
+    invar_json_text_close(text, ']');
+    invar_json_text_close(text, '}');
+    invar_json_text_newline(text);
+}
+
+void invar_schedule_log_write_batch(invar_json_text *text, int64_t number,
+                                    const invar_schedule_tick *tick)
+{
+    begin_line(text, number, "batch");
+    for (int64_t i = 0; i < tick->n_groups; i++)
+        invar_json_text_int(text, tick->groups[i]);
+    end_line(text);
+}
+
+void invar_schedule_log_write_drawn(invar_json_text *text, int64_t number,
+                                    const invar_schedule_tick *tick)
+{
+    begin_line(text, number, "drawn");
+    for (int64_t i = 0; i < tick->n_left; i++) {
+        invar_json_text_open(text, '[');
+        invar_json_text_int(text, tick->left[i].sample);
+        invar_json_text_int(text, tick->left[i].tokens);
+        invar_json_text_close(text, ']');
+    }
+    end_line(text);
+}
+
+void invar_schedule_log_write(invar_json_text *text, const invar_schedule_log *ticks,
+                              const invar_digest *run, const invar_digest *uuid)
+{
+    write_head(text, run, uuid);
+    for (int64_t i = 0; i < ticks->count; i++) {
+        invar_schedule_log_write_batch(text, ticks->first + i, &ticks->items[i]);
+        if (ticks->items[i].drawn)
+            invar_schedule_log_write_drawn(text, ticks->first + i, &ticks->items[i]);
+    }
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static invar_status no_number(const char *event, size_t place, const char *where)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: item %zu of \"%s\" is none", where, place, event);
+}
+
+static invar_status take_batch(invar_schedule_log *to, int64_t tick, const json_t *list,
+                               const char *where)
+{
+    size_t count = json_array_size(list);
+    int64_t *groups = NULL;
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(invar_alloc((void **)&groups, count + 1, sizeof *groups, "groups of a line"));
+    for (size_t i = 0; i < count && status == INVAR_OK; i++) {
+        const json_t *item = json_array_get(list, i);
+
+        groups[i] = json_integer_value(item);
+        if (!json_is_integer(item))
+            status = no_number("batch", i, where);
+    }
+    if (status == INVAR_OK)
+        status = invar_schedule_log_add_batch(to, tick, groups, (int64_t)count, where);
+    invar_free(groups);
+    return status;
+}
+
+/* `before`: the first line may say what was drawn before the first batch. */
+static invar_status take_drawn(invar_schedule_log *to, int64_t tick, const json_t *list,
+                               bool before, const char *where)
+{
+    size_t count = json_array_size(list);
+    invar_unfinished_sample *left = NULL;
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(invar_alloc((void **)&left, count + 1, sizeof *left, "samples of a line"));
+    for (size_t i = 0; i < count && status == INVAR_OK; i++) {
+        const json_t *pair = json_array_get(list, i);
+        const json_t *sample = json_array_get(pair, 0), *tokens = json_array_get(pair, 1);
+
+        left[i] = (invar_unfinished_sample){json_integer_value(sample), json_integer_value(tokens)};
+        if (json_array_size(pair) != 2 || !json_is_integer(sample) || !json_is_integer(tokens))
+            status = no_number("drawn", i, where);
+    }
+    if (status == INVAR_OK && before && to->count == 0)
+        status = add_half(to, tick);
+    if (status == INVAR_OK)
+        status = invar_schedule_log_add_drawn(to, tick, left, (int64_t)count, where);
+    invar_free(left);
+    return status;
+}
+
+static invar_status take_event(invar_schedule_log *to, const json_t *line, bool before,
+                               const char *where)
+{
+    const json_t *batch = json_object_get(line, "batch"), *drawn = json_object_get(line, "drawn");
+    int64_t tick;
+
+    INVAR_TRY(invar_json_int(&tick, line, "tick", where, 0, UINT32_MAX));
+    if (json_is_array(batch) && !drawn)
+        return take_batch(to, tick, batch, where);
+    if (json_is_array(drawn) && !batch)
+        return take_drawn(to, tick, drawn, before, where);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%s: expected a list \"batch\", or a list \"drawn\", of tick %" PRId64, where,
+                      tick);
+}
+
+static invar_status take_head(invar_schedule_log_head *out, const json_t *line,
+                              const invar_journal_reader *reader)
+{
+    out->found = true;
+    out->checked = reader->checked;
+    INVAR_TRY(invar_journal_digest(&out->run, line, "run", reader->where));
+    return out->checked ? invar_journal_digest(&out->uuid, line, "uuid", reader->where) : INVAR_OK;
+}
+
+/* `head_out` gets the first line; if it is NULL, all lines are events. */
+static invar_status read_lines(invar_schedule_log *to, invar_schedule_log_head *head_out,
+                               invar_journal_reader *reader)
+{
+    json_t *line;
+
+    INVAR_TRY(invar_journal_next(&line, reader));
+    while (line) {
+        invar_status status = head_out && reader->line == 1
+                                  ? take_head(head_out, line, reader)
+                                  : take_event(to, line, !head_out, reader->where);
+
+        json_decref(line);
+        INVAR_TRY(invar_json_as_corrupt(status));
+        INVAR_TRY(invar_journal_next(&line, reader));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_schedule_log_read(invar_schedule_log *to, const char *text, size_t bytes,
+                                     const char *where)
+{
+    invar_journal_reader reader;
+
+    invar_journal_read(&reader, NULL, text, bytes, where);
+    INVAR_TRY(read_lines(to, NULL, &reader));
+    if (reader.at < reader.end)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the last line has no end", where);
+    return INVAR_OK;
+}
+
+invar_status invar_schedule_log_read_file(invar_schedule_log *to, invar_schedule_log_head *head_out,
+                                          const char *text, size_t bytes, const char *where)
+{
+    invar_journal_reader reader;
+
+    *head_out = (invar_schedule_log_head){.found = false};
+    invar_journal_read(&reader, KIND, text, bytes, where);
+    return read_lines(to, head_out, &reader);
+}

@@ -1,0 +1,129 @@
+/*
+ * select_prompts.c - what a rollout begins with: prompts of the data, and groups that wait.
+ *
+ * Both come in order, or a plug-in chooses. Rank 0 asks it; the others get its answer.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/ranks/layout/rank_collectives.h"
+#include "engine/sample/source/source.h"
+
+#include "base/invar_banned.h"
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static invar_status find_lines(const invar_prompt **out, const invar_dataset *data,
+                               const int64_t *lines, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = invar_dataset_find(data, lines[i]);
+        if (!out[i])
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "plug-in data-source-path: line %" PRId64
+                              " of prompt-data is too long (rollout-max-prompt-len), or out of its "
+                              "slice",
+                              lines[i]);
+    }
+    return INVAR_OK;
+}
+
+static invar_status choose_lines(const invar_prompt **out, invar_sample_source *source,
+                                 int64_t *lines, int64_t rollout, int64_t count)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_prompt *last = invar_dataset_prompt(o->data, invar_dataset_size(o->data) - 1);
+    const invar_plugin_wanted wanted = {
+        .rollout = rollout, .first = source->place.groups, .count = count, .lines = last->line + 1};
+
+    if (o->prompt_selector.plugin) {
+        INVAR_TRY(invar_plugin_prompts(o->prompt_selector.plugin, &wanted, lines));
+        INVAR_TRY(find_lines(out, o->data, lines, count));
+    }
+    INVAR_TRY(invar_ranks_broadcast(o->layout, "prompts", 0, lines, (size_t)count * sizeof *lines));
+    return find_lines(out, o->data, lines, count);
+}
+
+invar_status invar_sample_source_prompts(const invar_prompt ***out, invar_sample_source *source,
+                                         int64_t rollout, int64_t count)
+{
+    int64_t *lines = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "prompts of a rollout"));
+    if (!source->options.prompt_selector.enabled) {
+        for (int64_t i = 0; i < count; i++)
+            (*out)[i] = invar_sample_source_next(source);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_alloc((void **)&lines, (size_t)count, sizeof *lines, "lines of prompt-data"));
+    status = choose_lines(*out, source, lines, rollout, count);
+    invar_free(lines);
+    return status;
+}
+
+/* ---- groups that wait ------------------------------------------------------------------------ */
+
+static invar_status ask_buffer(uint8_t *verdict, const invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_rl_samples *waiting = &source->flight.surplus;
+    invar_plugin_buffer buffer = {.rollout = source->order.rollout, .wanted = o->prompts};
+    int64_t *since = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&since, (size_t)waiting->count, sizeof *since, "rollouts"));
+    for (int64_t i = 0; i < waiting->count; i++)
+        since[i] = waiting->items[i].rollout;
+    buffer.since = since;
+    status = invar_plugin_filter_buffer(o->buffer.plugin, &buffer, waiting->items, waiting->count,
+                                        verdict);
+    invar_free(since);
+    return status;
+}
+
+/* Each group goes where its verdict says; a batch that is full lets it wait. */
+static invar_status sort_groups(invar_sample_source *source, const uint8_t *verdict)
+{
+    const int64_t n = source->options.per_prompt;
+    invar_rl_samples old = source->flight.surplus;
+    invar_status status = INVAR_OK;
+
+    source->flight.surplus = (invar_rl_samples){0};
+    for (int64_t i = 0; i < old.count && status == INVAR_OK; i += n) {
+        bool full = source->batch.reused_groups == source->options.prompts;
+        bool take = verdict[i] == INVAR_PLUGIN_TAKE && !full;
+
+        if (verdict[i] == INVAR_PLUGIN_DROP)
+            continue;
+        status = invar_rl_samples_insert(take ? &source->batch.samples : &source->flight.surplus,
+                                         old.items + i, n);
+        source->batch.reused_groups += take;
+    }
+    invar_rl_samples_reset(&old);
+    return status;
+}
+
+invar_status invar_sample_source_take_surplus(invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    size_t count = (size_t)source->flight.surplus.count;
+    uint8_t *verdict = NULL;
+    invar_status status = INVAR_OK;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&verdict, count, 1, "verdicts on groups that wait"));
+    memset(verdict, INVAR_PLUGIN_TAKE, count);
+    if (o->buffer.plugin)
+        status = ask_buffer(verdict, source);
+    if (status == INVAR_OK && o->buffer.enabled)
+        status = invar_ranks_broadcast(o->layout, "filter", 0, verdict, count);
+    if (status == INVAR_OK)
+        status = sort_groups(source, verdict);
+    invar_free(verdict);
+    return status;
+}

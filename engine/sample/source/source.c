@@ -1,0 +1,600 @@
+/*
+ * source.c - samples that are made: generated, judged and filtered; or the data's answers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/source/source.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/minmax.h"
+#include "engine/ranks/layout/rank_collectives.h"
+#include "engine/rl/loss.h"
+#include "engine/sample/source/generate.h"
+
+#include "base/invar_banned.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+void invar_sample_source_open(invar_sample_source *out, const invar_sample_source_options *options)
+{
+    *out = (invar_sample_source){.options = *options,
+                                 .produce = options->load[0]            ? invar_sample_source_load
+                                            : options->use_data_answers ? invar_sample_source_answer
+                                            : options->timetable ? invar_sample_source_recorded
+                                                                 : invar_sample_source_sample};
+}
+
+static void clear_batch(invar_sample_source *source)
+{
+    invar_rl_samples_reset(&source->batch.samples);
+    invar_rollout_file_release(&source->loaded);
+}
+
+void invar_sample_source_close(invar_sample_source *source)
+{
+    invar_sample_source_stop(source);
+    clear_batch(source);
+    invar_inflight_release(&source->flight);
+    *source = (invar_sample_source){0};
+}
+
+invar_status invar_sample_source_poll(bool *ready_out, invar_sample_source *source)
+{
+    return source->produce(ready_out, source);
+}
+
+void invar_sample_source_take(invar_sample_batch *out, invar_sample_source *source)
+{
+    *out = source->batch;
+    source->batch = (invar_sample_batch){0};
+}
+
+/* Every prompt twice without a full batch: the filter will never be content. */
+int64_t invar_sample_source_max_rounds(const invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+
+    return 2 * (invar_dataset_size(o->data) / o->round + 1) + o->prompts;
+}
+
+/* ---- new samples ----------------------------------------------------------------------------- */
+
+invar_status invar_sample_source_init_sample(invar_rl_sample *out, const invar_prompt *p)
+{
+    out->prompt = p->line;
+    out->prompt_hash = p->hash;
+    out->prompt_text = p->text;
+    out->label = p->label;
+    out->metadata = p->metadata;
+    INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)(p->n_tokens + p->n_answer),
+                          sizeof *out->tokens, "tokens of a prompt"));
+    memcpy(out->tokens, p->tokens, (size_t)p->n_tokens * sizeof *out->tokens);
+    out->prompt_tokens = out->n_tokens = p->n_tokens;
+    return INVAR_OK;
+}
+
+const invar_prompt *invar_sample_source_next(invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+
+    return invar_dataset_next(o->data, &source->place.cursor, o->shuffle, o->sampling.seed);
+}
+
+static invar_status new_sample(invar_rl_sample **out, invar_sample_source *source,
+                               invar_rl_samples *to, const invar_prompt *p, int64_t rollout)
+{
+    invar_rl_sample *s;
+
+    INVAR_TRY(invar_rl_samples_append(&s, to));
+    s->index = source->place.samples++;
+    s->rollout = (uint32_t)rollout;
+    *out = s;
+    INVAR_TRY(invar_sample_source_init_sample(s, p));
+    s->current_version_from = s->n_tokens; // beyond the last rollout of a run it stays so
+    return INVAR_OK;
+}
+
+/* The weights of now complete the sample, or go on with it. */
+static void stamp_weight_version(invar_rl_sample *s, const invar_rollout_request *order)
+{
+    if (s->n_tokens == s->prompt_tokens)
+        s->first_version = order->weights;
+    s->last_version = order->weights;
+    s->weights_hash = order->weights_hash;
+    s->current_version_from = s->n_tokens;
+}
+
+/* `place` counts the prompts of the rollout, also those of groups that were dropped. */
+static invar_status add_group(invar_sample_source *source, invar_rl_samples *to,
+                              const invar_prompt *p, int64_t rollout, int64_t place)
+{
+    int64_t n = source->options.per_prompt, group = source->place.groups++;
+
+    if (place >= UINT32_MAX / n)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%" PRId64 " prompts with %" PRId64
+                          " samples each are more than a rollout can number",
+                          place + 1, n);
+    for (int64_t j = 0; j < n; j++) {
+        invar_rl_sample *s;
+        INVAR_TRY(new_sample(&s, source, to, p, rollout));
+        s->group = group;
+        s->draw_index = (uint32_t)(place * n + j);
+    }
+    return INVAR_OK;
+}
+
+/* Groups of the next prompts; `place` is that of the first. */
+static invar_status add_groups(invar_sample_source *source, invar_rl_samples *to, int64_t rollout,
+                               int64_t place, int64_t groups)
+{
+    const invar_prompt **prompts = NULL;
+    invar_status status = invar_sample_source_prompts(&prompts, source, rollout, groups);
+
+    for (int64_t g = 0; g < groups && status == INVAR_OK; g++)
+        status = add_group(source, to, prompts[g], rollout, place + g);
+    invar_free(prompts);
+    return status;
+}
+
+/* ---- filtering ------------------------------------------------------------------------------- */
+
+/* Rank 0 asks; the others get its answer. All are kept where there is no plug-in. */
+static invar_status ask_filter(uint8_t *verdict_out, const invar_sample_source_filter *filter,
+                               const invar_layout *layout, const invar_rl_sample *samples,
+                               int64_t count)
+{
+    memset(verdict_out, INVAR_PLUGIN_KEEP, (size_t)count);
+    if (!filter->enabled)
+        return INVAR_OK;
+    if (filter->plugin)
+        INVAR_TRY(invar_plugin_filter(filter->plugin, samples, count, verdict_out));
+    return invar_ranks_broadcast(layout, "filter", 0, verdict_out, (size_t)count);
+}
+
+/* Who drops groups has no say on a sample of one that stays. */
+static invar_status check_groups(const uint8_t *verdict, const invar_rl_sample *samples,
+                                 int64_t count)
+{
+    const uint8_t *odd = memchr(verdict, INVAR_PLUGIN_REMOVE, (size_t)count);
+
+    if (!odd)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "plug-in dynamic-sampling-filter-path: it removes sample %" PRId64
+                      ", but can only keep or drop groups; rollout-sample-filter-path removes",
+                      samples[odd - verdict].index);
+}
+
+/* Samples that are removed stay in their group, masked. */
+static bool group_kept(const uint8_t *verdict, invar_rl_sample *samples, int64_t n)
+{
+    bool keep = true;
+
+    for (int64_t j = 0; j < n; j++) {
+        keep = keep && verdict[j] != INVAR_PLUGIN_DROP;
+        samples[j].is_masked_out = samples[j].is_masked_out || verdict[j] == INVAR_PLUGIN_REMOVE;
+    }
+    return keep;
+}
+
+static bool is_spread(float *rewards, const invar_rl_sample *samples, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        rewards[j] = (float)samples[j].reward;
+    return invar_rl_group_keeps(rewards, n);
+}
+
+/* keep_out (groups); both plug-ins are asked of all samples. */
+static invar_status source_options_filter(bool *keep_out, const invar_sample_source_options *o,
+                                          invar_rl_sample *samples, int64_t groups)
+{
+    int64_t n = o->per_prompt, count = groups * n;
+    uint8_t *verdict = NULL;
+    float *rewards = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&rewards, (size_t)n, sizeof *rewards, "rewards of a group"));
+    status = invar_alloc((void **)&verdict, (size_t)(2 * count), 1, "verdicts of filters");
+    if (status == INVAR_OK)
+        status = ask_filter(verdict, &o->groups, o->layout, samples, count);
+    if (status == INVAR_OK)
+        status = check_groups(verdict, samples, count);
+    if (status == INVAR_OK)
+        status = ask_filter(verdict + count, &o->samples, o->layout, samples, count);
+    for (int64_t g = 0; g < groups && status == INVAR_OK; g++) {
+        keep_out[g] = group_kept(verdict + g * n, samples + g * n, n);
+        keep_out[g] = group_kept(verdict + count + g * n, samples + g * n, n) && keep_out[g];
+        keep_out[g] = keep_out[g] && (!o->drop_zero_std || is_spread(rewards, samples + g * n, n));
+    }
+    invar_free(verdict);
+    invar_free(rewards);
+    return status;
+}
+
+/* ---- choosing -------------------------------------------------------------------------------- */
+
+/* Moves the chosen groups to the batch, surplus to where it waits; the others are forgotten. */
+static invar_status take_groups(invar_sample_source *source, invar_rl_samples *round,
+                                const invar_group_outcome *fates, int64_t groups)
+{
+    int64_t n = source->options.per_prompt;
+    invar_rl_samples *to[] = {
+        [INVAR_GROUP_BATCH] = &source->batch.samples,
+        [INVAR_GROUP_FILTERED] = NULL,
+        [INVAR_GROUP_SURPLUS] = source->options.keep_surplus ? &source->flight.surplus : NULL,
+    };
+
+    for (int64_t g = 0; g < groups; g++) {
+        source->batch.filtered_groups += fates[g] == INVAR_GROUP_FILTERED;
+        if (to[fates[g]])
+            INVAR_TRY(invar_rl_samples_insert(to[fates[g]], round->items + g * n, n));
+    }
+    return INVAR_OK;
+}
+
+static invar_status select_groups(invar_sample_source *source, invar_rl_samples *round,
+                                  int64_t groups)
+{
+    invar_group_outcome *fates = NULL;
+    bool *keep = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&fates, (size_t)groups, sizeof *fates, "fates of groups"));
+    status = invar_alloc((void **)&keep, (size_t)groups, sizeof *keep, "groups to keep");
+    if (status == INVAR_OK)
+        status = source_options_filter(keep, &source->options, round->items, groups);
+    if (status == INVAR_OK) {
+        invar_group_selection_take(fates, &source->choice, keep, groups);
+        status = take_groups(source, round, fates, groups);
+    }
+    invar_free(keep);
+    invar_free(fates);
+    return status;
+}
+
+invar_generate_args invar_sample_source_generation(const invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+
+    return (invar_generate_args){.layout = o->layout,
+                                 .rollout = o->rollout,
+                                 .sampling = &o->sampling,
+                                 .judge = &o->judge,
+                                 .turns = o->turns.enabled ? &o->turns : NULL,
+                                 .agents_lead = o->agents_lead,
+                                 .agents = o->agents,
+                                 .judged = o->judged,
+                                 .per_prompt = o->per_prompt,
+                                 .tick = o->tick,
+                                 .payload = o->payload};
+}
+
+static void stamp_all(invar_sample_source *source, invar_rl_samples *samples)
+{
+    source->active = samples->count;
+    for (int64_t i = 0; i < samples->count; i++)
+        stamp_weight_version(&samples->items[i], &source->order);
+}
+
+/* This rank's share has its tokens. */
+static invar_status draw_share(invar_sample_source *source, invar_rl_samples *samples)
+{
+    const invar_generate_args how = invar_sample_source_generation(source);
+
+    stamp_all(source, samples);
+    return samples->count ? invar_generate_share(&how, samples->items, samples->count) : INVAR_OK;
+}
+
+static invar_status sample_source_gather(const invar_sample_source *source,
+                                         invar_rl_samples *samples)
+{
+    const invar_generate_args how = invar_sample_source_generation(source);
+
+    return samples->count ? invar_generate_gather(&how, samples->items, samples->count) : INVAR_OK;
+}
+
+/* ---- rollouts in flight ---------------------------------------------------------------------- */
+
+/*
+ * Groups of the next rollout: a whole round, less what other rollouts have left over. So what is in
+ * flight and what waits are at most a round for each rollout.
+ */
+static int64_t next_groups(const invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_inflight *flight = &source->flight;
+    int64_t samples = flight->surplus.count + source->batch.samples.count;
+
+    for (int64_t r = 0; r < flight->count; r++)
+        samples += flight->started[r].count;
+    return invar_max_i64(
+        1, invar_min_i64(o->round, o->round * (flight->count + 1) - samples / o->per_prompt));
+}
+
+/* Rollouts begin in their order, so that each has the prompts behind those of the one before. */
+static invar_status begin_rollouts(invar_sample_source *source)
+{
+    invar_inflight *flight = &source->flight;
+
+    if (flight->count == 0)
+        flight->first = source->order.rollout;
+    while (flight->first + flight->count <= source->order.rollout + source->options.lag.rollouts) {
+        int64_t rollout = flight->first + flight->count, groups = next_groups(source);
+        invar_rl_samples *samples = &flight->started[flight->count++];
+
+        INVAR_TRY(add_groups(source, samples, rollout, 0, groups));
+    }
+    return INVAR_OK;
+}
+
+/* Whether the sample gets tokens at this tick; its pause is set. */
+static bool needs_tokens(invar_rl_sample *s, const invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    int64_t rollout = (int64_t)s->rollout;
+    int64_t goal = invar_lag_goal(&o->lag, rollout, source->order.rollout);
+
+    s->suspend_at = goal == INT64_MAX ? 0 : s->prompt_tokens + goal;
+    if (o->stop_rollout > 0 && rollout >= o->stop_rollout)
+        return false;
+    return s->finish == INVAR_FINISH_NONE && (s->suspend_at == 0 || s->n_tokens < s->suspend_at);
+}
+
+/* Moves the samples that get tokens out of the flight; holes stay where they were. */
+static invar_status take_active(invar_rl_samples *out, invar_sample_source *source,
+                                invar_rl_samples *from)
+{
+    for (int64_t i = 0; i < from->count; i++) {
+        invar_rl_sample *s;
+
+        if (!needs_tokens(&from->items[i], source))
+            continue;
+        INVAR_TRY(invar_rl_samples_append(&s, out));
+        *s = from->items[i];
+        from->items[i] = (invar_rl_sample){0};
+    }
+    return INVAR_OK;
+}
+
+/* Into the holes, in order; the place behind the last one is returned. */
+static invar_rl_sample *fill_holes(invar_rl_samples *to, invar_rl_sample *from)
+{
+    for (int64_t i = 0; i < to->count; i++)
+        if (!to->items[i].tokens) {
+            to->items[i] = *from;
+            *from++ = (invar_rl_sample){0};
+        }
+    return from;
+}
+
+/* Out of the flight: what the first `count` rollouts get at this tick, all of it in one run. */
+static invar_status take_ahead(invar_sample_source *source, int64_t count)
+{
+    for (int64_t r = 0; r < count; r++)
+        INVAR_TRY(take_active(&source->active_ahead, source, &source->flight.started[r]));
+    return INVAR_OK;
+}
+
+invar_status invar_sample_source_poll_error(const invar_sample_source *source)
+{
+    return source->async_sampler ? invar_async_sampler_glance(source->async_sampler) : INVAR_OK;
+}
+
+void invar_sample_source_stop(invar_sample_source *source)
+{
+    invar_async_sampler_stop(source->async_sampler);
+    source->async_sampler = NULL;
+    invar_rl_samples_reset(&source->active_ahead);
+}
+
+static invar_status join_thread(invar_sample_source *source)
+{
+    invar_async_sampler *beside = source->async_sampler;
+
+    source->async_sampler = NULL;
+    return beside ? invar_async_sampler_join(beside) : INVAR_OK;
+}
+
+invar_status invar_sample_source_merge_ahead(invar_sample_source *source)
+{
+    invar_inflight *flight = &source->flight;
+    invar_rl_sample *next = source->active_ahead.items;
+
+    INVAR_TRY(join_thread(source));
+    INVAR_TRY(sample_source_gather(source, &source->active_ahead));
+    for (int64_t r = 0; r < flight->count && source->active_ahead.count; r++)
+        next = fill_holes(&flight->started[r], next);
+    invar_rl_samples_reset(&source->active_ahead);
+    return INVAR_OK;
+}
+
+invar_status invar_sample_source_join(invar_sample_source *source)
+{
+    return source->produce == invar_sample_source_recorded
+               ? invar_sample_source_recorded_join(source)
+               : invar_sample_source_merge_ahead(source);
+}
+
+/* In a thread of its own. */
+static invar_status draw_beside(invar_sample_source *source)
+{
+    const invar_generate_args how = invar_sample_source_generation(source);
+    invar_rl_samples *samples = &source->active_ahead;
+
+    stamp_all(source, samples);
+    return samples->count ? invar_async_sampler_begin(&source->async_sampler, &how, samples->items,
+                                                      samples->count, &source->options.verify)
+                          : INVAR_OK;
+}
+
+static invar_status beat(void *payload)
+{
+    const invar_sample_source *source = payload;
+
+    invar_layout_heartbeat(source->options.layout);
+    return INVAR_OK;
+}
+
+invar_progress_callback invar_sample_source_heartbeat(invar_sample_source *source)
+{
+    return (invar_progress_callback){beat, source};
+}
+
+invar_status invar_sample_source_prefetch(invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+    const invar_progress_callback tick = invar_sample_source_heartbeat(source);
+
+    if (!o->separate_async_phase)
+        return INVAR_OK;
+    if (source->produce == invar_sample_source_recorded)
+        return invar_sample_source_recorded_ahead(source);
+    INVAR_TRY(take_ahead(source, source->flight.count));
+    if (o->use_thread)
+        return draw_beside(source);
+    INVAR_TRY(draw_share(source, &source->active_ahead));
+    if (o->verify.look)
+        INVAR_TRY(o->verify.look(o->verify.payload, source->active_ahead.items,
+                                 source->active_ahead.count, &tick));
+    return o->async ? INVAR_OK : invar_sample_source_merge_ahead(source);
+}
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
+
+/* What waits comes first; a batch that it fills needs no round. */
+static invar_status open_batch(invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+
+    INVAR_TRY(invar_sample_source_take_surplus(source));
+    source->choice.chosen = source->batch.reused_groups;
+    if (source->flight.count > 0 || o->lag.rollouts > 0 || source->choice.chosen < o->prompts)
+        INVAR_TRY(begin_rollouts(source));
+    return INVAR_OK;
+}
+
+invar_status invar_sample_source_start(invar_sample_source *source,
+                                       const invar_rollout_request *order)
+{
+    const invar_sample_source_options *o = &source->options;
+
+    clear_batch(source);
+    source->order = *order;
+    source->batch = (invar_sample_batch){.on_policy = true};
+    if (source->produce == invar_sample_source_recorded) {
+        INVAR_TRY(begin_rollouts(source));
+        return invar_sample_source_plan_tick(source);
+    }
+    if (source->produce != invar_sample_source_sample)
+        return INVAR_OK;
+    INVAR_TRY(invar_group_selection_init(&source->choice, o->prompts, o->round,
+                                         invar_sample_source_max_rounds(source)));
+    return open_batch(source);
+}
+
+/* The first one may have begun long ago; *round_out owns its samples. */
+static invar_status first_round(invar_rl_samples *round_out, invar_sample_source *source)
+{
+    invar_inflight *flight = &source->flight;
+
+    INVAR_TRY(take_ahead(source, source->options.separate_async_phase ? 1 : flight->count));
+    INVAR_TRY(draw_share(source, &source->active_ahead));
+    INVAR_TRY(invar_sample_source_merge_ahead(source));
+    invar_inflight_pop(round_out, flight);
+    return INVAR_OK;
+}
+
+/* Where a filter has left too few groups. */
+static invar_status next_round(invar_rl_samples *round_out, invar_sample_source *source,
+                               int64_t groups)
+{
+    INVAR_TRY(
+        add_groups(source, round_out, source->order.rollout, source->choice.consumed, groups));
+    INVAR_TRY(draw_share(source, round_out));
+    return sample_source_gather(source, round_out);
+}
+
+/* The rollout in turn has begun, and is still in flight. */
+static bool is_first(const invar_sample_source *source)
+{
+    return source->choice.rounds == 0 && source->flight.count > 0;
+}
+
+static invar_status run_round(invar_sample_source *source, invar_rl_samples *round, int64_t groups)
+{
+    const invar_generate_args how = invar_sample_source_generation(source);
+
+    INVAR_TRY(is_first(source) ? first_round(round, source) : next_round(round, source, groups));
+    INVAR_TRY(invar_generate_rewards(&how, round->items, round->count));
+    return select_groups(source, round, round->count / source->options.per_prompt);
+}
+
+bool invar_sample_source_is_on_policy(const invar_sample_source *source)
+{
+    const invar_rl_samples *samples = &source->batch.samples;
+
+    for (int64_t i = 0; i < samples->count; i++)
+        if (samples->items[i].first_version != source->order.weights)
+            return false;
+    return true;
+}
+
+invar_status invar_sample_source_sample(bool *ready_out, invar_sample_source *source)
+{
+    invar_rl_samples round = {0};
+    invar_status status;
+    int64_t groups;
+
+    INVAR_TRY(invar_group_selection_next(&groups, &source->choice));
+    *ready_out = groups == 0 && !is_first(source);
+    if (*ready_out) {
+        source->batch.on_policy = invar_sample_source_is_on_policy(source);
+        source->batch.surplus_groups = source->flight.surplus.count / source->options.per_prompt;
+        return INVAR_OK;
+    }
+    status = run_round(source, &round, groups);
+    invar_rl_samples_reset(&round);
+    return status;
+}
+
+/* ---- answers of the data --------------------------------------------------------------------- */
+
+invar_status invar_sample_source_fill_answer(invar_rl_sample *s, const invar_prompt *p)
+{
+    s->finish = INVAR_FINISH_STOP;
+    s->n_tokens += p->n_answer;
+    memcpy(s->tokens + p->n_tokens, p->answer, (size_t)p->n_answer * sizeof *s->tokens);
+    INVAR_TRY(invar_alloc((void **)&s->mask, (size_t)p->n_answer, 1, "a loss mask"));
+    memcpy(s->mask, p->answer_mask, (size_t)p->n_answer);
+    return INVAR_OK;
+}
+
+static invar_status add_answer(invar_sample_source *source, const invar_prompt *p)
+{
+    invar_rl_sample *s;
+
+    INVAR_TRY(new_sample(&s, source, &source->batch.samples, p, source->order.rollout));
+    stamp_weight_version(s, &source->order);
+    s->group = source->place.groups++;
+    return invar_sample_source_fill_answer(s, p);
+}
+
+invar_status invar_sample_source_answer(bool *ready_out, invar_sample_source *source)
+{
+    const invar_sample_source_options *o = &source->options;
+
+    int64_t count = o->prompts * o->per_prompt;
+    const invar_prompt **prompts = NULL;
+    invar_status status =
+        invar_sample_source_prompts(&prompts, source, source->order.rollout, count);
+
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        status = add_answer(source, prompts[i]);
+    invar_free(prompts);
+    *ready_out = true;
+    return status;
+}

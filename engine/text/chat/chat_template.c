@@ -1,0 +1,336 @@
+/*
+ * chat_template.c - messages to one text: a model's chat template, by the real Jinja2.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/text/chat/chat_template.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/json/json.h"
+#include "base/text.h"
+#include "engine/ext/embedded_script.h"
+#include "engine/text/tokenizer/hf_tokenizer_config.h"
+
+#include "base/invar_banned.h"
+
+#define TEMPLATE_MAX_BYTES ((size_t)4 << 20)
+#define NAME "chat template"
+
+struct invar_chat_template {
+    invar_line_process *program;
+    invar_json_text line; /* the question */
+    invar_digest hash;
+};
+
+/* What is needed to begin. */
+typedef struct beginning {
+    char *file; /* the text of a template's own file; NULL: it is in the config */
+    char *tool_file;
+    json_t *config; /* tokenizer_config.json; NULL: not there */
+    json_t *variables;
+    const char *text;
+    const char *tool_text; /* NULL: the same */
+} beginning;
+
+/* ---- which template -------------------------------------------------------------------------- */
+
+/* The caller owns *out (invar_free). */
+static invar_status read_text(char **out, const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    size_t bytes;
+
+    INVAR_TRY(invar_file_read(out, &bytes, path, TEMPLATE_MAX_BYTES));
+    if (!memchr(*out, '\0', bytes))
+        return INVAR_OK;
+    invar_free(*out);
+    *out = NULL;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a NUL in a template", shown);
+}
+
+/* The file in the folder; what it has for *out is kept where there is no such file. */
+static invar_status read_named(char **out, const char *hf_dir, const char *name)
+{
+    char place[INVAR_PATH_SIZE], *text;
+
+    INVAR_TRY(invar_path_join(place, sizeof place, hf_dir, name));
+    if (!invar_path_exists(place))
+        return INVAR_OK;
+    INVAR_TRY(read_text(&text, place));
+    invar_free(*out);
+    *out = text;
+    return INVAR_OK;
+}
+
+/* Files of their own go before the config, all of it; the folder of more goes before the file. */
+static invar_status read_files(beginning *b, const char *hf_dir)
+{
+    INVAR_TRY(read_named(&b->file, hf_dir, "chat_template.jinja"));
+    INVAR_TRY(read_named(&b->file, hf_dir, "additional_chat_templates/default.jinja"));
+    INVAR_TRY(read_named(&b->tool_file, hf_dir, "additional_chat_templates/tool_use.jinja"));
+    b->text = b->file;
+    b->tool_text = b->tool_file;
+    return INVAR_OK;
+}
+
+/* From the member chat_template: a string, or a list of objects with name and template. */
+static invar_status beginning_choose(beginning *b)
+{
+    const json_t *value = json_object_get(b->config, "chat_template"), *item;
+    const char *name, *text;
+    size_t i;
+
+    b->text = json_string_value(value);
+    json_array_foreach(value, i, item)
+    {
+        INVAR_TRY(invar_json_string(&name, item, "name", "tokenizer_config.json: chat_template"));
+        INVAR_TRY(
+            invar_json_string(&text, item, "template", "tokenizer_config.json: chat_template"));
+        if (strcmp(name, "default") == 0)
+            b->text = text;
+        if (strcmp(name, "tool_use") == 0)
+            b->tool_text = text;
+    }
+    return INVAR_OK;
+}
+
+static invar_status find_template(beginning *b, const char *hf_dir, const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (*hf_dir)
+        INVAR_TRY(invar_tokenizer_config_read(&b->config, hf_dir));
+    if (*path) {
+        INVAR_TRY(invar_error_of_key(read_text(&b->file, path), "chat-template-path"));
+        b->text = b->file;
+        return INVAR_OK;
+    }
+    if (*hf_dir)
+        INVAR_TRY(read_files(b, hf_dir));
+    if (!b->file && !b->tool_file)
+        INVAR_TRY(beginning_choose(b));
+    if (b->text)
+        return INVAR_OK;
+    invar_path_show(shown, *hf_dir ? hf_dir : "no folder");
+    return INVAR_FAIL(
+        INVAR_E_NOTFOUND, 0,
+        "%s: no chat template: neither chat_template.jinja nor a default chat_template in "
+        "tokenizer_config.json; name a file with chat-template-path, or use prompts that are plain "
+        "text",
+        shown);
+}
+
+/* ---- variables ------------------------------------------------------------------------------- */
+
+static invar_status no_memory(void)
+{
+    return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a template's variables");
+}
+
+static invar_status add_tokens(beginning *b)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        json_t *token = json_object_get(b->config, names[i]);
+        token = json_is_object(token) ? json_object_get(token, "content") : token;
+        if (json_is_string(token) && json_object_set(b->variables, names[i], token) != 0)
+            return no_memory();
+    }
+    return INVAR_OK;
+}
+
+static invar_status add_kwargs(beginning *b, const char *kwargs)
+{
+    static const char *const taken[] = {"messages", "tools", "documents", "add_generation_prompt"};
+    invar_status status = INVAR_OK;
+    json_t *object;
+
+    if (!*kwargs)
+        return INVAR_OK;
+    INVAR_TRY(invar_json_parse(&object, "apply-chat-template-kwargs", kwargs, strlen(kwargs)));
+    if (!json_is_object(object))
+        status = INVAR_FAIL(INVAR_E_INVALID, 0, "apply-chat-template-kwargs: not a JSON object");
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0] && status == INVAR_OK; i++)
+        if (json_object_get(object, taken[i]))
+            status =
+                INVAR_FAIL(INVAR_E_INVALID, 0,
+                           "apply-chat-template-kwargs: \"%s\" is set by Invar itself", taken[i]);
+    if (status == INVAR_OK && json_object_update(b->variables, object) != 0)
+        status = no_memory();
+    json_decref(object);
+    return status;
+}
+
+/* ---- the child ------------------------------------------------------------------------------- */
+
+/* JSON from outside as a value of the line; it may have been written on several. */
+static void put_value(invar_json_text *line, const char *json, size_t bytes)
+{
+    size_t begin;
+
+    invar_json_text_value(line, json, bytes);
+    if (line->status != INVAR_OK)
+        return;
+    begin = line->bytes - bytes;
+    for (size_t i = begin; i < line->bytes; i++)
+        if (line->data[i] == '\n' || line->data[i] == '\r')
+            line->data[i] = ' ';
+}
+
+static void hash_text(invar_hasher *hasher, const char *text, size_t bytes)
+{
+    uint64_t length = bytes;
+
+    invar_hasher_update(hasher, &length, sizeof length);
+    invar_hasher_update(hasher, text, bytes);
+}
+
+static invar_status handshake(invar_chat_template *chat, const beginning *b)
+{
+    const char *tool_text = b->tool_text ? b->tool_text : "";
+    invar_json_text *line = &chat->line;
+    invar_hasher hasher;
+    char *variables;
+    size_t bytes;
+    json_t *answer;
+
+    INVAR_TRY(invar_json_dump(&variables, &bytes, b->variables,
+                              JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII,
+                              "a template's variables"));
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "template");
+    invar_json_text_string(line, b->text, strlen(b->text));
+    invar_json_text_key(line, "tool_template");
+    invar_json_text_string(line, tool_text, strlen(tool_text));
+    invar_json_text_key(line, "variables");
+    invar_json_text_value(line, variables, bytes);
+    invar_json_text_close(line, '}');
+    invar_hasher_init(&hasher);
+    hash_text(&hasher, b->text, strlen(b->text));
+    hash_text(&hasher, tool_text, strlen(tool_text));
+    hash_text(&hasher, variables, bytes);
+    invar_hasher_final(&chat->hash, &hasher);
+    invar_free(variables);
+    INVAR_TRY(invar_embedded_script_ask(&answer, chat->program, NAME, line, true));
+    json_decref(answer);
+    return INVAR_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static invar_status beginning_prepare(beginning *b, const char *hf_dir, const char *path,
+                                      const char *kwargs)
+{
+    INVAR_TRY(find_template(b, hf_dir, path));
+    b->variables = json_object();
+    if (!b->variables)
+        return no_memory();
+    INVAR_TRY(add_tokens(b));
+    return add_kwargs(b, kwargs);
+}
+
+invar_status invar_chat_template_open_within(invar_chat_template **out, const char *hf_dir,
+                                             const char *path, const char *kwargs, double seconds)
+{
+    invar_chat_template *chat = NULL;
+    beginning b = {0};
+    invar_status status;
+
+    *out = NULL;
+    status = beginning_prepare(&b, hf_dir, path, kwargs);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&chat, 1, sizeof *chat, "a chat template");
+    if (status == INVAR_OK) {
+        memset(chat, 0, sizeof *chat);
+        status = invar_embedded_script_open(&chat->program, NAME, "chat_template.py", seconds);
+    }
+    if (status == INVAR_OK)
+        status = handshake(chat, &b);
+    invar_free(b.file);
+    invar_free(b.tool_file);
+    json_decref(b.config);
+    json_decref(b.variables);
+    if (status != INVAR_OK) {
+        invar_chat_template_close(chat);
+        return status;
+    }
+    *out = chat;
+    return INVAR_OK;
+}
+
+invar_status invar_chat_template_open(invar_chat_template **out, const char *hf_dir,
+                                      const char *path, const char *kwargs)
+{
+    return invar_chat_template_open_within(out, hf_dir, path, kwargs, INVAR_CHAT_TEMPLATE_SECONDS);
+}
+
+void invar_chat_template_close(invar_chat_template *chat)
+{
+    if (!chat)
+        return;
+    invar_line_process_close(chat->program);
+    invar_json_text_release(&chat->line);
+    invar_free(chat);
+}
+
+void invar_chat_template_hash(invar_digest *out, const invar_chat_template *chat)
+{
+    *out = chat->hash;
+}
+
+/* ---- rendering ------------------------------------------------------------------------------- */
+
+/* What goes to the child as it is must be JSON, and a list. */
+static invar_status check_list(const char *name, const char *json, size_t bytes)
+{
+    json_t *value;
+    bool list;
+
+    INVAR_TRY(invar_json_parse_raw(&value, name, json, bytes));
+    list = json_is_array(value);
+    json_decref(value);
+    return list ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON list", name);
+}
+
+invar_status invar_chat_template_render(char **out, size_t *bytes_out, invar_chat_template *chat,
+                                        const char *messages, const char *tools,
+                                        bool add_generation_prompt)
+{
+    invar_json_text *line = &chat->line;
+    json_t *answer, *text;
+    invar_status status;
+
+    *out = NULL;
+    *bytes_out = 0;
+    INVAR_TRY(check_list("messages", messages, strlen(messages)));
+    if (*tools)
+        INVAR_TRY(check_list("tools", tools, strlen(tools)));
+    invar_json_text_reset(line);
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "messages");
+    put_value(line, messages, strlen(messages));
+    invar_json_text_key(line, "tools");
+    put_value(line, *tools ? tools : "null", *tools ? strlen(tools) : 4);
+    invar_json_text_key(line, "add_generation_prompt");
+    invar_json_text_bool(line, add_generation_prompt);
+    invar_json_text_close(line, '}');
+    INVAR_TRY(invar_embedded_script_ask(&answer, chat->program, NAME, line, true));
+    text = json_object_get(answer, "text");
+    if (!json_is_string(text)) {
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "chat template: an answer without a text");
+    } else {
+        status = invar_alloc((void **)out, json_string_length(text) + 1, 1, "text");
+    }
+    if (status == INVAR_OK) {
+        *bytes_out = json_string_length(text);
+        memcpy(*out, json_string_value(text), *bytes_out + 1);
+    }
+    json_decref(answer);
+    return status;
+}

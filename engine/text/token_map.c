@@ -1,0 +1,91 @@
+/*
+ * token_map.c - strings to token ids: open addressing over one block of text.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/text/token_map.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+
+#include "base/invar_banned.h"
+
+typedef struct entry {
+    size_t begin, bytes; /* in the text */
+    int32_t id;          /* -1: empty */
+} entry;
+
+struct invar_token_map {
+    char *text;
+    size_t used;
+    size_t mask;
+    entry *entries; /* (mask + 1), at most half of them taken */
+};
+
+invar_status invar_token_map_new(invar_token_map **out, size_t count, size_t bytes)
+{
+    size_t slots = 16;
+    invar_token_map *table;
+    invar_status status;
+
+    *out = NULL;
+    while (slots < count * 2)
+        slots *= 2;
+    INVAR_TRY(invar_alloc((void **)&table, 1, sizeof *table, "words"));
+    *table = (invar_token_map){.mask = slots - 1};
+    status = invar_alloc((void **)&table->text, bytes, 1, "words");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&table->entries, slots, sizeof *table->entries, "words");
+    if (status != INVAR_OK) {
+        invar_token_map_free(table);
+        return status;
+    }
+    for (size_t i = 0; i < slots; i++)
+        table->entries[i].id = -1;
+    *out = table;
+    return INVAR_OK;
+}
+
+void invar_token_map_free(invar_token_map *table)
+{
+    if (!table)
+        return;
+    invar_free(table->text);
+    invar_free(table->entries);
+    invar_free(table);
+}
+
+/* The entry of a word, or the empty one where it would be. */
+static entry *token_map_find(const invar_token_map *table, const char *word, size_t bytes)
+{
+    invar_digest digest;
+    size_t slot;
+    entry *e;
+
+    invar_hash_bytes(&digest, word, bytes);
+    memcpy(&slot, digest.bytes, sizeof slot);
+    for (slot &= table->mask;; slot = (slot + 1) & table->mask) {
+        e = &table->entries[slot];
+        if (e->id < 0 || (e->bytes == bytes && memcmp(table->text + e->begin, word, bytes) == 0))
+            return e;
+    }
+}
+
+void invar_token_map_add(invar_token_map *table, const char *word, size_t bytes, int32_t id)
+{
+    entry *e = token_map_find(table, word, bytes);
+
+    if (e->id < 0) {
+        *e = (entry){.begin = table->used, .bytes = bytes};
+        memcpy(table->text + table->used, word, bytes);
+        table->used += bytes;
+    }
+    e->id = id;
+}
+
+int32_t invar_token_map_find(const invar_token_map *table, const char *word, size_t bytes)
+{
+    return table ? token_map_find(table, word, bytes)->id : -1;
+}

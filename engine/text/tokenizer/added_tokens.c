@@ -1,0 +1,205 @@
+/*
+ * added_tokens.c - tokens found in the text as they are written, before any splitting into words.
+ *
+ * A trie of bytes. Node 0 is the root; its children are found by a table, those of others through a
+ * list, which is short.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/text/tokenizer/added_tokens.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/text/unicode.h"
+
+#include "base/invar_banned.h"
+
+typedef struct node {
+    int32_t child, sibling; /* 0: none */
+    int32_t id;             /* -1: no token ends here */
+    unsigned char byte;
+    bool lstrip, rstrip, single_word;
+} node;
+
+struct invar_added_tokens {
+    node *nodes;
+    int32_t count, capacity;
+    int32_t first[256]; /* children of the root; 0: none */
+};
+
+invar_status invar_added_tokens_new(invar_added_tokens **out)
+{
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "added tokens"));
+    memset(*out, 0, sizeof **out);
+    (*out)->count = 1;
+    return INVAR_OK;
+}
+
+void invar_added_tokens_free(invar_added_tokens *added)
+{
+    if (!added)
+        return;
+    invar_free(added->nodes);
+    invar_free(added);
+}
+
+static int32_t find_child(const invar_added_tokens *added, int32_t at, unsigned char byte)
+{
+    int32_t child = at == 0 ? added->first[byte] : added->nodes[at].child;
+
+    while (child && added->nodes[child].byte != byte)
+        child = added->nodes[child].sibling;
+    return child;
+}
+
+static int32_t add_child(invar_added_tokens *added, int32_t at, unsigned char byte)
+{
+    int32_t child = added->count++;
+    int32_t *head = at == 0 ? &added->first[byte] : &added->nodes[at].child;
+
+    added->nodes[child] = (node){.sibling = *head, .id = -1, .byte = byte};
+    *head = child;
+    return child;
+}
+
+static invar_status added_tokens_reserve(invar_added_tokens *added, size_t more)
+{
+    int32_t capacity = added->capacity ? added->capacity : 256;
+    node *nodes;
+
+    if (added->count > INT32_MAX / 4)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "too many added tokens");
+    while (capacity < added->count + (int32_t)more)
+        capacity *= 2;
+    if (capacity == added->capacity)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&nodes, (size_t)capacity, sizeof *nodes, "added tokens"));
+    if (added->nodes)
+        memcpy(nodes, added->nodes, (size_t)added->count * sizeof *nodes);
+    invar_free(added->nodes);
+    added->nodes = nodes;
+    added->capacity = capacity;
+    return INVAR_OK;
+}
+
+invar_status invar_added_tokens_add(invar_added_tokens *added, const invar_added_token *token)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+    int32_t at = 0;
+
+    invar_text_quote(quote, sizeof quote, token->content, token->bytes);
+    if (token->bytes == 0 || token->bytes > INVAR_ADDED_TOKEN_MAX)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "added token \"%s\" has %zu bytes, not 1 to %d",
+                          quote, token->bytes, INVAR_ADDED_TOKEN_MAX);
+    INVAR_TRY(added_tokens_reserve(added, token->bytes));
+    for (size_t i = 0; i < token->bytes; i++) {
+        unsigned char byte = (unsigned char)token->content[i];
+        int32_t child = find_child(added, at, byte);
+        at = child ? child : add_child(added, at, byte);
+    }
+    if (added->nodes[at].id >= 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "added token \"%s\" is there twice", quote);
+    added->nodes[at].id = token->id;
+    added->nodes[at].lstrip = token->lstrip;
+    added->nodes[at].rstrip = token->rstrip;
+    added->nodes[at].single_word = token->single_word;
+    return INVAR_OK;
+}
+
+/* The longest token that begins at `at`: its node, 0 when there is none. */
+static int32_t added_tokens_longest(size_t *end_out, const invar_added_tokens *added,
+                                    const char *text, size_t bytes, size_t at)
+{
+    int32_t found = 0, here = 0;
+
+    while (at < bytes && (here = find_child(added, here, (unsigned char)text[at])) != 0) {
+        at++;
+        if (added->nodes[here].id >= 0) {
+            found = here;
+            *end_out = at;
+        }
+    }
+    return found;
+}
+
+static bool is_space(uint32_t point)
+{
+    return invar_unicode_kind(point) == INVAR_CHAR_KIND_SPACE;
+}
+
+/* Where the character that ends at `at` begins; at > floor. */
+static size_t previous(uint32_t *point_out, const char *text, size_t at, size_t floor)
+{
+    size_t back = at - 1;
+
+    while (back > floor && ((unsigned char)text[back] & 0xC0) == 0x80)
+        back--;
+    if (!invar_text_utf8(point_out, text + back, at - back))
+        *point_out = 0; // the floor is inside of a character
+    return back;
+}
+
+static size_t spaces_before(const char *text, size_t at, size_t floor)
+{
+    uint32_t point;
+
+    while (at > floor) {
+        size_t back = previous(&point, text, at, floor);
+        if (!is_space(point))
+            break;
+        at = back;
+    }
+    return at;
+}
+
+static bool stands_alone(const char *text, size_t bytes, size_t begin, size_t end)
+{
+    uint32_t point;
+
+    if (begin > 0) {
+        (void)previous(&point, text, begin, 0);
+        if (invar_unicode_is_word(point))
+            return false;
+    }
+    return end == bytes || !invar_text_utf8(&point, text + end, bytes - end) ||
+           !invar_unicode_is_word(point);
+}
+
+static size_t spaces_after(const char *text, size_t bytes, size_t at)
+{
+    uint32_t point;
+    size_t length;
+
+    while (at < bytes && (length = invar_text_utf8(&point, text + at, bytes - at)) > 0 &&
+           is_space(point))
+        at += length;
+    return at;
+}
+
+bool invar_added_tokens_find(invar_added_match *out, const invar_added_tokens *added,
+                             const char *text, size_t bytes, size_t from, size_t floor)
+{
+    size_t end = 0;
+
+    for (size_t at = from; at < bytes; at++) {
+        int32_t found = added->first[(unsigned char)text[at]]
+                            ? added_tokens_longest(&end, added, text, bytes, at)
+                            : 0;
+        const node *n = found ? &added->nodes[found] : NULL;
+        if (!n)
+            continue;
+        if (n->single_word && !stands_alone(text, bytes, at, end)) {
+            at = end - 1; // the search goes on behind it
+            continue;
+        }
+        out->id = n->id;
+        out->begin = n->lstrip ? spaces_before(text, at, floor) : at;
+        // what is before the floor are spaces that a match before took, and passed already
+        out->end = n->rstrip ? spaces_after(text, bytes, end > floor ? end : floor) : end;
+        out->next = end;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,53 @@
+/*
+ * added_tokens.h - tokens found in the text as they are written, before any splitting into words.
+ *
+ * The leftmost is taken, of several there the longest. A token may also take the white space on its
+ * left or right, and may want to stand alone, with no word character beside it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_TEXT_TOKENIZER_ADDED_TOKENS_H
+#define INVAR_ENGINE_TEXT_TOKENIZER_ADDED_TOKENS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_added_tokens invar_added_tokens;
+
+invar_status invar_added_tokens_new(invar_added_tokens **out) INVAR_MUST_USE;
+void invar_added_tokens_free(invar_added_tokens *added);
+
+typedef struct invar_added_token {
+    const char *content; /* UTF-8, not empty, at most INVAR_ADDED_TOKEN_MAX bytes */
+    size_t bytes;
+    int32_t id;
+    bool lstrip, rstrip, single_word;
+} invar_added_token;
+
+#define INVAR_ADDED_TOKEN_MAX 1024
+
+/* INVAR_E_INVALID when the content is there already. */
+invar_status invar_added_tokens_add(invar_added_tokens *added,
+                                    const invar_added_token *token) INVAR_MUST_USE;
+
+typedef struct invar_added_match {
+    int32_t id;
+    size_t begin, end; /* with the white space taken */
+    size_t next;       /* where the search goes on */
+} invar_added_match;
+
+/* The first match from `from` on; white space before `floor` belongs to the match before. */
+bool invar_added_tokens_find(invar_added_match *out, const invar_added_tokens *added,
+                             const char *text, size_t bytes, size_t from, size_t floor);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

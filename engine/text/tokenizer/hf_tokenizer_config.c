@@ -1,0 +1,57 @@
+/*
+ * hf_tokenizer_config.c - what transformers knows of a tokenizer beside tokenizer.json.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/text/tokenizer/hf_tokenizer_config.h"
+
+#include "base/file.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_BYTES ((size_t)8 << 20)
+
+static invar_status read_one(json_t **out, const char *dir, const char *name)
+{
+    char path[INVAR_PATH_SIZE];
+
+    *out = NULL;
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, name));
+    return invar_path_exists(path) ? invar_json_read(out, path, MAX_BYTES) : INVAR_OK;
+}
+
+static invar_status add_special(json_t **config, json_t *special, const char *dir)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (!*config)
+        *config = json_object();
+    invar_path_show(shown, dir);
+    if (!json_is_object(special))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s/special_tokens_map.json: not a JSON object",
+                          shown);
+    if (!*config || json_object_update(*config, special) != 0)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for special tokens");
+    return INVAR_OK;
+}
+
+invar_status invar_tokenizer_config_read(json_t **out, const char *dir)
+{
+    json_t *config, *special = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(read_one(&config, dir, "tokenizer_config.json"));
+    status = INVAR_OK;
+    if (!config || (json_is_object(config) && !json_object_get(config, "added_tokens_decoder")))
+        status = read_one(&special, dir, "special_tokens_map.json");
+    if (special)
+        status = add_special(&config, special, dir);
+    json_decref(special);
+    if (status != INVAR_OK) {
+        json_decref(config);
+        return status;
+    }
+    *out = config;
+    return INVAR_OK;
+}

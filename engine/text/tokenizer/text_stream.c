@@ -1,0 +1,323 @@
+/*
+ * text_stream.c - ids to text, token by token: whole characters, U+FFFD for what is no UTF-8.
+ *
+ * Of byte-level tokens one U+FFFD stands for the longest beginning of a character that nothing
+ * continues, else for one byte: the recommendation of the Unicode standard. Of a run of byte tokens
+ * between strings (byte_fallback) that is not UTF-8 every byte becomes one: a run that was shown as
+ * characters changes then. The tokenizers library does both.
+ *
+ * A ByteLevel decoder after Fuse looks at the joined text. The stream shows the bytes that this
+ * text spells until a character comes that stands for no byte, and then the joined text itself.
+ * Such a character stays, since a run that changes becomes U+FFFD.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+
+#include "base/invar_banned.h"
+
+static const char replacement[] = "\xEF\xBF\xBD";
+
+static invar_status append_as_is(invar_text_buffer *buffer, const char *text, size_t bytes)
+{
+    return invar_alloc_append(&buffer->text, &buffer->used, &buffer->capacity, text, bytes, "text");
+}
+
+/* Whole characters with `to` for every `from`. */
+static invar_status append_replaced(invar_text_buffer *buffer, const invar_literal *from,
+                                    const invar_literal *to, const char *text, size_t bytes)
+{
+    for (size_t begin = 0, at; begin < bytes; begin = at + from->bytes) {
+        at = invar_literal_find(from, text, bytes, begin);
+        INVAR_TRY(append_as_is(buffer, text + begin, at - begin));
+        if (at < bytes)
+            INVAR_TRY(append_as_is(buffer, to->text, to->bytes));
+    }
+    return INVAR_OK;
+}
+
+static invar_status text_stream_append(invar_text_buffer *buffer, const char *text, size_t bytes)
+{
+    const invar_text_decoder *decoder = buffer->joins ? &buffer->joins->pipeline.decoder : NULL;
+
+    return decoder && decoder->from.bytes
+               ? append_replaced(buffer, &decoder->from, &decoder->to, text, bytes)
+               : append_as_is(buffer, text, bytes);
+}
+
+/* ---- bytes to characters --------------------------------------------------------------------- */
+
+/* Bytes of the character that begins so; 0 when none does. */
+static size_t length_of(unsigned char first)
+{
+    return first < 0x80   ? 1
+           : first < 0xC2 ? 0
+           : first < 0xE0 ? 2
+           : first < 0xF0 ? 3
+           : first < 0xF5 ? 4
+                          : 0;
+}
+
+/* True when the byte may follow what is pending: no overlong form, surrogate or number too high. */
+static bool text_stream_continues(const invar_text_buffer *buffer, unsigned char byte)
+{
+    unsigned char first = (unsigned char)buffer->pending[0], low = 0x80, high = 0xBF;
+
+    if (buffer->n_pending == 0)
+        return length_of(byte) > 0;
+    if (buffer->n_pending == 1) {
+        low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+        high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    }
+    return byte >= low && byte <= high;
+}
+
+/* A byte that continues: with it a character may be whole. */
+static invar_status take_byte(invar_text_buffer *buffer, char byte)
+{
+    buffer->pending[buffer->n_pending++] = byte;
+    if (buffer->n_pending < length_of((unsigned char)buffer->pending[0]))
+        return INVAR_OK;
+    INVAR_TRY(text_stream_append(buffer, buffer->pending, buffer->n_pending));
+    buffer->n_pending = 0;
+    return INVAR_OK;
+}
+
+static invar_status replace_pending(invar_text_buffer *buffer)
+{
+    if (buffer->n_pending == 0)
+        return INVAR_OK;
+    buffer->n_pending = 0;
+    return text_stream_append(buffer, replacement, sizeof replacement - 1);
+}
+
+static invar_status push_byte(invar_text_buffer *buffer, char byte)
+{
+    if (!text_stream_continues(buffer, (unsigned char)byte))
+        INVAR_TRY(replace_pending(buffer));
+    if (!text_stream_continues(buffer, (unsigned char)byte))
+        return text_stream_append(buffer, replacement, sizeof replacement - 1);
+    return take_byte(buffer, byte);
+}
+
+/* ---- runs of bytes between strings ----------------------------------------------------------- */
+
+/* The run is no UTF-8: each of its bytes so far is replaced. */
+static invar_status spoil_run(invar_text_stream *stream)
+{
+    stream->spoilt = true;
+    stream->joined.n_pending = 0;
+    stream->joined.used = stream->run_begin;
+    stream->changed = stream->run_begin < stream->changed ? stream->run_begin : stream->changed;
+    for (size_t i = 0; i < stream->n_run; i++)
+        INVAR_TRY(text_stream_append(&stream->joined, replacement, sizeof replacement - 1));
+    return INVAR_OK;
+}
+
+static invar_status push_run_byte(invar_text_stream *stream, char byte)
+{
+    if (stream->n_run++ == 0) {
+        stream->run_begin = stream->joined.used;
+        stream->spoilt = false;
+    }
+    if (stream->spoilt)
+        return text_stream_append(&stream->joined, replacement, sizeof replacement - 1);
+    return text_stream_continues(&stream->joined, (unsigned char)byte)
+               ? take_byte(&stream->joined, byte)
+               : spoil_run(stream);
+}
+
+static invar_status end_run(invar_text_stream *stream)
+{
+    if (stream->n_run > 0 && stream->joined.n_pending > 0)
+        INVAR_TRY(spoil_run(stream));
+    stream->n_run = 0;
+    return INVAR_OK;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+/* A string whose metaspace becomes a space, or is dropped. */
+static invar_status append_metaspace(invar_text_stream *stream, const invar_text_decoder *decoder,
+                                     const char *text, size_t bytes)
+{
+    static const invar_literal space = {" ", 1}, none = {"", 0};
+    bool dropped = decoder->drop_first && !stream->started;
+
+    return append_replaced(&stream->joined, &decoder->metaspace, dropped ? &none : &space, text,
+                           bytes);
+}
+
+static invar_status push_string(invar_text_stream *stream, const invar_text_decoder *decoder,
+                                const char *text, size_t bytes)
+{
+    INVAR_TRY(end_run(stream));
+    if (decoder->metaspace.bytes)
+        return append_metaspace(stream, decoder, text, bytes);
+    if (decoder->spaced && stream->started)
+        INVAR_TRY(text_stream_append(&stream->joined, " ", 1));
+    return text_stream_append(&stream->joined, text, bytes);
+}
+
+static invar_status push_bytes(invar_text_stream *stream, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        INVAR_TRY(push_byte(&stream->joined, text[i]));
+    return INVAR_OK;
+}
+
+static invar_status push_token(invar_text_stream *stream, const invar_tokenizer *t, int32_t id)
+{
+    const invar_text_decoder *decoder = &t->pipeline.decoder;
+    size_t bytes;
+    const char *text = invar_tokenizer_bytes(&bytes, t, id);
+
+    if (t->flags[id] & INVAR_TOKEN_IS_BYTE)
+        INVAR_TRY(push_run_byte(stream, text[0]));
+    else if (decoder->byte_level)
+        INVAR_TRY(push_bytes(stream, text, bytes));
+    else
+        INVAR_TRY(push_string(stream, decoder, text, bytes));
+    stream->started = true;
+    return INVAR_OK;
+}
+
+/* ---- what is shown --------------------------------------------------------------------------- */
+
+/* Adds to `spelt` what is new in the joined text, up to a character that stands for no byte. */
+static invar_status respell(invar_text_stream *stream, const invar_tokenizer *t)
+{
+    const invar_text_buffer *joined = &stream->joined;
+    size_t length, n;
+    uint32_t point;
+    char byte;
+
+    // what was read has changed: a run became U+FFFD, which stands for no byte
+    stream->plain = stream->plain || stream->changed < stream->read;
+    while (!stream->plain && stream->read < joined->used) {
+        const char *at = joined->text + stream->read;
+        length = invar_text_utf8(&point, at, joined->used - stream->read);
+        INVAR_CHECK(length > 0);
+        if (invar_byte_chars_read(&byte, &n, &t->symbols.spelt, at, length)) {
+            INVAR_TRY(push_byte(&stream->spelt, byte));
+            stream->read += length;
+        } else {
+            stream->plain = true;
+        }
+    }
+    return INVAR_OK;
+}
+
+/* Shows the buffer, without what the decoder takes from its beginning. */
+static void text_stream_show(invar_text_stream *stream, const invar_text_buffer *buffer,
+                             size_t settled, size_t changed)
+{
+    const invar_text_decoder *decoder = &stream->joined.joins->pipeline.decoder;
+    size_t hidden = invar_text_decoder_stripped(decoder, buffer->text, buffer->used);
+
+    stream->text = buffer->text + hidden;
+    stream->bytes = buffer->used - hidden;
+    stream->settled = settled > hidden ? settled - hidden : 0;
+    stream->fresh = changed > hidden ? changed - hidden : 0;
+}
+
+static void show_joined(invar_text_stream *stream, bool was_plain)
+{
+    size_t settled = stream->n_run > 0 && !stream->spoilt ? stream->run_begin : stream->joined.used;
+
+    text_stream_show(stream, &stream->joined, settled, was_plain ? stream->changed : 0);
+}
+
+/* `ends`: nothing follows; `may_end`: a token may come that does not spell bytes. */
+static invar_status show_respelt(invar_text_stream *stream, const invar_tokenizer *t, bool ends,
+                                 bool may_end)
+{
+    size_t before = stream->spelt.used;
+    bool was_plain = stream->plain;
+
+    INVAR_TRY(respell(stream, t));
+    if (ends)
+        INVAR_TRY(replace_pending(&stream->spelt));
+    if (stream->plain) {
+        show_joined(stream, was_plain);
+        return INVAR_OK;
+    }
+    INVAR_TRY(append_as_is(&stream->spelt, "", 0));
+    text_stream_show(stream, &stream->spelt, may_end && !ends ? 0 : stream->spelt.used, before);
+    return INVAR_OK;
+}
+
+static invar_status show_text(invar_text_stream *stream, const invar_tokenizer *t, bool ends,
+                              bool may_end)
+{
+    if (t->pipeline.decoder.respell)
+        return show_respelt(stream, t, ends, may_end);
+    show_joined(stream, true);
+    return INVAR_OK;
+}
+
+static invar_status text_stream_begin(invar_text_stream *stream, const invar_tokenizer *tokenizer)
+{
+    stream->joined.joins = tokenizer;
+    stream->changed = stream->joined.used;
+    return append_as_is(&stream->joined, "", 0);
+}
+
+invar_status invar_text_stream_push(invar_text_stream *stream, const invar_tokenizer *tokenizer,
+                                    int32_t id, bool skip_special)
+{
+    INVAR_TRY(text_stream_begin(stream, tokenizer));
+    if (id >= 0 && id < tokenizer->size && tokenizer->flags[id] & INVAR_TOKEN_IS_THERE &&
+        !(skip_special && invar_tokenizer_special(tokenizer, id)))
+        INVAR_TRY(push_token(stream, tokenizer, id));
+    return show_text(stream, tokenizer, false, tokenizer->plain[skip_special]);
+}
+
+invar_status invar_text_stream_flush(invar_text_stream *stream, const invar_tokenizer *tokenizer)
+{
+    INVAR_TRY(text_stream_begin(stream, tokenizer));
+    INVAR_TRY(end_run(stream));
+    INVAR_TRY(replace_pending(&stream->joined));
+    return show_text(stream, tokenizer, true, false);
+}
+
+bool invar_text_stream_whole(const invar_text_stream *stream)
+{
+    return stream->settled == stream->bytes && stream->joined.n_pending == 0 &&
+           stream->spelt.n_pending == 0;
+}
+
+void invar_text_stream_release(invar_text_stream *stream)
+{
+    invar_free(stream->joined.text);
+    invar_free(stream->spelt.text);
+    *stream = (invar_text_stream){0};
+}
+
+invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_tokenizer *tokenizer,
+                                    const int32_t *ids, int64_t count, bool skip_special)
+{
+    invar_text_stream stream = {0};
+    invar_status status = INVAR_OK;
+
+    *out = NULL;
+    *bytes_out = 0;
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        status = invar_text_stream_push(&stream, tokenizer, ids[i], skip_special);
+    if (status == INVAR_OK)
+        status = invar_text_stream_flush(&stream, tokenizer);
+    if (status != INVAR_OK) {
+        invar_text_stream_release(&stream);
+        return status;
+    }
+    *bytes_out = stream.bytes;
+    status = invar_alloc((void **)out, stream.bytes + 1, 1, "text");
+    if (status == INVAR_OK)
+        memcpy(*out, stream.text, stream.bytes + 1);
+    invar_text_stream_release(&stream);
+    return status;
+}

@@ -1,0 +1,120 @@
+/*
+ * batch_plan.c - the batch plan: samples -> units -> micro-batches.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/batch_plan.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+static invar_status batch_plan_options_check(const int64_t *tokens, int64_t samples,
+                                             const invar_batch_plan_options *options)
+{
+    int64_t sum = 0;
+
+    if (samples < 0 || options->unit_rows < 1 || options->unit_count < 1 ||
+        options->micro_batch < 0 || options->max_tokens < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "batch plan: %lld samples in at least %lld units of at most %lld rows, "
+                          "%lld samples and %lld tokens a micro-batch; at least 0, 1, 1, 0 and 0",
+                          (long long)samples, (long long)options->unit_count,
+                          (long long)options->unit_rows, (long long)options->micro_batch,
+                          (long long)options->max_tokens);
+    for (int64_t i = 0; i < samples; i++) {
+        if (tokens[i] < 0 || tokens[i] > INT64_MAX - sum)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "batch plan: sample %lld has %lld tokens",
+                              (long long)i, (long long)tokens[i]);
+        sum += tokens[i];
+    }
+    return INVAR_OK;
+}
+
+/* A unit takes samples while it stays within its rows and its share of the samples. */
+static void make_units(invar_batch_plan *plan, const int64_t *tokens,
+                       const invar_batch_plan_options *options)
+{
+    int64_t share = invar_batch_plan_unit_samples(options, plan->samples);
+    int64_t rows = 0, held = 0; // of the open unit
+
+    for (int64_t i = 0; i < plan->samples; i++) {
+        if (held == 0 || held == share || rows + tokens[i] > options->unit_rows) {
+            plan->unit_sample[plan->units++] = i;
+            rows = held = 0;
+        }
+        rows += tokens[i];
+        held++;
+    }
+    plan->unit_sample[plan->units] = plan->samples;
+}
+
+static int64_t unit_tokens(const invar_batch_plan *plan, const int64_t *tokens, int64_t unit)
+{
+    int64_t sum = 0;
+
+    for (int64_t i = plan->unit_sample[unit]; i < plan->unit_sample[unit + 1]; i++)
+        sum += tokens[i];
+    return sum;
+}
+
+/* Greedy: a micro-batch takes units while the limits allow; its first one always. */
+static void batch_plan_cut(invar_batch_plan *plan, const int64_t *tokens,
+                           const invar_batch_plan_options *options)
+{
+    int64_t used = 0, held = 0; // tokens and samples of the open micro-batch
+
+    for (int64_t u = 0; u < plan->units; u++) {
+        int64_t more = unit_tokens(plan, tokens, u);
+        int64_t samples = plan->unit_sample[u + 1] - plan->unit_sample[u];
+        bool full = (options->micro_batch > 0 && held + samples > options->micro_batch) ||
+                    (options->max_tokens > 0 && used + more > options->max_tokens);
+        if (held == 0 || full) {
+            plan->unit[plan->count] = u;
+            plan->sample[plan->count++] = plan->unit_sample[u];
+            used = held = 0;
+        }
+        used += more;
+        held += samples;
+        if (used > plan->max_tokens)
+            plan->max_tokens = used;
+    }
+    plan->unit[plan->count] = plan->units;
+    plan->sample[plan->count] = plan->samples;
+}
+
+int64_t invar_batch_plan_unit_samples(const invar_batch_plan_options *options, int64_t samples)
+{
+    int64_t share = samples / options->unit_count;
+
+    return share > 1 ? share : 1;
+}
+
+invar_status invar_batch_plan_make(invar_batch_plan *out, const int64_t *tokens, int64_t samples,
+                                   const invar_batch_plan_options *options)
+{
+    invar_batch_plan plan = {.samples = samples};
+    int64_t *block;
+
+    memset(out, 0, sizeof *out);
+    INVAR_TRY(batch_plan_options_check(tokens, samples, options));
+    INVAR_TRY(
+        invar_alloc((void **)&block, 3 * ((size_t)samples + 1), sizeof *block, "a batch plan"));
+    plan.memory = block;
+    plan.unit_sample = block; // there are at most as many units as samples
+    plan.unit = block + samples + 1;
+    plan.sample = plan.unit + samples + 1;
+    make_units(&plan, tokens, options);
+    batch_plan_cut(&plan, tokens, options);
+    *out = plan;
+    return INVAR_OK;
+}
+
+void invar_batch_plan_release(invar_batch_plan *plan)
+{
+    invar_free(plan->memory);
+    memset(plan, 0, sizeof *plan);
+}

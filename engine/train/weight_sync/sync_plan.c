@@ -1,0 +1,180 @@
+/*
+ * sync_plan.c - which pieces travel.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/weight_sync/sync_plan.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/logical_shards.h"
+#include "engine/train/weight_sync/weight_planes.h"
+
+#include "base/invar_banned.h"
+
+typedef struct planning {
+    const invar_rank_roles *sides;
+    const invar_model *model;
+    invar_weight_sync_plan *plan;
+    int64_t room;
+    int rank; /* of the world */
+} planning;
+
+static invar_status planning_add(planning *p, int64_t param, int64_t piece, int peer)
+{
+    invar_weight_sync_plan *plan = p->plan;
+
+    if (plan->count == p->room) {
+        int64_t room = p->room ? 2 * p->room : 64;
+        invar_weight_sync_item *wider = NULL;
+        INVAR_TRY(invar_alloc((void **)&wider, (size_t)room, sizeof *wider, "weights that travel"));
+        if (plan->count)
+            memcpy(wider, plan->items, (size_t)plan->count * sizeof *wider);
+        invar_free(plan->items);
+        plan->items = wider;
+        p->room = room;
+    }
+    plan->items[plan->count++] = (invar_weight_sync_item){param, piece, peer};
+    plan->bytes += invar_weight_sync_piece_bytes(&p->model->params[param], piece);
+    return INVAR_OK;
+}
+
+/* Expert and number of a piece that this rank has; a parameter that is not cut is all one. */
+static void name_piece(int64_t *expert, int32_t *v, const invar_param *param, int64_t piece)
+{
+    *expert = param->local.expert + piece / param->local.pieces;
+    *v = param->local.piece + (int32_t)(piece % param->local.pieces);
+}
+
+/* The rank that gives a piece to an engine: the first that has it in the engine's copy. */
+static int giver_of(const planning *p, const invar_param *param, int64_t piece, int engine)
+{
+    const invar_layout *train = &p->sides->train;
+    invar_model_partition part = invar_model_partition_of(train, 0);
+    int32_t v;
+    int64_t expert;
+
+    name_piece(&expert, &v, param, piece);
+    part = invar_model_partition_numbered(
+        &part, invar_model_partition_first(&part, &p->model->spec, param, expert, v));
+    return invar_layout_rank_of(train, &(invar_rank_coords){.tensor = part.tensor,
+                                                            .expert = part.expert,
+                                                            .data = engine % train->data.size,
+                                                            .pipeline = part.stage});
+}
+
+/* All that this rank gets, of whomever. */
+static invar_status get_all(planning *p)
+{
+    int engine =
+        invar_rank_coords_of(&p->sides->rollout, p->rank - p->sides->first_rollout_rank).data;
+
+    for (int64_t i = 0; i < p->model->n_params; i++)
+        for (int64_t k = 0; k < invar_logical_shards_here(&p->model->params[i]); k++)
+            INVAR_TRY(planning_add(p, i, k, giver_of(p, &p->model->params[i], k, engine)));
+    return INVAR_OK;
+}
+
+/* All that this rank gives to rank `to` of the other side. */
+static invar_status give_to(planning *p, int to)
+{
+    invar_model_partition part = invar_model_partition_of(&p->sides->rollout, to);
+    int engine = invar_rank_coords_of(&p->sides->rollout, to).data;
+
+    for (int64_t i = 0; i < p->model->n_params; i++) {
+        const invar_param *param = &p->model->params[i];
+        invar_param_shard box = invar_model_partition_box(&part, &p->model->spec, param);
+        for (int64_t k = 0; k < invar_logical_shards_here(param); k++) {
+            int64_t expert;
+            int32_t v;
+            name_piece(&expert, &v, param, k);
+            if (invar_param_shard_has(&box, expert, v) && giver_of(p, param, k, engine) == p->rank)
+                INVAR_TRY(planning_add(p, i, k, p->sides->first_rollout_rank + to));
+        }
+    }
+    return INVAR_OK;
+}
+
+/* By peer, each one's in the order in which they are. */
+static invar_status weight_sync_plan_group(invar_weight_sync_plan *plan, int peers)
+{
+    invar_weight_sync_item *grouped = NULL;
+    int64_t count = 0;
+
+    INVAR_TRY(invar_alloc((void **)&grouped, (size_t)plan->count + 1, sizeof *grouped,
+                          "weights that travel"));
+    for (int peer = 0; peer < peers; peer++)
+        for (int64_t i = 0; i < plan->count; i++)
+            if (plan->items[i].peer == peer)
+                grouped[count++] = plan->items[i];
+    invar_free(plan->items);
+    plan->items = grouped;
+    return INVAR_OK;
+}
+
+/* A block of scales belongs to one piece. */
+static invar_status check_blocks(const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        int64_t block = invar_dtype_scale_block(p->weight.dtype);
+
+        for (int32_t v = 1; v < p->cut.shards && p->cut.columns && block > 0; v++)
+            if (invar_logical_shard_share(p, v).first % block != 0)
+                return INVAR_FAIL(INVAR_E_INVALID, 0,
+                                  "%s in %s: a piece of logical-tp or logical-etp begins inside of "
+                                  "a block of %d columns with one scale, and cannot travel to "
+                                  "ranks that only sample: leave out rollout-num-gpus, or take "
+                                  "fewer pieces",
+                                  p->name, invar_format_name(model->format), (int)block);
+    }
+    return INVAR_OK;
+}
+
+static invar_status planning_fill(planning *p)
+{
+    const invar_layout *rollout = &p->sides->rollout;
+
+    if (!p->plan->is_receiver) {
+        for (int r = 0; r < rollout->tensor.size * rollout->data.size; r++)
+            INVAR_TRY(give_to(p, r));
+        return INVAR_OK;
+    }
+    INVAR_TRY(get_all(p));
+    return weight_sync_plan_group(p->plan, p->sides->first_rollout_rank);
+}
+
+invar_status invar_weight_sync_plan_make(invar_weight_sync_plan *out, const invar_rank_roles *sides,
+                                         const invar_model *model, int rank)
+{
+    planning p = {.sides = sides, .model = model, .plan = out, .rank = rank};
+    invar_status status;
+
+    *out = (invar_weight_sync_plan){.is_receiver = rank >= sides->first_rollout_rank};
+    status = check_blocks(model);
+    if (status == INVAR_OK)
+        status = planning_fill(&p);
+    if (status != INVAR_OK)
+        invar_weight_sync_plan_release(out);
+    return status;
+}
+
+void invar_weight_sync_plan_release(invar_weight_sync_plan *plan)
+{
+    invar_free(plan->items);
+    *plan = (invar_weight_sync_plan){0};
+}
+
+uint64_t invar_weight_sync_plan_bytes(int64_t *next_out, const invar_weight_sync_plan *plan,
+                                      const invar_model *model, int64_t item)
+{
+    int64_t next = item;
+    uint64_t bytes = 0;
+
+    for (; next < plan->count && plan->items[next].peer == plan->items[item].peer; next++)
+        bytes += invar_weight_sync_piece_bytes(&model->params[plan->items[next].param],
+                                               plan->items[next].piece);
+    *next_out = next;
+    return bytes;
+}

@@ -1,0 +1,82 @@
+/*
+ * weight_planes.c - a piece of a parameter's weights as rows of bytes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/weight_sync/weight_planes.h"
+
+#include "engine/model/logical_shards.h"
+
+#include "base/invar_banned.h"
+
+/* Rows and columns of the rank's tensor. */
+typedef struct area {
+    int64_t row, rows, col, cols;
+} area;
+
+static area area_of(const invar_param *p, int64_t piece)
+{
+    const invar_param_shard *own = &p->local;
+    area a = {0, own->experts * own->rows, 0, invar_param_row_elements(p)};
+    invar_index_range share;
+
+    if (p->cut.shards == 1)
+        return a;
+    share = invar_logical_shard_share(p, own->piece + (int32_t)(piece % own->pieces));
+    a.row = piece / own->pieces * own->rows;
+    a.rows = own->rows;
+    if (p->cut.columns) {
+        a.col = share.first - own->col;
+        a.cols = share.count;
+    } else {
+        a.row += share.first - own->row;
+        a.rows = share.count;
+    }
+    return a;
+}
+
+/* Of an array with `wide` elements of `bits` in a row. */
+static invar_tree_shard plane_of(void *data, const area *a, int64_t wide, int64_t bits)
+{
+    return (invar_tree_shard){(char *)data + (a->row * wide + a->col) * bits / 8, a->rows,
+                              (size_t)(a->cols * bits / 8), (size_t)(wide * bits / 8)};
+}
+
+/* The same area in bands and blocks. */
+static area scales_of(const area *a, const invar_tensor *weight)
+{
+    int64_t block = invar_dtype_scale_block(weight->dtype);
+    int64_t first = invar_tensor_band_index(weight, a->row);
+    int64_t last = invar_tensor_band_index(weight, a->row + a->rows - 1);
+
+    INVAR_CHECK(a->col % block == 0);
+    return (area){first, last + 1 - first, a->col / block, (a->cols + block - 1) / block};
+}
+
+int invar_weight_sync_planes(invar_tree_shard out[INVAR_WEIGHT_SYNC_PLANES], const invar_param *p,
+                             const invar_tensor *weight, int64_t piece)
+{
+    area a = area_of(p, piece);
+    int64_t blocks, bits;
+
+    out[0] =
+        plane_of(weight->data, &a, invar_param_row_elements(p), invar_dtype_bits(weight->dtype));
+    if (!invar_dtype_scale_block(weight->dtype))
+        return 1;
+    blocks = invar_tensor_scale_blocks(weight);
+    bits = 8 * (int64_t)invar_tensor_scale_bytes(weight) / (invar_tensor_bands(weight) * blocks);
+    a = scales_of(&a, weight);
+    out[1] = plane_of(weight->scale, &a, blocks, bits);
+    return 2;
+}
+
+size_t invar_weight_sync_piece_bytes(const invar_param *p, int64_t piece)
+{
+    invar_tree_shard planes[INVAR_WEIGHT_SYNC_PLANES];
+    int count = invar_weight_sync_planes(planes, p, &p->weight, piece);
+    size_t bytes = 0;
+
+    for (int i = 0; i < count; i++)
+        bytes += (size_t)planes[i].rows * planes[i].row_bytes;
+    return bytes;
+}

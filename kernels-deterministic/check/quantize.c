@@ -1,0 +1,30 @@
+/*
+ * quantize.c - arguments of the conversions to and from low precision.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/check/check.h"
+
+#include "base/invar_banned.h"
+
+invar_status invar_check_quantize(const invar_device *dev, const invar_quantize_args *a)
+{
+    invar_op op = INVAR_OP_QUANTIZE;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, q,
+                   INVAR_TYPES_QUANTIZED | (a->x.dtype == INVAR_DTYPE_F32 ? INVAR_TYPE(BF16) : 0),
+                   a->x.shape[0], a->x.shape[1]);
+    return INVAR_OK;
+}
+
+invar_status invar_check_dequantize(const invar_device *dev, const invar_dequantize_args *a)
+{
+    invar_op op = INVAR_OP_DEQUANTIZE;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, q, INVAR_TYPES_QUANTIZED, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->q.shape[0], a->q.shape[1]);
+    return INVAR_OK;
+}

@@ -1,0 +1,190 @@
+/*
+ * restricted_domain.h - functions of math/ for part of their arguments, in fewer instructions.
+ *
+ * Each has the bits of the function that it stands for wherever its comment says so: a full run of
+ * tests/unit/kernels-deterministic/math/restricted_domain.c compares all of these arguments. For
+ * kernels that are bound by arithmetic, and know their arguments.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_MATH_RESTRICTED_DOMAIN_H
+#define INVAR_KERNELS_MATH_RESTRICTED_DOMAIN_H
+
+#include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/math/philox.h"
+
+/* x, but not below `low`; NaN stays NaN. */
+INVAR_FN float invar_max_nan_f32(float x, float low)
+{
+#if defined(__CUDA_ARCH__)
+    float y;
+
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(low));
+    return y;
+#else
+    return x < low ? low : x;
+#endif
+}
+
+/* exp(y) = mantissa * 2^n for y <= 0; n lies in the low bits of `rounded`. */
+typedef struct invar_exp_nonpositive_parts {
+    float mantissa, rounded;
+} invar_exp_nonpositive_parts;
+
+INVAR_FN invar_exp_nonpositive_parts invar_exp_split_below(float y)
+{
+    float t = invar_fmaf(y, 0x1.715476p0f, INVAR_ROUNDER);
+    float n = t - INVAR_ROUNDER;
+    float r0 = invar_fmaf(n, -0x1.62e43p-1f, y);
+    float r = invar_fmaf(n, 0x1.05c61p-29f, r0);
+
+    float q = 0x1.694cd2p-10f;
+    q = invar_fmaf(q, r, 0x1.123988p-7f);
+    q = invar_fmaf(q, r, 0x1.555a26p-5f);
+    q = invar_fmaf(q, r, 0x1.555492p-3f);
+    q = invar_fmaf(q, r, 0x1.fffffap-2f);
+    float sum = 1.0f + r0;
+    float lost = r0 - (sum - 1.0f);
+    invar_exp_nonpositive_parts e;
+    e.mantissa = sum + invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
+    e.rounded = t;
+    return e;
+}
+
+/*
+ * invar_exp(x) for x <= 0 and NaN. There 2^n needs no two factors that depend on n: 2^(n + 64) is
+ * in range, its product with the mantissa exact and normal, and only the product with 2^-64 rounds.
+ */
+INVAR_FN float invar_exp_nonpositive(float x)
+{
+    invar_exp_nonpositive_parts e = invar_exp_split_below(invar_max_nan_f32(x, -104.0f));
+    float scale = invar_bits_f32((invar_f32_bits(e.rounded) << 23) + UINT32_C(0x5F800000));
+
+    return invar_canonical_f32(e.mantissa * scale * 0x1p-64f);
+}
+
+/*
+ * invar_exp(x) for INVAR_EXP_NEAR <= x <= 0 and NaN: the result is normal, and so is 2^n. As bits
+ * these x are the unsigned numbers up to INVAR_EXP_NEAR_BITS, but for positive ones: of values that
+ * cannot be positive, the largest bits tell whether all are near.
+ */
+#define INVAR_EXP_NEAR (-87.0f)
+#define INVAR_EXP_NEAR_BITS UINT32_C(0xC2AE0000)
+
+INVAR_FN float invar_exp_nonpositive_normal(float x)
+{
+    invar_exp_nonpositive_parts e = invar_exp_split_below(x);
+    float scale = invar_bits_f32((invar_f32_bits(e.rounded) << 23) + UINT32_C(0x3F800000));
+
+    return invar_canonical_f32(e.mantissa * scale);
+}
+
+/*
+ * 1 / d for d in [1, 2], without the branches of a division. A parabola is right to 1.1 %, two
+ * steps of Newton's to an ulp, and the third rounds correctly: of all d only 2 - 2^-23 would end in
+ * a tie, which the last bit of a factor decides.
+ */
+INVAR_FN float invar_inverse_of_1_to_2(float d)
+{
+    float r = invar_fmaf(invar_fmaf(0x1.4afd6ap-2f, d, -0x1.745d18p0f), d, 0x1.0f83ep1f);
+
+    r = invar_fmaf(r, invar_fmaf(-d, r, 1.0f), r);
+    r = invar_fmaf(r, invar_fmaf(-d, r, 1.0f), r);
+    return invar_fmaf(invar_fmaf(-d, r, 1.0f), r + 0x1p-24f, r);
+}
+
+/*
+ * invar_sigmoid_split(x) for abs(x) <= INVAR_SIGMOID_MODERATE_MAX, with scale = 1: nothing leaves
+ * the range of
+ * normal numbers there, so the power of two need not stay outside.
+ */
+#define INVAR_SIGMOID_MODERATE_MAX 40.0f
+
+INVAR_FN invar_sigmoid_parts invar_sigmoid_moderate(float x)
+{
+    float a = invar_abs_f32(x);
+    float t = invar_fmaf(-a, 0x1.715476p0f, INVAR_ROUNDER);
+    float n = t - INVAR_ROUNDER;
+    float r0 = invar_fmaf(n, -0x1.62e43p-1f, -a);
+    float r = invar_fmaf(n, 0x1.05c61p-29f, r0);
+
+    float q = 0x1.694cd2p-10f;
+    q = invar_fmaf(q, r, 0x1.123988p-7f);
+    q = invar_fmaf(q, r, 0x1.555a26p-5f);
+    q = invar_fmaf(q, r, 0x1.555492p-3f);
+    q = invar_fmaf(q, r, 0x1.fffffap-2f);
+    float sum = 1.0f + r0;
+    float lost = r0 - (sum - 1.0f);
+    float mantissa = sum + invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
+    float e = mantissa * invar_bits_f32((invar_f32_bits(t) << 23) + UINT32_C(0x3F800000));
+
+    float d = 1.0f + e;
+    float d_lost = e - (d - 1.0f);
+    float inverse = invar_inverse_of_1_to_2(d);
+    invar_sigmoid_parts s;
+    float top = x < 0.0f ? e : 1.0f;
+    s.scale = 1.0f;
+    s.rest = x < 0.0f ? inverse : e * inverse;
+    s.correction = invar_fmaf(-inverse, d_lost, invar_fmaf(-inverse, d, 1.0f));
+    s.hi = top * inverse;
+    s.lo = invar_fmaf(s.hi, s.correction, invar_fmaf(top, inverse, -s.hi));
+    return s;
+}
+
+/* invar_silu(x) and invar_silu_grad(x) from the parts of such an x. */
+INVAR_FN float invar_silu_near(float x, invar_sigmoid_parts s)
+{
+    return invar_fmaf(x, s.hi, x * s.lo);
+}
+
+INVAR_FN float invar_silu_grad_near(float x, invar_sigmoid_parts s)
+{
+    float w = invar_fmaf(x * s.rest, s.correction, invar_fmaf(x, s.rest, 1.0f));
+
+    return invar_fmaf(s.hi, w, s.lo * w);
+}
+
+/* The float of an integer below 2^23, without the slow conversion. */
+INVAR_FN float invar_small_integer(uint32_t i)
+{
+    return invar_bits_f32(i | UINT32_C(0x4B000000)) - 0x1p23f;
+}
+
+/* invar_log(x) for normal x > 0. */
+INVAR_FN float invar_log_normal(float x)
+{
+    uint32_t bits = invar_f32_bits(x) + (UINT32_C(0x3F800000) - UINT32_C(0x3F2AAAAB));
+    // exponent - 127, exact in one subtraction
+    float k = invar_bits_f32(bits >> 23 | UINT32_C(0x4B000000)) - (0x1p23f + 127.0f);
+    float m = invar_bits_f32((bits & UINT32_C(0x007FFFFF)) + UINT32_C(0x3F2AAAAB));
+
+    return invar_log_sum(k, m - 1.0f, 0.0f);
+}
+
+/* invar_gumbel_f32(word), for every word: u and -log(u) are normal. */
+INVAR_FN float invar_gumbel_normal(uint32_t word)
+{
+    // (word >> 9) + 0.5, exact in one subtraction
+    float u = invar_bits_f32(word >> 9 | UINT32_C(0x4B000000)) - (0x1p23f - 0.5f);
+
+    return -invar_log_normal(-invar_log_normal(u * 0x1p-23f));
+}
+
+/* Above every invar_gumbel_f32. */
+#define INVAR_GUMBEL_MAX 16.7f
+
+/*
+ * A bound from above on invar_gumbel_f32(word), of a few instructions and at most 0.07 too high
+ * where the value is above 4: -log(-log(u)) <= -log(1 - u), and log2 of a float is at least what
+ * its bits, read as a fixed-point number, say.
+ */
+INVAR_FN float invar_gumbel_bound(uint32_t word)
+{
+    // (1 - u) 2^23
+    float rest = invar_bits_f32(~word >> 9 | UINT32_C(0x4B000000)) - (0x1p23f - 0.5f);
+    float log2_rest = invar_small_integer(invar_f32_bits(rest) >> 8); // (log2 + 127) 2^15
+
+    return invar_fmaf(log2_rest, -0x1.62e42ep-1f * 0x1p-15f, 150.0f * 0x1.62e43p-1f + 0x1p-10f);
+}
+
+#endif

@@ -1,0 +1,136 @@
+/*
+ * op_fields.c - the arguments of every op as data.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/op_fields.h"
+
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+#define AT(name) (uint16_t) offsetof(args_of, name)
+#define SIZE(name) (uint16_t)sizeof(((const args_of *)0)->name)
+
+#define ALWAYS .optional = false
+#define FUSED .optional = true, .fused = true
+#define MAYBE(why) .optional = true, .not_fused_reason = (why)
+#define AMONG(count, i, presence) .array_count_offset = AT(count), .index = (i), presence
+#define OR(name) AT(name) + 1,
+#define DEVICE false
+#define HOST true
+#define ONE .count_at = 0
+#define COUNT(name, n) .count_at = AT(name), .extra_elements = (n)
+
+#define FIELD(label, KIND, ROLE, ...)                                                              \
+    {.name = #label,                                                                               \
+     .kind = INVAR_FIELD_##KIND,                                                                   \
+     .role = INVAR_FIELD_##ROLE,                                                                   \
+     .bytes = SIZE(label),                                                                         \
+     .offset = AT(label),                                                                          \
+     __VA_ARGS__},
+
+/* A function for each op, so that its struct has one name inside. */
+#define BEGIN(fn)                                                                                  \
+    static const invar_field *fields_of_##fn(int *count_out)                                       \
+    {                                                                                              \
+        typedef invar_##fn##_args args_of;                                                         \
+        static const invar_field fields[] = {
+#define END                                                                                        \
+    }                                                                                              \
+    ;                                                                                              \
+    *count_out = (int)(sizeof fields / sizeof *fields);                                            \
+    return fields;                                                                                 \
+    }
+#define TENSOR(label, ROLE, presence, others)                                                      \
+    FIELD(label, TENSOR, ROLE, .may_alias = {others 0}, presence)
+#define SEGMENTS(label) FIELD(label, SEGMENTS, IN, )
+#define ARRAY(label, ROLE, presence, place, count)                                                 \
+    FIELD(label, ARRAY, ROLE, .host = (place), .element = SIZE(label[0]), presence, count)
+#define TENSORS(label, ROLE, count)                                                                \
+    FIELD(label, TENSORS, ROLE, .host = true, .element = SIZE(label[0]), count)
+#define NUMBER(label, type) FIELD(label, type, IN, )
+#define NUMBER_AMONG(label, type, count, i) FIELD(label, type, IN, AMONG(count, i, ALWAYS))
+#include "kernels-deterministic/op_fields.def"
+
+static const invar_field *(*const lists[INVAR_OP_COUNT])(int *count_out) = {
+#define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = fields_of_##fn,
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+};
+
+const invar_field *invar_op_fields(int *count_out, invar_op op)
+{
+    return lists[op](count_out);
+}
+
+/* Numbers of a call are not checked yet: a result that does not fit is the largest number. */
+static int64_t sum(int64_t a, int64_t b)
+{
+    int64_t out;
+
+    return __builtin_add_overflow(a, b, &out) ? INT64_MAX : out;
+}
+
+/* At most a number of words whose bytes fit, too. */
+static int64_t product(int64_t a, int64_t b)
+{
+    const int64_t most = INT64_MAX / (int64_t)sizeof(int64_t);
+    int64_t out;
+
+    return __builtin_mul_overflow(a, b, &out) || out > most ? most : out;
+}
+
+static int64_t i64_at(const void *args, uint16_t offset)
+{
+    int64_t value;
+
+    memcpy(&value, (const char *)args + offset, sizeof value);
+    return value;
+}
+
+int64_t invar_field_count(const invar_field *field, const void *args)
+{
+    return field->count_at ? sum(i64_at(args, field->count_at), field->extra_elements) : 1;
+}
+
+bool invar_field_present(const invar_field *field, const void *args)
+{
+    const void *in = invar_field_in(field, args);
+    int32_t among;
+
+    if (field->array_count_offset) {
+        memcpy(&among, (const char *)args + field->array_count_offset, sizeof among);
+        if (field->index >= among)
+            return false;
+    }
+    switch (field->kind) {
+    case INVAR_FIELD_TENSOR: return invar_tensor_present(in);
+    case INVAR_FIELD_SEGMENTS: return ((const invar_row_offsets *)in)->offsets != NULL;
+    case INVAR_FIELD_ARRAY:
+    case INVAR_FIELD_TENSORS: return *(const void *const *)in != NULL;
+    default: return true;
+    }
+}
+
+/* Four bytes a piece: every element of an array has whole ones. */
+static invar_tensor words_of(const void *data, int64_t count, size_t element)
+{
+    return invar_tensor_1d((void *)(uintptr_t)data, INVAR_DTYPE_I32,
+                           product(count, (int64_t)(element / sizeof(int32_t))));
+}
+
+invar_tensor invar_field_memory(const invar_field *field, const void *args)
+{
+    const void *in = invar_field_in(field, args);
+    const invar_row_offsets *segments = in;
+
+    switch (field->kind) {
+    case INVAR_FIELD_TENSOR: return *(const invar_tensor *)in;
+    case INVAR_FIELD_SEGMENTS:
+        return words_of(segments->offsets, sum(segments->count, 1), sizeof *segments->offsets);
+    default: break;
+    }
+    INVAR_CHECK(field->kind == INVAR_FIELD_ARRAY);
+    return words_of(*(const void *const *)in, invar_field_count(field, args), field->element);
+}

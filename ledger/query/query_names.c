@@ -1,0 +1,189 @@
+/*
+ * query_names.c - what the parameters of named queries may name, for answers without a row.
+ *
+ * A typing error and a question whose answer is "none" look alike in a table. Here the values that
+ * a ledger has are asked for, and the one that was given is looked up among them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/console/spelling.h"
+#include "base/text.h"
+#include "ledger/internal.h"
+
+#include "base/invar_banned.h"
+
+/* By the parameter's name; :run is NULL where a query is about no run in particular. */
+static const struct known {
+    const char *param;
+    const char *values; /* one column, `value` */
+    const char *all;    /* where there may be many: what shows them; NULL: they are few */
+} known[] = {
+    {"metric", "SELECT DISTINCT name AS value FROM metrics WHERE run = coalesce(:run, run)",
+     "query metric-summary RUN"},
+    {"dataset", "SELECT DISTINCT dataset AS value FROM evaluation WHERE run = coalesce(:run, run)",
+     "query eval-history RUN"},
+    {"level", "SELECT DISTINCT level AS value FROM event WHERE run = coalesce(:run, run)", NULL},
+    {"case",
+     "SELECT value FROM fact WHERE scope = 'ci' AND key = 'case' UNION "
+     "SELECT iif(json_valid(data), data ->> 'case', NULL) FROM event WHERE kind = 'ci-case'",
+     NULL},
+    {"experiment", "SELECT DISTINCT value FROM fact WHERE scope = 'ab' AND key = 'experiment'",
+     NULL},
+    {"point", "SELECT DISTINCT name AS value FROM point", "show RUN --step S"},
+    {"step", "SELECT DISTINCT step AS value FROM timeline WHERE run = coalesce(:run, run)", NULL},
+    {"prompt", "SELECT DISTINCT prompt AS value FROM samples WHERE run = coalesce(:run, run)",
+     NULL},
+    {"sample",
+     "SELECT DISTINCT idx AS value FROM samples WHERE run = coalesce(:run, run) AND step = :step",
+     NULL},
+};
+
+enum { LISTED = 160, SQL_BYTES = 512 }; // a list that is longer than two lines is not read
+
+typedef struct finding {
+    bool fits;
+    bool numbers; /* only the smallest and the largest are asked for */
+    bool pattern; /* what was given may have a % */
+    invar_spelling near;
+    char list[LISTED];
+    size_t used;
+    int64_t more; /* that the list has no room for */
+} finding;
+
+static void list_text(finding *f, const char *text)
+{
+    size_t bytes = strlen(text) + 2;
+
+    if (f->more > 0 || f->used + bytes >= sizeof f->list) {
+        f->more++;
+        return;
+    }
+    f->used += (size_t)snprintf(f->list + f->used, sizeof f->list - f->used, "%s%s",
+                                f->used ? ", " : "", text);
+}
+
+/* A value as text, and whether it is the one that was given. */
+static invar_status take_value(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    char quote[INVAR_SPELLING_SIZE];
+    finding *f = payload;
+
+    (void)columns, (void)count;
+    if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_OK;
+    f->fits = f->fits || values[1].integer != 0;
+    invar_text_quote(quote, sizeof quote, values[0].data, values[0].bytes); // it may be hostile
+    invar_spelling_offer(&f->near, quote);
+    list_text(f, quote);
+    return INVAR_OK;
+}
+
+static const invar_ledger_argument *ledger_query_find(const invar_ledger_query *query,
+                                                      const invar_ledger_argument *arguments,
+                                                      const char *name)
+{
+    static const invar_ledger_argument none = {.value = {.type = INVAR_LEDGER_TYPE_NULL}};
+
+    for (int i = 0; i < query->n_params; i++)
+        if (strcmp(query->params[i].name, name) == 0)
+            return &arguments[i];
+    return &none;
+}
+
+static invar_status look_up(finding *out, invar_ledger *ledger, const struct known *kind,
+                            const invar_ledger_query *query, const invar_ledger_argument *arguments)
+{
+    const invar_ledger_argument given[] = {
+        {"run", ledger_query_find(query, arguments, "run")->value},
+        {"step", ledger_query_find(query, arguments, "step")->value},
+        {"given", ledger_query_find(query, arguments, kind->param)->value},
+    };
+    char sql[SQL_BYTES];
+    int bytes = snprintf(
+        sql, sizeof sql,
+        out->numbers ? "SELECT min(value) || ' to ' || max(value), sum(value = :given) FROM (%s)"
+        : out->pattern
+            ? "SELECT value, iif(instr(:given, '%%'), value LIKE replace(:given, '_', '\\_') "
+              "ESCAPE '\\', value = :given) FROM (%s) ORDER BY 1"
+            : "SELECT value, value = :given FROM (%s) ORDER BY 1",
+        kind->values);
+
+    INVAR_CHECK(bytes > 0 && (size_t)bytes < sizeof sql);
+    return invar_ledger_select(
+        ledger,
+        &(invar_ledger_select_request){
+            .sql = sql, .arguments = given, .n_arguments = 3, .row = take_value, .payload = out});
+}
+
+static invar_status finding_fail(finding *f, const char *option, const struct known *kind,
+                                 const invar_ledger_value *given)
+{
+    char quote[INVAR_SPELLING_SIZE], more[128] = "";
+
+    if (given->type == INVAR_LEDGER_TYPE_INT)
+        (void)snprintf(quote, sizeof quote, "%" PRId64, given->integer);
+    else
+        invar_text_quote(quote, sizeof quote, given->data, given->bytes);
+    if (f->more > 0)
+        (void)snprintf(more, sizeof more, " and %" PRId64 " more%s%s%s", f->more,
+                       kind->all ? "; 'invar ledger " : "", kind->all ? kind->all : "",
+                       kind->all ? "' shows them" : "");
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: there is no %s '%s'%s; there %s %s%s", option,
+                      kind->param, quote, invar_spelling_hint(&f->near), f->numbers ? "is" : "are",
+                      f->used ? f->list : "none", more);
+}
+
+/* What nobody typed cannot be misspelt, as the pattern that stands for all levels. */
+static bool is_fallback(const invar_ledger_query_param *param, const invar_ledger_value *given)
+{
+    return param->optional && given->type == INVAR_LEDGER_TYPE_TEXT &&
+           given->bytes == strlen(param->fallback) &&
+           memcmp(given->data, param->fallback, given->bytes) == 0;
+}
+
+/* The parameter i; the message blames `option`. */
+static invar_status check_param(invar_ledger *ledger, const char *option,
+                                const invar_ledger_query *query,
+                                const invar_ledger_argument *arguments, int i)
+{
+    const invar_ledger_value *given = &arguments[i].value;
+    finding f = {.numbers = given->type == INVAR_LEDGER_TYPE_INT,
+                 .pattern = strcmp(query->params[i].fallback, "%") == 0};
+
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        if (strcmp(known[k].param, query->params[i].name) != 0 ||
+            is_fallback(&query->params[i], given))
+            continue;
+        if (!f.numbers)
+            invar_spelling_init(&f.near, given->data, given->bytes);
+        INVAR_TRY(look_up(&f, ledger, &known[k], query, arguments));
+        if (!f.fits)
+            return finding_fail(&f, option, &known[k], given);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_query *query,
+                                      const invar_ledger_argument *arguments)
+{
+    for (int i = 0; i < query->n_params; i++)
+        INVAR_TRY(check_param(ledger, query->params[i].name, query, arguments, i));
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_metric_check(invar_ledger *ledger, const char *option, int64_t run,
+                                       const char *name, size_t bytes)
+{
+    const invar_ledger_query query = {
+        .n_params = 2, .params = {{.name = "run", .type = 'r'}, {.name = "metric", .type = 't'}}};
+    const invar_ledger_argument arguments[] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
+        {"metric", {.type = INVAR_LEDGER_TYPE_TEXT, .data = name, .bytes = bytes}}};
+
+    return check_param(ledger, option, &query, arguments, 1);
+}

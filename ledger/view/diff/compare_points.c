@@ -1,0 +1,507 @@
+/*
+ * compare_points.c - the points of two executions of a step, compared by name.
+ *
+ * A point is a number that can be compared when both sides have it with one dtype, shape and number
+ * of shards; every other difference between the manifests is one of structure. A difference is born
+ * at a point whose inputs are all equal; of points whose inputs are not on record, at the first one
+ * that differs. An input that only one side has, such as a finer probe, is looked through to its
+ * own inputs: what both sides have decides.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "base/sort.h"
+#include "ledger/view/diff/internal.h"
+
+#include "base/invar_banned.h"
+
+/* How a point fares against its twin on the other side. */
+typedef enum fate { FATE_ALONE, FATE_RESHAPED, FATE_EQUAL, FATE_DIFFERENT } fate;
+
+typedef struct point {
+    const char *name, *phase, *op, *kind, *dtype, *shape;
+    int64_t layer, level, shards, replicated;
+    int64_t *inputs; /* (n_inputs) indices of earlier points */
+    size_t n_inputs;
+    int64_t twin; /* index in the other manifest; -1: none */
+    fate fate;
+    bool settled; /* it is equal on both sides, or all that it is made of is */
+    invar_digest value;
+} point;
+
+typedef struct manifest {
+    const invar_diff_source *source;
+    point *points; /* (count) */
+    int64_t count;
+    int64_t number; /* in its ledger */
+} manifest;
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static invar_status read_inputs(invar_diff *diff, point *p, int64_t ord, const manifest *m,
+                                const char *text, size_t bytes)
+{
+    json_error_t error;
+    json_t *array = json_loadb(text, bytes, 0, &error);
+    invar_status status = INVAR_OK;
+    void *inputs = NULL;
+
+    if (!array && *error.text == '\0') // it describes every failure but the lack of memory
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "diff: no memory for the inputs of a point");
+    if (!json_is_array(array))
+        status = invar_diff_corrupt(m->source, "the inputs of a point are no list");
+    p->n_inputs = json_array_size(array);
+    if (status == INVAR_OK)
+        status = invar_diff_alloc(&inputs, diff, p->n_inputs, sizeof *p->inputs);
+    p->inputs = inputs;
+    for (size_t i = 0; status == INVAR_OK && i < p->n_inputs; i++) {
+        const json_t *input = json_array_get(array, i);
+        int64_t value = json_integer_value(input);
+        if (!json_is_integer(input) || value < 0 || value >= ord)
+            status = invar_diff_corrupt(m->source, "a point has an input that is not before it");
+        p->inputs[i] = value;
+    }
+    json_decref(array);
+    return status;
+}
+
+static invar_status read_point(invar_diff *diff, manifest *m, int64_t i, invar_sql_stmt *row)
+{
+    point *p = &m->points[i];
+    const char *inputs;
+    size_t bytes;
+
+    if (invar_sql_int(row, 0) != i)
+        return invar_diff_corrupt(m->source, "the points of a manifest have gaps");
+    INVAR_TRY(invar_diff_column(&p->name, diff, row, 1));
+    INVAR_TRY(invar_diff_column(&p->phase, diff, row, 2));
+    INVAR_TRY(invar_diff_column(&p->op, diff, row, 4));
+    INVAR_TRY(invar_diff_column(&p->kind, diff, row, 5));
+    INVAR_TRY(invar_diff_column(&p->dtype, diff, row, 7));
+    INVAR_TRY(invar_diff_column(&p->shape, diff, row, 8));
+    p->layer = invar_sql_type(row, 3) == INVAR_LEDGER_TYPE_NULL ? -1 : invar_sql_int(row, 3);
+    p->level = invar_sql_int(row, 6);
+    p->shards = invar_sql_int(row, 9);
+    p->replicated = invar_sql_int(row, 10);
+    p->twin = -1;
+    inputs = invar_sql_text(row, 11, &bytes);
+    return read_inputs(diff, p, i, m, inputs, bytes);
+}
+
+/* The index of the point with the name of `row` in the manifest that `find` asks; -1: none. */
+static invar_status find_twin(int64_t *out, invar_sql_stmt *find, const manifest *other,
+                              invar_sql_stmt *row)
+{
+    invar_status status;
+    size_t bytes;
+    const char *name = invar_sql_text(row, 1, &bytes);
+    bool found = false;
+
+    *out = -1;
+    INVAR_TRY(invar_sql_bind_text(find, 2, name, bytes));
+    status = invar_sql_step(&found, find);
+    if (status == INVAR_OK && found)
+        *out = invar_sql_int(find, 0);
+    invar_sql_reset(find);
+    if (*out >= other->count)
+        return invar_diff_corrupt(other->source, "a manifest has more points than digests");
+    return status;
+}
+
+/* Reads the points in order; with `other` also pairs them with its. */
+static invar_status read_rows(invar_diff *diff, manifest *m, manifest *other, invar_sql_stmt *rows,
+                              invar_sql_stmt *find)
+{
+    bool more;
+
+    for (int64_t i = 0;; i++) {
+        INVAR_TRY(invar_sql_step(&more, rows));
+        if (!more && i == m->count)
+            return INVAR_OK;
+        if (!more || i == m->count)
+            return invar_diff_corrupt(m->source, "a manifest has not as many points as digests");
+        INVAR_TRY(read_point(diff, m, i, rows));
+        if (!other)
+            continue;
+        INVAR_TRY(find_twin(&m->points[i].twin, find, other, rows));
+        if (m->points[i].twin >= 0)
+            other->points[m->points[i].twin].twin = i;
+    }
+}
+
+static invar_status read_points(invar_diff *diff, manifest *m, manifest *other)
+{
+    invar_sql_stmt *rows = NULL, *find = NULL;
+    invar_status status = invar_sql_prepare(
+        &rows, m->source->sql,
+        "SELECT ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs "
+        "FROM point WHERE manifest = ?1 ORDER BY ord");
+
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(rows, 1, m->number);
+    if (status == INVAR_OK && other)
+        status = invar_sql_prepare(&find, other->source->sql,
+                                   "SELECT ord FROM point WHERE manifest = ?1 AND name = ?2");
+    if (status == INVAR_OK && other)
+        status = invar_sql_bind_int(find, 1, other->number);
+    if (status == INVAR_OK)
+        status = read_rows(diff, m, other, rows, find);
+    invar_sql_free(find);
+    invar_sql_free(rows);
+    return status;
+}
+
+/* The digests of the logical tensors; a shortened copy has none. */
+static invar_status read_digests(invar_diff *diff, manifest *m)
+{
+    invar_sql_stmt *row = NULL;
+    const unsigned char *data;
+    void *points;
+    size_t bytes;
+    invar_status status = invar_diff_prepare(
+        &row, m->source,
+        "SELECT manifest, data FROM digest WHERE run = ?1 AND step = ?2 AND seg = ?3 AND rank = 0");
+
+    if (status == INVAR_OK)
+        status = invar_sql_step(&m->source->side->digests, row);
+    if (status != INVAR_OK || !m->source->side->digests)
+        goto done;
+    m->number = invar_sql_int(row, 0);
+    data = invar_sql_blob(row, 1, &bytes);
+    m->count = (int64_t)(bytes / sizeof m->points->value.bytes);
+    status = invar_diff_alloc(&points, diff, (size_t)m->count, sizeof *m->points);
+    if (status != INVAR_OK)
+        goto done;
+    m->points = points;
+    for (int64_t i = 0; i < m->count; i++)
+        memcpy(m->points[i].value.bytes, data + i * 16, 16);
+    if (bytes % 16)
+        status = invar_diff_corrupt(m->source, "the digests of a step are cut off");
+done:
+    invar_sql_free(row);
+    return status;
+}
+
+/* ---- structure ------------------------------------------------------------------------------- */
+
+static invar_status add_change(invar_diff *diff, invar_diff_list *changes, const char *name,
+                               const char *what, const char *a, const char *b)
+{
+    void *change;
+
+    INVAR_TRY(invar_diff_add(&change, diff, changes, sizeof(invar_diff_manifest_change)));
+    *(invar_diff_manifest_change *)change = (invar_diff_manifest_change){name, what, a, b};
+    return INVAR_OK;
+}
+
+/* "forward, linear, act, bf16 [4,8]": what a point is that only one side has. */
+static invar_status diff_describe(const char **out, invar_diff *diff, const point *p)
+{
+    return invar_diff_format(out, diff, "%s, %s, %s, %s %s", p->phase, p->op, p->kind, p->dtype,
+                             p->shape);
+}
+
+static invar_status list_inputs(const char **out, invar_diff *diff, const manifest *m,
+                                const point *p)
+{
+    size_t bytes = 1, used = 0;
+    char *text;
+    void *block;
+
+    for (size_t i = 0; i < p->n_inputs; i++)
+        bytes += strlen(m->points[p->inputs[i]].name) + 2;
+    INVAR_TRY(invar_diff_alloc(&block, diff, 1, bytes));
+    text = block;
+    for (size_t i = 0; i < p->n_inputs; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "",
+                                 m->points[p->inputs[i]].name);
+    *out = text;
+    return INVAR_OK;
+}
+
+static bool same_inputs(const manifest *a, const point *p, const point *q)
+{
+    if (p->n_inputs != q->n_inputs)
+        return false;
+    for (size_t i = 0; i < p->n_inputs; i++)
+        if (a->points[p->inputs[i]].twin != q->inputs[i])
+            return false;
+    return true;
+}
+
+/* The fields in which two points of one name differ. */
+static invar_status compare_fields(invar_diff *diff, invar_diff_list *changes, const manifest *a,
+                                   const manifest *b, const point *p, const point *q)
+{
+    const struct {
+        const char *what, *a, *b;
+    } texts[] = {{"phase", p->phase, q->phase},
+                 {"op", p->op, q->op},
+                 {"kind", p->kind, q->kind},
+                 {"dtype", p->dtype, q->dtype},
+                 {"shape", p->shape, q->shape}};
+    const struct {
+        const char *what;
+        int64_t a, b;
+    } numbers[] = {{"layer", p->layer, q->layer},
+                   {"level", p->level, q->level},
+                   {"shards", p->shards, q->shards},
+                   {"replicated", p->replicated, q->replicated}};
+    const char *x, *y;
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strcmp(texts[i].a, texts[i].b) != 0)
+            INVAR_TRY(add_change(diff, changes, p->name, texts[i].what, texts[i].a, texts[i].b));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (numbers[i].a == numbers[i].b)
+            continue;
+        INVAR_TRY(invar_diff_format(&x, diff, "%" PRId64, numbers[i].a));
+        INVAR_TRY(invar_diff_format(&y, diff, "%" PRId64, numbers[i].b));
+        INVAR_TRY(add_change(diff, changes, p->name, numbers[i].what, x, y));
+    }
+    if (same_inputs(a, p, q))
+        return INVAR_OK;
+    INVAR_TRY(list_inputs(&x, diff, a, p));
+    INVAR_TRY(list_inputs(&y, diff, b, q));
+    return add_change(diff, changes, p->name, "inputs", x, y);
+}
+
+/* The first pair of points that the sides execute in opposite order. */
+static invar_status compare_order(invar_diff *diff, invar_diff_list *changes, const manifest *a)
+{
+    const point *last = NULL;
+
+    for (const point *p = a->points; p < a->points + a->count; p++) {
+        const char *x, *y;
+        if (p->twin < 0)
+            continue;
+        if (!last || p->twin > last->twin) {
+            last = p;
+            continue;
+        }
+        INVAR_TRY(invar_diff_format(&x, diff, "after %s", last->name));
+        INVAR_TRY(invar_diff_format(&y, diff, "before %s", last->name));
+        return add_change(diff, changes, p->name, "order", x, y);
+    }
+    return INVAR_OK;
+}
+
+static invar_status compare_structure(invar_diff *diff, const manifest *a, const manifest *b)
+{
+    invar_diff_list changes = {0};
+    const char *text;
+
+    for (const point *p = a->points; p < a->points + a->count; p++) {
+        if (p->twin >= 0) {
+            INVAR_TRY(compare_fields(diff, &changes, a, b, p, &b->points[p->twin]));
+            continue;
+        }
+        INVAR_TRY(diff_describe(&text, diff, p));
+        INVAR_TRY(add_change(diff, &changes, p->name, "point", text, NULL));
+    }
+    for (const point *q = b->points; q < b->points + b->count; q++) {
+        if (q->twin >= 0)
+            continue;
+        INVAR_TRY(diff_describe(&text, diff, q));
+        INVAR_TRY(add_change(diff, &changes, q->name, "point", NULL, text));
+    }
+    INVAR_TRY(compare_order(diff, &changes, a));
+    diff->changes = changes.data;
+    diff->n_changes = changes.count;
+    return INVAR_OK;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static fate compare_values(const point *p, const point *q)
+{
+    if (strcmp(p->dtype, q->dtype) != 0 || strcmp(p->shape, q->shape) != 0 ||
+        p->shards != q->shards)
+        return FATE_RESHAPED;
+    return invar_digest_equal(&p->value, &q->value) ? FATE_EQUAL : FATE_DIFFERENT;
+}
+
+static bool inputs_settled(const manifest *m, const point *p)
+{
+    for (size_t i = 0; i < p->n_inputs; i++)
+        if (!m->points[p->inputs[i]].settled)
+            return false;
+    return true;
+}
+
+/* Inputs come before what is made of them, so one pass settles all. */
+static void propagate_equality(manifest *m, const manifest *other)
+{
+    for (point *p = m->points; p < m->points + m->count; p++) {
+        p->fate = p->twin < 0 ? FATE_ALONE : compare_values(p, &other->points[p->twin]);
+        p->settled = p->fate == FATE_EQUAL ||
+                     (p->fate == FATE_ALONE && p->n_inputs > 0 && inputs_settled(m, p));
+    }
+}
+
+/* Points in a row that are of one phase and layer. */
+typedef struct stretch {
+    invar_diff_group count;
+    size_t phase; /* the number of its phase, in order of execution */
+    size_t index;
+} stretch;
+
+static invar_status count_stretch(invar_diff *diff, invar_diff_list *stretches, const point *p)
+{
+    stretch *last = stretches->data;
+    void *entry;
+
+    last = stretches->count ? &last[stretches->count - 1] : NULL;
+    if (!last || last->count.layer != p->layer || strcmp(last->count.phase, p->phase) != 0) {
+        INVAR_TRY(invar_diff_add(&entry, diff, stretches, sizeof *last));
+        last = entry;
+        *last = (stretch){.count = {.phase = p->phase, .layer = p->layer},
+                          .index = stretches->count - 1};
+    }
+    last->count.equal += p->fate == FATE_EQUAL;
+    last->count.different += p->fate == FATE_DIFFERENT;
+    return INVAR_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const stretch *)a)->count.phase, ((const stretch *)b)->count.phase);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const stretch *x = a, *y = b;
+
+    if (x->phase != y->phase)
+        return x->phase < y->phase ? -1 : 1;
+    return (x->count.layer > y->count.layer) - (x->count.layer < y->count.layer);
+}
+
+/* A pass comes back to a phase and to a layer: what lies apart is one group all the same. */
+static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stretches)
+{
+    invar_diff_list groups = {0};
+    stretch *all = stretches->data;
+    const void **order;
+    void *block;
+
+    INVAR_TRY(invar_diff_alloc(&block, diff, stretches->count, sizeof *order));
+    order = block;
+    for (size_t i = 0; i < stretches->count; i++)
+        order[i] = &all[i];
+    INVAR_TRY(invar_sort(order, stretches->count, by_name));
+    for (size_t i = 0; i < stretches->count; i++) { // the sort is stable: the first one comes first
+        const stretch *s = order[i], *before = i > 0 ? order[i - 1] : NULL;
+        all[s->index].phase = before && by_name(before, s) == 0 ? before->phase : s->index;
+    }
+    INVAR_TRY(invar_sort(order, stretches->count, by_place));
+    for (size_t i = 0; i < stretches->count; i++) {
+        const stretch *s = order[i];
+        invar_diff_group *last = groups.data;
+        if (i == 0 || by_place(order[i - 1], s) != 0) {
+            INVAR_TRY(invar_diff_add(&block, diff, &groups, sizeof *last));
+            *(invar_diff_group *)block = s->count;
+            continue;
+        }
+        last += groups.count - 1;
+        last->equal += s->count.equal;
+        last->different += s->count.different;
+    }
+    diff->groups = groups.data;
+    diff->n_groups = groups.count;
+    return INVAR_OK;
+}
+
+/* What the parts of a point's call gave: such a point stands behind it. NULL: there is none. */
+static const point *parts_of(const manifest *m, const point *p)
+{
+    static const char more[] = ".parts";
+    const point *next = p + 1;
+    size_t length = strlen(p->name);
+
+    if (next == m->points + m->count || strncmp(next->name, p->name, length) != 0 ||
+        strcmp(next->name + length, more) != 0)
+        return NULL;
+    return next;
+}
+
+static void compare_parts(invar_diff_point *out, const point *a, const point *b)
+{
+    out->fused = a && b;
+    if (!out->fused)
+        return;
+    out->fused_mismatch_a = !invar_digest_equal(&out->a, &a->value);
+    out->fused_mismatch_b = !invar_digest_equal(&out->b, &b->value);
+    out->parts_equal = invar_digest_equal(&a->value, &b->value);
+}
+
+static invar_status add_point(invar_diff *diff, invar_diff_list *points, const manifest *a,
+                              const manifest *b, const point *p)
+{
+    const point *q = &b->points[p->twin];
+    // without inputs on record, what comes later may follow from what differs before it
+    bool known = p->n_inputs + q->n_inputs > 0 || points->count == 0;
+    void *entry;
+
+    INVAR_TRY(invar_diff_add(&entry, diff, points, sizeof(invar_diff_point)));
+    *(invar_diff_point *)entry = (invar_diff_point){
+        .name = p->name,
+        .phase = p->phase,
+        .op = p->op,
+        .kind = p->kind,
+        .dtype = p->dtype,
+        .shape = p->shape,
+        .ord = p - a->points,
+        .layer = p->layer,
+        .level = p->level,
+        .inputs = (int64_t)p->n_inputs,
+        .is_origin = known && inputs_settled(a, p) && inputs_settled(b, q),
+        .inputs_differ = !same_inputs(a, p, q),
+        .a = p->value,
+        .b = q->value,
+    };
+    compare_parts(entry, parts_of(a, p), parts_of(b, q));
+    return INVAR_OK;
+}
+
+static invar_status list_values(invar_diff *diff, const manifest *a, const manifest *b)
+{
+    invar_diff_list points = {0}, stretches = {0};
+
+    for (const point *p = a->points; p < a->points + a->count; p++) {
+        if (p->fate != FATE_EQUAL && p->fate != FATE_DIFFERENT)
+            continue;
+        INVAR_TRY(count_stretch(diff, &stretches, p));
+        diff->points_equal += p->fate == FATE_EQUAL;
+        if (p->fate == FATE_DIFFERENT)
+            INVAR_TRY(add_point(diff, &points, a, b, p));
+    }
+    diff->points = points.data;
+    diff->n_points = points.count;
+    for (size_t i = 0; i < diff->n_points && !diff->culprit; i++)
+        if (diff->points[i].is_origin)
+            diff->culprit = &diff->points[i];
+    return join_stretches(diff, &stretches);
+}
+
+invar_status invar_diff_compare_points(invar_diff *diff, const invar_diff_source *a,
+                                       const invar_diff_source *b)
+{
+    manifest x = {.source = a}, y = {.source = b};
+
+    INVAR_TRY(read_digests(diff, &x));
+    INVAR_TRY(read_digests(diff, &y));
+    diff->points_a = x.count;
+    diff->points_b = y.count;
+    if (!a->side->digests || !b->side->digests)
+        return INVAR_OK;
+    INVAR_TRY(read_points(diff, &x, NULL));
+    INVAR_TRY(read_points(diff, &y, &x));
+    INVAR_TRY(compare_structure(diff, &x, &y));
+    propagate_equality(&x, &y);
+    propagate_equality(&y, &x);
+    return list_values(diff, &x, &y);
+}

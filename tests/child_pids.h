@@ -1,0 +1,59 @@
+/*
+ * child_pids.h - processes that a test has started through others: their numbers, and that they
+ * end.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_CHILD_PIDS_H
+#define INVAR_TESTS_CHILD_PIDS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "tests/support.h"
+
+/* True when the process ends within some seconds; a zombie has ended. */
+static inline bool invar_test_dies(pid_t pid)
+{
+    static const struct timespec nap = {0, 5000000};
+
+    for (int i = 0; i < 1000; i++) {
+        char path[64], text[512] = "";
+        FILE *file;
+
+        snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+        file = fopen(path, "r");
+        if (!file)
+            return true;
+        if (!fgets(text, sizeof text, file))
+            text[0] = '\0';
+        fclose(file);
+        if (!text[0] || strstr(text, ") Z ") || strstr(text, ") X "))
+            return true;
+        nanosleep(&nap, NULL);
+    }
+    return false;
+}
+
+/* The number in a file that a script writes; waits for it. */
+static inline pid_t invar_test_pid_in(const char *path)
+{
+    static const struct timespec nap = {0, 5000000};
+
+    for (int i = 0; i < 2000; i++) {
+        FILE *file = fopen(path, "r");
+        int pid = 0, got = file ? fscanf(file, "%d\n", &pid) : 0;
+        if (file)
+            fclose(file);
+        if (got == 1 && pid > 1)
+            return (pid_t)pid;
+        nanosleep(&nap, NULL);
+    }
+    fail_msg("%s has no number", path);
+    return 0;
+}
+
+#endif

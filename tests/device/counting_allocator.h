@@ -1,0 +1,50 @@
+/*
+ * counting_allocator.h - memory of a device that is the host's, counted while it is taken.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_DEVICE_COUNTING_ALLOCATOR_H
+#define INVAR_TESTS_DEVICE_COUNTING_ALLOCATOR_H
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "kernels-deterministic/device.h"
+
+/* Bytes that are taken, the most that were at a time, and those that there are. */
+static struct {
+    size_t taken, most, limit;
+    int64_t takes;
+} invar_counted = {.limit = SIZE_MAX};
+
+static inline invar_status invar_counted_take(const invar_device *dev, void **out, size_t bytes,
+                                              const char *what)
+{
+    char *block = NULL;
+
+    (void)dev;
+    invar_counted.takes++;
+    if (bytes > invar_counted.limit || invar_counted.taken > invar_counted.limit - bytes)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: the test has no more memory", what);
+    INVAR_TRY(invar_alloc((void **)&block, bytes + INVAR_ALIGN, 1, what));
+    memcpy(block, &bytes, sizeof bytes);
+    invar_counted.taken += bytes;
+    if (invar_counted.taken > invar_counted.most)
+        invar_counted.most = invar_counted.taken;
+    *out = block + INVAR_ALIGN;
+    return INVAR_OK;
+}
+
+static inline void invar_counted_give(const invar_device *dev, void *block)
+{
+    size_t bytes;
+
+    (void)dev;
+    if (!block)
+        return;
+    memcpy(&bytes, (char *)block - INVAR_ALIGN, sizeof bytes);
+    invar_counted.taken -= bytes;
+    invar_free((char *)block - INVAR_ALIGN);
+}
+
+#endif

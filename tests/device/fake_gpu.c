@@ -1,0 +1,766 @@
+/*
+ * fake_gpu.c - memory that the host cannot touch, and the CPU's ops on it.
+ *
+ * One region of address space, reserved once and closed. Blocks are its first free pieces, in a
+ * list by address. What is in use is opened around each op and copy, for one thread at a time; in
+ * huge pages, where the system has them, since the time that this takes goes with their number.
+ * A device may be opened several times, and each used by a thread of its own.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // MAP_ANONYMOUS, mincore
+
+#include "tests/device/fake_gpu.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "kernels-deterministic/ops.h"
+
+#define REGION ((size_t)1 << 34)
+#define HUGE ((size_t)2 << 20)
+#define MOST_BLOCKS 4096
+#define MOST_OPEN 8
+#define LABEL 48
+
+typedef struct block {
+    size_t at, bytes; /* both multiples of INVAR_ALIGN */
+    char what[LABEL];
+} block;
+
+/* An op that a graph runs. */
+typedef struct noted {
+    struct noted *next;
+    invar_op op;
+    void *scratch;
+    void *args; /* of this op alone */
+} noted;
+
+struct invar_device_graph {
+    noted *first, **last;
+};
+
+/* A device that was opened. */
+typedef struct opened {
+    bool open;
+    invar_device_graph *graph;              /* that ops go into; NULL: they run */
+    int64_t last_call;                      /* when, in milliseconds */
+    int64_t marks[INVAR_DEVICE_TIMERS_MAX]; /* when, in nanoseconds */
+} opened;
+
+/* While the memory is open; blocks; calls. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct {
+    opened devices[MOST_OPEN]; /* the first one is the run's */
+    char *base;
+    block blocks[MOST_BLOCKS]; /* (count) by address */
+    int count;
+    int fail_at;
+    size_t limit; /* 0: the whole region */
+    bool no_graphs;
+    int64_t still;   /* milliseconds */
+    int64_t lose_at; /* 0: never */
+    bool late;
+    invar_far_counts counts;
+    struct sigaction before; /* who else handles a segmentation fault */
+} far;
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static const block *block_of(const void *address)
+{
+    size_t at = (size_t)((const char *)address - far.base);
+
+    for (int i = 0; i < far.count; i++)
+        if (at >= far.blocks[i].at && at - far.blocks[i].at < far.blocks[i].bytes)
+            return &far.blocks[i];
+    return NULL;
+}
+
+static bool is_far(const void *address)
+{
+    return far.base && (const char *)address >= far.base &&
+           (size_t)((const char *)address - far.base) < REGION;
+}
+
+/* The whole piece lies in one block. */
+static bool within(const void *piece, size_t bytes)
+{
+    const block *b = is_far(piece) ? block_of(piece) : NULL;
+
+    return b && (size_t)((const char *)piece - far.base) - b->at + bytes <= b->bytes;
+}
+
+/* Says what was touched; then the fault happens again, to whoever handled it before. */
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    const block *b = is_far(info->si_addr) ? block_of(info->si_addr) : NULL;
+    char line[160];
+    int length = snprintf(line, sizeof line, "far: the host touched the device's memory: %s\n",
+                          b ? b->what : "no block");
+
+    (void)context;
+    if (is_far(info->si_addr) && write(STDERR_FILENO, line, (size_t)length) < 0)
+        _exit(1);
+    sigaction(number, &far.before, NULL);
+}
+
+static void protect(int how)
+{
+    const block *last = far.count > 0 ? &far.blocks[far.count - 1] : NULL;
+    size_t used = last ? (last->at + last->bytes + HUGE - 1) / HUGE * HUGE : 0;
+
+    INVAR_CHECK(used == 0 || mprotect(far.base, used, how) == 0);
+}
+
+static void open_memory(void)
+{
+    pthread_mutex_lock(&lock);
+    protect(PROT_READ | PROT_WRITE);
+}
+
+static void close_memory(void)
+{
+    protect(PROT_NONE);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Where `bytes` fit between the blocks, or after them. */
+static int find_gap(size_t *at_out, size_t bytes)
+{
+    size_t end = 0;
+
+    for (int i = 0; i < far.count; i++) {
+        if (far.blocks[i].at - end >= bytes) {
+            *at_out = end;
+            return i;
+        }
+        end = far.blocks[i].at + far.blocks[i].bytes;
+    }
+    *at_out = end;
+    return far.count;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static opened *opened_of(const invar_device *dev)
+{
+    opened *o = dev->context;
+
+    return o && o->open ? o : NULL;
+}
+
+static invar_status check_device(const invar_device *dev)
+{
+    if (!opened_of(dev))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: the device was not opened");
+    return INVAR_OK;
+}
+
+/* What does not belong into a graph. */
+static invar_status check_direct(const invar_device *dev)
+{
+    INVAR_TRY(check_device(dev));
+    if (opened_of(dev)->graph)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: only ops belong into a graph");
+    return INVAR_OK;
+}
+
+static int64_t milliseconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* See invar_far_delay. */
+static void linger(const invar_device *dev)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    const opened *run = &far.devices[0];
+    bool early = opened_of(dev) != run;
+
+    while (early) {
+        pthread_mutex_lock(&lock);
+        early = milliseconds() - run->last_call < far.still;
+        pthread_mutex_unlock(&lock);
+        if (early)
+            nanosleep(&pause, NULL);
+    }
+}
+
+typedef enum call { CALL_TAKES, CALL_WORKS, CALL_WAITS } call;
+
+/*
+ * Counts a call, by any thread; *dead_out where it has no effect, because the device is lost
+ * already.
+ */
+static invar_status count_call(bool *dead_out, const invar_device *dev, call kind)
+{
+    bool noticed;
+
+    pthread_mutex_lock(&lock);
+    opened_of(dev)->last_call = milliseconds();
+    *dead_out = ++far.counts.calls >= far.lose_at && far.lose_at > 0;
+    far.counts.waits += kind == CALL_WAITS;
+    noticed = *dead_out && (!far.late || far.counts.lost || kind == CALL_WAITS);
+    far.counts.lost = far.counts.lost || noticed;
+    pthread_mutex_unlock(&lock);
+    return noticed ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost") : INVAR_OK;
+}
+
+static size_t memory_of_device(void)
+{
+    return far.limit ? far.limit : REGION;
+}
+
+/* A new block; NULL: there is no room. */
+static char *add_block(size_t bytes, const char *what)
+{
+    size_t room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at;
+    int place;
+
+    if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MOST_BLOCKS ||
+        far.counts.bytes + room > memory_of_device())
+        return NULL;
+    place = find_gap(&at, room);
+    if (at + room > REGION)
+        return NULL;
+    memmove(&far.blocks[place + 1], &far.blocks[place],
+            (size_t)(far.count - place) * sizeof *far.blocks);
+    far.count++;
+    far.blocks[place] = (block){.at = at, .bytes = room};
+    snprintf(far.blocks[place].what, LABEL, "%s", what);
+    far.counts.live++;
+    far.counts.bytes += room;
+    far.counts.most = far.counts.bytes > far.counts.most ? far.counts.bytes : far.counts.most;
+    protect(PROT_READ | PROT_WRITE);
+    memset(far.base + at, 0xFF, room); // a value read before it was written is NaN
+    protect(PROT_NONE);
+    return far.base + at;
+}
+
+static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    bool dead;
+
+    *out = NULL;
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(count_call(&dead, dev, CALL_TAKES));
+    pthread_mutex_lock(&lock);
+    *out = add_block(bytes, what);
+    pthread_mutex_unlock(&lock);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM,
+                          "%s: no memory for %zu bytes on the device", what, bytes);
+    return INVAR_OK;
+}
+
+static void give(const invar_device *dev, void *address)
+{
+    const block *b;
+    int place;
+
+    if (!address)
+        return;
+    pthread_mutex_lock(&lock);
+    b = is_far(address) ? block_of(address) : NULL;
+    INVAR_CHECK(opened_of(dev) && b && far.base + b->at == address);
+    place = (int)(b - far.blocks);
+    far.counts.bytes -= b->bytes;
+    memmove(&far.blocks[place], &far.blocks[place + 1],
+            (size_t)(far.count - place - 1) * sizeof *far.blocks);
+    far.count--;
+    far.counts.live--;
+    pthread_mutex_unlock(&lock);
+}
+
+static size_t room(const invar_device *dev)
+{
+    size_t used;
+
+    INVAR_CHECK(opened_of(dev));
+    pthread_mutex_lock(&lock);
+    used = far.counts.bytes;
+    pthread_mutex_unlock(&lock);
+    return memory_of_device() - used;
+}
+
+static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    INVAR_TRY(check_direct(dev));
+    return invar_alloc(out, bytes, 1, what);
+}
+
+static void give_host(const invar_device *dev, void *address)
+{
+    INVAR_CHECK(opened_of(dev));
+    invar_free(address);
+}
+
+/* Which ends of a copy are far. */
+static invar_status copy_between(const invar_device *dev, void *to, const void *from, size_t bytes,
+                                 bool to_far, bool from_far)
+{
+    bool dead, right;
+
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(count_call(&dead, dev, to_far ? CALL_WORKS : CALL_WAITS));
+    if (bytes == 0)
+        return INVAR_OK;
+    open_memory();
+    right = (to_far ? within(to, bytes) : !is_far(to)) &&
+            (from_far ? within(from, bytes) : !is_far(from));
+    if (right && !dead)
+        memcpy(to, from, bytes);
+    close_memory();
+    if (!right)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: a copy of %zu bytes leads elsewhere", bytes);
+    return INVAR_OK;
+}
+
+static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    return copy_between(dev, to, from, bytes, true, false);
+}
+
+static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    INVAR_TRY(check_device(dev));
+    linger(dev);
+    return copy_between(dev, to, from, bytes, false, true);
+}
+
+static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    return copy_between(dev, to, from, bytes, true, true);
+}
+
+bool invar_far_copy(void *to, const void *from, size_t bytes, bool flip)
+{
+    bool right;
+
+    open_memory();
+    right = within(to, bytes) && within(from, bytes);
+    if (right) {
+        memcpy(to, from, bytes);
+        *(char *)to ^= (char)flip;
+    }
+    close_memory();
+    return right;
+}
+
+static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
+                              size_t stride, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        INVAR_TRY(copy(dev, (char *)to + i * stride, (const char *)from + i * stride, bytes));
+    return INVAR_OK;
+}
+
+static invar_status zero(const invar_device *dev, void *at, size_t bytes)
+{
+    bool dead, right;
+
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(count_call(&dead, dev, CALL_WORKS));
+    if (bytes == 0)
+        return INVAR_OK;
+    open_memory();
+    right = within(at, bytes);
+    if (right && !dead)
+        memset(at, 0, bytes);
+    close_memory();
+    if (!right)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %zu bytes of zeros lead elsewhere", bytes);
+    return INVAR_OK;
+}
+
+static invar_status wait(const invar_device *dev)
+{
+    bool dead;
+
+    INVAR_TRY(check_direct(dev));
+    return count_call(&dead, dev, CALL_WAITS);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+/*
+ * True for an address that is mapped and lies outside the region of the far device. Other numbers
+ * in arguments are too small to be addresses. AddressSanitizer maps its shadow memory over a wide
+ * range of addresses, in which two 32-bit numbers side by side can fall, so its build looks for
+ * none.
+ */
+static bool is_host_address(uintptr_t word)
+{
+#ifdef __SANITIZE_ADDRESS__
+    (void)word;
+    return false;
+#else
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    unsigned char resident;
+
+    return word >> 40 != 0 && word >> 48 == 0 && !is_far((const void *)word) &&
+           mincore((void *)(word / page * page), 1, &resident) == 0;
+#endif
+}
+
+/* What lies between the fields of a struct may look like an address. */
+#if defined __has_builtin
+#if __has_builtin(__builtin_clear_padding)
+#define CLEAR_PADDING(object) __builtin_clear_padding(object)
+#endif
+#endif
+#ifndef CLEAR_PADDING
+#define CLEAR_PADDING(object) ((void)(object))
+#endif
+
+static invar_status check_words(invar_op op, const void *args, size_t bytes)
+{
+    for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+        uintptr_t word;
+
+        memcpy(&word, (const char *)args + at, sizeof word);
+        if (is_host_address(word))
+            return INVAR_FAIL(INVAR_E_STATE, 0,
+                              "far: %s: byte %zu of its arguments leads to the host",
+                              invar_op_name(op), at);
+    }
+    return INVAR_OK;
+}
+
+/* A list of tensors is the host's, as the results of grad.norm and the ends of adamw are. */
+static invar_status check_list(invar_op op, const invar_tensor *list, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        invar_tensor tensor = list[i];
+
+        CLEAR_PADDING(&tensor);
+        INVAR_TRY(check_words(op, &tensor, sizeof tensor));
+    }
+    return INVAR_OK;
+}
+
+static invar_status check_args(invar_op op, const void *args, const void *clean, size_t bytes)
+{
+    const invar_grad_norm_args *norm = args;
+    const invar_hash_tree_args *hash = args;
+    invar_adamw_args adamw;
+
+    switch (op) {
+    case INVAR_OP_GRAD_NORM: return check_list(op, norm->grads, norm->count);
+    case INVAR_OP_HASH_TREE:
+        INVAR_TRY(check_words(op, &hash->digest, sizeof hash->digest));
+        return check_list(op, hash->x, hash->count);
+    case INVAR_OP_ADAMW:
+        adamw = *(const invar_adamw_args *)clean;
+        adamw.end = NULL;
+        return check_words(op, &adamw, bytes);
+    default: return check_words(op, clean, bytes);
+    }
+}
+
+static size_t workspace(const invar_device *dev, invar_op op, const void *args)
+{
+    size_t bytes;
+
+    open_memory();
+    bytes = invar_backend_cpu()->ops[op].workspace(dev, args);
+    close_memory();
+    return bytes;
+}
+
+static invar_status run_now(const invar_device *dev, invar_op op, const void *args, void *scratch)
+{
+    invar_status status;
+    bool dead;
+
+    INVAR_TRY(count_call(&dead, dev, op == INVAR_OP_GRAD_NORM ? CALL_WAITS : CALL_WORKS));
+    if (dead)
+        return INVAR_OK;
+    open_memory();
+    far.counts.ops++;
+    status = invar_backend_cpu()->ops[op].run(dev, args, scratch);
+    close_memory();
+    return status;
+}
+
+static invar_status note(invar_device_graph *graph, invar_op op, const void *args, size_t bytes,
+                         void *scratch)
+{
+    noted *n;
+
+    if (op == INVAR_OP_GRAD_NORM || op == INVAR_OP_HASH_TREE || op == INVAR_OP_ADAMW)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its list is the host's", invar_op_name(op));
+    INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "an op of a graph"));
+    *n = (noted){.op = op, .scratch = scratch};
+    *graph->last = n;
+    graph->last = &n->next;
+    INVAR_TRY(invar_alloc(&n->args, bytes, 1, "the arguments of an op of a graph"));
+    memcpy(n->args, args, bytes);
+    return INVAR_OK;
+}
+
+/* `clean` is the arguments, of that size, with nothing between them. */
+static invar_status run(const invar_device *dev, invar_op op, const void *args, const void *clean,
+                        size_t bytes, void *scratch)
+{
+    invar_device_graph *graph;
+
+    INVAR_TRY(check_device(dev));
+    INVAR_TRY(check_args(op, args, clean, bytes));
+    if (scratch && !is_far(scratch))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its scratch is the host's",
+                          invar_op_name(op));
+    graph = opened_of(dev)->graph;
+    return graph ? note(graph, op, args, bytes, scratch) : run_now(dev, op, args, scratch);
+}
+
+#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
+    static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
+    {                                                                                              \
+        return workspace(dev, INVAR_OP_##ID, args);                                                \
+    }                                                                                              \
+    static invar_status run_##fn(const invar_device *dev, const void *args, void *scratch)         \
+    {                                                                                              \
+        invar_##fn##_args clean = *(const invar_##fn##_args *)args;                                \
+                                                                                                   \
+        CLEAR_PADDING(&clean);                                                                     \
+        return run(dev, INVAR_OP_##ID, args, &clean, sizeof clean, scratch);                       \
+    }
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static void drop(invar_device_graph *graph)
+{
+    noted *next;
+
+    for (noted *n = graph->first; n; n = next) {
+        next = n->next;
+        invar_free(n->args);
+        invar_free(n);
+    }
+    invar_free(graph);
+}
+
+static invar_status graph_begin(const invar_device *dev)
+{
+    invar_device_graph *graph;
+
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(invar_alloc((void **)&graph, 1, sizeof *graph, "a graph"));
+    graph->first = NULL;
+    graph->last = &graph->first;
+    opened_of(dev)->graph = graph;
+    return INVAR_OK;
+}
+
+static invar_status graph_end(invar_device_graph **out, const invar_device *dev)
+{
+    invar_device_graph *graph;
+
+    INVAR_TRY(check_device(dev));
+    graph = opened_of(dev)->graph;
+    INVAR_CHECK(graph);
+    opened_of(dev)->graph = NULL;
+    if (!out || far.no_graphs) {
+        drop(graph);
+        return out ? INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "far: no graphs") : INVAR_OK;
+    }
+    pthread_mutex_lock(&lock);
+    far.counts.graphs++;
+    far.counts.live_graphs++;
+    pthread_mutex_unlock(&lock);
+    *out = graph;
+    return INVAR_OK;
+}
+
+static invar_status graph_run(const invar_device *dev, invar_device_graph *graph)
+{
+    INVAR_TRY(check_direct(dev));
+    pthread_mutex_lock(&lock);
+    far.counts.graph_runs++;
+    pthread_mutex_unlock(&lock);
+    for (const noted *n = graph->first; n; n = n->next)
+        INVAR_TRY(run_now(dev, n->op, n->args, n->scratch));
+    return INVAR_OK;
+}
+
+static void graph_free(const invar_device *dev, invar_device_graph *graph)
+{
+    if (!graph)
+        return;
+    INVAR_CHECK(opened_of(dev));
+    pthread_mutex_lock(&lock);
+    far.counts.live_graphs--;
+    pthread_mutex_unlock(&lock);
+    drop(graph);
+}
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+static invar_status check_mark(const invar_device *dev)
+{
+    INVAR_TRY(check_direct(dev)); // a mark in a graph would tell nothing
+    return invar_far_counted().lost ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost")
+                                    : INVAR_OK;
+}
+
+static invar_status mark_set(const invar_device *dev, int64_t at)
+{
+    struct timespec now;
+
+    INVAR_TRY(check_mark(dev));
+    INVAR_CHECK(at >= 0 && at < INVAR_DEVICE_TIMERS_MAX);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    opened_of(dev)->marks[at] = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return INVAR_OK;
+}
+
+static invar_status mark_read(const invar_device *dev, int64_t *ns_out, int64_t count)
+{
+    const opened *of = opened_of(dev);
+
+    INVAR_TRY(check_mark(dev));
+    for (int64_t i = 0; i < count; i++)
+        ns_out[i] = of->marks[i] - of->marks[0];
+    return INVAR_OK;
+}
+
+/* ---- the backend ----------------------------------------------------------------------------- */
+
+static invar_status reserve(void)
+{
+    void *space = far.base ? NULL
+                           : mmap(NULL, REGION + HUGE, PROT_NONE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (far.base)
+        return INVAR_OK;
+    if (space == MAP_FAILED)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "far: no address space");
+    far.base = (char *)space + (HUGE - (uintptr_t)space % HUGE) % HUGE;
+    (void)madvise(far.base, REGION, MADV_HUGEPAGE);
+    return INVAR_OK;
+}
+
+static invar_status open_device(invar_device *dev)
+{
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    opened *free_one = far.devices;
+    invar_status status;
+
+    pthread_mutex_lock(&lock); // ranks that are threads open theirs at the same time
+    status = reserve();
+    if (status == INVAR_OK) {
+        if (far.counts.opens++ == 0)
+            sigaction(SIGSEGV, &action, &far.before);
+        while (free_one < far.devices + MOST_OPEN && free_one->open)
+            free_one++;
+        INVAR_CHECK(free_one < far.devices + MOST_OPEN);
+        *free_one = (opened){.open = true};
+        dev->context = free_one;
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+static void close_device(invar_device *dev)
+{
+    if (!opened_of(dev))
+        return;
+    pthread_mutex_lock(&lock);
+    opened_of(dev)->open = false;
+    if (--far.counts.opens == 0)
+        sigaction(SIGSEGV, &far.before, NULL);
+    pthread_mutex_unlock(&lock);
+    dev->context = NULL;
+}
+
+const invar_backend *invar_far_backend(void)
+{
+    static const invar_backend backend = {
+        .abi = INVAR_BACKEND_ABI,
+        .name = "far",
+        .open = open_device,
+        .close = close_device,
+        .memory = {true, take, give, take_host, give_host, room, NULL, put, get, copy, copy_each,
+                   zero, wait},
+        .graphs = {graph_begin, graph_end, graph_run, graph_free},
+        .marks = {mark_set, mark_read, NULL},
+        .ops =
+            {
+#define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+            },
+    };
+
+    return &backend;
+}
+
+void invar_far_begin(int fail_at)
+{
+    INVAR_CHECK(far.counts.live == 0 && far.counts.opens == 0 && far.counts.live_graphs == 0);
+    far.counts = (invar_far_counts){0};
+    far.fail_at = fail_at;
+    far.limit = 0;
+    far.no_graphs = false;
+    far.lose_at = 0;
+    far.still = 0;
+}
+
+void invar_far_delay(int64_t still)
+{
+    pthread_mutex_lock(&lock);
+    far.still = still;
+    pthread_mutex_unlock(&lock);
+}
+
+void invar_far_limit(size_t bytes)
+{
+    far.limit = bytes;
+}
+
+void invar_far_refuse_graphs(void)
+{
+    far.no_graphs = true;
+}
+
+void invar_far_lose(int64_t at, bool late)
+{
+    pthread_mutex_lock(&lock);
+    far.lose_at = at;
+    far.late = late;
+    pthread_mutex_unlock(&lock);
+}
+
+invar_far_counts invar_far_counted(void)
+{
+    invar_far_counts counts;
+
+    pthread_mutex_lock(&lock);
+    counts = far.counts;
+    pthread_mutex_unlock(&lock);
+    return counts;
+}
+
+invar_status invar_far_open(invar_device *out, const invar_device *near)
+{
+    *out = *near;
+    out->backend = invar_far_backend();
+    out->scratch = NULL;
+    invar_far_begin(0);
+    return invar_device_open(out);
+}

@@ -1,0 +1,106 @@
+/*
+ * faulty_op.c - the backend of the CPU with one op that is wrong.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/device/faulty_op.h"
+
+#include <string.h>
+
+#include "kernels-deterministic/op_fields.h"
+#include "kernels-deterministic/ops.h"
+
+static invar_backend wrong;
+static invar_op planted;
+static const invar_field *needed; /* NULL: no field */
+static int64_t right_calls;       /* still to come */
+static int64_t calls;
+
+/* Which of an op's results, as its arguments begin with them. */
+static const invar_tensor *result_of(const void *args)
+{
+    return (const invar_tensor *)args + (planted == INVAR_OP_MOE_ROUTE_FWD); // its ids stay
+}
+
+static const invar_field *find_field(invar_op op, const char *name)
+{
+    int count;
+    const invar_field *fields = invar_op_fields(&count, op);
+
+    for (int i = 0; i < count; i++)
+        if (strcmp(fields[i].name, name) == 0)
+            return &fields[i];
+    INVAR_CHECK(!"the op has a field of this name");
+    return NULL;
+}
+
+static void flip(const invar_tensor *t, int64_t row)
+{
+    size_t bits = (size_t)invar_dtype_bits(t->dtype);
+    unsigned char bit = invar_dtype_scale_block(t->dtype) ? 0x80 : 1; // a code must stay a number
+
+    ((unsigned char *)t->data)[(size_t)row * (size_t)t->row_stride * bits / 8] ^= bit;
+}
+
+/* The keys that the call has written, where they are now. */
+static void flip_keys(const invar_kv_write_args *a)
+{
+    const invar_kv_pages *c = &a->cache;
+    int64_t size = c->k.shape[1];
+    invar_tensor slots =
+        invar_tensor_2d(c->k.data, c->k.dtype, c->k.shape[0] * size, c->k.shape[2] * c->k.shape[3]);
+
+    for (int64_t s = 0; s < a->rows.count; s++) {
+        const int32_t *pages = (const int32_t *)c->pages.data + s * c->pages.row_stride;
+        int64_t rows = a->rows.offsets[s + 1] - a->rows.offsets[s];
+        for (int64_t at = a->lengths[s] - rows; at < a->lengths[s]; at++)
+            flip(&slots, pages[at / size] * size + at % size);
+    }
+}
+
+/* Other tokens, of the vocabulary. */
+static void change_tokens(const invar_sample_args *a)
+{
+    int32_t *tokens = a->tokens.data;
+
+    for (int64_t i = 0; i < a->tokens.shape[0]; i++)
+        tokens[i] += tokens[i] > 0 ? -1 : 1;
+}
+
+static invar_status run_wrong(const invar_device *dev, const void *args, void *workspace)
+{
+    const invar_tensor *t = result_of(args);
+
+    INVAR_TRY(invar_backend_cpu()->ops[planted].run(dev, args, workspace));
+    if ((needed && !invar_field_present(needed, args)) || right_calls-- > 0)
+        return INVAR_OK;
+    calls++;
+    if (planted == INVAR_OP_KV_WRITE)
+        flip_keys(args);
+    else if (planted == INVAR_OP_SAMPLE)
+        change_tokens(args);
+    else
+        for (int64_t i = 0; i < t->shape[0]; i++)
+            flip(t, i);
+    return INVAR_OK;
+}
+
+const invar_backend *invar_wrong_backend(invar_op op, const char *field)
+{
+    wrong = *invar_backend_cpu();
+    wrong.ops[op].run = run_wrong;
+    planted = op;
+    needed = field ? find_field(op, field) : NULL;
+    calls = right_calls = 0;
+    return &wrong;
+}
+
+void invar_wrong_after(int64_t right)
+{
+    right_calls = right;
+}
+
+int64_t invar_wrong_calls(void)
+{
+    return calls;
+}

@@ -1,0 +1,26 @@
+/*
+ * wrong_logprob.c - a program whose rollouts record one log-probability wrong: of a sample that is
+ * left to be gone on with, or of the one with the index that INVAR_BENT says.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+
+#include "tests/device/wrapped_rollout.h"
+
+invar_status __wrap_invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
+                                      int64_t count, const invar_sampling_params *sampling,
+                                      told tick, void *payload)
+{
+    const char *index = getenv("INVAR_BENT");
+    invar_status status =
+        __real_invar_rollout_run(rollout, samples, count, sampling, tick, payload);
+
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        if (index ? samples[i].index == strtol(index, NULL, 10)
+                  : samples[i].suspend_at && samples[i].rollout == 3) {
+            samples[i].logp[invar_rl_sample_response(&samples[i]) - 1] *= 1.0000002f;
+            break;
+        }
+    return status;
+}

@@ -1,0 +1,58 @@
+# bit_equal_runs.sh - what tests of chains share: runs in which rollout and training are equal.
+#
+# Before, a test sets `invar` and `folder`, which has its recipes.
+# shellcheck shell=bash disable=SC2034,SC2154
+# SPDX-License-Identifier: Apache-2.0
+
+# free keys, all at once
+ways=(--threads 3 --micro-batch-size 3 --rollout-concurrency 3 --page-size 3
+    --chunked-prefill-size 3 --disable-prefix-sharing --recompute-granularity full
+    --log-probs-chunk-size 2 --audit 40)
+
+# exact_recipe FFN HEADS VOCAB KEY=VALUE ...: a small model of these sizes, and keys of its own.
+exact_recipe() {
+    local ffn=$1 heads=$2 vocab=$3
+    shift 3
+    cat <<RECIPE
+[model]
+dtype = bf16
+num-layers = 2
+hidden-size = 32
+ffn-hidden-size = $ffn
+num-attention-heads = $heads
+num-query-groups = 2
+kv-channels = 16
+vocab-size = $vocab
+max-position-embeddings = 32
+init-method-std = 0.08
+$(printf '%s\n' "${@/=/ = }")
+[rollout]
+prompt-data = task:max
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 4
+rollout-max-response-len = 3
+rm-type = overlap
+[grpo]
+entropy-coef = 0.01
+[optimizer]
+lr = 0.01
+[engine]
+numerics = sm90
+RECIPE
+}
+
+# train RUN RECIPE FLAG ...: sets `chain`. In every step rollout and training are equal.
+train() {
+    local run=$1 recipe=$2 flags=(--run "$folder/$1" --no-report --json) found
+    shift 2
+    [[ " $* " == *" --save "* ]] || flags+=(--save none)
+    [[ " $* " == *" --threads "* ]] || flags+=(--threads 1)
+    "$invar" train "$folder/$recipe.ini" "${flags[@]}" "$@" >"$folder/$run.json" \
+        2>"$folder/$run.err" || complain "$run: exit code $?" "$(tail -n 2 "$folder/$run.err")"
+    chain=$(member chain "$folder/$run.json")
+    [[ $chain == ????????* ]] || complain "$run: no chain: \"$chain\""
+    found=$(sqlite3 -readonly "$folder/$run/ledger.db" "SELECT count(*) FROM sample
+        WHERE diff_bits <> 0 OR diff_at <> -1")
+    [[ $found == 0 ]] || complain "$run: $found log-probabilities differ"
+}

@@ -1,0 +1,177 @@
+/*
+ * workspace_alloc.c - every allocation of a build and a run in the workshop fails once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // setenv
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "bisect/workspace/workspace.h"
+#include "tests/fault/faulty.h"
+#include "tests/ledger.h"
+
+static char work[] = INVAR_TEST_WORK "/workshop-alloc-XXXXXX";
+static char paths[4][sizeof work + 16]; /* of the repository, the workshop, the recipe, a ledger */
+static bool again;                      /* from the cache of the call before */
+
+/* ---- nothing half-made ----------------------------------------------------------------------- */
+
+/* Whatever has a name that is believed is whole, and nothing is left of what was begun. */
+static const char look[] =
+    "cd \"$SHOP\" 2>/dev/null || exit 0\n"
+    "for i in programs/* runs/*; do\n"
+    "    case $i in\n"
+    "    *'*') ;;\n"
+    "    *.tmp) echo \"left: $i\"; exit 1 ;;\n"
+    "    programs/*) [ -s $i/verdict ] && cmp -s $i/prog $REPO/prog && [ -s $i/prog.build ] ||\n"
+    "        { echo \"half made: $i\"; exit 1; } ;;\n"
+    "    runs/*) [ ! -e $i/outcome ] || [ -s $i/ledger.db ] || { echo \"half run: $i\"; exit 1; } "
+    ";;\n"
+    "    esac\n"
+    "done\n";
+
+/* ---- scenarios ------------------------------------------------------------------------------- */
+
+static invar_status use(invar_workspace *shop, invar_worktree *slot, invar_repo *repo)
+{
+    static const char *const flags[] = {"--lr", "1", NULL};
+    invar_build_plan how = {.command = "cp prog \"$INVAR_BUILD\"; echo done",
+                            .program = "@prog",
+                            .timeout = 60,
+                            .threads = 1};
+    invar_run_request request = {.recipe = paths[2], .flags = flags, .until = -1, .timeout = 60};
+    char commit[INVAR_OID_SIZE];
+    invar_revision_build built, copy;
+    invar_run_result ran;
+
+    INVAR_TRY(invar_repo_resolve(commit, repo, "HEAD"));
+    INVAR_TRY(invar_workspace_program(&built, shop, slot, repo, commit, &how, NULL));
+    assert_int_equal(built.state, INVAR_REVISION_BUILD_READY);
+    assert_int_equal(built.cached, again);
+    INVAR_TRY(invar_workspace_program_of_file(&copy, shop, built.path));
+    request.program = built.path;
+    request.binary = built.binary;
+    INVAR_TRY(invar_workspace_run(&ran, shop, slot->lock, &request));
+    assert_int_equal(ran.state, INVAR_RUN_DONE);
+    assert_int_equal(ran.cached, again);
+    return INVAR_OK;
+}
+
+static invar_status live(void)
+{
+    invar_workspace *shop = NULL;
+    invar_repo *repo = NULL;
+    invar_worktree slot = {.lock = -1};
+    invar_status status;
+
+    if (!again)
+        assert_int_equal(system("rm -rf \"$SHOP\""), 0);
+    status = invar_workspace_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL});
+    if (status == INVAR_OK)
+        status = invar_repo_open(&repo, paths[0]);
+    if (status == INVAR_OK)
+        status = invar_worktree_acquire(&slot, shop);
+    if (status == INVAR_OK)
+        status = use(shop, &slot, repo);
+    invar_worktree_release(&slot);
+    invar_repo_close(repo);
+    invar_workspace_close(shop);
+    assert_int_equal(system(look), 0);
+    return status;
+}
+
+static void test_workshop_alloc__nothing_half_made_is_believed(void **state)
+{
+    (void)state;
+    again = false;
+    fail_each_allocation(live);
+    again = true;
+    fail_each_allocation(live);
+}
+
+/* ---- while it runs --------------------------------------------------------------------------- */
+
+static bool watch(void *payload, const char *ledger)
+{
+    ++*(int *)payload;
+    return ledger == NULL;
+}
+
+/* How often the ledger is looked at depends on the clock: allocations of the first look fail. */
+static void test_workshop_alloc__a_look_that_fails_ends_the_run(void **state)
+{
+    static const char *const environment[] = {"NAP=0.25", NULL};
+    faulty f;
+    invar_allocator allocator = {faulty_alloc, faulty_free, &f};
+    invar_workspace *shop;
+    invar_revision_build built;
+    invar_run_result ran;
+    int looks = 0;
+    char program[sizeof work + 32];
+
+    (void)state;
+    snprintf(program, sizeof program, "%s/prog", paths[0]);
+    assert_ok(
+        invar_workspace_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL}));
+    assert_ok(invar_workspace_program_of_file(&built, shop, program));
+    invar_allocator_set(&allocator);
+    for (int n = 7; n <= 12; n++) { // the last is a run in which none fails
+        invar_run_request request = {.program = built.path,
+                                     .binary = built.binary,
+                                     .recipe = paths[2],
+                                     .environment = environment,
+                                     .until = -1,
+                                     .timeout = 60,
+                                     .should_stop = watch,
+                                     .payload = &looks,
+                                     .no_cache = true};
+        invar_status status;
+
+        f.calls = f.live = 0;
+        f.fail_at = n < 12 ? n : 0;
+        status = invar_workspace_run(&ran, shop, -1, &request);
+        assert_int_equal(f.live, 0);
+        assert_int_equal(status, n < 12 ? INVAR_E_NOMEM : INVAR_OK);
+        assert_int_equal(system(look), 0);
+        assert_int_equal(looks > 0, n == 12);
+    }
+    invar_allocator_set(NULL);
+    invar_workspace_close(shop);
+}
+
+static int prepare(void **state)
+{
+    static const char *const names[] = {"repo", "shop", "recipe.ini", "ledger.db"};
+    static const char *const variables[] = {"REPO", "SHOP", "RECIPE", "LEDGER"};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/%s", work, names[i]);
+        setenv(variables[i], paths[i], 1);
+    }
+    setenv("GIT_CONFIG_GLOBAL", "/dev/null", 1);
+    setenv("GIT_CONFIG_NOSYSTEM", "1", 1);
+    assert_ok(invar_file_write(paths[2], "[x]\n", 4));
+    assert_ok(invar_test_ledger_write(paths[3], &(invar_test_ledger){.steps = 2}));
+    return system("git init -q -b main \"$REPO\" && cd \"$REPO\" && "
+                  "printf '#!/bin/sh\\ncp \"$LEDGER\" \"$4\"; sleep ${NAP:-0}\\n' >prog && "
+                  "chmod +x prog && git add prog && "
+                  "git -c user.name=A -c user.email=a@example.org commit -q -m first");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_workshop_alloc__nothing_half_made_is_believed),
+        cmocka_unit_test(test_workshop_alloc__a_look_that_fails_ends_the_run),
+    };
+    int rc;
+
+    if (!mkdtemp(work))
+        return 1;
+    rc = cmocka_run_group_tests(tests, prepare, NULL);
+    return invar_held_folder_remove(work) == INVAR_OK ? rc : 1;
+}

@@ -1,0 +1,95 @@
+/*
+ * fake_gpu_alloc.c - every request for the device's memory fails once, and the run goes on.
+ *
+ * After the failure: a clear error, nothing of the device's memory left; and the run goes on, as
+ * run_scenario.h has it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/fault/engine/run_scenario.h"
+
+static const run_pair grpo[] = {{"device", "cuda"},
+                                {"threads", "1"},
+                                {"num-steps-per-rollout", "2"},
+                                {"dtype", "bf16"},
+                                {"eval-interval", "2"},
+                                {"eval-prompt-data", "m task:max"},
+                                {"use-kl-loss", "true"},
+                                {"kl-loss-coef", "0.1"},
+                                {"ref-update-interval", "1"},
+                                {NULL, NULL}};
+
+static const run_pair ppo[] = {{"device", "cuda"},
+                               {"threads", "1"},
+                               {"num-steps-per-rollout", "2"},
+                               {"dtype", "fp32"},
+                               {"advantage-estimator", "ppo"},
+                               {"model-type", "qwen3_moe"},
+                               {"num-experts", "2"},
+                               {"moe-router-topk", "1"},
+                               {"use-rollout-routing-replay", "true"},
+                               {"recompute-granularity", "full"},
+                               {"optimizer-cpu-offload", "true"},
+                               {"debug-determinism", "full"},
+                               {NULL, NULL}};
+
+/* With the n-th take failing, on heap blocks that are counted, too. */
+static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, int n)
+{
+    invar_far_counts counts;
+    invar_status status;
+    char what[40];
+    faulty f;
+
+    (void)snprintf(what, sizeof what, "take %d", n);
+    invar_far_begin(n);
+    status = scenario_disturbed(&f, recipe, 0);
+    counts = invar_far_counted();
+    if (status != INVAR_E_NOMEM || counts.live != 0 || counts.opens != 0 || f.live != 0)
+        fail_msg("%s: status %d, %d blocks of the device and %d of the host left: %s", what,
+                 (int)status, counts.live, (int)f.live, invar_error_last()->message);
+    invar_assert_message("no memory for", __FILE__, __LINE__);
+    assert_null(strstr(invar_error_last()->message, "the host's memory"));
+    scenario_go_on(recipe, whole, what);
+}
+
+static void sweep(const run_pair *own)
+{
+    invar_recipe *recipe = scenario_recipe(own);
+    run_memory whole = scenario_whole(recipe);
+    int takes = invar_far_counted().takes;
+    int stride = invar_test_full() ? 1 : takes / 12 + 1;
+
+    assert_true(takes > 20);
+    for (int n = 1; n <= takes; n += stride)
+        fail_and_go_on(recipe, &whole, n);
+    invar_recipe_free(recipe);
+}
+
+static void test_far_take__grpo_goes_on_after_each_failure(void **state)
+{
+    (void)state;
+    sweep(grpo);
+}
+
+static void test_far_take__ppo_with_experts_goes_on_after_each_failure(void **state)
+{
+    (void)state;
+    sweep(ppo);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return run_setup(INVAR_TEST_WORK "/far_take");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_far_take__grpo_goes_on_after_each_failure),
+        cmocka_unit_test(test_far_take__ppo_with_experts_goes_on_after_each_failure),
+    };
+
+    return cmocka_run_group_tests(tests, setup, run_teardown);
+}

@@ -1,0 +1,97 @@
+/*
+ * fake_gpu_lost.c - the device is lost in the middle of a run, at every kind of moment.
+ *
+ * At once, so that every call from then on fails, or noticed late, as a kernel's failure is: the
+ * host finds out when it waits for a result. Either way the run ends with a clear error and without
+ * a leak, its ledger verifies, nothing that the lost device made is in it; and the run goes on, as
+ * run_scenario.h has it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "tests/fault/engine/run_scenario.h"
+
+static const run_pair grpo[] = {
+    {"device", "cuda"},      {"threads", "1"},        {"num-steps-per-rollout", "2"},
+    {"dtype", "bf16"},       {"eval-interval", "2"},  {"eval-prompt-data", "m task:max"},
+    {"use-kl-loss", "true"}, {"kl-loss-coef", "0.1"}, {NULL, NULL}};
+
+static const run_pair ppo[] = {{"device", "cuda"},
+                               {"threads", "1"},
+                               {"num-steps-per-rollout", "2"},
+                               {"dtype", "fp32"},
+                               {"advantage-estimator", "ppo"},
+                               {"model-type", "qwen3_moe"},
+                               {"num-experts", "2"},
+                               {"moe-router-topk", "1"},
+                               {"debug-determinism", "full"},
+                               {NULL, NULL}};
+
+static void lose_and_go_on(const invar_recipe *recipe, const run_memory *whole, int64_t at,
+                           bool late)
+{
+    invar_far_counts counts;
+    invar_status status;
+    char what[80];
+    faulty f;
+
+    (void)snprintf(what, sizeof what, "call %" PRId64 "%s", at, late ? ", late" : "");
+    invar_far_begin(0);
+    invar_far_lose(at, late);
+    status = scenario_disturbed(&f, recipe, 0);
+    counts = invar_far_counted();
+    // the last calls give no result that anybody waits for
+    if (status != (counts.lost ? INVAR_E_CUDA : INVAR_OK) || counts.live != 0 ||
+        counts.opens != 0 || f.live != 0)
+        fail_msg("%s: status %d, %d blocks of the device, %d of the host left: %s", what,
+                 (int)status, counts.live, (int)f.live, invar_error_last()->message);
+    if (!late)
+        assert_true(counts.lost);
+    if (counts.lost)
+        invar_assert_message("the device is lost", __FILE__, __LINE__);
+    scenario_go_on(recipe, whole, what);
+}
+
+static void sweep(const run_pair *own)
+{
+    invar_recipe *recipe = scenario_recipe(own);
+    run_memory whole = scenario_whole(recipe);
+    int64_t calls = invar_far_counted().calls;
+    int64_t stride = calls / invar_test_count(10, 200) + 1;
+
+    assert_true(calls > 500);
+    for (int64_t at = 1; at <= calls; at += stride) {
+        lose_and_go_on(recipe, &whole, at, false);
+        lose_and_go_on(recipe, &whole, at + stride / 2, true);
+    }
+    invar_recipe_free(recipe);
+}
+
+static void test_far_lost__grpo_goes_on(void **state)
+{
+    (void)state;
+    sweep(grpo);
+}
+
+static void test_far_lost__ppo_with_experts_goes_on(void **state)
+{
+    (void)state;
+    sweep(ppo);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return run_setup(INVAR_TEST_WORK "/far_lost");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_far_lost__grpo_goes_on),
+        cmocka_unit_test(test_far_lost__ppo_with_experts_goes_on),
+    };
+
+    return cmocka_run_group_tests(tests, setup, run_teardown);
+}

@@ -1,0 +1,252 @@
+/*
+ * fake_gpu_offload.c - moments in the host's memory that visit a device piece by piece.
+ *
+ * AdamW has the bits that it has with all moments on the device, however small the pieces are, and
+ * the device has as much less of them as was promised. On the far backend: see
+ * tests/device/fake_gpu.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/graph/host_staging.h"
+#include "engine/train/offload.h"
+#include "engine/train/optimizer.h"
+#include "tests/device/fake_gpu.h"
+#include "tests/model.h"
+
+enum { STEPS = 3 };
+
+static const invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
+
+typedef struct far_device {
+    invar_device near, far;
+} far_device;
+
+static void device_init(far_device *d)
+{
+    invar_test_device_init(&d->near, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+    invar_far_begin(0);
+    d->far = d->near;
+    d->far.backend = invar_far_backend();
+    d->far.scratch = NULL;
+    assert_ok(invar_device_open(&d->far));
+}
+
+static void device_release(far_device *d)
+{
+    assert_int_equal(invar_far_counted().live, 0);
+    invar_device_close(&d->far);
+    assert_int_equal(invar_far_counted().opens, 0);
+    invar_test_device_release(&d->near);
+}
+
+static size_t bytes_of(const invar_param *p)
+{
+    return (size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float);
+}
+
+static void fill_gradients(invar_grads *grads, const invar_model *model, int step)
+{
+    for (int64_t p = 0; p < model->n_params; p++) {
+        size_t bytes = bytes_of(&model->params[p]);
+        float *values = malloc(bytes);
+
+        assert_non_null(values);
+        for (size_t i = 0; i < bytes / sizeof(float); i++)
+            values[i] = invar_test_normal((uint64_t)(step * 1000 + p), i, 0.1f);
+        assert_ok(invar_device_upload(&model->dev, grads->tensors[p].data, values, bytes));
+        free(values);
+    }
+}
+
+/* What a parameter is after the steps. */
+static void read_part(invar_tensor out[4], const invar_optimizer *o, const invar_param *p,
+                      int64_t i)
+{
+    const invar_tensor from[4] = {p->master, p->weight, o->m[i], o->v[i]};
+
+    for (int j = 0; j < 4; j++) {
+        invar_host_window window = {.dev = j < 2 ? &o->dev : invar_optimizer_place(o)};
+        invar_tensor near;
+
+        assert_ok(invar_host_window_tensor(&near, &window, &from[j]));
+        out[j] = invar_test_copy(&near);
+        invar_host_window_release(&window);
+    }
+}
+
+typedef struct after {
+    invar_tensor (*of)[4]; /* (count) */
+    int64_t count;
+} after;
+
+static void after_release(after *a)
+{
+    for (int64_t i = 0; i < a->count; i++)
+        for (int j = 0; j < 4; j++)
+            invar_test_free(&a->of[i][j]);
+    free(a->of);
+}
+
+/* Some steps of a new model on the far device. */
+static after train(const invar_device *dev, invar_format format, size_t piece)
+{
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, format, 5, dev);
+    invar_optimizer *optimizer = NULL;
+    invar_grads *grads = NULL;
+    after out = {.count = model->n_params};
+    float norm, clip;
+
+    assert_ok(invar_optimizer_new(&optimizer, model, piece));
+    assert_ok(invar_grads_new(&grads, model));
+    for (int step = 0; step < STEPS; step++) {
+        fill_gradients(grads, model, step);
+        assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, true, adamw.clip_grad, dev));
+        assert_ok(invar_optimizer_step(optimizer, model, grads, clip, 0.01f, true, &adamw, dev));
+    }
+    out.of = calloc((size_t)out.count, sizeof *out.of);
+    assert_non_null(out.of);
+    for (int64_t i = 0; i < out.count; i++)
+        read_part(out.of[i], optimizer, &model->params[i], i);
+    invar_grads_free(grads);
+    invar_optimizer_free(optimizer);
+    invar_model_free(model);
+    return out;
+}
+
+static void test_far_offload__pieces_change_no_bit(void **state)
+{
+    const size_t pieces[] = {INVAR_ALIGN * (size_t)invar_test_count(13, 1), 8192,
+                             INVAR_OPTIMIZER_PIECE};
+    static const char *const names[] = {"master", "weight", "m", "v"};
+    far_device d;
+
+    (void)state;
+    device_init(&d);
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+        after whole = train(&d.far, (invar_format)format, 0);
+
+        for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p++) {
+            after got = train(&d.far, (invar_format)format, pieces[p]);
+
+            assert_int_equal(got.count, whole.count);
+            for (int64_t i = 0; i < got.count; i++)
+                for (int j = 0; j < 4; j++)
+                    invar_assert_bits_tensor(&got.of[i][j], &whole.of[i][j], names[j]);
+            after_release(&got);
+        }
+        after_release(&whole);
+    }
+    device_release(&d);
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+}
+
+/*
+ * Without moments on the device there are the pieces: two of each, or one where one is all; with
+ * them, digests of the masters.
+ */
+static void test_far_offload__takes_the_promised_memory(void **state)
+{
+    static const size_t pieces[] = {0, INVAR_ALIGN, 8192, INVAR_OPTIMIZER_PIECE};
+    far_device d;
+
+    (void)state;
+    device_init(&d);
+    for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p++) {
+        invar_model *model =
+            invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 5, &d.far);
+        invar_optimizer *optimizer = NULL;
+        invar_grads *grads = NULL;
+        size_t before, moments = 0, digests = (size_t)model->n_params * sizeof(invar_digest);
+        bool whole = pieces[p] == 0;
+
+        for (int64_t i = 0; i < model->n_params; i++)
+            moments += 2 * aligned(bytes_of(&model->params[i]));
+        assert_true(moments > 8 * 8192);
+        assert_ok(invar_grads_new(&grads, model));
+        fill_gradients(grads, model, 0);
+        before = invar_far_counted().bytes;
+        assert_ok(invar_optimizer_new(&optimizer, model, pieces[p]));
+        assert_int_equal(invar_far_counted().bytes - before, whole ? moments + aligned(digests)
+                                                             : pieces[p] > moments ? moments
+                                                                                   : 4 * pieces[p]);
+        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, true, &adamw, &d.far));
+        assert_int_equal(invar_optimizer_place(optimizer) != NULL, whole);
+        assert_int_equal(invar_optimizer_hashes(optimizer), whole);
+        invar_grads_free(grads);
+        invar_optimizer_free(optimizer);
+        assert_int_equal(invar_far_counted().opens, 1); // the device of the way back is closed
+        invar_model_free(model);
+    }
+    device_release(&d);
+}
+
+static void test_far_offload__reset_is_a_new_one(void **state)
+{
+    far_device d;
+    invar_model *model;
+    invar_optimizer *optimizer = NULL;
+    invar_grads *grads = NULL;
+
+    (void)state;
+    device_init(&d);
+    model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 5, &d.far);
+    assert_ok(invar_optimizer_new(&optimizer, model, 4 * INVAR_ALIGN));
+    assert_ok(invar_grads_new(&grads, model));
+    fill_gradients(grads, model, 1);
+    assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, &d.far));
+    assert_true(((const float *)optimizer->m[0].data)[0] != 0.0f);
+    assert_ok(invar_optimizer_reset(optimizer));
+    assert_int_equal(optimizer->steps, 0);
+    assert_true(optimizer->beta1_power == 1.0f && optimizer->beta2_power == 1.0f);
+    for (int64_t i = 0; i < model->n_params; i++)
+        for (size_t at = 0; at < bytes_of(&model->params[i]); at++) {
+            assert_int_equal(((const char *)optimizer->m[i].data)[at], 0);
+            assert_int_equal(((const char *)optimizer->v[i].data)[at], 0);
+        }
+    invar_grads_free(grads);
+    invar_optimizer_free(optimizer);
+    invar_model_free(model);
+    device_release(&d);
+}
+
+static invar_status no_work(void *payload, size_t first, size_t bytes,
+                            void *const there[INVAR_OFFLOAD_ARRAYS])
+{
+    (void)payload, (void)first, (void)bytes, (void)there;
+    fail_msg("there is nothing to work on");
+    return INVAR_OK;
+}
+
+static void test_far_offload__nothing_to_move(void **state)
+{
+    void *const nowhere[INVAR_OFFLOAD_ARRAYS] = {NULL};
+    invar_offload *offload;
+    far_device d;
+
+    (void)state;
+    device_init(&d);
+    assert_ok(invar_offload_new(&offload, &d.far, 0, INVAR_ALIGN));
+    assert_ok(invar_offload_run(offload, nowhere, no_work, NULL));
+    invar_offload_free(offload);
+    device_release(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_far_offload__pieces_change_no_bit),
+        cmocka_unit_test(test_far_offload__takes_the_promised_memory),
+        cmocka_unit_test(test_far_offload__reset_is_a_new_one),
+        cmocka_unit_test(test_far_offload__nothing_to_move),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

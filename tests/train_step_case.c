@@ -1,0 +1,243 @@
+/*
+ * train_step_case.c - a step of learning, by one rank or by one of several.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/train_step_case.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/shard/zero_comm.h"
+#include "engine/ranks/layout/rank_collectives.h"
+#include "engine/train/micro_batch.h"
+#include "tests/support.h"
+
+void lesson_route(invar_rl_samples *samples, const invar_model *model)
+{
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        invar_rl_sample *s = &samples->items[i];
+        int64_t n = invar_micro_batch_rows(s) * route;
+
+        assert_ok(invar_alloc((void **)&s->routing, (size_t)n, sizeof *s->routing, "routing"));
+        for (int64_t j = 0; j < n; j++)
+            s->routing[j] = (int32_t)(i + j) % 6;
+        s->route_size = route;
+    }
+}
+
+void lesson_init(lesson *l, const invar_model *model, const invar_rl_samples *samples,
+                 const invar_device *dev)
+{
+    bool values = model->spec.value_head;
+
+    *l = (lesson){.near = *dev, .model = model, .samples = samples, .failing = -1, .only = -1};
+    l->near.pool = NULL; // a rank is a thread
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        l->group[i] = samples->items[i].group;
+        l->start[i + 1] = l->start[i] + invar_rl_sample_response(&samples->items[i]);
+        l->reward[i] = (float)(i % 2);
+    }
+    assert_true(l->start[SAMPLES] <= MOST);
+    for (uint64_t t = 0; t < MOST; t++) {
+        l->mask[t] = t % 5 != 3;
+        l->old[t] = invar_test_normal(1, t, 0.1f) - 4.5f;
+        l->ref[t] = invar_test_normal(2, t, 0.1f) - 4.5f;
+        l->advantage[t] = invar_test_normal(3, t, 1.0f);
+        l->values[t] = invar_test_normal(4, t, 0.1f);
+    }
+    l->rl = (invar_rl_options){.loss = values ? INVAR_LOSS_VALUE : INVAR_LOSS_POLICY,
+                               .estimator = INVAR_ESTIMATOR_GRPO,
+                               .kl_type = INVAR_KL_K3,
+                               .use_kl_loss = true,
+                               .kl_loss_coef = 0.1f,
+                               .eps_clip = 0.2f,
+                               .eps_clip_high = 0.3f,
+                               .value_clip = 0.2f,
+                               .entropy_coef = 0.01f,
+                               .gamma = 1.0f,
+                               .lambd = 1.0f};
+    l->batch = (invar_rl_batch){.samples = SAMPLES,
+                                .start = l->start,
+                                .group = l->group,
+                                .mask = l->mask,
+                                .reward = l->reward,
+                                .old_logp = l->old,
+                                .rollout_logp = l->old,
+                                .copied = true,
+                                .ref_logp = l->ref,
+                                .values = l->values};
+}
+
+typedef struct asked {
+    const lesson *l;
+    const invar_layout *layout;
+    invar_loss *loss;
+    int64_t next;
+    bool fails;
+} asked;
+
+static void leave_one(const lesson *l, int64_t first, int64_t count, float *gradient)
+{
+    const int64_t *start = l->start;
+
+    for (int64_t i = first; l->only >= 0 && i < first + count; i++)
+        if (i != l->only)
+            memset(gradient + (start[i] - start[first]), 0,
+                   (size_t)(start[i + 1] - start[i]) * sizeof *gradient);
+}
+
+/* Whatever this rank has computed, rank 0's counts: a call of the world. */
+static invar_status take_led(const asked *l, int64_t first, int64_t count, float *dnow)
+{
+    size_t bytes = (size_t)(l->l->start[first + count] - l->l->start[first]) * sizeof *dnow;
+
+    if (!invar_ranks_is_leader(l->layout))
+        memset(dnow, 0xff, bytes);
+    return invar_ranks_broadcast(l->layout, "loss", 0, dnow, bytes);
+}
+
+static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
+                             const float *entropy, float *dnow, float *dentropy)
+{
+    asked *l = payload;
+
+    if (first != l->next)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "sample %d is asked for, not %d", (int)first,
+                          (int)l->next);
+    l->next += count;
+    if (l->fails && l->next == SAMPLES)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "the loss of sample %d is no number", (int)first);
+    INVAR_TRY(invar_loss_run(l->loss, first, count, now, entropy, dnow, dentropy));
+    leave_one(l->l, first, count, dnow);
+    if (dentropy)
+        leave_one(l->l, first, count, dentropy);
+    return l->l->led ? take_led(l, first, count, dnow) : INVAR_OK;
+}
+
+/* Each rank has the sums of its own rows: the others' for the comparison. */
+static invar_status make_whole(const invar_grads *grads, const invar_model *model)
+{
+    invar_zero_comm slices = {.send_buffer = NULL};
+    invar_zero_ranges owned;
+    invar_status status;
+
+    if (!invar_zero_partition_divide(model))
+        return INVAR_OK;
+    status = invar_zero_ranges_grads(&owned, model, INVAR_ZERO_RANGES_ALL);
+    if (status == INVAR_OK)
+        status = invar_zero_comm_init(&slices, &grads->dev, model->layout, &owned);
+    if (status == INVAR_OK)
+        status = invar_zero_comm_gather(&slices, "gradients", grads->memory);
+    invar_zero_comm_release(&slices);
+    invar_zero_ranges_release(&owned);
+    return status;
+}
+
+static invar_status learn(outcome *out, const lesson *l, invar_trainer *trainer,
+                          const invar_model *model, int rank)
+{
+    bool values = model->spec.value_head;
+    asked asks = {.l = l, .layout = model->layout, .fails = rank == l->failing};
+    invar_trainer_loss loss = {
+        .run = run_loss, .payload = &asks, .entropy = !values, .led = l->led};
+    const invar_loss_metric *metrics;
+    invar_grads *grads = NULL;
+    invar_status status;
+
+    out->result = (invar_trainer_result){.train_logp = out->now, .entropy = out->entropy};
+    INVAR_TRY(invar_loss_new(&asks.loss, &l->batch, &l->rl, values ? NULL : l->advantage,
+                             values ? l->advantage : NULL));
+    status = invar_grads_new(&grads, model);
+    if (status == INVAR_OK)
+        status = invar_trainer_learn(trainer, model, l->samples->items, SAMPLES, &loss, grads,
+                                     &out->result);
+    if (status == INVAR_OK)
+        status = make_whole(grads, model);
+    if (status == INVAR_OK)
+        status = invar_loss_metrics(&metrics, &out->n_metrics, asks.loss);
+    if (status == INVAR_OK) {
+        memcpy(out->metrics, metrics, out->n_metrics * sizeof *metrics);
+        out->bytes = grads->bytes;
+        out->grads = malloc(out->bytes);
+        status = invar_device_download(&grads->dev, out->grads, grads->memory, out->bytes);
+    }
+    invar_grads_free(grads);
+    invar_loss_free(asks.loss);
+    return status;
+}
+
+invar_status lesson_step(outcome *out, const lesson *l, const invar_layout *layout,
+                         const invar_model *model, const invar_device *dev)
+{
+    int rank = layout ? invar_comm_rank(layout->world) : 0;
+    invar_trainer_options options = l->options;
+    invar_trainer *trainer = NULL;
+    invar_status status;
+
+    memset(out, 0, sizeof *out);
+    options.layout = layout;
+    INVAR_TRY(invar_trainer_new(&trainer, dev, &options));
+    if (model->spec.value_head)
+        status = invar_trainer_values(trainer, model, l->samples->items, SAMPLES, out->scores);
+    else
+        status = invar_trainer_score(trainer, model, l->samples->items, SAMPLES, out->scores,
+                                     out->entropies);
+    if (status == INVAR_OK)
+        status = learn(out, l, trainer, model, rank);
+    invar_trainer_free(trainer);
+    return status;
+}
+
+/* ---- what it came to ------------------------------------------------------------------------- */
+
+static bool metrics_differ(const outcome *a, const outcome *b)
+{
+    bool differ = a->n_metrics != b->n_metrics;
+
+    for (size_t i = 0; i < a->n_metrics && !differ; i++)
+        differ = strcmp(a->metrics[i].name, b->metrics[i].name) != 0 ||
+                 invar_bits_differ(&a->metrics[i].value, &b->metrics[i].value, sizeof(double));
+    return differ;
+}
+
+/* Of what this rank has. */
+static bool gradients_differ(const outcome *is, const outcome *expected, const lesson *l,
+                             const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        if (invar_bits_differ((char *)is->grads + (uintptr_t)p->grad.data,
+                              (char *)expected->grads + (uintptr_t)l->model->params[i].grad.data,
+                              (size_t)invar_param_elements(p) * sizeof(float)))
+            return true;
+    }
+    return false;
+}
+
+invar_status lesson_compare(const outcome *a, const lesson *l, const invar_model *model, int rank)
+{
+    const outcome *b = l->expected;
+    const struct {
+        const char *what;
+        bool differ;
+    } parts[] = {
+        {"scores", invar_bits_differ(a->scores, b->scores, sizeof a->scores)},
+        {"entropies", invar_bits_differ(a->entropies, b->entropies, sizeof a->entropies)},
+        {"log-probabilities", invar_bits_differ(a->now, b->now, sizeof a->now)},
+        {"entropies of training", invar_bits_differ(a->entropy, b->entropy, sizeof a->entropy)},
+        {"metrics", metrics_differ(a, b)},
+        {"routes", a->result.routes != b->result.routes ||
+                       a->result.routes_differ != b->result.routes_differ},
+        {"gradients", gradients_differ(a, b, l, model)},
+    };
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].differ)
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "rank %d has other %s than one rank", rank,
+                              parts[i].what);
+    return INVAR_OK;
+}

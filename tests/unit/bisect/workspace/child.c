@@ -1,0 +1,539 @@
+/*
+ * child.c - tests of child processes, most of them bad ones.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // O_PATH and the like
+
+#include "bisect/workspace/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/personality.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/process/process.h"
+#include "bisect/workspace/process_tag.h"
+#include "tests/child_pids.h"
+#include "tests/support.h"
+
+#define SLOW 60.0 /* seconds: far beyond what anything here needs */
+
+static char work[] = INVAR_TEST_WORK "/child-XXXXXX";
+static char log_path[sizeof work + 16];
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+/* Runs `script`; what the request has beyond it is the caller's. */
+static invar_child_result run_with(invar_child_request request, const char *script)
+{
+    const char *words[] = {"sh", "-c", script, NULL};
+    invar_child_result result;
+
+    request.words = words;
+    request.lock = request.lock ? request.lock : -1;
+    assert_ok(invar_child_run(&result, &request));
+    return result;
+}
+
+static invar_child_result run(const char *script)
+{
+    return run_with((invar_child_request){.log = log_path, .timeout = SLOW}, script);
+}
+
+/* The log; the caller frees it. */
+static char *read_log(size_t *bytes_out)
+{
+    size_t bytes;
+    char *text;
+
+    assert_ok(invar_file_read(&text, &bytes, log_path, 16u << 20));
+    if (bytes_out)
+        *bytes_out = bytes;
+    return text;
+}
+
+static void assert_log(const char *expected)
+{
+    char *text = read_log(NULL);
+
+    assert_string_equal(text, expected);
+    invar_free(text);
+}
+
+/* The number in a file of the work folder that a script has written; waits for it. */
+static pid_t pid_in(const char *name)
+{
+    char path[sizeof work + 32];
+
+    snprintf(path, sizeof path, "%s/%s", work, name);
+    return invar_test_pid_in(path);
+}
+
+static void assert_no_child(void)
+{
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
+/* ---- good ones ------------------------------------------------------------------------------- */
+
+static void test_child__tells_how_it_ended(void **state)
+{
+    char story[INVAR_CHILD_REASON_SIZE];
+    invar_child_result r = run("echo out; echo err >&2; printf '  \\n\\n'; exit 3");
+
+    (void)state;
+    assert_int_equal(r.end, INVAR_CHILD_EXITED);
+    assert_int_equal(r.code, 3);
+    assert_false(r.killed);
+    assert_int_equal(r.output_bytes, 12);
+    assert_true(r.peak_bytes > 100000);
+    assert_log("out\nerr\n  \n\n");
+    invar_child_tell(story, &r, 0);
+    assert_string_equal(story, "exit code 3: err");
+
+    r = run("kill -SEGV $$");
+    assert_int_equal(r.end, INVAR_CHILD_SIGNALLED);
+    assert_int_equal(r.code, SIGSEGV);
+    invar_child_tell(story, &r, 0);
+    assert_string_equal(story, "killed by signal 11, SIGSEGV");
+
+    r = run("true");
+    assert_int_equal(r.code, 0);
+    assert_string_equal(r.last_words, "");
+    assert_log("");
+    assert_no_child();
+}
+
+static void test_child__last_words_are_harmless(void **state)
+{
+    invar_child_result r = run("printf 'one\\nbar 50%%\\rbar\\033[31m \\377 end\\r\\n'");
+
+    (void)state;
+    assert_string_equal(r.last_words, "bar?[31m ? end");
+    // a message keeps the path in it, however deep the folder is
+    r = run("printf 'no file: /%0700d/end: No such file or directory\\n' 0");
+    assert_non_null(strstr(r.last_words, "0/end: No such file or directory"));
+    assert_memory_equal(r.last_words, "no file: /0", 11);
+    r = run("head -c 5000 /dev/zero | tr '\\000' x");
+    assert_int_equal(strlen(r.last_words), INVAR_CHILD_WORDS_SIZE - 1);
+}
+
+static void test_child__has_the_environment_and_folder_that_were_asked_for(void **state)
+{
+    static const char *const environment[] = {"CHILD_A=1", "CHILD_B",    "CHILD_P*",
+                                              "CHILD_A=2", "CHILD_PX=x", NULL};
+    invar_child_result r;
+
+    (void)state;
+    setenv("CHILD_B", "b", 1);
+    setenv("CHILD_PA", "p", 1);
+    setenv("CHILD_C", "c", 1);
+    r = run_with(
+        (invar_child_request){
+            .log = log_path, .folder = "/", .environment = environment, .timeout = SLOW},
+        "echo $CHILD_A,$CHILD_B,$CHILD_PA,$CHILD_PX,$CHILD_C; pwd; cat; "
+        "env | grep -c '^CHILD_A='; env | grep -c '^INVAR_CHILD='");
+    assert_int_equal(r.code, 0);
+    assert_log("2,,,x,c\n/\n1\n1\n");
+    assert_string_equal(getenv("CHILD_B"), "b"); // ours is untouched
+}
+
+static void test_child__inherits_no_signals_and_no_descriptors(void **state)
+{
+    int open_one = open("/dev/null", O_RDONLY); // not closed by exec
+    sigset_t some, before;
+    invar_child_result r;
+    int lock;
+
+    (void)state;
+    lock = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&some);
+    sigaddset(&some, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &some, &before);
+    r = run_with((invar_child_request){.log = log_path, .lock = lock, .timeout = SLOW},
+                 "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2 | sort -u; "
+                 "ls -l /proc/self/fd | grep -c -E ' (0 -> /dev/null|1 -> pipe:.*|2 -> pipe:.*)$'; "
+                 "ls -l /proc/self/fd | grep -c /dev/zero; "
+                 "ls /proc/self/fd | wc -l; " // these, and the folder that is listed
+                 "[ $$ = $(cut -d' ' -f5 /proc/$$/stat) ] && echo leader");
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    close(lock);
+    close(open_one);
+    assert_int_equal(r.code, 0);
+    assert_log("0000000000000000\n3\n1\n5\nleader\n");
+}
+
+/* Where the kernel lets us, two runs have the same addresses; without asking they do not. */
+static void test_child__can_have_the_same_addresses(void **state)
+{
+    char *text[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        run_with((invar_child_request){.log = log_path, .timeout = SLOW, .same_addresses = i < 2},
+                 "grep stack /proc/self/maps");
+        text[i] = read_log(NULL);
+    }
+    if (strcmp(text[0], text[1]) != 0)
+        print_message("address space randomisation cannot be turned off here\n");
+    else if (!(personality(0xffffffff) & ADDR_NO_RANDOMIZE)) // a sanitizer may run without
+        assert_string_not_equal(text[0], text[2]);
+    for (int i = 0; i < 3; i++)
+        invar_free(text[i]);
+}
+
+/* ---- what cannot be run ---------------------------------------------------------------------- */
+
+static void test_child__missing_program_is_a_result(void **state)
+{
+    const char *words[] = {"/no/such/program", NULL};
+    char deep[200] = "", story[INVAR_CHILD_REASON_SIZE];
+    invar_child_result r;
+
+    (void)state;
+    assert_ok(invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1}));
+    assert_int_equal(r.end, INVAR_CHILD_MISSING);
+    assert_int_equal(r.code, ENOENT);
+    invar_child_tell(story, &r, 0);
+    assert_string_equal(story, "cannot be run: /no/such/program: No such file or directory");
+    (void)memset(deep, 'd', sizeof deep - 1);
+    deep[0] = '/';
+    words[0] = deep;
+    assert_ok(invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1}));
+    assert_memory_equal(r.last_words, deep, sizeof deep - 1);
+    words[0] = "invar-no-such-program-in-the-path";
+    assert_ok(invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1}));
+    assert_int_equal(r.end, INVAR_CHILD_MISSING);
+    words[0] = "/etc/passwd";
+    assert_ok(invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1}));
+    assert_int_equal(r.end, INVAR_CHILD_MISSING);
+    assert_int_equal(r.code, EACCES);
+    words[0] = "true";
+    assert_fails(
+        invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1, .folder = "/no"}),
+        INVAR_E_IO, "/no: nothing can be run there");
+    assert_no_child();
+}
+
+static void test_child__log_that_cannot_be_written_is_an_error(void **state)
+{
+    const char *words[] = {"sh", "-c", "echo $$ >\"$OUT\"; yes", NULL};
+    char out[sizeof work + 32], missing[sizeof work + 32];
+    const char *environment[] = {out, NULL};
+    invar_child_request request = {.words = words,
+                                   .log = "/dev/full",
+                                   .lock = -1,
+                                   .environment = environment,
+                                   .timeout = SLOW};
+    invar_child_result r;
+
+    (void)state;
+    snprintf(out, sizeof out, "OUT=%s/full", work);
+    assert_fails(invar_child_run(&r, &request), INVAR_E_IO,
+                 "/dev/full: the log cannot be written: No space left on device");
+    assert_true(invar_test_dies(pid_in("full")));
+    snprintf(missing, sizeof missing, "%s/none/log", work);
+    request.log = missing;
+    assert_fails(invar_child_run(&r, &request), INVAR_E_IO, "the log cannot be written");
+    assert_no_child();
+}
+
+/* ---- much output ----------------------------------------------------------------------------- */
+
+static void assert_kept(const char *script, size_t total)
+{
+    const size_t half = INVAR_CHILD_LOG_BYTES / 2;
+    invar_child_result r = run(script);
+    char line[96] = "";
+    size_t bytes, extra = 0;
+    char *text = read_log(&bytes);
+
+    assert_int_equal(r.code, 0);
+    assert_int_equal(r.output_bytes, (int64_t)total);
+    if (total > 2 * half)
+        extra = (size_t)snprintf(line, sizeof line, "\n[%zu bytes are left out here]\n",
+                                 total - 2 * half);
+    assert_int_equal(bytes, total > 2 * half ? 2 * half + extra : total);
+    for (size_t i = 0; i < bytes; i++) { // the script repeats ten digits
+        size_t at = i < half || !extra ? i : i < half + extra ? 0 : i - extra + total - 2 * half;
+        char expected = i >= half && i < half + extra ? line[i - half] : (char)('0' + at % 10);
+        if (text[i] != expected)
+            fail_msg("byte %zu of %zu is %d, not %d", i, bytes, text[i], expected);
+    }
+    invar_free(text);
+}
+
+#define DIGITS(total) "yes 0123456789 | tr -d '\\n' | head -c " #total
+
+static void test_child__long_output_keeps_both_ends(void **state)
+{
+    (void)state;
+    assert_kept(DIGITS(1048575), 1048575);
+    assert_kept(DIGITS(1048576), 1048576);
+    assert_kept(DIGITS(1048577), 1048577);
+    assert_kept(DIGITS(2097151), 2097151);
+    assert_kept(DIGITS(2097152), 2097152);
+    assert_kept(DIGITS(2097153), 2097153);
+    assert_kept(DIGITS(3500000), 3500000);
+}
+
+static void test_child__garbage_without_end_is_bounded(void **state)
+{
+    const int64_t total = invar_test_count(100000000, 1000000000);
+    char script[128];
+    invar_child_result r;
+    struct stat info;
+
+    (void)state;
+    snprintf(script, sizeof script, "head -c %lld /dev/urandom; echo; echo the end",
+             (long long)total);
+    r = run(script);
+    assert_int_equal(r.code, 0);
+    assert_int_equal(r.output_bytes, total + 9);
+    assert_string_equal(r.last_words, "the end");
+    assert_int_equal(stat(log_path, &info), 0);
+    assert_true(info.st_size < INVAR_CHILD_LOG_BYTES + 100);
+    // one that never stops writing still ends in time
+    r = run_with((invar_child_request){.log = log_path, .timeout = 0.3}, "yes");
+    assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
+    assert_true(r.seconds < 30);
+}
+
+/* ---- ones that do not end -------------------------------------------------------------------- */
+
+static void test_child__ends_in_time(void **state)
+{
+    char story[INVAR_CHILD_REASON_SIZE];
+    invar_child_result r = run_with((invar_child_request){.log = log_path, .timeout = 0.2},
+                                    "echo waiting; exec sleep 1000");
+
+    (void)state;
+    assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
+    assert_int_equal(r.code, 128 + SIGTERM);
+    assert_true(r.seconds >= 0.2 && r.seconds < 30);
+    invar_child_tell(story, &r, 0.2);
+    assert_string_equal(story, "no end within 0.2 s: waiting");
+
+    // one that cleans up when it is asked to end has the time for it, and its tools have
+    r = run_with(
+        (invar_child_request){.log = log_path, .timeout = 0.3, .kill_grace_s = SLOW},
+        "sh -c 'trap \"sleep 0.2; echo clean; exit 4\" TERM; while :; do sleep 0.01; done'");
+    assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
+    assert_false(r.killed);
+    assert_string_equal(r.last_words, "clean");
+
+    r = run_with((invar_child_request){.log = log_path, .timeout = 0.1, .kill_grace_s = 0.1},
+                 "trap '' TERM; while :; do sleep 0.01; done");
+    assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
+    assert_true(r.killed);
+    assert_int_equal(r.code, 128 + SIGKILL);
+    assert_no_child();
+}
+
+static void test_child__stops_when_told(void **state)
+{
+    volatile sig_atomic_t stop = 1;
+    invar_child_result r = run_with((invar_child_request){.stop = &stop}, "sleep 1000");
+
+    (void)state;
+    assert_int_equal(r.end, INVAR_CHILD_STOPPED);
+    stop = 0;
+    r = run_with((invar_child_request){.stop = &stop}, "exit 5");
+    assert_int_equal(r.end, INVAR_CHILD_EXITED);
+    assert_int_equal(r.code, 5);
+}
+
+typedef struct watcher {
+    int calls, enough;
+} watcher;
+
+static bool watch(void *payload)
+{
+    watcher *w = payload;
+
+    return ++w->calls == w->enough;
+}
+
+static void test_child__ends_when_enough_was_seen(void **state)
+{
+    watcher w = {.enough = 3};
+    invar_child_request request = {.should_stop = watch, .payload = &w, .kill_grace_s = SLOW};
+    invar_child_result r = run_with(request, "trap 'exit 0' TERM; while :; do sleep 0.01; done");
+
+    (void)state;
+    assert_int_equal(r.end, INVAR_CHILD_ENDED_EARLY);
+    assert_int_equal(r.code, 0);
+    assert_int_equal(w.calls, 4); // once after its end
+    w = (watcher){.enough = -1};
+    r = run_with(request, "exec >/dev/null 2>&1; sleep 0.2; exit 7"); // goes on without an output
+    assert_int_equal(r.end, INVAR_CHILD_EXITED);
+    assert_int_equal(r.code, 7);
+    assert_true(w.calls > 1);
+}
+
+/* ---- what they leave ------------------------------------------------------------------------- */
+
+static void test_child__leaves_nothing_behind(void **state)
+{
+    char script[512];
+    invar_child_result r;
+
+    (void)state;
+    // in its group, with the output open; elsewhere, with the output open
+    snprintf(script, sizeof script,
+             "sleep 1000 & echo $! >%s/same; setsid sh -c 'echo $$ >%s/other; exec sleep 1000' & "
+             "while [ ! -s %s/other ]; do :; done; echo done",
+             work, work, work);
+    r = run(script);
+    assert_int_equal(r.end, INVAR_CHILD_EXITED);
+    assert_true(r.seconds < 30);
+    assert_log("done\n");
+    assert_true(invar_test_dies(pid_in("same")));
+    assert_true(invar_test_dies(pid_in("other")));
+
+    // each job in a group of its own, as some build tools have it, and the time is up
+    snprintf(script, sizeof script,
+             "setsid sh -c 'echo $$ >%s/job; exec sleep 1000' >/dev/null 2>&1 & "
+             "while [ ! -s %s/job ]; do :; done; sleep 1000",
+             work, work);
+    r = run_with((invar_child_request){.timeout = 1}, script);
+    assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
+    assert_true(invar_test_dies(pid_in("job")));
+    assert_no_child();
+}
+
+/* kill -9 of whoever runs a child: the kernel ends the child, a sweep what that had started. */
+static void test_child__does_not_outlive_us(void **state)
+{
+    char script[512], name[INVAR_USER_SIZE], other[INVAR_USER_SIZE];
+    pid_t user, child, orphan, bystander;
+
+    (void)state;
+    snprintf(script, sizeof script,
+             "setsid sh -c 'echo $$ >%s/orphan; exec sleep 1000' & echo $$ >%s/child; wait", work,
+             work);
+    user = fork();
+    if (user == 0) {
+        run(script);
+        _exit(0);
+    }
+    bystander = fork();
+    if (bystander == 0) {
+        execlp("sleep", "sleep", "1000", (char *)NULL);
+        _exit(127);
+    }
+    child = pid_in("child");
+    orphan = pid_in("orphan");
+    invar_user_self(name);
+    assert_true(invar_user_lives(name));
+    invar_user_self(other);
+    other[24] = other[24] == '0' ? '1' : '0'; // the number, but another start
+    assert_false(invar_user_lives(other));
+    assert_false(invar_user_lives("garbage"));
+    assert_false(invar_user_lives(""));
+
+    snprintf(other, sizeof other, "%08x", (unsigned)user);
+    memcpy(name, other, 8);
+    kill(user, SIGKILL);
+    assert_true(invar_test_dies(child));
+    assert_true(invar_test_dies(user)); // not reaped yet: a zombie
+    assert_int_equal(kill(orphan, 0), 0);
+    invar_user_sweep("garbage");
+    invar_user_sweep("");
+    assert_int_equal(kill(orphan, 0), 0);
+    snprintf(script, sizeof script, "/proc/%d/environ", (int)orphan);
+    {
+        char *text, *mark;
+        size_t bytes;
+        assert_ok(invar_file_read_stream(&text, &bytes, script, 1u << 20));
+        for (mark = text; mark < text + bytes && strncmp(mark, "INVAR_CHILD=", 12) != 0;)
+            mark += strlen(mark) + 1;
+        assert_true(mark < text + bytes);
+        snprintf(name, sizeof name, "%s", mark + 12);
+        invar_free(text);
+    }
+    assert_false(invar_user_lives(name));
+    invar_user_sweep(name);
+    assert_true(invar_test_dies(orphan));
+    assert_int_equal(kill(bystander, 0), 0); // nobody else's
+    kill(bystander, SIGKILL);
+    waitpid(user, NULL, 0);
+    waitpid(bystander, NULL, 0);
+    assert_no_child();
+}
+
+/* ---- at a time ------------------------------------------------------------------------------- */
+
+static void *run_several(void *payload)
+{
+    int *bad = payload;
+
+    for (int i = 0; i < 10; i++) {
+        char script[64];
+        const char *words[] = {"sh", "-c", script, NULL};
+        invar_child_result r;
+        snprintf(script, sizeof script, "echo %d; exit %d", i, i);
+        if (invar_child_run(&r,
+                            &(invar_child_request){.words = words, .lock = -1, .timeout = SLOW}) !=
+                INVAR_OK ||
+            r.end != INVAR_CHILD_EXITED || r.code != i || r.last_words[0] != '0' + i)
+            ++*bad;
+    }
+    return NULL;
+}
+
+static void test_child__threads_have_their_own(void **state)
+{
+    pthread_t threads[6];
+    int bad[6] = {0};
+
+    (void)state;
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, run_several, &bad[i]), 0);
+    for (int i = 0; i < 6; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(bad[i], 0);
+    }
+    assert_no_child();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_child__tells_how_it_ended),
+        cmocka_unit_test(test_child__last_words_are_harmless),
+        cmocka_unit_test(test_child__has_the_environment_and_folder_that_were_asked_for),
+        cmocka_unit_test(test_child__inherits_no_signals_and_no_descriptors),
+        cmocka_unit_test(test_child__can_have_the_same_addresses),
+        cmocka_unit_test(test_child__missing_program_is_a_result),
+        cmocka_unit_test(test_child__log_that_cannot_be_written_is_an_error),
+        cmocka_unit_test(test_child__long_output_keeps_both_ends),
+        cmocka_unit_test(test_child__garbage_without_end_is_bounded),
+        cmocka_unit_test(test_child__ends_in_time),
+        cmocka_unit_test(test_child__stops_when_told),
+        cmocka_unit_test(test_child__ends_when_enough_was_seen),
+        cmocka_unit_test(test_child__leaves_nothing_behind),
+        cmocka_unit_test(test_child__does_not_outlive_us),
+        cmocka_unit_test(test_child__threads_have_their_own),
+    };
+    int rc;
+
+    if (!mkdtemp(work))
+        return 1;
+    snprintf(log_path, sizeof log_path, "%s/log", work);
+    rc = cmocka_run_group_tests(tests, NULL, NULL);
+    return invar_held_folder_remove(work) == INVAR_OK ? rc : 1;
+}

@@ -1,0 +1,211 @@
+/*
+ * profiling_backend.c - tests of the backend that measures another one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/bench/profiling_backend.h"
+
+#include <string.h>
+
+#include "engine/model/graph/op_runner.h"
+#include "tests/device/fake_gpu.h"
+#include "tests/ops.h"
+
+enum { ROWS = 3, COLS = 8 };
+
+typedef struct bench {
+    invar_profiling_backend *meter;
+    invar_device dev;
+    invar_op_runner caller;
+    float *x, *y; /* (ROWS, COLS) in the device's memory */
+} bench;
+
+static float *taken(const bench *b, const char *what)
+{
+    return invar_test_take(&b->dev, ROWS * COLS * sizeof(float), what);
+}
+
+static int setup(void **state)
+{
+    static bench b;
+    float x[ROWS * COLS];
+
+    for (int i = 0; i < ROWS * COLS; i++)
+        x[i] = (float)(i - 7) * 0.25f;
+    invar_far_begin(0);
+    assert_ok(invar_profiling_backend_new(&b.meter, invar_far_backend()));
+    b.dev = (invar_device){.backend = invar_profiling_backend_backend(b.meter)};
+    assert_ok(invar_device_open(&b.dev));
+    invar_op_runner_init(&b.caller, &b.dev);
+    b.x = taken(&b, "operands");
+    b.y = taken(&b, "results");
+    assert_ok(invar_device_upload(&b.dev, b.x, x, sizeof x));
+    *state = &b;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    bench *b = *state;
+
+    invar_device_free(&b->dev, b->x);
+    invar_device_free(&b->dev, b->y);
+    invar_op_runner_release(&b->caller);
+    invar_device_close(&b->dev);
+    invar_profiling_backend_free(b->meter);
+    return invar_far_counted().opens != 0 || invar_far_counted().live != 0;
+}
+
+/* y = x + x, read back. */
+static void add(float out[ROWS * COLS], bench *b)
+{
+    invar_tensor x = invar_tensor_2d(b->x, INVAR_DTYPE_F32, ROWS, COLS);
+    invar_tensor y = invar_tensor_2d(b->y, INVAR_DTYPE_F32, ROWS, COLS);
+
+    assert_ok(INVAR_CALL(&b->caller, ADD, add, .out = y, .a = x, .b = x));
+    assert_ok(invar_device_download(&b->dev, out, b->y, ROWS * COLS * sizeof *out));
+}
+
+static const invar_profile_row *row(const bench *b, const char *name)
+{
+    int64_t count;
+    const invar_profile_row *rows = invar_profiling_backend_rows(&count, b->meter);
+
+    for (int64_t i = 0; i < count; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+static void test_meter__passes_results_on(void **state)
+{
+    bench *b = *state;
+    float off[ROWS * COLS], on[ROWS * COLS];
+
+    add(off, b);
+    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
+    add(on, b);
+    invar_profiling_backend_end(b->meter);
+    for (int i = 0; i < ROWS * COLS; i++)
+        assert_true(off[i] == (float)(i - 7) * 0.5f);
+    assert_memory_equal(on, off, sizeof on);
+}
+
+static void test_meter__counts_only_while_it_is_on(void **state)
+{
+    bench *b = *state;
+    float out[ROWS * COLS];
+    double all = 0.0, before = 1e9;
+    int64_t count;
+    const invar_profile_row *rows;
+
+    add(out, b);
+    rows = invar_profiling_backend_rows(&count, b->meter);
+    assert_int_equal(count, 0);
+    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
+    add(out, b);
+    add(out, b);
+    invar_profiling_backend_end(b->meter);
+    add(out, b);
+    assert_int_equal(row(b, "add")->calls, 2);
+    assert_int_equal(row(b, "from the device")->calls, 2);
+    rows = invar_profiling_backend_rows(&count, b->meter);
+    assert_int_equal(count, 2);
+    for (int64_t i = 0; i < count; i++) {
+        assert_true(rows[i].seconds >= 0.0 && rows[i].seconds <= before);
+        before = rows[i].seconds;
+        all += rows[i].seconds;
+    }
+    assert_true(all <= invar_profiling_backend_seconds(b->meter));
+    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
+    assert_null(row(b, "add"));
+    invar_profiling_backend_end(b->meter);
+}
+
+static void test_meter__tells_products_apart(void **state)
+{
+    bench *b = *state;
+    invar_tensor x = invar_tensor_2d(b->x, INVAR_DTYPE_F32, ROWS, COLS);
+    invar_tensor w = invar_tensor_2d(b->x, INVAR_DTYPE_F32, 2, COLS);
+    invar_tensor y = invar_tensor_2d(b->y, INVAR_DTYPE_F32, ROWS, 2);
+    int64_t count;
+    const invar_profile_row *rows;
+
+    assert_ok(invar_profiling_backend_begin(b->meter, &b->dev));
+    for (int64_t n = 1; n <= 2; n++) {
+        w.shape[0] = y.shape[1] = y.row_stride = n;
+        assert_ok(
+            INVAR_CALL(&b->caller, LINEAR_FWD, linear_fwd, .y = y, .x = x, .w = w, .k_shards = 1));
+    }
+    invar_profiling_backend_end(b->meter);
+    rows = invar_profiling_backend_rows(&count, b->meter);
+    assert_int_equal(count, 2);
+    for (int64_t i = 0; i < count; i++) {
+        bool one = strcmp(rows[i].shape, "3x1x8 f32") == 0;
+        assert_true(one || strcmp(rows[i].shape, "3x2x8 f32") == 0);
+        assert_int_equal(rows[i].calls, 1);
+    }
+}
+
+static void test_meter__counts_memory_by_its_name(void **state)
+{
+    bench *b = *state;
+    size_t each = ROWS * COLS * sizeof(float);
+    float *more = taken(b, "operands, too");
+
+    assert_int_equal(invar_profiling_backend_taken(b->meter, "operands"), 2 * each);
+    assert_int_equal(invar_profiling_backend_taken(b->meter, NULL), 3 * each);
+    invar_device_free(&b->dev, more);
+    assert_int_equal(invar_profiling_backend_taken(b->meter, "operands"), each);
+    assert_int_equal(invar_profiling_backend_taken(b->meter, "others"), 0);
+}
+
+/* As add, but nothing is written. */
+static invar_status lazy(const invar_device *dev, const void *args, void *workspace)
+{
+    (void)dev, (void)args, (void)workspace;
+    return INVAR_OK;
+}
+
+static void test_meter__exchanges_what_is_behind(void **state)
+{
+    bench *b = *state;
+    invar_backend other = *invar_far_backend();
+    float out[ROWS * COLS], zeros[ROWS * COLS] = {0};
+
+    other.ops[INVAR_OP_ADD].run = lazy;
+    assert_ok(invar_device_zero(&b->dev, b->y, sizeof zeros));
+    invar_profiling_backend_exchange(b->meter, &other);
+    add(out, b);
+    assert_memory_equal(out, zeros, sizeof out);
+    invar_profiling_backend_exchange(b->meter, invar_far_backend());
+    add(out, b);
+    assert_true(out[0] == -3.5f);
+}
+
+static void test_meter__keeps_what_is_missing_missing(void **state)
+{
+    invar_backend less = *invar_far_backend();
+    invar_profiling_backend *meter;
+
+    (void)state;
+    less.ops[INVAR_OP_ADD].run = NULL;
+    assert_ok(invar_profiling_backend_new(&meter, &less));
+    assert_true(invar_profiling_backend_backend(meter)->ops[INVAR_OP_ADD].run == NULL);
+    assert_true(invar_profiling_backend_backend(meter)->memory.device_local);
+    invar_profiling_backend_free(meter);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_meter__passes_results_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_meter__counts_only_while_it_is_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_meter__tells_products_apart, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_meter__counts_memory_by_its_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_meter__exchanges_what_is_behind, setup, teardown),
+        cmocka_unit_test(test_meter__keeps_what_is_missing_missing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

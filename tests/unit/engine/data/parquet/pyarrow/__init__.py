@@ -1,2 +1,0 @@
-# pyarrow, as far as engine/data/parquet_rows.py uses it; its Parquet is JSON lines after "PAR1".
-# SPDX-License-Identifier: Apache-2.0

@@ -1,0 +1,23 @@
+/*
+ * options.h - the options of a data set in tests: keys as most of them have, no chat template.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_UNIT_ENGINE_FILES_DATA_OPTIONS_H
+#define INVAR_TESTS_UNIT_ENGINE_FILES_DATA_OPTIONS_H
+
+#include "engine/files/data/dataset.h"
+
+static inline invar_dataset_options dataset_options(const char *path, const char *label_key)
+{
+    return (invar_dataset_options){.path = path,
+                                   .input_key = "input",
+                                   .label_key = label_key,
+                                   .metadata_key = "metadata",
+                                   .tool_key = "tools",
+                                   .chat_template_path = "",
+                                   .chat_template_kwargs = "",
+                                   .hf_dir = ""};
+}
+
+#endif

@@ -1,0 +1,66 @@
+/*
+ * launch.c - tests of how a run finds out about its ranks.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/launch/launch.h"
+#include <stdlib.h>
+
+#include "tests/run.h"
+
+static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK",
+                                        "SLURM_STEP_NUM_TASKS"};
+enum { VARIABLES = sizeof variables / sizeof *variables };
+
+/* What a launcher has set, and what becomes of so many --ranks. */
+typedef struct launcher {
+    const char *set[VARIABLES]; /* NULL: not set */
+    int64_t ranks;
+    invar_status status;
+    const char *text; /* of the failure */
+} launcher;
+
+static const launcher launchers[] = {
+    {{NULL}, 0, INVAR_OK, NULL},
+    {{NULL}, 1, INVAR_OK, NULL},
+    {{"1", NULL, "0", NULL}, 1, INVAR_OK, NULL},
+    {{NULL, "1", NULL, "1"}, 1, INVAR_OK, NULL},
+    {{NULL, NULL, NULL, "1"}, 3, INVAR_OK, NULL},
+    // the program of this test has no module beside it
+    {{"2", NULL, "0", NULL}, 1, INVAR_E_UNSUPPORTED, "invar-mpi.so"},
+    {{NULL, "4", NULL, NULL}, 1, INVAR_E_UNSUPPORTED, "invar-mpi.so"},
+    {{NULL, NULL, "3", "8"}, 1, INVAR_E_UNSUPPORTED, "invar-mpi.so"},
+    {{"2", NULL, "0", NULL}, 2, INVAR_E_INVALID, "2 processes have been started already"},
+    {{NULL, NULL, NULL, "8"}, 1, INVAR_E_INVALID, "8 tasks that do not know each other"},
+};
+
+static void test_launch__launchers_are_recognised(void **state)
+{
+    invar_recipe *recipe = run_recipe("nowhere", NULL, NULL);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const launcher *l = &launchers[i];
+        invar_launch launch;
+
+        for (int v = 0; v < VARIABLES; v++)
+            assert_int_equal(
+                l->set[v] ? setenv(variables[v], l->set[v], 1) : unsetenv(variables[v]), 0);
+        assert_int_equal(invar_launch_open(&launch, 60.0, l->ranks), l->status);
+        if (l->text)
+            invar_assert_message(l->text, __FILE__, __LINE__);
+        assert_true((launch.comms != NULL) == (l->status == INVAR_OK && l->ranks > 1));
+        assert_int_equal(launch.count, l->status == INVAR_OK && l->ranks > 1 ? l->ranks : 1);
+        assert_true(invar_launch_has_rank0(&launch) && invar_launch_reports_error(&launch));
+        invar_launch_close(&launch);
+        invar_launch_close(&launch); // again: nothing is left
+    }
+    invar_recipe_free(recipe);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_launch__launchers_are_recognised)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,122 @@
+/*
+ * train_settings.c - a recipe as the loop reads it: what is said, what follows from it, what is
+ * left out.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/train_settings.h"
+
+#include "engine/config/config.h"
+#include "tests/support.h"
+
+typedef struct pair {
+    const char *key, *value;
+} pair;
+
+static invar_train_settings settings_of(const pair *pairs, int64_t data, int64_t until)
+{
+    invar_recipe *recipe = NULL;
+    invar_train_settings set;
+
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    assert_ok(invar_recipe_set(recipe, "rollout-batch-size", "4", "test")); // it has no default
+    for (; pairs->key; pairs++)
+        assert_ok(invar_recipe_set(recipe, pairs->key, pairs->value, "test"));
+    invar_train_settings_read(&set, recipe, data, until);
+    invar_recipe_free(recipe);
+    return set;
+}
+
+static void test_settings__rollouts(void **state)
+{
+    const pair epochs[] = {{"num-rollout", "0"}, {"num-epoch", "3"}, {NULL, NULL}};
+    const pair given[] = {{"num-rollout", "9"}, {NULL, NULL}};
+
+    (void)state;
+    assert_int_equal(settings_of(epochs, 10, -1).course.rollouts, 7); // the rest is left out
+    assert_int_equal(settings_of(epochs, 0, -1).course.rollouts, 0);  // of files, nobody knows
+    assert_int_equal(settings_of(given, 10, 5).course.rollouts, 9);
+    assert_int_equal(settings_of(given, 10, 5).course.until, 5);
+}
+
+static void test_settings__batches(void **state)
+{
+    const pair two[] = {
+        {"n-samples-per-prompt", "6"}, {"num-steps-per-rollout", "2"}, {NULL, NULL}};
+    const pair over[] = {{"over-sampling-batch-size", "7"}, {NULL, NULL}};
+    invar_train_settings set;
+
+    (void)state;
+    set = settings_of(two, 10, -1);
+    assert_int_equal(set.steps_per_rollout, 2);
+    assert_int_equal(set.global_batch, 12);
+    assert_int_equal(set.round, 4);
+    assert_int_equal(settings_of(over, 10, -1).round, 7);
+}
+
+/* What is not given follows another key; a critic has a warm-up of its own, and may have a rate. */
+static void test_settings__what_follows(void **state)
+{
+    const pair plain[] = {
+        {"eps-clip", "0.1"}, {"lr", "0.5"}, {"lr-warmup-iters", "3"}, {NULL, NULL}};
+    const pair given[] = {{"eps-clip", "0.1"},
+                          {"eps-clip-high", "0.4"},
+                          {"lr", "0.5"},
+                          {"critic-lr", "0.25"},
+                          {"critic-lr-warmup-iters", "2"},
+                          {"loss-type", "sft_loss"},
+                          {"opd-kl-coef", "0.7"},
+                          {NULL, NULL}};
+    invar_train_settings set = settings_of(plain, 1, -1);
+
+    (void)state;
+    assert_true(set.rl.eps_clip_high == 0.1f);
+    assert_true(set.critic_schedule.lr == 0.5 && set.critic_schedule.warmup_steps == 0);
+    assert_int_equal(set.schedule.warmup_steps, 3);
+    assert_false(set.sft);
+    set = settings_of(given, 1, -1);
+    assert_true(set.rl.eps_clip_high == 0.4f && set.sft);
+    assert_true(set.schedule.lr == 0.5 && set.critic_schedule.lr == 0.25);
+    assert_int_equal(set.critic_schedule.warmup_steps, 2);
+    assert_true(set.rl.opd_kl_coef == 0.0f); // there is no teacher
+}
+
+static void test_settings__models(void **state)
+{
+    const struct {
+        pair pair;
+        bool reference, teacher, critic;
+    } cases[] = {
+        {{NULL, NULL}, false, false, false},
+        {{"use-kl-loss", "true"}, true, false, false},
+        {{"kl-coef", "0.1"}, true, false, false},
+        {{"use-opd", "true"}, false, true, false},
+        {{"advantage-estimator", "on_policy_distillation"}, false, true, false},
+        {{"advantage-estimator", "ppo"}, false, false, true},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_recipe *recipe = NULL;
+
+        assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+        if (cases[i].pair.key)
+            assert_ok(invar_recipe_set(recipe, cases[i].pair.key, cases[i].pair.value, "test"));
+        assert_int_equal(invar_train_settings_reference(recipe), cases[i].reference);
+        assert_int_equal(invar_train_settings_teacher(recipe), cases[i].teacher);
+        assert_int_equal(invar_train_settings_critic(recipe), cases[i].critic);
+        invar_recipe_free(recipe);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_settings__rollouts),
+        cmocka_unit_test(test_settings__batches),
+        cmocka_unit_test(test_settings__what_follows),
+        cmocka_unit_test(test_settings__models),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,210 @@
+/*
+ * generate.c - tests of samples that come from another rank: taken whole, or refused.
+ *
+ * Rank 0 has the only sample and is played by the test, which sends what it likes, or takes its
+ * time. Rank 1 has none to generate, and takes it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/source/generate.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "engine/ranks/layout/rank_collectives.h"
+#include "tests/model.h"
+#include "tests/ranks.h"
+
+enum { PROMPT = 2, RESPONSE = 3, ROUTE = 2, TEXT = 4, HEAD = 11 };
+
+static const int32_t prompt[PROMPT] = {7, 8}, answer[RESPONSE] = {1, 2, 3};
+static const float logp[RESPONSE] = {-0.5f, -1.0f, -0.25f};
+static const uint8_t mask[RESPONSE] = {1, 1, 1};
+static const int32_t routing[(PROMPT + RESPONSE - 1) * ROUTE] = {3, 1, 0, 2, 1, 3, 2, 0};
+static const char text[TEXT + 1] = "a\0bc"; /* a NUL inside is part of it */
+
+/* What travels. */
+typedef struct message {
+    int64_t head[HEAD]; /* prompt, response, cuts, route size, bytes of the text, finish, turns,
+                           arrival, speculated: passes, drafted, accepted */
+    size_t cut;         /* bytes that are not sent */
+    char end;           /* the last byte of the text */
+} message;
+
+static message whole(void)
+{
+    return (message){{PROMPT, RESPONSE, 0, ROUTE, TEXT, INVAR_FINISH_STOP, 0, 5, 9, 8, 7}, 0, '\0'};
+}
+
+static size_t add(char *to, size_t at, const void *data, size_t bytes)
+{
+    memcpy(to + at, data, bytes);
+    return at + bytes;
+}
+
+static invar_status send(const message *m, const invar_layout *layout)
+{
+    char bytes[400];
+    size_t n = 0, out_bytes[2] = {0, 0};
+    char arrived[400];
+    int64_t own, sizes[2];
+
+    n = add(bytes, n, m->head, sizeof m->head);
+    n = add(bytes, n, prompt, sizeof prompt);
+    n = add(bytes, n, answer, sizeof answer);
+    n = add(bytes, n, logp, sizeof logp);
+    n = add(bytes, n, mask, sizeof mask);
+    n = add(bytes, n, routing, sizeof routing);
+    n = add(bytes, n, text, TEXT);
+    n = add(bytes, n, &m->end, 1);
+    own = (int64_t)(n - m->cut);
+    INVAR_TRY(invar_ranks_all_gather(layout, "rollout", &own, sizeof own, sizes));
+    out_bytes[0] = (size_t)own;
+    return invar_comm_run(layout->world, &(invar_comm_transfer){.op = INVAR_COMM_ALLGATHERV,
+                                                                .phase = "rollout",
+                                                                .timeout_s = 60,
+                                                                .in = bytes,
+                                                                .out = arrived,
+                                                                .out_bytes = out_bytes});
+}
+
+static bool is_right(const invar_rl_sample *s)
+{
+    return s->n_tokens == PROMPT + RESPONSE && memcmp(s->tokens, prompt, sizeof prompt) == 0 &&
+           memcmp(s->tokens + PROMPT, answer, sizeof answer) == 0 &&
+           memcmp(s->logp, logp, sizeof logp) == 0 && memcmp(s->mask, mask, sizeof mask) == 0 &&
+           s->route_size == ROUTE && memcmp(s->routing, routing, sizeof routing) == 0 &&
+           s->response_bytes == TEXT && memcmp(s->response, text, sizeof text) == 0 &&
+           s->finish == INVAR_FINISH_STOP && s->arrival == 5 && s->reward == 1 &&
+           s->speculated.passes == 9 && s->speculated.drafted == 8 && s->speculated.accepted == 7;
+}
+
+static invar_status take(const invar_layout *layout)
+{
+    const invar_reward_source rule = {.reward = INVAR_REWARD_OVERLAP};
+    const invar_generate_args how = {.layout = layout, .judge = &rule, .per_prompt = 1};
+    invar_rl_sample s = {
+        .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "a", .metadata = "{}"};
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&s.tokens, PROMPT, sizeof *s.tokens, "a prompt"));
+    memcpy(s.tokens, prompt, sizeof prompt);
+    status = invar_generate(&how, &s, 1);
+    if (status == INVAR_OK && !is_right(&s))
+        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sample");
+    invar_rl_sample_release(&s);
+    return status;
+}
+
+static invar_status part(rank_run *run)
+{
+    invar_layout layout;
+
+    invar_layout_init(&layout, run->comm, 60);
+    return invar_comm_rank(run->comm) == 0 ? send(run->payload, &layout) : take(&layout);
+}
+
+static invar_status try(message m)
+{
+    rank_run runs[MAX_RANKS];
+
+    run_ranks(runs, 2, 0, 0, part, &m);
+    assert_int_equal(runs[0].status, INVAR_OK);
+    return runs[1].status;
+}
+
+static void test_generate__a_sample_arrives_whole(void **state)
+{
+    (void)state;
+    assert_int_equal(try(whole()), INVAR_OK);
+}
+
+static void test_generate__damage_is_refused(void **state)
+{
+    static const int64_t wrong[] = {1, -2, 100, 1 << 30, INT64_MAX / 8, INT64_MAX, INT64_MIN};
+    message m = whole();
+
+    (void)state;
+    m.end = 'x';
+    assert_int_equal(try(m), INVAR_E_CORRUPT);
+    for (size_t cut = 1; cut < 100; cut++) {
+        m = whole();
+        m.cut = cut;
+        assert_int_equal(try(m), INVAR_E_CORRUPT);
+    }
+    for (int field = 0; field < 6; field++) // the last is the finish, which 1 is
+        for (size_t i = field < 5 ? 0 : 1; i < sizeof wrong / sizeof *wrong; i++) {
+            m = whole();
+            m.head[field] = wrong[i];
+            assert_int_equal(try(m), INVAR_E_CORRUPT);
+        }
+}
+
+/* ---- one that is slow ------------------------------------------------------------------------ */
+
+enum { PASSES = 8 };
+
+static invar_status dawdle(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    (void)payload;
+    (void)samples_done;
+    (void)tokens_done;
+    nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
+    return INVAR_OK;
+}
+
+/* Rank 0 samples for twice as long as rank 1 waits for one that hangs. */
+static invar_status sample_slowly(rank_run *run)
+{
+    const invar_reward_source rule = {.reward = INVAR_REWARD_NONE};
+    const invar_sampling_params sampling = {
+        .temperature = 1.0f, .top_p = 1.0f, .max_response = PASSES};
+    invar_layout layout;
+    invar_generate_args how = {
+        .layout = &layout, .judge = &rule, .sampling = &sampling, .per_prompt = 1};
+    invar_rl_sample s = {
+        .prompt_tokens = PROMPT, .n_tokens = PROMPT, .label = "", .metadata = "{}"};
+    invar_status status;
+
+    invar_layout_init(&layout, run->comm, 1);
+    if (invar_comm_rank(run->comm) == 0) {
+        how.rollout = run->payload;
+        how.tick = dawdle;
+    }
+    INVAR_TRY(invar_alloc((void **)&s.tokens, PROMPT, sizeof *s.tokens, "a prompt"));
+    memcpy(s.tokens, prompt, sizeof prompt);
+    status = invar_generate(&how, &s, 1);
+    if (status == INVAR_OK && s.n_tokens != PROMPT + PASSES)
+        status = INVAR_FAIL(INVAR_E_MISMATCH, 0, "another sample");
+    invar_rl_sample_release(&s);
+    return status;
+}
+
+static void test_generate__a_slow_rank_is_awaited(void **state)
+{
+    const invar_rollout_exec_options limits = {
+        .concurrency = 1, .prefill_chunk = 8, .page_size = 4, .pages = 8};
+    const invar_device *dev = *state;
+    invar_model *model =
+        invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 11, &dev[0]);
+    rank_run runs[MAX_RANKS];
+    invar_rollout *rollout;
+
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
+    run_ranks(runs, 2, 0, 0, sample_slowly, rollout);
+    assert_ok(ranks_status(runs, 2));
+    invar_rollout_free(rollout);
+    invar_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_generate__a_sample_arrives_whole),
+        cmocka_unit_test(test_generate__damage_is_refused),
+        cmocka_unit_test(test_generate__a_slow_rank_is_awaited),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}

@@ -1,0 +1,652 @@
+/*
+ * saved_rollouts.c - rollouts in files: own ones stand for sampling, foreign ones are data.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/sample/rollout/file/rollout_file.h"
+#include "tests/run.h"
+
+static int setup(void **state)
+{
+    (void)state;
+    return run_setup(INVAR_TEST_WORK "/saved");
+}
+
+/* How many steps have a value above 0 of the gauge. */
+static const char *gauges_of(const char *name)
+{
+    static char sql[200];
+
+    (void)snprintf(
+        sql, sizeof sql,
+        "SELECT count(*) FROM gauge g JOIN series n ON n.series = g.series WHERE n.name = "
+        "'%s' AND g.value > 0",
+        name);
+    return sql;
+}
+
+/* Rounds with groups that are dropped, so that what a rollout took is more than what it kept. */
+static const run_pair sampled[] = {{"dynamic-sampling-filter", "nonzero_std"},
+                                   {"over-sampling-batch-size", "5"},
+                                   {"rollout-shuffle", "true"},
+                                   {"task-size", "32"},
+                                   {"num-rollout", "4"},
+                                   {"lr", "0.01"},
+                                   {NULL, NULL}};
+
+static void test_saved__files_stand_for_sampling(void **state)
+{
+    const run_pair write[] = {{"save-debug-rollout-data", run_below("files/{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                             {NULL, NULL}};
+    const run_pair some[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                             {"debug-exit-after-rollout", "2"},
+                             {"save", run_below("files.ckpt")},
+                             {NULL, NULL}};
+    const run_pair go_on[] = {{"load", run_below("files.ckpt")}, {NULL, NULL}};
+    run_memory one, again;
+
+    (void)state;
+    one = run_trained("write", sampled, write);
+    assert_true(run_asked("write", "SELECT max(value) FROM metrics WHERE name = "
+                                   "'rollout/dynamic_filter/dropped'") > 0.0);
+    again = run_trained("read", sampled, read);
+    assert_true(run_same(&one, &again));
+    assert_true(invar_digest_equal(&one.identity, &again.identity));
+    // the place in the data moves on with the files, so sampling may take over
+    assert_ok(run_with("part", sampled, some));
+    again = run_trained("part", sampled, go_on);
+    assert_true(run_same(&one, &again));
+}
+
+static void test_saved__rollouts_of_another_run_are_another_run(void **state)
+{
+    const run_pair lr[] = {
+        {"lr", "0.02"}, {"load-debug-rollout-data", run_below("files/{rollout_id}")}, {NULL, NULL}};
+    const run_pair own[] = {{"lr", "0.02"}, {NULL, NULL}};
+    const run_pair mixed[] = {
+        {"lr", "0.02"}, {"load-debug-rollout-data", run_below("mixed/{rollout_id}")}, {NULL, NULL}};
+    static const char *const measured[] = {
+        "train/logp_diff_max", "train/train_rollout_logprob_abs_diff", "train/train_rollout_kl"};
+    run_memory foreign, plain;
+    char *text = NULL;
+    size_t bytes;
+
+    (void)state;
+    foreign = run_trained("foreign", sampled, lr);
+    plain = run_trained("plain", sampled, own);
+    assert_false(invar_digest_equal(&foreign.chain, &plain.chain));
+    assert_false(invar_digest_equal(&foreign.identity, &plain.identity));
+    // nothing is said to be equal to what other weights sampled: it is measured, beside the content
+    assert_true(run_asked("foreign",
+                          "SELECT count(*) FROM metrics WHERE name = "
+                          "'train/logp_diff_max'") == 1.0); // the first weights are the same
+    assert_true(run_asked("foreign", "SELECT count(*) FROM metrics WHERE name LIKE "
+                                     "'train/train_rollout_%'") == 2.0);
+    for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
+        assert_true(run_asked("foreign", gauges_of(measured[i])) == 3.0);
+    assert_true(run_asked("foreign", "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 4.0);
+    assert_true(run_asked("plain", "SELECT count(*) FROM metrics WHERE name = "
+                                   "'train/logp_diff_max'") == 4.0);
+    // a run that began with its own rollouts does not go on with others
+    assert_ok(invar_held_folder_make(run_below("mixed")));
+    assert_ok(invar_file_read(&text, &bytes, run_below("files/1"), 1 << 24));
+    assert_ok(invar_file_write(run_below("mixed/1"), text, bytes));
+    invar_free(text);
+    {
+        const run_pair begin[] = {{"lr", "0.02"},
+                                  {"save", run_below("mixed.ckpt")},
+                                  {"load", run_below("mixed.ckpt")},
+                                  {"debug-exit-after-rollout", "1"},
+                                  {NULL, NULL}};
+        const run_pair load[] = {{"load", run_below("mixed.ckpt")},
+                                 {"lr", "0.02"},
+                                 {"load-debug-rollout-data", run_below("mixed/{rollout_id}")},
+                                 {NULL, NULL}};
+        assert_ok(run_with("mix", sampled, begin));
+        assert_fails(run_with("mix", sampled, load), INVAR_E_INVALID, "of another run");
+    }
+    // rollout 0 says whose they are, and it is not there
+    assert_fails(run_with("mix2", sampled, mixed), INVAR_E_NOTFOUND, "mixed/0");
+}
+
+/* The files of test_saved__files_stand_for_sampling as version 0.1.0 wrote them. */
+static void write_version_1(const char *to)
+{
+    invar_rollout_file data;
+
+    for (int i = 0; i < 4; i++) {
+        char path[40];
+
+        (void)snprintf(path, sizeof path, "files/%d", i);
+        assert_ok(invar_rollout_file_read(&data, run_below(path)));
+        data.header.policy = (invar_rollout_policy){NULL, NULL, {{0}}};
+        (void)snprintf(path, sizeof path, "%s/%d", to, i);
+        assert_ok(invar_rollout_file_write(run_below(path), &data.header, data.samples.items,
+                                           data.samples.count));
+        invar_rollout_file_release(&data);
+    }
+}
+
+/* The same weights of another dtype, numerics or model have sampled: nothing must be equal. */
+static void test_saved__trains_off_policy_on_files_of_another_arithmetic(void **state)
+{
+    static const run_pair others[] = {
+        {"dtype", "fp32"}, {"numerics", "sm90"}, {"norm-epsilon", "0.01"}};
+    const char *files = run_below("files/{rollout_id}");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const run_pair plain[] = {others[i], {"load-debug-rollout-data", files}, {NULL, NULL}};
+        const run_pair tis[] = {
+            others[i], {"load-debug-rollout-data", files}, {"use-tis", "true"}, {NULL, NULL}};
+        char name[40];
+
+        for (int k = 0; k < 2; k++) {
+            (void)snprintf(name, sizeof name, "other.%zu.%d", i, k);
+            assert_ok(run_with(name, sampled, k ? tis : plain));
+            assert_true(run_asked(name, gauges_of("train/logp_diff_max")) == 4.0);
+            assert_true(run_asked(name, "SELECT count(*) FROM metrics WHERE name = "
+                                        "'train/logp_diff_max'") == 0.0);
+            assert_true(run_asked(name, "SELECT count(*) FROM samples WHERE diff IS NOT NULL") ==
+                        0.0);
+        }
+    }
+}
+
+/* Files of version 1 do not name the arithmetic that sampled them: only those of a run with the
+   same identity must have equal log-probs, and no other run stops in a step. */
+static void test_saved__takes_version_1_of_other_runs_as_off_policy(void **state)
+{
+    const run_pair load = {"load-debug-rollout-data", run_below("first/{rollout_id}")};
+    const run_pair own[] = {load, {NULL, NULL}};
+    const run_pair others[] = {{"dtype", "fp32"}, {"lr", "0.02"}};
+    run_memory one, again;
+
+    (void)state;
+    assert_ok(invar_held_folder_make(run_below("first")));
+    write_version_1("first");
+    one = run_trained("sampled", sampled, NULL);
+    again = run_trained("version.1", sampled, own);
+    assert_true(run_same(&one, &again));
+    assert_true(run_asked("version.1", "SELECT count(*) FROM metrics WHERE name = "
+                                       "'train/logp_diff_max'") == 4.0);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const run_pair read[] = {load, others[i], {NULL, NULL}};
+        char name[40];
+
+        (void)snprintf(name, sizeof name, "version.1.%s", others[i].key);
+        assert_ok(run_with(name, sampled, read));
+        // with another rate alone the first rollout has the same arithmetic, and differs by 0
+        assert_true(run_asked(name, gauges_of("train/logp_diff_max")) == (i == 0 ? 4.0 : 3.0));
+        assert_true(run_asked(name, "SELECT count(*) FROM samples WHERE diff IS NOT NULL") == 0.0);
+    }
+}
+
+/* A file whose tokens the model does not have is named, before any op sees them. */
+static void test_saved__files_that_do_not_fit(void **state)
+{
+    const run_pair bad[] = {{"load-debug-rollout-data", run_below("bad/{rollout_id}")},
+                            {"debug-exit-after-rollout", "1"},
+                            {NULL, NULL}};
+    invar_rollout_file data;
+
+    (void)state;
+    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    data.samples.items[1].tokens[0] = 99999;
+    assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    assert_fails(run_with("bad.run", sampled, bad), INVAR_E_INVALID, "does not fit the model");
+    data.samples.items[1].tokens[0] = 1;
+    data.samples.items[1].draw_index = UINT32_MAX; // more prompts than the filter may look at
+    assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    assert_fails(run_with("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
+    invar_rollout_file_release(&data);
+}
+
+/*
+ * Writes the first rollout with another count of rejected groups, and trains from the file. The
+ * rollout belongs to the run with the learning rate 0.01.
+ */
+static invar_status train_with_filtered(const char *name, const char *lr, bool filters,
+                                        int64_t filtered)
+{
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("filtered/{rollout_id}")},
+                             {"debug-exit-after-rollout", "1"},
+                             {"lr", lr},
+                             {NULL, NULL}};
+    invar_rollout_file data;
+
+    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    data.header.filters = filters;
+    data.header.filtered = filtered;
+    assert_ok(invar_rollout_file_write(run_below("filtered/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    invar_rollout_file_release(&data);
+    return run_with(name, sampled, read);
+}
+
+static void test_saved__a_file_without_filtered_groups_gives_no_count(void **state)
+{
+    static const char count[] = "SELECT count(*) FROM metrics WHERE step = 0 AND name = "
+                                "'rollout/dynamic_filter/dropped'";
+
+    (void)state;
+    assert_true(run_asked("write", count) == 1.0);
+    assert_ok(train_with_filtered("filtered.old", "0.01", false, 0)); // as 0.1.0 wrote files
+    assert_true(run_asked("filtered.old", count) == 0.0);
+    assert_fails(train_with_filtered("filtered.new", "0.01", true, 1000), INVAR_E_CORRUPT,
+                 "has filtered_groups 1000");
+    assert_ok(train_with_filtered("filtered.foreign.old", "0.02", false, 0));
+    assert_true(run_asked("filtered.foreign.old", count) == 0.0);
+}
+
+static void test_saved__takes_filtered_groups_from_files_of_another_run(void **state)
+{
+    static const char dropped[] = "SELECT value FROM metrics WHERE step = 0 AND name = "
+                                  "'rollout/dynamic_filter/dropped'";
+
+    (void)state;
+    assert_ok(train_with_filtered("filtered.foreign", "0.02", true, 1000));
+    assert_true(run_asked("filtered.foreign", dropped) == 1000.0);
+}
+
+/* ---- own rollouts that were changed ---------------------------------------------------------- */
+
+typedef void (*change)(invar_rollout_file *data);
+
+static void change_reward(invar_rollout_file *d)
+{
+    d->samples.items[2].reward += 0.25;
+}
+static void change_label(invar_rollout_file *d)
+{
+    d->samples.items[2].label = "7";
+}
+static void change_parts(invar_rollout_file *d)
+{
+    assert_ok(invar_reward_parts_add(&d->samples.items[2].parts, "a", 1, 1, "test"));
+}
+static void change_prompt(invar_rollout_file *d)
+{
+    d->samples.items[2].prompt++;
+}
+static void change_text(invar_rollout_file *d)
+{
+    d->samples.items[2].prompt_text = "1,2=";
+}
+static void change_response(invar_rollout_file *d)
+{
+    d->samples.items[2].response[0] ^= 1;
+}
+static void change_metadata(invar_rollout_file *d)
+{
+    d->samples.items[2].metadata = "{\"a\":1}";
+}
+static void change_token(invar_rollout_file *d)
+{
+    d->samples.items[2].tokens[0] ^= 1;
+}
+static void change_mask(invar_rollout_file *d)
+{
+    d->samples.items[2].mask[0] = 0;
+}
+static void change_removed(invar_rollout_file *d)
+{
+    d->samples.items[2].is_masked_out = true;
+}
+static void change_draw(invar_rollout_file *d)
+{
+    d->samples.items[3].draw_index++;
+}
+static void change_hash(invar_rollout_file *d)
+{
+    d->samples.items[2].prompt_hash.bytes[0] ^= 1;
+}
+static void change_route_size(invar_rollout_file *d)
+{
+    d->samples.items[2].route_size = 2;
+}
+static void change_dtype(invar_rollout_file *d)
+{
+    d->header.policy.dtype = "fp32";
+}
+static void change_temperature(invar_rollout_file *d)
+{
+    d->header.sampling.temperature = 0.5f;
+}
+static void change_seed(invar_rollout_file *d)
+{
+    d->header.sampling.seed++;
+}
+static void change_top_k(invar_rollout_file *d)
+{
+    d->header.sampling.top_k = 3;
+}
+static void change_version(invar_rollout_file *d)
+{
+    d->header.weights++;
+}
+static void change_weights(invar_rollout_file *d)
+{
+    d->header.weights_hash.bytes[0] ^= 1;
+}
+static void change_number(invar_rollout_file *d)
+{
+    d->header.rollout++;
+}
+
+static void change_finish(invar_rollout_file *d)
+{
+    invar_finish *finish = &d->samples.items[2].finish;
+
+    *finish = *finish == INVAR_FINISH_STOP ? INVAR_FINISH_LENGTH : INVAR_FINISH_STOP;
+}
+
+static void test_saved__own_rollouts_that_were_changed(void **state)
+{
+    static const struct {
+        change make;
+        const char *member;
+    } cases[] = {
+        {change_reward, "\"reward\" of sample"},
+        {change_parts, "\"parts\" of sample"},
+        {change_label, "\"label\" of sample"},
+        {change_prompt, "\"prompt\" of sample"},
+        {change_text, "\"prompt_text\" of sample"},
+        {change_response, "\"response\" of sample"},
+        {change_metadata, "\"metadata\" of sample"},
+        {change_token, "\"tokens\" of sample"},
+        {change_mask, "\"mask\" of sample"},
+        {change_removed, "\"removed\" of sample"},
+        {change_draw, "\"draw\" of sample"},
+        {change_hash, "\"prompt_hash\" of sample"},
+        {change_finish, "\"finish\" of sample"},
+        {change_route_size, "\"route_size\" of sample"},
+        {change_dtype, "\"dtype, numerics or model\""},
+        {change_temperature, "\"weights_hash\""}, // log-probs of another temperature are others'
+        {change_seed, "\"seed\""},
+        {change_top_k, "\"top_k\""},
+        {change_version, "\"weights\""},
+        {change_weights, "\"weights_hash\""},
+        {change_number, "\"rollout\""},
+    };
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("changed/{rollout_id}")},
+                             {"debug-exit-after-rollout", "1"},
+                             {NULL, NULL}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_rollout_file data;
+
+        assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+        cases[i].make(&data);
+        assert_ok(invar_rollout_file_write(run_below("changed/0"), &data.header, data.samples.items,
+                                           data.samples.count));
+        invar_rollout_file_release(&data);
+        assert_fails(run_with("changed.run", sampled, read), INVAR_E_INVALID, cases[i].member);
+    }
+}
+
+/* The first group goes, and one that nobody would look at comes behind the last draw. */
+static void replace_first_group(invar_rollout_file *d)
+{
+    invar_rl_sample *items = d->samples.items;
+
+    for (int i = 0; i < 2; i++) {
+        invar_rl_sample first = items[i];
+        items[i] = items[i + 2];
+        items[i + 2] = first;
+        items[i + 2].index = items[i].index + 2;
+        items[i + 2].group = items[i].group + 1;
+        items[i + 2].draw_index = items[i].draw_index;
+    }
+}
+
+static void test_saved__no_sample_is_passed_over(void **state)
+{
+    const run_pair write[] = {{"save-debug-rollout-data", run_below("plain/{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("replaced/{rollout_id}")},
+                             {"debug-exit-after-rollout", "1"},
+                             {NULL, NULL}};
+    invar_rollout_file data;
+
+    (void)state;
+    (void)run_trained("plain.run", write, NULL);
+    assert_ok(invar_rollout_file_read(&data, run_below("plain/0")));
+    assert_int_equal(data.samples.count, 4);
+    replace_first_group(&data);
+    assert_ok(invar_rollout_file_write(run_below("replaced/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    invar_rollout_file_release(&data);
+    assert_fails(run_with("replaced.run", read, NULL), INVAR_E_INVALID,
+                 "has a draw of an earlier one");
+}
+
+/* ---- foreign rollouts ------------------------------------------------------------------------ */
+
+static const run_pair steep[] = {{"dynamic-sampling-filter", "nonzero_std"},
+                                 {"over-sampling-batch-size", "5"},
+                                 {"rollout-shuffle", "true"},
+                                 {"task-size", "32"},
+                                 {"num-rollout", "4"},
+                                 {"lr", "0.02"},
+                                 {NULL, NULL}};
+
+/* Files need no cache: one that no address space has room for is not made. */
+static void test_saved__files_need_no_rollout_engine(void **state)
+{
+    const run_pair pages = {"kv-pages", "1000000000"}, size = {"page-size", "4096"};
+    const run_pair from[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                             {"debug-train-only", "true"},
+                             pages,
+                             size,
+                             {NULL, NULL}};
+    const run_pair sample[] = {pages, size, {NULL, NULL}};
+    run_memory one, again;
+
+    (void)state;
+    one = run_memory_of("write");
+    again = run_trained("no.engine", sampled, from);
+    assert_true(run_same(&one, &again));
+    assert_int_equal(run_with("engine", sampled, sample), INVAR_E_NOMEM);
+}
+
+/* What is in the file decides about the identity: two runs of one identity have one chain. */
+static void test_saved__foreign_rollouts_belong_to_the_identity(void **state)
+{
+    const run_pair same[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                             {"debug-train-only", "true"},
+                             {NULL, NULL}};
+    const run_pair edited[] = {{"load-debug-rollout-data", run_below("edited/{rollout_id}")},
+                               {NULL, NULL}};
+    run_memory foreign, again, other;
+
+    (void)state;
+    foreign = run_memory_of("foreign");
+    again = run_trained("foreign.again", steep, same);
+    assert_true(run_same(&foreign, &again));
+    assert_true(invar_digest_equal(&foreign.identity, &again.identity));
+    for (int i = 0; i < 4; i++) {
+        char from[16], to[16];
+        invar_rollout_file data;
+
+        (void)snprintf(from, sizeof from, "files/%d", i);
+        (void)snprintf(to, sizeof to, "edited/%d", i);
+        assert_ok(invar_rollout_file_read(&data, run_below(from)));
+        if (i == 3) // also the last rollout, which one more would not reach
+            data.samples.items[0].reward += 1.0;
+        assert_ok(invar_rollout_file_write(run_below(to), &data.header, data.samples.items,
+                                           data.samples.count));
+        invar_rollout_file_release(&data);
+    }
+    other = run_trained("foreign.edited", steep, edited);
+    assert_false(invar_digest_equal(&foreign.chain, &other.chain));
+    assert_false(invar_digest_equal(&foreign.identity, &other.identity));
+}
+
+/* Old log-probabilities are the actor's own, or with the key those of the file; weights act. */
+static void test_saved__importance_acts_on_foreign_rollouts(void **state)
+{
+    static const char clipped[] =
+        "SELECT count(*) FROM metrics WHERE name = 'train/tis_clipfrac' AND value > 0";
+    static const char off[] =
+        "SELECT count(*) FROM metrics WHERE name = 'train/ppo_kl' AND value <> 0";
+    const run_pair files = {"load-debug-rollout-data", run_below("files/{rollout_id}")};
+    const run_pair tis[] = {files, {"use-tis", "true"}, {"tis-clip", "1"}, {NULL, NULL}};
+    const run_pair mis[] = {
+        files, {"use-mis", "true"}, {"mis-mode", "mask"}, {"mis-upper-bound", "1"}, {NULL, NULL}};
+    const run_pair theirs[] = {files, {"use-rollout-logprobs", "true"}, {NULL, NULL}};
+    run_memory plain, weighed, masked, kept;
+
+    (void)state;
+    plain = run_memory_of("foreign");
+    weighed = run_trained("foreign.tis", steep, tis);
+    masked = run_trained("foreign.mis", steep, mis);
+    kept = run_trained("foreign.theirs", steep, theirs);
+    assert_true(run_asked("foreign.tis", clipped) > 0.0);
+    assert_true(run_asked("foreign", off) == 0.0); // scored by the weights that are trained
+    assert_true(run_asked("foreign.theirs", off) == 3.0);
+    assert_true(run_asked("foreign.theirs", gauges_of("train/train_rollout_kl")) == 0.0);
+    assert_false(invar_digest_equal(&plain.chain, &weighed.chain));
+    assert_false(invar_digest_equal(&plain.chain, &masked.chain));
+    assert_false(invar_digest_equal(&plain.chain, &kept.chain));
+}
+
+typedef struct pair_list {
+    invar_ledger_pair pairs[256];
+    char text[256][2][128];
+    size_t count;
+} pair_list;
+
+static invar_status take_pair(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    pair_list *list = payload;
+    char(*text)[128] = list->text[list->count];
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 2);
+    for (int i = 0; i < 2; i++)
+        (void)snprintf(text[i], sizeof text[i], "%.*s", (int)values[i].bytes,
+                       (const char *)values[i].data);
+    list->pairs[list->count++] = (invar_ledger_pair){text[0], text[1]};
+    return INVAR_OK;
+}
+
+/* Files of the run's own may ask for weights of importance: older versions wrote such. */
+static void test_saved__importance_cannot_act_on_own_rollouts(void **state)
+{
+    static pair_list list;
+    const run_pair tis[] = {{"load-debug-rollout-data", run_below("tis/{rollout_id}")},
+                            {"use-tis", "true"},
+                            {"tis-clip", "1"},
+                            {NULL, NULL}};
+    invar_rollout_file data;
+
+    (void)state;
+    run_select("foreign.tis", "SELECT key, value FROM identity WHERE key <> 'rollouts hash'",
+               take_pair, &list);
+    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    assert_ok(invar_ledger_identity(&data.header.run, list.pairs, list.count));
+    assert_ok(invar_rollout_file_write(run_below("tis/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    invar_rollout_file_release(&data);
+    assert_fails(run_with("tis.own", steep, tis), INVAR_E_INVALID, "'use-tis' would be ignored: ");
+}
+
+/* ---- what nobody measured -------------------------------------------------------------------- */
+
+static void test_saved__what_was_not_compared_is_absent(void **state)
+{
+    static const char *const names[] = {
+        "train/logp_diff_max", "train/train_rollout_logprob_abs_diff", "train/train_rollout_kl"};
+    const run_pair twice[] = {{"num-steps-per-rollout", "2"}, {"lr", "0.01"}, {NULL, NULL}};
+    const run_pair off[] = {{"check-logprobs", "false"}, {NULL, NULL}};
+    const run_pair only[] = {
+        {"check-logprobs", "false"}, {"debug-rollout-only", "true"}, {NULL, NULL}};
+    const double with[] = {4.0, 4.0, 4.0}, without[] = {2.0, 0.0, 0.0};
+    invar_recipe *recipe = run_recipe(run_below("unchecked.only"), only, NULL);
+    invar_train_summary summary;
+    run_memory checked, unchecked;
+    char sql[128];
+
+    (void)state;
+    checked = run_trained("checked", twice, NULL);
+    unchecked = run_trained("unchecked", twice, off);
+    assert_true(invar_digest_equal(&checked.chain, &unchecked.chain));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(sql, sizeof sql, "SELECT count(*) FROM metrics WHERE name = '%s'", names[i]);
+        assert_true(run_asked("checked", sql) == with[i]);
+        assert_true(run_asked("unchecked", sql) == without[i]); // training is compared by itself
+    }
+    assert_true(run_asked("checked", "SELECT count(*) FROM samples WHERE diff = 0") == 8.0);
+    assert_true(run_asked("unchecked", "SELECT count(*) FROM samples WHERE diff = 0") == 4.0);
+    assert_ok(invar_train(&summary, recipe, &(invar_train_options){.until = -1}));
+    assert_int_equal(summary.steps, 2);
+    assert_int_equal(summary.compared, 0);
+    invar_recipe_free(recipe);
+}
+
+/* A file of another program has tokens and no log-probs: there is nothing to compare with. */
+static void test_saved__without_logprobs_nothing_is_compared(void **state)
+{
+    const run_pair bare[] = {{"load-debug-rollout-data", run_below("bare/{rollout_id}")},
+                             {"debug-exit-after-rollout", "1"},
+                             {NULL, NULL}};
+    float *logp[64];
+    invar_rollout_file data;
+
+    (void)state;
+    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
+    assert_true(data.samples.count <= 64);
+    data.header.run.bytes[0] ^= 1;
+    for (int64_t i = 0; i < data.samples.count; i++) {
+        logp[i] = data.samples.items[i].logp;
+        data.samples.items[i].logp = NULL;
+    }
+    assert_ok(invar_rollout_file_write(run_below("bare/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    for (int64_t i = 0; i < data.samples.count; i++)
+        data.samples.items[i].logp = logp[i];
+    invar_rollout_file_release(&data);
+    assert_ok(run_with("bare.run", sampled, bare));
+    assert_true(run_asked("bare.run", "SELECT count(*) FROM metrics WHERE name = 'train/loss'") ==
+                1.0);
+    assert_true(run_asked("bare.run",
+                          "SELECT count(*) FROM metrics WHERE name GLOB "
+                          "'train/logp_diff_*' OR name = 'rollout/rollout_log_probs'") == 0.0);
+    assert_true(run_asked("bare.run", "SELECT count(*) FROM samples WHERE diff IS NOT NULL") ==
+                0.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_saved__files_stand_for_sampling),
+        cmocka_unit_test(test_saved__rollouts_of_another_run_are_another_run),
+        cmocka_unit_test(test_saved__trains_off_policy_on_files_of_another_arithmetic),
+        cmocka_unit_test(test_saved__takes_version_1_of_other_runs_as_off_policy),
+        cmocka_unit_test(test_saved__files_that_do_not_fit),
+        cmocka_unit_test(test_saved__a_file_without_filtered_groups_gives_no_count),
+        cmocka_unit_test(test_saved__takes_filtered_groups_from_files_of_another_run),
+        cmocka_unit_test(test_saved__own_rollouts_that_were_changed),
+        cmocka_unit_test(test_saved__no_sample_is_passed_over),
+        cmocka_unit_test(test_saved__files_need_no_rollout_engine),
+        cmocka_unit_test(test_saved__foreign_rollouts_belong_to_the_identity),
+        cmocka_unit_test(test_saved__importance_acts_on_foreign_rollouts),
+        cmocka_unit_test(test_saved__importance_cannot_act_on_own_rollouts),
+        cmocka_unit_test(test_saved__what_was_not_compared_is_absent),
+        cmocka_unit_test(test_saved__without_logprobs_nothing_is_compared),
+    };
+
+    return cmocka_run_group_tests(tests, setup, run_teardown);
+}

@@ -1,0 +1,230 @@
+/*
+ * schedule_log.c - recorded ticks: in memory, as text, obeyed and continued.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/sample/source/schedule_log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/files/journal.h"
+#include "engine/sample/source/recorded_schedule.h"
+#include "tests/support.h"
+
+enum { TICKS = 40, FIRST = 3, GROUPS = 5, LEFT = 7 };
+
+static const char head[] = "{\"invar_schedule\":1,\"run\":\"00000000000000000000000000000000\"}\n";
+
+/* Any ticks, in which samples get on. */
+static void fill(invar_schedule_log *out, int64_t count)
+{
+    int64_t groups[GROUPS];
+    invar_unfinished_sample left[LEFT];
+
+    *out = (invar_schedule_log){0};
+    for (int64_t t = 0; t < count; t++) {
+        int64_t n = (int64_t)(invar_test_random(1, (uint64_t)t) % (LEFT + 1));
+
+        for (int64_t i = 0; i < GROUPS; i++)
+            groups[i] = t * 10 + i * 2;
+        for (int64_t i = 0; i < n; i++)
+            left[i] = (invar_unfinished_sample){i * 3, t + i};
+        assert_ok(invar_schedule_log_add_batch(out, FIRST + t, groups, GROUPS, "a test"));
+        assert_ok(invar_schedule_log_add_drawn(out, FIRST + t, left, n, "a test"));
+    }
+}
+
+static void write_all(invar_json_text *out, const invar_schedule_log *ticks)
+{
+    static const invar_digest run = {{1}}, uuid = {{2}};
+    invar_digest chain = {{0}};
+    invar_json_text lines = {0};
+
+    *out = (invar_json_text){0};
+    invar_schedule_log_write(&lines, ticks, &run, &uuid);
+    assert_ok(lines.status);
+    assert_ok(invar_journal_add_sums(out, &chain, lines.data, lines.bytes));
+    invar_json_text_release(&lines);
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static void test_ticks__read_back(void **state)
+{
+    invar_schedule_log ticks, again = {0};
+    invar_json_text first, second;
+    invar_schedule_log_head found;
+
+    (void)state;
+    fill(&ticks, TICKS);
+    write_all(&first, &ticks);
+    assert_ok(invar_schedule_log_read_file(&again, &found, first.data, first.bytes, "a test"));
+    assert_true(found.found && found.checked && found.run.bytes[0] == 1 &&
+                found.uuid.bytes[0] == 2);
+    assert_int_equal(again.first, FIRST);
+    assert_int_equal(invar_schedule_log_end(&again), FIRST + TICKS);
+    write_all(&second, &again);
+    assert_int_equal(first.bytes, second.bytes);
+    assert_memory_equal(first.data, second.data, first.bytes);
+    assert_null(invar_schedule_log_find(&again, FIRST - 1));
+    assert_null(invar_schedule_log_find(&again, FIRST + TICKS));
+    invar_schedule_log_release(&again);
+    invar_schedule_log_release(&ticks);
+    invar_json_text_release(&first);
+    invar_json_text_release(&second);
+}
+
+/* Cut anywhere: all whole lines are there, and none of another. */
+static void test_ticks__cut_anywhere(void **state)
+{
+    invar_schedule_log ticks;
+    invar_json_text text;
+    size_t lines = 0;
+
+    (void)state;
+    fill(&ticks, 4);
+    write_all(&text, &ticks);
+    for (size_t cut = 0; cut <= text.bytes; cut++) {
+        invar_schedule_log some = {0};
+        invar_schedule_log_head found;
+
+        lines += cut > 0 && text.data[cut - 1] == '\n';
+        assert_ok(invar_schedule_log_read_file(&some, &found, text.data, cut, "a test"));
+        assert_int_equal(found.found, lines > 0);
+        assert_int_equal(some.count, lines / 2);
+        invar_schedule_log_release(&some);
+    }
+    invar_json_text_release(&text);
+    invar_schedule_log_release(&ticks);
+}
+
+static void test_ticks__what_is_wrong_is_named(void **state)
+{
+    static const struct {
+        const char *lines, *says;
+    } wrong[] = {
+        {"{\"tick\":0,\"drawn\":[]}\n", "expected \"batch\" of tick 0"},
+        {"{\"tick\":0,\"batch\":[1]}\n{\"tick\":0,\"batch\":[1]}\n",
+         "expected \"drawn\" of tick 0"},
+        {"{\"tick\":0,\"batch\":[1]}\n{\"tick\":1,\"drawn\":[]}\n", "expected \"drawn\" of tick 0"},
+        {"{\"tick\":0,\"batch\":[1]}\n{\"tick\":0,\"drawn\":[]}\n{\"tick\":2,\"batch\":[2]}\n",
+         "expected \"batch\" of tick 1"},
+        {"{\"tick\":-1,\"batch\":[1]}\n", "\"tick\""},
+        {"{\"tick\":0,\"batch\":[2,1]}\n", "group 1 of tick 0 is out of order"},
+        {"{\"tick\":0,\"batch\":[2,2]}\n", "group 2 of tick 0 is out of order"},
+        {"{\"tick\":0,\"batch\":[-1]}\n", "group -1 of tick 0 is out of order"},
+        {"{\"tick\":0,\"batch\":[1.0]}\n", "item 0 of \"batch\" is none"},
+        {"{\"tick\":0,\"batch\":7}\n", "expected a list"},
+        {"{\"tick\":0}\n", "expected a list"},
+        {"{\"tick\":0,\"batch\":[1],\"drawn\":[]}\n", "expected a list"},
+        {"{\"tick\":0,\"batch\":[1]}\n{\"tick\":0,\"drawn\":[[1]]}\n",
+         "item 0 of \"drawn\" is none"},
+        {"{\"tick\":0,\"batch\":[1]}\n{\"tick\":0,\"drawn\":[1]}\n", "item 0 of \"drawn\" is none"},
+        {"{\"tick\":0,\"batch\":[1]}\n{\"tick\":0,\"drawn\":[[1,-1]]}\n", "has -1 tokens"},
+        {"{\"tick\":0,\"batch\":[1]}\n{\"tick\":0,\"drawn\":[[2,1],[1,1]]}\n",
+         "sample 1 of tick 0 is out of order"},
+        {"{\"tick\":0,\"batch\":[1]}\n{\"tick\":0,\"drawn\":[[5,3]]}\n{\"tick\":1,\"batch\":[2]}\n"
+         "{\"tick\":1,\"drawn\":[[4,0],[5,2]]}\n",
+         "sample 5 has 2 tokens after tick 1, and had 3 before"},
+        {"nonsense\n", "is not JSON"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        invar_schedule_log ticks = {0};
+        invar_schedule_log_head found;
+        char text[1024];
+
+        (void)snprintf(text, sizeof text, "%s%s", head, wrong[i].lines);
+        assert_int_equal(invar_schedule_log_read_file(&ticks, &found, text, strlen(text), "a test"),
+                         INVAR_E_CORRUPT);
+        assert_non_null(strstr(invar_error_last()->message, wrong[i].says));
+        assert_non_null(strstr(invar_error_last()->message, "a test:"));
+        invar_error_clear();
+        invar_schedule_log_release(&ticks);
+    }
+}
+
+static void test_ticks__forget(void **state)
+{
+    invar_schedule_log ticks;
+
+    (void)state;
+    fill(&ticks, 6);
+    invar_schedule_log_trim(&ticks, FIRST);
+    assert_int_equal(ticks.count, 6);
+    invar_schedule_log_trim(&ticks, FIRST + 4);
+    assert_int_equal(ticks.count, 2);
+    assert_null(invar_schedule_log_find(&ticks, FIRST + 3));
+    assert_int_equal(invar_schedule_log_find(&ticks, FIRST + 4)->groups[1], 42);
+    assert_int_equal(invar_schedule_log_end(&ticks), FIRST + 6);
+    invar_schedule_log_trim(&ticks, FIRST + 6); // it has no such tick
+    assert_int_equal(ticks.count, 2);
+    invar_schedule_log_release(&ticks);
+}
+
+/* ---- obeyed and continued -------------------------------------------------------------------- */
+
+/* A ledger has, for each rollout, what was drawn before it and its batch. */
+static void test_ticks__shown_rollout_by_rollout(void **state)
+{
+    invar_recorded_schedule table = {0};
+    invar_schedule_log all = {0}, some = {0};
+
+    (void)state;
+    fill(&table.own_log, 6);
+    for (int64_t t = FIRST; t < FIRST + 6; t++) {
+        invar_json_text text = {0};
+
+        invar_recorded_schedule_show(&text, &table, t);
+        assert_ok(invar_schedule_log_read(&all, text.data, text.bytes, "a ledger"));
+        if (t > FIRST + 2) // from a checkpoint on
+            assert_ok(invar_schedule_log_read(&some, text.data, text.bytes, "a ledger"));
+        invar_json_text_release(&text);
+    }
+    assert_int_equal(invar_schedule_log_end(&all),
+                     FIRST + 5); // what the last one drew, nobody knows
+    assert_false(invar_schedule_log_find(&some, FIRST + 2)->batched);
+    assert_true(invar_schedule_log_find(&some, FIRST + 2)->drawn);
+    assert_true(invar_schedule_log_find(&some, FIRST + 3)->batched);
+    invar_schedule_log_release(&all);
+    invar_schedule_log_release(&some);
+    invar_recorded_schedule_release(&table);
+}
+
+static void test_ticks__own_then_other_then_clock(void **state)
+{
+    const int64_t group = 7;
+    invar_recorded_schedule table = {.name = "a record"};
+    invar_schedule_tick tick;
+
+    (void)state;
+    fill(&table.given_log, 3);
+    assert_ok(invar_recorded_schedule_batch(&table, FIRST, &group, 1));
+    assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST));
+    assert_true(tick.batched && tick.n_groups == 1 && tick.groups[0] == 7 && tick.drawn);
+    assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST + 1));
+    assert_true(tick.batched && tick.n_groups == GROUPS && tick.drawn);
+    assert_fails(invar_recorded_schedule_plan(&tick, &table, FIRST + 3), INVAR_E_NOTFOUND,
+                 "a record: the recorded schedule ends before tick 6");
+    table.name = NULL;
+    assert_ok(invar_recorded_schedule_plan(&tick, &table, FIRST + 3));
+    assert_true(!tick.batched && !tick.drawn);
+    invar_recorded_schedule_release(&table);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ticks__read_back),
+        cmocka_unit_test(test_ticks__cut_anywhere),
+        cmocka_unit_test(test_ticks__what_is_wrong_is_named),
+        cmocka_unit_test(test_ticks__forget),
+        cmocka_unit_test(test_ticks__shown_rollout_by_rollout),
+        cmocka_unit_test(test_ticks__own_then_other_then_clock),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
