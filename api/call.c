@@ -386,8 +386,8 @@ static invar_status api_device_run(invar_api_device *device, invar_op op, const 
     return INVAR_OK;
 }
 
-int32_t invar_api_call_on_stream(invar_api_device *device, void *stream, const char *op,
-                                 const invar_api_argument *arguments, int64_t count)
+int32_t invar_api_call_in(invar_api_device *device, void *stream, const char *op,
+                          const invar_api_argument *arguments, int64_t count)
 {
     call c = {.op = op,
               .arguments = arguments,
@@ -411,6 +411,6 @@ int32_t invar_api_call_on_stream(invar_api_device *device, void *stream, const c
 int32_t invar_api_call(invar_api_device *device, const char *op,
                        const invar_api_argument *arguments, int64_t count)
 {
-    INVAR_TRY(invar_api_call_on_stream(device, NULL, op, arguments, count));
+    INVAR_TRY(invar_api_call_in(device, NULL, op, arguments, count));
     return invar_api_device_wait(device);
 }

@@ -130,8 +130,8 @@ INVAR_API int32_t invar_api_call(invar_api_device *device, const char *op,
  * later call or by the wait. Calls on one device run in their order, whatever their streams; a
  * stream outlives the next call. Streams that a CUDA graph captures are not offered.
  */
-INVAR_API int32_t invar_api_call_on_stream(invar_api_device *device, void *stream, const char *op,
-                                           const invar_api_argument *arguments, int64_t count);
+INVAR_API int32_t invar_api_call_in(invar_api_device *device, void *stream, const char *op,
+                                    const invar_api_argument *arguments, int64_t count);
 
 /* Until everything has run. Fails with what failed in it. */
 INVAR_API int32_t invar_api_device_wait(invar_api_device *device);

@@ -2,8 +2,9 @@
  * bisect_report_html.c - the answer of a bisect as one page: no script, nothing to load, light and
  * dark.
  *
- * templates/answer.html is the frame; a name in double braces stands for a section below or for an
- * embedded style sheet. Everything that is not ours goes through text(): safe, and no markup.
+ * templates/bisect_report.html is the frame; a name in double braces stands for a section below or
+ * for an embedded style sheet. Everything that is not ours goes through text(): safe, and no
+ * markup.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

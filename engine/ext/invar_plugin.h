@@ -16,8 +16,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_EXT_INVAR_PLUGIN_H
-#define INVAR_ENGINE_EXT_INVAR_PLUGIN_H
+#ifndef INVAR_PLUGIN_H
+#define INVAR_PLUGIN_H
 
 #include <stddef.h>
 #include <stdint.h>

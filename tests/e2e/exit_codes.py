@@ -81,7 +81,7 @@ class Table(unittest.TestCase):
         rows = {int(code): meaning
                 for code, meaning in re.findall(r"^\| (\d+) \| (.*) \|$", section, re.MULTILINE)}
         self.assertEqual(rows, self.codes)
-        for name in ("verbs", "bisect", "ledger"):
+        for name in ("commands", "bisect", "ledger"):
             text = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
             tables = re.findall(r"^\| (?:exit )?code \|.*\n\|[- |]*\n((?:\|.*\n)+)", text,
                                 re.MULTILINE)
@@ -101,9 +101,9 @@ class Table(unittest.TestCase):
             return {code: cell.replace("`", "") for code, cell in cells.items() if cell}
 
         pages = {name: (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
-                 for name in ("verbs", "bisect", "ledger")}
+                 for name in ("commands", "bisect", "ledger")}
         held = 0
-        for section in re.split(r"^##+ ", pages["verbs"], flags=re.MULTILINE):
+        for section in re.split(r"^##+ ", pages["commands"], flags=re.MULTILINE):
             verb, head = section.split("\n")[0], "| exit code | meaning |\n"
             if head in section:
                 text = section.partition(head)[2].partition("\n\n")[0]

@@ -91,14 +91,14 @@ INVAR_FN uint32_t philox_of(uint32_t w)
     X(f32_from_e5m2, invar_f32_bits(invar_f32_from_e5m2((uint8_t)w)))                              \
     X(bf16_from_e4m3, invar_bf16_from_e4m3((uint8_t)w))                                            \
     X(fp8_block_scale, invar_f32_bits(invar_fp8_block_scale(x)))                                   \
-    X(fp8_block_quantize, invar_fp8_block_quantize(x, other_f32(w)))                               \
+    X(fp8_block_quantise, invar_fp8_block_quantize(x, other_f32(w)))                               \
     X(e8m0_from_amax, invar_e8m0_from_amax(x))                                                     \
     X(f32_from_e8m0, invar_f32_bits(invar_f32_from_e8m0((uint8_t)w)))                              \
-    X(mx_quantize, invar_mx_quantize(x, some_e8m0(w)))                                             \
-    X(mx_dequantize, invar_mx_dequantize((uint8_t)w, some_e8m0(w)))                                \
+    X(mx_quantise, invar_mx_quantize(x, some_e8m0(w)))                                             \
+    X(mx_dequantise, invar_mx_dequantize((uint8_t)w, some_e8m0(w)))                                \
     X(int4_scale, invar_int4_scale(x))                                                             \
-    X(int4_quantize, (uint32_t)invar_int4_quantize(x, (uint16_t)other(w)))                         \
-    X(int4_dequantize, invar_int4_dequantize((int32_t)(w % 15) - 7, (uint16_t)other(w)))           \
+    X(int4_quantise, (uint32_t)invar_int4_quantize(x, (uint16_t)other(w)))                         \
+    X(int4_dequantise, invar_int4_dequantize((int32_t)(w % 15) - 7, (uint16_t)other(w)))           \
     X(philox, philox_of(w))                                                                        \
     X(uniform, invar_f32_bits(invar_uniform_f32(w)))                                               \
     X(gumbel, invar_f32_bits(invar_gumbel_f32(w)))
