@@ -48,8 +48,8 @@ static bool names_whole_points(const char *points)
     return true;
 }
 
-/* Audits, dumps and hashes of single ops need complete values on one rank. */
-static invar_status check_watched(const invar_recipe *r, const invar_rank_role_sizes *sizes)
+/* Fails if audits, dumps or fine points need complete values that no rank has. */
+static invar_status check_probes(const invar_recipe *r, const invar_rank_role_sizes *sizes)
 {
     bool apart = sizes->rollout_ranks > 0;
 
@@ -75,8 +75,11 @@ static invar_status check_watched(const invar_recipe *r, const invar_rank_role_s
     return INVAR_OK;
 }
 
-/* A replay runs on one rank, whatever the layout of the recorded run was. */
-static invar_status check_alone(const invar_admission *a, const invar_rank_role_sizes *sizes)
+/*
+ * Fails if the recipe divides the model, and there is only one rank. A replay always runs on one
+ * rank, whatever the layout of the recorded run was.
+ */
+static invar_status check_one_rank(const invar_admission *a, const invar_rank_role_sizes *sizes)
 {
     int least = invar_layout_parts(&sizes->train) + sizes->rollout_ranks;
 
@@ -93,7 +96,8 @@ static invar_status check_alone(const invar_admission *a, const invar_rank_role_
                       least, least);
 }
 
-static invar_status check_several(const invar_admission *a, const invar_rank_role_sizes *sizes)
+static invar_status check_several_ranks(const invar_admission *a,
+                                        const invar_rank_role_sizes *sizes)
 {
     const invar_recipe *r = a->recipe;
 
@@ -101,7 +105,7 @@ static invar_status check_several(const invar_admission *a, const invar_rank_rol
         return invar_config_fail(r, INVAR_KEY_ROLLOUT_SCHEDULE,
                                  "= recorded needs a run of one rank, whose clock decides; "
                                  "several obey a record: give rollout-record");
-    INVAR_TRY(check_watched(r, sizes));
+    INVAR_TRY(check_probes(r, sizes));
     if (sizes->rollout_ranks > 0 && invar_config_is_nonempty(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
         return invar_config_fail(r, INVAR_KEY_ROLLOUT_NUM_GPUS,
                                  "is 0 where rollouts come from files: leave out one of them");
@@ -110,9 +114,9 @@ static invar_status check_several(const invar_admission *a, const invar_rank_rol
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-/* Models beside the actor are held by the ranks that train. */
-static invar_status check_beside(const invar_admission *a, invar_format format,
-                                 const invar_layout *layout)
+/* Checks the other models with the layout of the ranks that train, which alone hold them. */
+static invar_status check_other_models(const invar_admission *a, invar_format format,
+                                       const invar_layout *layout)
 {
     const struct {
         const invar_model_spec *spec;
@@ -128,15 +132,15 @@ static invar_status check_beside(const invar_admission *a, invar_format format,
     return INVAR_OK;
 }
 
-/* The actor as the ranks hold it that train, and as those hold it that sample. */
-static invar_status check_parts(const invar_admission *a, const invar_rank_roles *sides)
+/* Checks the actor with the layout of the ranks that train, and with that of those that sample. */
+static invar_status check_divided_models(const invar_admission *a, const invar_rank_roles *sides)
 {
     const invar_format format = INVAR_RECIPE_ENUM(invar_format, a->recipe, INVAR_KEY_DTYPE);
     const invar_format sampled = invar_train_settings_rollout_format(a->recipe);
     const bool apart = sides->first_rollout_rank < a->ranks;
 
     INVAR_TRY(invar_model_check(a->actor, format, &sides->train));
-    INVAR_TRY(check_beside(a, format, &sides->train));
+    INVAR_TRY(check_other_models(a, format, &sides->train));
     return apart || sampled != format
                ? invar_model_check(a->actor, sampled, apart ? &sides->rollout : &sides->train)
                : INVAR_OK;
@@ -163,11 +167,11 @@ static invar_status check_layout(const invar_admission *a)
     INVAR_TRY(invar_train_settings_sides(&sizes, a->recipe));
     if (a->ranks == 0)
         return INVAR_OK;
-    INVAR_TRY(a->ranks == 1 ? check_alone(a, &sizes) : check_several(a, &sizes));
-    if (a->ranks == 1) // also a replay of a run of several ranks
+    INVAR_TRY(a->ranks == 1 ? check_one_rank(a, &sizes) : check_several_ranks(a, &sizes));
+    if (a->ranks == 1) // includes a replay of a run of several ranks
         sizes = (invar_rank_role_sizes){.train = one, .rollout = one};
     INVAR_TRY(invar_rank_roles_outline(&sides, &sizes, a->ranks));
-    return a->actor ? check_parts(a, &sides) : INVAR_OK;
+    return a->actor ? check_divided_models(a, &sides) : INVAR_OK;
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
@@ -188,8 +192,11 @@ static invar_status check_data(const invar_admission *a)
     return INVAR_OK;
 }
 
-/* A replay decides by the record what the clock has decided. */
-static invar_status check_recorded(const invar_admission *a)
+/*
+ * A recorded schedule without a record lets the clock choose the batch. Fine points cannot be shown
+ * then, but a replay follows the record.
+ */
+static invar_status check_recorded_schedule(const invar_admission *a)
 {
     const invar_recipe *r = a->recipe;
 
@@ -221,7 +228,7 @@ invar_status invar_admission_check(const invar_admission *facts)
 {
     if (!facts->replay) { // the recipe of a record was checked when it was read
         INVAR_TRY(invar_config_check(facts->recipe));
-        INVAR_TRY(check_recorded(facts));
+        INVAR_TRY(check_recorded_schedule(facts));
         INVAR_TRY(invar_recorder_check_dump(
             invar_recipe_string(facts->recipe, INVAR_KEY_DEBUG_DUMP), layers_of(facts)));
     }
@@ -233,7 +240,7 @@ invar_status invar_admission_check(const invar_admission *facts)
 
 /* ---- prompts that rules judge ---------------------------------------------------------------- */
 
-/* Rollouts of a process that begins with the first one; 0 if nobody knows yet. */
+/* Number of rollouts of a process that begins with the first one; 0 if it is not known yet. */
 static int64_t count_rollouts(const invar_train_settings *set)
 {
     const int64_t steps = set->rollout_only ? 1 : set->steps_per_rollout;
@@ -244,13 +251,13 @@ static int64_t count_rollouts(const invar_train_settings *set)
                : invar_run_schedule_steps(&set->course, &start, steps) / steps;
 }
 
-/* Prompts of so many rollouts, at most `size`. */
+/* Number of prompts of `rollouts` rollouts, at most `size`. */
 static int64_t count_prompts(const invar_train_settings *set, int64_t rollouts, int64_t size)
 {
     return rollouts > size / set->prompts ? size : rollouts * set->prompts;
 }
 
-/* More prompts may be sampled, ahead or in place of the groups that are dropped. */
+/* True if groups may be dropped, so that more prompts are sampled than a rollout needs. */
 static bool drops_groups(const invar_recipe *r)
 {
     return INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
@@ -259,7 +266,10 @@ static bool drops_groups(const invar_recipe *r)
            invar_config_is_nonempty(r, INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH);
 }
 
-/* Every rollout judges `prompts` groups that no other one has, or more. */
+/*
+ * Checks the prompts of training. Every rollout computes rewards of at least `prompts` groups that
+ * no other rollout has.
+ */
 static invar_status check_training(const invar_admission_prompts *p,
                                    invar_reward_source_reach reach)
 {
@@ -297,7 +307,7 @@ static invar_status check_evaluation(const invar_admission_prompts *p,
 invar_status invar_admission_check_prompts(const invar_admission_prompts *p)
 {
     const invar_reward_source_reach reach = {.say = p->say, .payload = p->payload};
-    // files of rollouts have the rewards, or were judged by the same rules
+    // rollout files have rewards, or got them by the same rules
     const bool judges =
         !p->settings->sft &&
         !invar_config_is_nonempty(p->session->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);

@@ -1,10 +1,16 @@
 /*
- * async_verify.c - tokens of rollouts whose turn is later: compared while the weights that drew
- * them are there, by the trainer or, beside training, by the thread or the rank that draws them.
+ * async_verify.c - verifies tokens of later rollouts while the weights that sampled them still
+ * exist.
  *
- * A thread scores with the weights that sample, a copy, and with a trainer and memory of its own.
- * It has loop->ahead until it is joined, and of the loop looks only at what does not change between
- * two rollouts. What it finds, or a rank that only samples, all ranks are told when it is joined.
+ * With rollout-lag, a sample can have tokens of several weight versions, and its log-probs cannot
+ * be compared once those weights have changed. So the tokens of the current version are scored and
+ * compared before the weights change: by the trainer, or during training by the thread or the rank
+ * that samples them.
+ *
+ * The sampling thread scores with the sampling copy of the weights, and with a trainer and memory
+ * of its own (async_verifier). Until it is joined it alone uses loop->ahead, and of the rest of the
+ * loop it reads only what does not change between two rollouts. A mismatch found by a thread, or by
+ * a rank that only samples, is reported to all ranks when the thread is joined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,10 +26,10 @@
 /* ---- tokens that the weights of now have drawn ----------------------------------------------- */
 
 /*
- * The first of them that the model drew and whose log-probability is another one in `scored`
- * (response); -1: none.
+ * Returns the first sampled token of the current weight version whose log-prob differs from
+ * `scored` (response); -1 if all are equal.
  */
-static int64_t odd_token(const invar_rl_sample *s, const float *scored)
+static int64_t first_mismatch(const invar_rl_sample *s, const float *scored)
 {
     int64_t first = s->current_version_from - s->prompt_tokens, n = invar_rl_sample_response(s);
 
@@ -33,14 +39,15 @@ static int64_t odd_token(const invar_rl_sample *s, const float *scored)
     return -1;
 }
 
-/* The first of the samples, in words; "": all are as they are scored. */
-static void describe_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_loop *loop,
-                         const invar_rl_sample *samples, int64_t count, const float *scored)
+/* Describes the first mismatch in the samples; `out` is empty if all log-probs are equal. */
+static void describe_mismatch(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_loop *loop,
+                              const invar_rl_sample *samples, int64_t count, const float *scored)
 {
     out[0] = '\0';
     for (int64_t i = 0; i < count; scored += invar_rl_sample_response(&samples[i++])) {
         const invar_rl_sample *s = &samples[i];
-        int64_t odd = s->last_version == loop->source.order.weights ? odd_token(s, scored) : -1;
+        int64_t odd =
+            s->last_version == loop->source.order.weights ? first_mismatch(s, scored) : -1;
 
         if (odd < 0)
             continue;
@@ -54,7 +61,7 @@ static void describe_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_
     }
 }
 
-static invar_status tell_odd(invar_train_loop *loop, const char *odd)
+static invar_status report_mismatch(invar_train_loop *loop, const char *odd)
 {
     return odd[0] ? invar_train_loop_mismatch(loop, "logp-mismatch", odd) : INVAR_OK;
 }
@@ -64,14 +71,16 @@ invar_status invar_train_loop_compare_fresh(invar_train_loop *loop, const invar_
 {
     char odd[INVAR_TRAIN_LOOP_ODD_SIZE];
 
-    describe_odd(odd, loop, samples, count, scored);
-    return tell_odd(loop, odd);
+    describe_mismatch(odd, loop, samples, count, scored);
+    return report_mismatch(loop, odd);
 }
 
-/* The same of samples that nobody has scored with these weights, which `model` has. */
-static invar_status find_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_train_loop *loop,
-                             invar_trainer *trainer, const invar_model *model,
-                             const invar_rl_samples *fresh)
+/*
+ * Like describe_mismatch, but first scores the samples with `model`, which has the current weights.
+ */
+static invar_status score_and_compare(char out[INVAR_TRAIN_LOOP_ODD_SIZE],
+                                      const invar_train_loop *loop, invar_trainer *trainer,
+                                      const invar_model *model, const invar_rl_samples *fresh)
 {
     int64_t tokens = invar_trainer_tokens(fresh->items, fresh->count);
     float *scored = NULL;
@@ -83,14 +92,14 @@ static invar_status find_odd(char out[INVAR_TRAIN_LOOP_ODD_SIZE], const invar_tr
     INVAR_TRY(invar_alloc((void **)&scored, (size_t)tokens, sizeof *scored, "log-probabilities"));
     status = invar_trainer_score(trainer, model, fresh->items, fresh->count, scored, NULL);
     if (status == INVAR_OK)
-        describe_odd(out, loop, fresh->items, fresh->count, scored);
+        describe_mismatch(out, loop, fresh->items, fresh->count, scored);
     invar_free(scored);
     return status;
 }
 
-/* Plain copies of those that have tokens of the weights of now. */
-static invar_status list_fresh(invar_rl_samples *out, const invar_train_loop *loop,
-                               const invar_rl_sample *samples, int64_t count)
+/* Appends shallow copies of the samples that have tokens of the current weights. */
+static invar_status append_current_version(invar_rl_samples *out, const invar_train_loop *loop,
+                                           const invar_rl_sample *samples, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         const invar_rl_sample *s = &samples[i];
@@ -115,15 +124,16 @@ invar_status invar_train_loop_check_flight(invar_train_loop *loop)
     if (!loop->settings.checks_flight)
         return INVAR_OK;
     if (loop->arrays.copied)
-        status = list_fresh(&fresh, loop, batch->items, batch->count);
+        status = append_current_version(&fresh, loop, batch->items, batch->count);
     for (int64_t r = 0; r < flight->count && status == INVAR_OK; r++)
-        status = list_fresh(&fresh, loop, flight->started[r].items, flight->started[r].count);
+        status = append_current_version(&fresh, loop, flight->started[r].items,
+                                        flight->started[r].count);
     if (status == INVAR_OK)
-        status = list_fresh(&fresh, loop, flight->surplus.items, flight->surplus.count);
+        status = append_current_version(&fresh, loop, flight->surplus.items, flight->surplus.count);
     if (status == INVAR_OK)
-        status = find_odd(odd, loop, loop->trainer, loop->session.actor, &fresh);
+        status = score_and_compare(odd, loop, loop->trainer, loop->session.actor, &fresh);
     invar_free(fresh.items);
-    return status == INVAR_OK ? tell_odd(loop, odd) : status;
+    return status == INVAR_OK ? report_mismatch(loop, odd) : status;
 }
 
 /* ---- beside training ------------------------------------------------------------------------- */
@@ -132,7 +142,7 @@ invar_status invar_train_loop_tick_ahead(void *payload)
 {
     const invar_progress_callback *tick = &((const invar_train_loop *)payload)->ahead.tick;
 
-    return tick->run ? tick->run(tick->payload) : INVAR_OK; // nobody, before there are samples
+    return tick->run ? tick->run(tick->payload) : INVAR_OK; // no callback before there are samples
 }
 
 invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample *samples,
@@ -144,18 +154,18 @@ invar_status invar_train_loop_verify_async(void *payload, const invar_rl_sample 
 
     loop->ahead.tick = *tick;
     if (loop->async_verifier) {
-        status = list_fresh(&fresh, loop, samples, count);
+        status = append_current_version(&fresh, loop, samples, count);
         if (status == INVAR_OK)
-            status = find_odd(loop->ahead.mismatch_text, loop, loop->async_verifier,
-                              invar_run_context_sampler(&loop->session), &fresh);
+            status = score_and_compare(loop->ahead.mismatch_text, loop, loop->async_verifier,
+                                       invar_run_context_sampler(&loop->session), &fresh);
         invar_free(fresh.items);
     }
     loop->ahead.end_ns = invar_trace_clock();
     return status;
 }
 
-/* What any rank has found. */
-static invar_status share_odd(invar_train_loop *loop)
+/* Broadcasts the mismatch text of the first rank that has one. Collective. */
+static invar_status broadcast_mismatch(invar_train_loop *loop)
 {
     char *odd = loop->ahead.mismatch_text;
     int64_t own = 0, first;
@@ -174,14 +184,14 @@ invar_status invar_train_loop_join_ahead(invar_train_loop *loop)
 
     if (!loop->settings.sampler_verifies && !loop->source.options.use_thread)
         return invar_sample_source_join(&loop->source);
-    invar_trace_begin(loop->recorder.trace, "rollout"); // as far as it is waited for
+    invar_trace_begin(loop->recorder.trace, "rollout"); // only the time of waiting
     status = invar_sample_source_join(&loop->source);
     invar_trace_end(loop->recorder.trace);
     INVAR_TRY(status);
     if (loop->source.options.use_thread && loop->ahead.end_ns > 0)
         invar_trace_beside(loop->recorder.trace, "ahead", loop->ahead.begin_ns, loop->ahead.end_ns);
-    INVAR_TRY(share_odd(loop));
-    status = tell_odd(loop, loop->ahead.mismatch_text);
+    INVAR_TRY(broadcast_mismatch(loop));
+    status = report_mismatch(loop, loop->ahead.mismatch_text);
     loop->ahead = (invar_async_status){.end_ns = 0};
     return status;
 }

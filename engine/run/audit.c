@@ -1,8 +1,9 @@
 /*
- * audit.c - the audit of a run: what its recipe asks for, and what a finding does.
+ * audit.c - the audit of a run: attaches it as the recipe asks, and handles findings.
  *
- * A finding of one rank ends the run at once. One of several ranks notes what it finds, and all of
- * them tell it together at the end of the phase: so that no rank stops alone, where others wait.
+ * An audit recomputes random elements of op results on the CPU. With one rank, a finding ends the
+ * run at once. With several ranks, each collects its findings and all report them together at the
+ * end of the phase, so that no rank stops alone while others wait for it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +17,8 @@
 
 #define KIND "audit-mismatch"
 
-/* As far as there is room: the number of all is a gauge. */
-static void audit_findings_record(invar_audit_findings *findings, const char *text)
+/* Keeps the line if the buffer has space. Further ones are dropped; a gauge counts all findings. */
+static void keep_finding(invar_audit_findings *findings, const char *text)
 {
     size_t bytes = strlen(text) + 1;
 
@@ -27,7 +28,7 @@ static void audit_findings_record(invar_audit_findings *findings, const char *te
     findings->bytes += bytes;
 }
 
-static invar_status audit_finding_found(void *payload, const invar_audit_finding *f)
+static invar_status on_finding(void *payload, const invar_audit_finding *f)
 {
     invar_train_loop *loop = payload;
     char layer[40] = "", rank[100] = "", text[INVAR_ERROR_MESSAGE_SIZE];
@@ -44,11 +45,11 @@ static invar_status audit_finding_found(void *payload, const invar_audit_finding
         rank, invar_op_name(f->op), layer, f->element, f->digits, f->device, f->digits, f->cpu);
     if (!loop->ranks)
         return invar_train_loop_mismatch(loop, KIND, text);
-    audit_findings_record(&loop->findings, text);
+    keep_finding(&loop->findings, text);
     return INVAR_OK;
 }
 
-/* Lines that end with a NUL. */
+/* Records an event for each of the NUL-terminated lines. */
 static invar_status write_events(invar_train_loop *loop, const char *lines, size_t bytes)
 {
     const char *end = lines + bytes;
@@ -58,7 +59,8 @@ static invar_status write_events(invar_train_loop *loop, const char *lines, size
     return INVAR_OK;
 }
 
-static invar_status train_loop_collect(invar_train_loop *loop)
+/* Gathers the findings of all ranks on rank 0, which records them. Collective. */
+static invar_status record_all_findings(invar_train_loop *loop)
 {
     invar_rank_gathered pile;
     invar_status status =
@@ -85,7 +87,7 @@ invar_status invar_train_loop_gather_findings(bool *any_out, invar_train_loop *l
     INVAR_TRY(invar_ranks_first_nonzero(&first, loop->ranks, KIND, first));
     if (first == 0)
         return INVAR_OK;
-    INVAR_TRY(train_loop_collect(loop));
+    INVAR_TRY(record_all_findings(loop));
     INVAR_TRY(invar_ranks_broadcast(loop->ranks, KIND, (int)first - 1, loop->findings.text,
                                     sizeof loop->findings.text));
     loop->findings.bytes = 0;
@@ -113,7 +115,7 @@ invar_status invar_train_loop_attach_audit(invar_train_loop *loop)
     const invar_audit_options o = {.elements = invar_layout_range_of(elements, ranks, rank).count,
                                    .rank = rank,
                                    .ranks = ranks,
-                                   .found = audit_finding_found,
+                                   .found = on_finding,
                                    .payload = loop};
 
     if (elements == 0)

@@ -1,5 +1,9 @@
 /*
- * evaluate.c - evaluation sets.
+ * evaluate.c - samples the evaluation sets, computes their rewards, and sums up the results.
+ *
+ * The recipe names its sets in eval-prompt-data, or eval-config has one recipe for each set. Either
+ * way a set is evaluated with the run context and a recipe of its own. Sample i of a set is draw i
+ * of the evaluation before rollout `number`, so results do not depend on the number of ranks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,10 +47,13 @@ static bool next_set(test_set *out, const char **cursor)
 
 /* ---- sets ------------------------------------------------------------------------------------ */
 
-typedef invar_status visit(void *payload, const invar_run_context *session);
+typedef invar_status for_recipe_fn(void *payload, const invar_run_context *session);
 
-/* Of every recipe that names sets, that of the run or one a set: the session with it. */
-static invar_status each_recipe(visit *visitor, void *payload, const invar_run_context *session)
+/*
+ * Calls the function once with the run's recipe or, with eval-config, once for each recipe of it.
+ */
+static invar_status for_each_recipe(for_recipe_fn *visitor, void *payload,
+                                    const invar_run_context *session)
 {
     const invar_eval_config *evals = &session->evals;
     invar_run_context own = *session;
@@ -60,7 +67,9 @@ static invar_status each_recipe(visit *visitor, void *payload, const invar_run_c
     return INVAR_OK;
 }
 
-/* As the rollout samples, with what the recipe says otherwise. */
+/*
+ * Returns the sampling parameters of the rollout, with the changes that the evaluation keys make.
+ */
 static invar_sampling_params sampling_of(const invar_run_context *session)
 {
     const invar_recipe *r = session->recipe;
@@ -97,23 +106,23 @@ invar_status invar_evaluate_read_sets(invar_run_context *session)
 {
     invar_eval_config_release(&session->evals);
     INVAR_TRY(invar_eval_config_read(&session->evals, session->recipe));
-    return each_recipe(check_sampling, NULL, session);
+    return for_each_recipe(check_sampling, NULL, session);
 }
 
-static int64_t larger(int64_t a, int64_t b)
+static int64_t max_of(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
-static invar_status run_context_measure(void *payload, const invar_run_context *session)
+static invar_status measure_set(void *payload, const invar_run_context *session)
 {
     invar_data_lengths *seen = payload;
     invar_sampling_params *most = &seen->sampling, own = sampling_of(session);
     bool first = seen->per_prompt == 0;
 
-    seen->per_prompt = larger(
+    seen->per_prompt = max_of(
         seen->per_prompt, invar_recipe_int(session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT));
-    seen->response = larger(seen->response, own.max_response);
+    seen->response = max_of(seen->response, own.max_response);
     if (first)
         *most = own;
     most->max_response = seen->response;
@@ -125,7 +134,7 @@ static invar_status run_context_measure(void *payload, const invar_run_context *
 
 invar_status invar_evaluate_measure(invar_data_lengths *seen, const invar_run_context *session)
 {
-    return each_recipe(run_context_measure, seen, session);
+    return for_each_recipe(measure_set, seen, session);
 }
 
 /* ---- one set --------------------------------------------------------------------------------- */
@@ -153,14 +162,14 @@ static invar_status add_prompts(invar_rl_samples *out, const invar_evaluation *e
     return INVAR_OK;
 }
 
-typedef struct results {
+typedef struct set_results {
     invar_ledger_metric items[MAX_RESULTS];
     char names[MAX_RESULTS][224];
     size_t count;
-} results;
+} set_results;
 
-static void results_result(results *r, const char *set, const char *what, int64_t number,
-                           double value)
+static void add_result(set_results *r, const char *set, const char *what, int64_t number,
+                       double value)
 {
     char *name = r->names[r->count];
 
@@ -172,7 +181,8 @@ static void results_result(results *r, const char *set, const char *what, int64_
     r->items[r->count++] = (invar_ledger_metric){name, value};
 }
 
-static invar_status part_results(results *out, const invar_rl_samples *samples, const char *set)
+static invar_status add_reward_parts(set_results *out, const invar_rl_samples *samples,
+                                     const char *set)
 {
     invar_reward_parts means = {NULL, 0};
     invar_status status = invar_reward_parts_mean(&means, samples->items, samples->count);
@@ -180,26 +190,27 @@ static invar_status part_results(results *out, const invar_rl_samples *samples, 
 
     for (int64_t i = 0; i < means.count && status == INVAR_OK; i++) {
         (void)snprintf(what, sizeof what, "/reward/%s", means.items[i].name);
-        results_result(out, set, what, 0, means.items[i].value);
+        add_result(out, set, what, 0, means.items[i].value);
     }
     invar_reward_parts_release(&means);
     return status;
 }
 
-static invar_status passes(results *out, const invar_rl_samples *samples, const test_set *set,
-                           int64_t per_prompt)
+static invar_status add_pass_rates(set_results *out, const invar_rl_samples *samples,
+                                   const test_set *set, int64_t per_prompt)
 {
     invar_token_arrays flat = {0};
 
     INVAR_TRY(invar_token_arrays_make(&flat, samples, &(invar_token_array_flags){0}));
     for (int64_t k = 1; k <= per_prompt; k *= 2)
-        results_result(out, set->name, "pass@", k, invar_token_arrays_pass_at(&flat, k));
+        add_result(out, set->name, "pass@", k, invar_token_arrays_pass_at(&flat, k));
     invar_token_arrays_release(&flat);
     return INVAR_OK;
 }
 
-static invar_status sum_up(results *out, const invar_rl_samples *samples, const test_set *set,
-                           int64_t per_prompt, const invar_reward_source *judge)
+static invar_status summarize_set(set_results *out, const invar_rl_samples *samples,
+                                  const test_set *set, int64_t per_prompt,
+                                  const invar_reward_source *judge)
 {
     double reward = 0.0, length = 0.0, truncated = 0.0, n = (double)samples->count;
     bool judged;
@@ -213,29 +224,29 @@ static invar_status sum_up(results *out, const invar_rl_samples *samples, const 
         truncated += s->finish == INVAR_FINISH_LENGTH;
     }
     if (judged) {
-        results_result(out, set->name, "", 0, reward / n);
-        INVAR_TRY(part_results(out, samples, set->name));
+        add_result(out, set->name, "", 0, reward / n);
+        INVAR_TRY(add_reward_parts(out, samples, set->name));
     }
-    results_result(out, set->name, "-truncated_ratio", 0, truncated / n);
-    results_result(out, set->name, "/response_len/mean", 0, length / n);
-    return judged ? passes(out, samples, set, per_prompt) : INVAR_OK;
+    add_result(out, set->name, "-truncated_ratio", 0, truncated / n);
+    add_result(out, set->name, "/response_len/mean", 0, length / n);
+    return judged ? add_pass_rates(out, samples, set, per_prompt) : INVAR_OK;
 }
 
 /* The sets of one recipe. */
-typedef struct exam {
+typedef struct recipe_sets {
     const invar_evaluation *evaluation;
     const invar_run_context *session;
     invar_reward_source judge;
-} exam;
+} recipe_sets;
 
-/* Sets that are not one response to each prompt have whoever leads samples in training. */
+/* True if samples of an evaluation are led by the agents that lead those of training. */
 static bool has_agents(const invar_recipe *r)
 {
     return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] &&
            invar_recipe_bool(r, INVAR_KEY_EVAL_TURNS);
 }
 
-static invar_status run_set(const exam *r, const test_set *set, const invar_dataset *data,
+static invar_status run_set(const recipe_sets *r, const test_set *set, const invar_dataset *data,
                             invar_rl_samples *samples)
 {
     const invar_evaluation *e = r->evaluation;
@@ -256,7 +267,7 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
         .judged = turns.judged,
         .evaluation = true,
         .per_prompt = per_prompt};
-    results found;
+    set_results found;
 
     if (how.agents_lead && e->no_agents)
         return INVAR_OK;
@@ -268,13 +279,13 @@ static invar_status run_set(const exam *r, const test_set *set, const invar_data
     INVAR_TRY(invar_generate(&how, samples->items, samples->count));
     if (e->look)
         INVAR_TRY(e->look(e->payload, set->name, samples));
-    INVAR_TRY(sum_up(&found, samples, set, per_prompt, how.judge));
+    INVAR_TRY(summarize_set(&found, samples, set, per_prompt, how.judge));
     return e->take(e->payload, set->name, found.items, found.count);
 }
 
 static invar_status run_sets(void *payload, const invar_run_context *session)
 {
-    exam r = {.evaluation = payload, .session = session};
+    recipe_sets r = {.evaluation = payload, .session = session};
     const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
     test_set set;
 
@@ -295,21 +306,21 @@ static invar_status run_sets(void *payload, const invar_run_context *session)
 
 invar_status invar_evaluate(const invar_evaluation *evaluation)
 {
-    return each_recipe(run_sets, (void *)(uintptr_t)evaluation, evaluation->session);
+    return for_each_recipe(run_sets, (void *)(uintptr_t)evaluation, evaluation->session);
 }
 
 /* ---- what they are --------------------------------------------------------------------------- */
 
-typedef struct account {
+typedef struct hash_state {
     invar_hasher hasher;
     invar_data_lengths *seen;
-    bool settings; /* sets have their own */
-} account;
+    bool settings; /* each set has settings of its own */
+} hash_state;
 
 static invar_status hash_sets(void *payload, const invar_run_context *session)
 {
     const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
-    account *a = payload;
+    hash_state *a = payload;
     test_set set;
 
     while (next_set(&set, &cursor)) {
@@ -331,11 +342,11 @@ static invar_status hash_sets(void *payload, const invar_run_context *session)
 invar_status invar_evaluate_hash(invar_digest *out, invar_data_lengths *seen,
                                  const invar_run_context *session)
 {
-    account a = {.seen = seen,
-                 .settings = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_CONFIG)[0]};
+    hash_state a = {.seen = seen,
+                    .settings = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_CONFIG)[0]};
 
     invar_hasher_init(&a.hasher);
-    INVAR_TRY(each_recipe(hash_sets, &a, session));
+    INVAR_TRY(for_each_recipe(hash_sets, &a, session));
     invar_hasher_final(out, &a.hasher);
     return INVAR_OK;
 }
@@ -367,5 +378,5 @@ static invar_status check_sets(void *payload, const invar_run_context *session)
 invar_status invar_evaluate_check(const invar_run_context *session,
                                   const invar_reward_source_reach *reach)
 {
-    return each_recipe(check_sets, (void *)(uintptr_t)reach, session);
+    return for_each_recipe(check_sets, (void *)(uintptr_t)reach, session);
 }

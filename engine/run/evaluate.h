@@ -1,8 +1,8 @@
 /*
- * evaluate.h - how good weights are: every evaluation set of a recipe, sampled and judged.
+ * evaluate.h - evaluates the actor on every evaluation set of a recipe.
  *
- * The draws of an evaluation have a purpose of their own and the number of the coming rollout, so
- * they never repeat those of training and never move them.
+ * Random draws of an evaluation have their own purpose and the number of the coming rollout, so
+ * they never repeat those of training and never influence them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,47 +20,52 @@ extern "C" {
 #endif
 
 typedef struct invar_evaluation {
-    const invar_layout *layout; /* whose ranks evaluate together; NULL: one rank */
+    const invar_layout *layout; /* layout of the ranks that evaluate together; NULL for one rank */
     const invar_run_context *session;
     invar_rollout *rollout;
-    invar_plugin *plugin; /* that gives rewards; NULL: rules do, or another rank has it */
-    invar_plugin *turns;  /* that leads samples; NULL: none does, or another rank has it */
-    invar_agents *agents; /* that lead them; NULL: none do, or another rank has them */
-    bool no_agents;       /* there are none to ask: sets that they would lead are left out */
-    invar_digest weights; /* of the actor, as agents are told */
-    int64_t number;       /* of the coming rollout */
-    /* Told of each set: truncated ratio and response length; eval/NAME and pass@k if each sample
-       has a reward. */
+    invar_plugin *plugin; /* plug-in that computes rewards; NULL if rules do, or if another
+                             rank has it */
+    invar_plugin *turns;  /* plug-in that leads multi-turn samples; NULL if unused, or if
+                             another rank has it */
+    invar_agents *agents; /* agents that lead samples; NULL if unused, or if another rank has
+                             them */
+    bool no_agents;       /* agents cannot be called: skip the sets that they would lead */
+    invar_digest weights; /* digest of the actor's weights, passed to agents */
+    int64_t number;       /* number of the coming rollout */
+    /* Called with the results of each set: truncated ratio and response length; eval/NAME and
+       pass@k if every sample has a reward. */
     invar_status (*take)(void *payload, const char *set, const invar_ledger_metric *results,
                          size_t count);
-    /* Shown the samples of each set before; NULL: nobody looks. */
+    /* Called with the samples of each set, before `take`; may be NULL. */
     invar_status (*look)(void *payload, const char *set, const invar_rl_samples *samples);
     void *payload;
 } invar_evaluation;
 
 /*
- * Before the others: what eval-config says. The file is read once, so that an edit during a run
- * changes nothing. INVAR_E_INVALID: a set asks for samples that the model cannot have.
+ * Reads eval-config into the session. Call before the other functions. The file is read once, so
+ * that an edit during a run changes nothing. Returns INVAR_E_INVALID if a set asks for samples that
+ * the model cannot have.
  */
 invar_status invar_evaluate_read_sets(invar_run_context *session) INVAR_MUST_USE;
 
 /*
- * What of all sets takes most memory: samples of a prompt, the longest response, and ways of
- * sampling (seen->sampling). Reads no data.
+ * Sets the largest values over all sets that memory depends on: samples per prompt, response length
+ * and sampling parameters (seen->sampling). Reads no data.
  */
 invar_status invar_evaluate_measure(invar_data_lengths *seen,
                                     const invar_run_context *session) INVAR_MUST_USE;
 
+/* Samples and rewards every set, and reports each through `take`. Collective. */
 invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
 
 /*
- * The digest of all sets, each with its name, and with its settings where eval-config has them:
- * what their results depend on beside the weights.
+ * *out = digest of all sets with their names, and with their settings if eval-config has them: what
+ * their results depend on besides the weights. Also measures the lengths of their data.
  */
 invar_status invar_evaluate_hash(invar_digest *out, invar_data_lengths *seen,
                                  const invar_run_context *session) INVAR_MUST_USE;
 
-/* invar_reward_source_check_data of each set, which is read for it. */
+/* Calls invar_reward_source_check_data for each set; reads the sets. */
 invar_status invar_evaluate_check(const invar_run_context *session,
                                   const invar_reward_source_reach *reach) INVAR_MUST_USE;
 

@@ -1,10 +1,11 @@
 /*
- * identity.c - what a run is asked to do, and the ledger that remembers it.
+ * identity.c - computes the identity of a run, opens its ledger, and compares the ranks' inputs.
  *
- * The identity is every semantic key (those that came later only where they differ from their
- * default), and the hashes of what the free keys only name: model, initial weights, tokenizer, data
- * of training and evaluation, foreign rollouts, the chain that a fork goes on with. Free keys and
- * the revisions of ops are facts beside it.
+ * The identity is every semantic key (keys of later versions only if they differ from their
+ * default), and the hashes of what free keys name: model, initial weights, tokenizer, data of
+ * training and evaluation, foreign rollouts, and the chain of a fork's parent. Free keys, op
+ * revisions and plug-ins are recorded beside it as facts. A ledger continues a run only if the
+ * identity is equal.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +23,7 @@
 
 #include "base/invar_banned.h"
 
-#define EXTRA 14 /* pairs beside the keys */
+#define EXTRA 14 /* pairs besides the keys */
 #define EVAL_DATA "eval data hash"
 #define ROLLOUTS "rollouts hash"
 
@@ -31,10 +32,10 @@ typedef struct identity {
     size_t count;
     char hex[EXTRA][INVAR_DIGEST_HEX_SIZE];
     size_t n_hex;
-    char judge[INVAR_TEXT_URL_SIZE], teacher[INVAR_TEXT_URL_SIZE]; /* their URLs */
+    char judge[INVAR_TEXT_URL_SIZE], teacher[INVAR_TEXT_URL_SIZE]; /* URLs without secrets */
 } identity;
 
-/* What the ledger has as the value of a key: all of it, but for the secrets of a URL. */
+/* Returns the value of a key as the ledger stores it: complete, except for the secrets of a URL. */
 static const char *recorded_text(identity *id, int key, const char *text)
 {
     char *shown = key == INVAR_KEY_RM_URL            ? id->judge
@@ -54,7 +55,7 @@ static void add_digest(identity *id, const char *key, const invar_digest *digest
     id->pairs[id->count++] = (invar_ledger_pair){key, id->hex[id->n_hex++]};
 }
 
-static invar_status identity_gather(identity *id, const invar_train_loop *loop)
+static invar_status gather_identity(identity *id, const invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
     const invar_digest none = {{0}};
@@ -105,9 +106,9 @@ static invar_status identity_gather(identity *id, const invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* The pairs of a recorded run whose files are not there when it is executed again. */
-static invar_status take_file(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
+/* Row callback: reads identity pairs of the recorded run whose files a replay does not have. */
+static invar_status read_file_pair(void *payload, const char *const *columns,
+                                   const invar_ledger_value *values, int count)
 {
     invar_train_loop *loop = payload;
 
@@ -130,7 +131,7 @@ static invar_status recall_files(invar_train_loop *loop)
 {
     const invar_ledger_select_request request = {
         .sql = "SELECT key, value FROM identity WHERE key IN ('" EVAL_DATA "', '" ROLLOUTS "')",
-        .row = take_file,
+        .row = read_file_pair,
         .payload = loop};
     invar_ledger *ledger = NULL;
     invar_status status;
@@ -147,7 +148,7 @@ invar_status invar_train_loop_read_sets(invar_train_loop *loop)
     invar_data_lengths *data = &loop->identity.data;
 
     invar_memory_planning_measure(data, loop->session.data, false);
-    if (loop->options->replay) // nothing is evaluated
+    if (loop->options->replay) // a replay does not evaluate
         return INVAR_OK;
     data->evaluates = loop->identity.evaluates =
         invar_config_evaluates(r) && invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
@@ -158,7 +159,7 @@ invar_status invar_train_loop_read_sets(invar_train_loop *loop)
     return invar_evaluate_hash(&loop->identity.eval_data, data, &loop->session);
 }
 
-static invar_status look_at_files(invar_train_loop *loop)
+static invar_status find_saved_rollouts(invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
     invar_digest own;
@@ -167,7 +168,7 @@ static invar_status look_at_files(invar_train_loop *loop)
     loop->identity.saved = (invar_saved_rollouts){.on_policy = true};
     if (loop->options->replay)
         return recall_files(loop);
-    INVAR_TRY(identity_gather(&id, loop));
+    INVAR_TRY(gather_identity(&id, loop));
     INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
     return invar_saved_rollouts_find(&loop->identity.saved, r, &own);
 }
@@ -186,7 +187,10 @@ typedef struct facts {
     char model[MODEL_FACTS][24];
 } facts;
 
-/* A plug-in is no part of the identity: what it replied is recorded, and counts. */
+/*
+ * Adds names and hashes of plug-ins as facts. They are not part of the identity: their replies are
+ * recorded instead.
+ */
 static void add_plugins(facts *f, const invar_train_loop *loop)
 {
     for (int i = 0; i < INVAR_PLUGINS; i++) {
@@ -204,7 +208,7 @@ static void add_plugins(facts *f, const invar_train_loop *loop)
     }
 }
 
-/* Elements of all parameters of the model, without those of adapters. */
+/* Returns the number of elements of all parameters, without adapters. */
 static int64_t count_elements(const invar_model *model)
 {
     int64_t count = 0;
@@ -216,7 +220,7 @@ static int64_t count_elements(const invar_model *model)
     return count;
 }
 
-/* The model that was loaded. The keys of the recipe do not describe it if a folder does. */
+/* Adds facts about the loaded model, which the recipe does not describe if a folder does. */
 static void add_model(facts *f, const invar_run_context *s)
 {
     const struct {
@@ -243,7 +247,8 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);
         if (i == INVAR_KEY_SAVE && loop->dirs.paths.save[0] && !loop->dirs.paths.default_save_dir)
-            e.text = loop->dirs.paths.save; // the environment may have named it
+            // the environment variable INVAR_SAVE may have named the folder
+            e.text = loop->dirs.paths.save;
         if (e.key->effect == INVAR_RECIPE_EFFECT_FREE && e.text && e.text[0])
             f->items[f->count++] = (invar_ledger_fact){"free", e.key->name, e.text};
     }
@@ -268,15 +273,14 @@ static void gather_facts(facts *f, const invar_train_loop *loop)
         f->items[f->count++] = loop->identity.facts.items[i];
 }
 
-static invar_status train_loop_begin(invar_train_loop *loop,
-                                     const invar_ledger_provenance *circumstances)
+static invar_status begin_run(invar_train_loop *loop, const invar_ledger_provenance *circumstances)
 {
     identity id;
     invar_ledger_run run = {.name = loop->dirs.paths.name,
                             .kind = loop->options->kind ? loop->options->kind : "train",
                             .circumstances = *circumstances};
 
-    INVAR_TRY(identity_gather(&id, loop));
+    INVAR_TRY(gather_identity(&id, loop));
     run.identity = id.pairs;
     run.n_identity = id.count;
     if (loop->fork.starting) {
@@ -287,12 +291,14 @@ static invar_status train_loop_begin(invar_train_loop *loop,
     return invar_ledger_begin(loop->recorder.ledger, &run);
 }
 
-/* The first pair of the identity that the ledger's run has with another value, or only one has; a
-   key of the recipe goes before hashes, which differ because of it. */
+/*
+ * First difference between this identity and that of the ledger's run. A key of the recipe is
+ * preferred to a hash, which may differ because of it.
+ */
 typedef struct first_other {
     const identity *id;
-    bool met[INVAR_KEY_COUNT + EXTRA]; /* pairs of id that the ledger's run has */
-    bool weights;                      /* it began with other weights */
+    bool met[INVAR_KEY_COUNT + EXTRA]; /* flag per pair of `id`: the ledger's run has the pair */
+    bool weights;                      /* the initial weights differ */
     char key[INVAR_TEXT_QUOTE_SIZE], there[INVAR_TEXT_QUOTE_SIZE], here[INVAR_TEXT_QUOTE_SIZE];
 } first_other;
 
@@ -301,7 +307,8 @@ static bool is_recipe_key(const char *name)
     return invar_recipe_find(invar_config_schema(), name) >= 0;
 }
 
-static void keep_other(first_other *other, const char *key, const char *there, const char *here)
+static void keep_difference(first_other *other, const char *key, const char *there,
+                            const char *here)
 {
     if (other->key[0] && (is_recipe_key(other->key) || !is_recipe_key(key)))
         return;
@@ -310,8 +317,8 @@ static void keep_other(first_other *other, const char *key, const char *there, c
     invar_text_quote(other->here, sizeof other->here, here, strlen(here));
 }
 
-static invar_status take_pair(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
+static invar_status compare_pair(void *payload, const char *const *columns,
+                                 const invar_ledger_value *values, int count)
 {
     first_other *other = payload;
     const char *here = "not set";
@@ -329,25 +336,28 @@ static invar_status take_pair(void *payload, const char *const *columns,
     if (strcmp(here, values[1].data) == 0)
         return INVAR_OK;
     other->weights = other->weights || strcmp(values[0].data, INVAR_LEDGER_WEIGHTS) == 0;
-    keep_other(other, values[0].data, values[1].data, here);
+    keep_difference(other, values[0].data, values[1].data, here);
     return INVAR_OK;
 }
 
-/* Evaluation data, a critic, a later key: what the ledger's run is without. */
+/* Compares the pairs that only this identity has: evaluation data, a critic, a later key. */
 static void find_only_here(first_other *other)
 {
     for (size_t i = 0; i < other->id->count; i++)
         if (!other->met[i])
-            keep_other(other, other->id->pairs[i].key, "not set", other->id->pairs[i].value);
+            keep_difference(other, other->id->pairs[i].key, "not set", other->id->pairs[i].value);
 }
 
-/* Checkpoints of debug-rollout-only have no weights: a fork has the first ones, and learns not. */
+/*
+ * True if a fork could have the other value. Checkpoints of debug-rollout-only have no weights, so
+ * such a fork must keep the initial ones, and cannot train.
+ */
 static bool can_fork(const invar_train_loop *loop, const first_other *other, int index)
 {
     return loop->settings.rollout_only ? !other->weights : index != INVAR_KEY_DEBUG_ROLLOUT_ONLY;
 }
 
-/* Writes the refusal's advice to fork the run, if another value of the key can be given to one. */
+/* Writes the advice to fork the run; "" if a fork cannot have another value of the key. */
 static void advise_fork(char *out, size_t size, const invar_train_loop *loop,
                         const first_other *other)
 {
@@ -364,7 +374,9 @@ static void advise_fork(char *out, size_t size, const invar_train_loop *loop,
         out[0] = '\0';
 }
 
-/* The key that names the files behind a hash, for messages; "" where it is not one key. */
+/*
+ * Returns the key that names the files behind a hash, for messages; "" if there is not exactly one.
+ */
 static const char *key_behind(const char *hash)
 {
     static const struct {
@@ -379,7 +391,7 @@ static const char *key_behind(const char *hash)
     return "";
 }
 
-/* The run that the ledger has is the one that is asked for. */
+/* Fails if the ledger's run has another identity, with the first difference and advice. */
 static invar_status check_same(const invar_train_loop *loop, invar_ledger *ledger,
                                const invar_ledger_summary *found)
 {
@@ -390,14 +402,14 @@ static invar_status check_same(const invar_train_loop *loop, invar_ledger *ledge
                                                "SELECT key, value FROM identity WHERE run = :run",
                                            .arguments = &run,
                                            .n_arguments = 1,
-                                           .row = take_pair,
+                                           .row = compare_pair,
                                            .payload = &other};
     char advice[INVAR_FORK_COMMAND_SIZE + 64];
     identity id;
 
     if (invar_digest_equal(&found->identity, &loop->identity.digest))
         return INVAR_OK;
-    INVAR_TRY(identity_gather(&id, loop));
+    INVAR_TRY(gather_identity(&id, loop));
     other.id = &id;
     INVAR_TRY(invar_ledger_select(ledger, &request));
     find_only_here(&other);
@@ -414,7 +426,9 @@ static invar_status check_same(const invar_train_loop *loop, invar_ledger *ledge
         loop->dirs.paths.ledger, other.key, key_behind(other.key), other.there, other.here, advice);
 }
 
-/* A replay is told before anything is loaded what of its files is not the recorded one. */
+/*
+ * Fails if the files of a replay are not those of the recorded run. Called before models are made.
+ */
 static invar_status check_recorded(const invar_train_loop *loop)
 {
     invar_ledger_summary summary;
@@ -444,7 +458,7 @@ invar_status invar_train_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZ
         invar_ledger_find(&summary, ledger, NULL) == INVAR_OK)
         status = check_same(loop, ledger, &summary);
     else
-        invar_error_clear(); // the run itself opens the ledger to write, and may repair it
+        invar_error_clear(); // the run itself will open the ledger to write, and may repair it
     memcpy(uuid_out, summary.uuid, sizeof summary.uuid);
     invar_ledger_close(ledger);
     return status;
@@ -454,21 +468,21 @@ invar_status invar_train_loop_identify(invar_train_loop *loop)
 {
     identity id;
 
-    INVAR_TRY(look_at_files(loop));
-    INVAR_TRY(identity_gather(&id, loop));
+    INVAR_TRY(find_saved_rollouts(loop));
+    INVAR_TRY(gather_identity(&id, loop));
     INVAR_TRY(invar_ledger_identity(&loop->identity.digest, id.pairs, id.count));
     return loop->options->replay ? check_recorded(loop) : INVAR_OK;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Everything that ranks must have been given alike: pairs of a key and its value. */
-typedef struct given {
+/* Inputs that all ranks must have alike, as pairs of a key and its value. */
+typedef struct rank_inputs {
     char *text; /* "key\0value\0..." */
     size_t bytes;
-} given;
+} rank_inputs;
 
-static void add_text(given *to, const char *text)
+static void add_text(rank_inputs *to, const char *text)
 {
     size_t bytes = strlen(text) + 1;
 
@@ -486,10 +500,11 @@ typedef struct files {
 } files;
 
 /*
- * What is known before any file is read: all keys, free ones too, because each rank decides when to
- * save or to evaluate. Where `to` has no memory it is only measured.
+ * Appends what is known before any file is read: program and modules, options, and all keys of the
+ * recipe. Free keys count, since each rank decides by itself when to save or to evaluate. If `to`
+ * has no memory, it is only measured.
  */
-static void add_words(given *to, const files *own, const invar_train_loop *loop)
+static void add_recipe(rank_inputs *to, const files *own, const invar_train_loop *loop)
 {
     char until[24], step[24];
 
@@ -520,8 +535,8 @@ static void add_words(given *to, const files *own, const invar_train_loop *loop)
     }
 }
 
-/* What files hold, by the hashes of the identity. */
-static void add_files(given *to, const invar_run_context *s, const identity *id)
+/* Appends the hashes of all files that were read. */
+static void add_files(rank_inputs *to, const invar_run_context *s, const identity *id)
 {
     char filled[INVAR_DIGEST_HEX_SIZE], sampled[INVAR_DIGEST_HEX_SIZE];
 
@@ -564,26 +579,27 @@ static invar_status hash_program(files *out)
     return INVAR_OK;
 }
 
-/* A text of a rank, to all; `text` has it, and is freed by the caller. */
-static invar_status share_text(char **text, const invar_train_loop *loop, int from,
-                               const given *own)
+/* Broadcasts the text of rank `from`. The caller frees *text. */
+static invar_status broadcast_text(char **text, const invar_train_loop *loop, int from,
+                                   const rank_inputs *own)
 {
     int64_t bytes = (int64_t)own->bytes;
 
     INVAR_TRY(invar_ranks_broadcast(loop->world, "identity", from, &bytes, sizeof bytes));
     INVAR_TRY(invar_alloc((void **)text, (size_t)bytes + 2, 1, "what a rank is given"));
-    memset(*text, 0, (size_t)bytes + 2); // whatever it is, it ends
+    memset(*text, 0, (size_t)bytes + 2); // ends with two NULs, whatever the other rank sends
     if (invar_comm_rank(loop->world->world) == from)
         memcpy(*text, own->text, own->bytes);
     return invar_ranks_broadcast(loop->world, "identity", from, *text, (size_t)bytes);
 }
 
-static invar_status refuse_rank(const invar_train_loop *loop, const invar_rank_outlier *who,
-                                const char *odd, const char *usual)
+/* Fails with the first key in which the differing rank's text differs from that of the majority. */
+static invar_status fail_rank(const invar_train_loop *loop, const invar_rank_outlier *who,
+                              const char *odd, const char *usual)
 {
     char key[INVAR_TEXT_QUOTE_SIZE], its[INVAR_TEXT_QUOTE_SIZE], theirs[INVAR_TEXT_QUOTE_SIZE];
 
-    // the same keys in the same order, up to the first that differs
+    // all texts have the same keys in the same order up to the first difference
     while (*odd && strcmp(odd, usual) == 0 &&
            strcmp(odd + strlen(odd) + 1, usual + strlen(usual) + 1) == 0)
         for (int part = 0; part < 2; part++) {
@@ -603,7 +619,7 @@ static invar_status refuse_rank(const invar_train_loop *loop, const invar_rank_o
                       key, its, theirs);
 }
 
-static invar_status compare_given(invar_train_loop *loop, const given *own)
+static invar_status compare_inputs(invar_train_loop *loop, const rank_inputs *own)
 {
     char *odd = NULL, *usual = NULL;
     invar_rank_outlier who;
@@ -613,58 +629,61 @@ static invar_status compare_given(invar_train_loop *loop, const given *own)
     invar_hash_bytes(&digest, own->text, own->bytes);
     status = invar_ranks_compare_digests(&who, loop->world, "identity", &digest);
     if (status == INVAR_OK && who.differing_rank >= 0) {
-        status = share_text(&odd, loop, who.differing_rank, own);
+        status = broadcast_text(&odd, loop, who.differing_rank, own);
         if (status == INVAR_OK)
-            status = share_text(&usual, loop, who.majority_rank, own);
+            status = broadcast_text(&usual, loop, who.majority_rank, own);
         loop->all_ranks_failed = status == INVAR_OK;
         if (status == INVAR_OK)
-            status = refuse_rank(loop, &who, odd, usual);
+            status = fail_rank(loop, &who, odd, usual);
     }
     invar_free(usual);
     invar_free(odd);
     return status;
 }
 
-static invar_status make_text(given *own)
+static invar_status make_text(rank_inputs *own)
 {
     return invar_alloc((void **)&own->text, own->bytes, 1, "what ranks are given");
 }
 
 invar_status invar_train_loop_compare_recipes(invar_train_loop *loop)
 {
-    given own = {.text = NULL};
+    rank_inputs own = {.text = NULL};
     invar_status status;
     files program;
 
     if (!loop->world)
         return INVAR_OK;
     INVAR_TRY(hash_program(&program));
-    add_words(&own, &program, loop);
+    add_recipe(&own, &program, loop);
     INVAR_TRY(make_text(&own));
-    add_words(&own, &program, loop);
-    status = compare_given(loop, &own);
+    add_recipe(&own, &program, loop);
+    status = compare_inputs(loop, &own);
     invar_free(own.text);
     return status;
 }
 
 invar_status invar_train_loop_compare_files(invar_train_loop *loop)
 {
-    given own = {.text = NULL};
+    rank_inputs own = {.text = NULL};
     identity id;
     invar_status status;
 
     if (!loop->world)
         return INVAR_OK;
-    INVAR_TRY(identity_gather(&id, loop));
+    INVAR_TRY(gather_identity(&id, loop));
     add_files(&own, &loop->session, &id);
     INVAR_TRY(make_text(&own));
     add_files(&own, &loop->session, &id);
-    status = compare_given(loop, &own);
+    status = compare_inputs(loop, &own);
     invar_free(own.text);
     return status;
 }
 
-/* The run that the ledger has may go on with this program. A replay has looked at its steps. */
+/*
+ * Fails if the ledger's run was computed with other op revisions than those of this program. A
+ * replay has checked its steps already.
+ */
 static invar_status check_revisions(const invar_train_loop *loop, const invar_ledger_summary *found)
 {
     bool known;
@@ -725,7 +744,7 @@ invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step, const 
     } else if (step >= 0 && !loop->fork.starting) {
         return invar_train_loop_fail_missing_run(loop, step);
     } else {
-        INVAR_TRY(train_loop_begin(loop, &circumstances));
+        INVAR_TRY(begin_run(loop, &circumstances));
         INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, NULL));
     }
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);

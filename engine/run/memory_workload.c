@@ -1,5 +1,9 @@
 /*
- * memory_workload.c - what a recipe will ask of a device's memory.
+ * memory_workload.c - derives the memory workload from a recipe, its settings and its data.
+ *
+ * Every number is an upper bound on what the run can do: the planner and the run itself use the
+ * same workload, so the plan is exact. Lengths come from the data if they were read, else from the
+ * recipe or the model's positions.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,8 +22,8 @@
 
 #include "base/invar_banned.h"
 
-#define OPEN_TOKENS 16384  // of a micro-batch whose size is left open
-#define MOST_PROMPTS 65536 // of an evaluation set that was not read: all that run at a time
+#define OPEN_TOKENS 16384  // tokens of a micro-batch whose size the recipe leaves open
+#define MOST_PROMPTS 65536 // prompts of an evaluation set that was not read
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
@@ -38,7 +42,7 @@ void invar_memory_planning_measure(invar_data_lengths *out, const invar_dataset 
     }
 }
 
-/* Tokens of the longest prompt that the recipe lets through. */
+/* Returns the tokens of the longest prompt that the recipe admits. */
 static int64_t longest_prompt(const invar_recipe *r, int64_t context)
 {
     int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
@@ -46,7 +50,7 @@ static int64_t longest_prompt(const invar_recipe *r, int64_t context)
     return longest ? invar_min_i64(longest, context - 1) : context - 1;
 }
 
-/* Tokens of prompt and response together, at most. */
+/* Returns the largest number of tokens of prompt and response together. */
 static int64_t longest_context(const invar_memory_workload *ask, const invar_recipe *r)
 {
     int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
@@ -54,7 +58,7 @@ static int64_t longest_context(const invar_memory_workload *ask, const invar_rec
     return context ? context : ask->spec->max_positions;
 }
 
-static bool asks_itself(const invar_recipe *r)
+static bool has_agents(const invar_recipe *r)
 {
     return invar_recipe_string(r, INVAR_KEY_CUSTOM_AGENT_PATH)[0] != '\0';
 }
@@ -66,7 +70,7 @@ static void read_lengths(invar_memory_workload *ask, const invar_recipe *r,
     ask->prompt = data->prompt ? data->prompt : longest_prompt(r, ask->context);
     ask->response =
         invar_min_i64(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
-    if (asks_itself(r)) { // prompts are the agents' own
+    if (has_agents(r)) { // agents choose their prompts
         ask->prompt = ask->context - 1;
         ask->branches = invar_recipe_int(r, INVAR_KEY_AGENT_MAX_BRANCHES);
     }
@@ -87,7 +91,7 @@ static void read_rollouts(invar_memory_workload *ask, const invar_recipe *r,
     bool turns = invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0] != '\0';
     int64_t context = longest_context(ask, r);
 
-    if (!set->sft && (!loads || follows)) // what was loaded
+    if (!set->sft && (!loads || follows)) // loaded rollouts are not sampled
         ask->rollouts[INVAR_MEMORY_PLAN_TRAINING] =
             (invar_rollout_shape){set->round * (1 + set->lag.rollouts),
                                   set->per_prompt,
@@ -96,7 +100,7 @@ static void read_rollouts(invar_memory_workload *ask, const invar_recipe *r,
                                   context,
                                   data->prompt > 0,
                                   turns || set->lag.rollouts > 0};
-    if (asks_itself(r)) // at a time, whatever the number of samples
+    if (has_agents(r)) // agents may run any number of samples at a time
         ask->rollouts[INVAR_MEMORY_PLAN_TRAINING] = (invar_rollout_shape){
             MOST_PROMPTS, 1, ask->context - 1, ask->response, context, false, true};
     if (data->evaluates)
@@ -108,15 +112,15 @@ static void read_rollouts(invar_memory_workload *ask, const invar_recipe *r,
                                   context,
                                   data->eval > 0,
                                   turns};
-    if (data->evaluates && asks_itself(r))
+    if (data->evaluates && has_agents(r))
         ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION] = (invar_rollout_shape){
             MOST_PROMPTS, data->per_prompt, ask->context - 1, data->response, context, false, true};
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* Most samples that are scored in one go: a batch, or what was drawn ahead of it. */
-static int64_t most_scored(const invar_train_settings *set)
+/* Returns the largest number of samples that are scored at once: a batch, or in-flight samples. */
+static int64_t max_scored(const invar_train_settings *set)
 {
     int64_t ahead = set->round * (1 + set->lag.rollouts);
 
@@ -175,7 +179,7 @@ invar_memory_workload invar_memory_planning_ask(const invar_run_context *s,
                      INVAR_RECOMPUTE_FULL,
         .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),
         .step_samples = set->global_batch,
-        .samples = most_scored(set),
+        .samples = max_scored(set),
         .limits = invar_run_context_limits(s),
         .sampling = {invar_run_context_sampling(s), data->sampling}};
 
@@ -196,7 +200,7 @@ void invar_memory_planning_sample_alone(invar_memory_workload *ask)
 
 /* ---- the machine ----------------------------------------------------------------------------- */
 
-/* A number in a file; SIZE_MAX: there is none. */
+/* Returns the number in a file; SIZE_MAX without one. */
 static size_t read_limit(const char *path)
 {
     FILE *file = fopen(path, "re");
@@ -208,7 +212,7 @@ static size_t read_limit(const char *path)
     if (fgets(line, sizeof line, file))
         bytes = strtoull(line, &end, 10);
     (void)fclose(file);
-    return end == line ? SIZE_MAX : (size_t)bytes; // "max" is none
+    return end == line ? SIZE_MAX : (size_t)bytes; // "max" sets no limit
 }
 
 size_t invar_memory_planning_host(void)
@@ -233,8 +237,8 @@ size_t invar_memory_planning_available(const invar_device *dev)
 
 /* ---- a plan alone ---------------------------------------------------------------------------- */
 
-/* A file of data that does not exist is no failure here: the view says that it was not read. */
-static invar_status forgive(invar_memory_planning *v, invar_status status)
+/* Turns a missing data file into a warning in v->unread. */
+static invar_status warn_if_missing(invar_memory_planning *v, invar_status status)
 {
     if (status != INVAR_E_NOTFOUND)
         return status;
@@ -260,14 +264,18 @@ static invar_status read_data(invar_memory_planning *v)
     if (!v->session.tokenizer)
         return INVAR_OK;
     if (path[0])
-        INVAR_TRY(forgive(v, invar_run_context_data(&v->session.data, &v->session, path, false)));
+        INVAR_TRY(
+            warn_if_missing(v, invar_run_context_data(&v->session.data, &v->session, path, false)));
     invar_memory_planning_measure(&v->data, v->session.data, false);
     if (!v->data.evaluates)
         return INVAR_OK;
-    return forgive(v, invar_evaluate_hash(&digest, &v->data, &v->session));
+    return warn_if_missing(v, invar_evaluate_hash(&digest, &v->data, &v->session));
 }
 
-/* Weights are not read, but a folder of them that is not there was misspelt. */
+/*
+ * Fails if a folder of weights does not exist, although the weights are not read: it was
+ * misspelled.
+ */
 static invar_status check_folders(const invar_recipe *r)
 {
     static const invar_key keys[] = {INVAR_KEY_LOAD, INVAR_KEY_REF_LOAD, INVAR_KEY_CRITIC_LOAD,
@@ -275,16 +283,16 @@ static invar_status check_folders(const invar_recipe *r)
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *path = invar_recipe_string(r, (int)keys[i]);
-        if (!path[0] ||
-            (keys[i] == INVAR_KEY_LOAD &&
-             strcmp(path, invar_recipe_string(r, INVAR_KEY_SAVE)) == 0)) // of a run to come
+        // `load` may name the folder in which this run will save
+        if (!path[0] || (keys[i] == INVAR_KEY_LOAD &&
+                         strcmp(path, invar_recipe_string(r, INVAR_KEY_SAVE)) == 0))
             continue;
         INVAR_TRY(invar_hf_check_folder(invar_config_schema()->keys[keys[i]].name, path));
     }
     return INVAR_OK;
 }
 
-static invar_status admit(const invar_memory_planning *v)
+static invar_status check_admission(const invar_memory_planning *v)
 {
     const invar_run_context *s = &v->session;
     invar_admission facts = {.recipe = s->recipe,
@@ -295,12 +303,12 @@ static invar_status admit(const invar_memory_planning *v)
     return invar_admission_check(&facts);
 }
 
-static invar_status read_ask(invar_memory_planning *v, size_t memory)
+static invar_status read_workload(invar_memory_planning *v, size_t memory)
 {
     INVAR_TRY(check_folders(v->session.recipe));
     INVAR_TRY(invar_run_context_check_rollouts(&v->session));
     INVAR_TRY(read_data(v));
-    INVAR_TRY(admit(v));
+    INVAR_TRY(check_admission(v));
     invar_train_settings_read(&v->settings, v->session.recipe, 0, -1);
     v->ask = invar_memory_planning_ask(&v->session, &v->settings, &v->data);
     if (memory == 0 && v->session.imagined)
@@ -320,7 +328,7 @@ invar_status invar_memory_planning_open(invar_memory_planning *out, const invar_
     INVAR_TRY(invar_run_context_open(&out->session, recipe,
                                      INVAR_RUN_CONTEXT_NO_TOKENIZER | INVAR_RUN_CONTEXT_NO_WEIGHTS |
                                          INVAR_RUN_CONTEXT_ANY_DEVICE));
-    status = read_ask(out, memory);
+    status = read_workload(out, memory);
     if (status != INVAR_OK)
         invar_memory_planning_release(out);
     return status;
@@ -345,7 +353,7 @@ void invar_memory_planning_take_sides(invar_memory_planning *v, const invar_rank
     v->world = world;
 }
 
-static invar_status imagine_sides(invar_memory_planning *v, int rank)
+static invar_status simulate_roles(invar_memory_planning *v, int rank)
 {
     invar_rank_roles_close(&v->sides);
     v->ask.sides = NULL;
@@ -356,11 +364,11 @@ static invar_status imagine_sides(invar_memory_planning *v, int rank)
     return INVAR_OK;
 }
 
-static invar_status memory_planning_imagine(invar_memory_planning *v,
-                                            const invar_layout_sizes *sizes, int ranks, int rank)
+static invar_status simulate_rank(invar_memory_planning *v, const invar_layout_sizes *sizes,
+                                  int ranks, int rank)
 {
     invar_layout_release(&v->layout);
-    INVAR_TRY(imagine_sides(v, rank));
+    INVAR_TRY(simulate_roles(v, rank));
     INVAR_TRY(invar_layout_simulate(&v->layout, sizes, ranks, rank));
     v->ask.layout = &v->layout;
     return INVAR_OK;
@@ -369,7 +377,7 @@ static invar_status memory_planning_imagine(invar_memory_planning *v,
 invar_status invar_memory_planning_plan_rank(invar_memory_planning *v,
                                              const invar_layout_sizes *sizes, int ranks, int rank)
 {
-    INVAR_TRY(memory_planning_imagine(v, sizes, ranks, rank));
+    INVAR_TRY(simulate_rank(v, sizes, ranks, rank));
     return invar_memory_plan_make(&v->budget, &v->ask, v->available);
 }
 
@@ -379,7 +387,8 @@ invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
     int first = stage * (ranks / (sizes->pipeline > 0 ? sizes->pipeline : 1)), rank = first, next;
     invar_memory_plan most = {.need = 0};
 
-    for (int i = 0; i < 3; i++, rank = next) { // who divides tensors, who owns rows
+    // the heaviest rank is found first among tensor ranks, then among owners of rows
+    for (int i = 0; i < 3; i++, rank = next) {
         INVAR_TRY(invar_memory_planning_plan_rank(v, sizes, ranks, rank));
         most = v->budget.need > most.need ? v->budget : most;
         next = v->budget.peak_rank;
@@ -387,7 +396,7 @@ invar_status invar_memory_planning_plan_stage(invar_memory_planning *v,
             break;
     }
     v->budget = most;
-    return memory_planning_imagine(v, sizes, ranks, first);
+    return simulate_rank(v, sizes, ranks, first);
 }
 
 invar_status invar_memory_planning_plan_sampler(invar_memory_planning *v)
@@ -396,7 +405,7 @@ invar_status invar_memory_planning_plan_sampler(invar_memory_planning *v)
     invar_memory_workload ask;
 
     invar_layout_release(&v->layout);
-    INVAR_TRY(imagine_sides(v, v->world - sizes->rollout_ranks));
+    INVAR_TRY(simulate_roles(v, v->world - sizes->rollout_ranks));
     INVAR_TRY(invar_layout_simulate(&v->layout, &sizes->rollout, sizes->rollout_ranks, 0));
     ask = v->ask;
     ask.layout = &v->layout;

@@ -1,5 +1,8 @@
 /*
- * progress.c - what people see of a run while it trains; nothing of it enters a result.
+ * progress.c - what a user sees of a run while it trains: progress, summary, throughput, trackers.
+ *
+ * Everything here is for display: it is computed from finished steps, and no result depends on it.
+ * Ranks other than 0 have no callbacks (launch.c) and show nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,8 +13,10 @@
 
 #include "base/invar_banned.h"
 
-/* A stated peak goes before a known one. */
-static double peak_of(const invar_train_loop *loop)
+/*
+ * Returns the peak FLOP/s for MFU: mfu-peak-tflops if it is set, else the known peak of the device.
+ */
+static double peak_flops(const invar_train_loop *loop)
 {
     double stated = invar_recipe_float(loop->recipe, INVAR_KEY_MFU_PEAK_TFLOPS) * 1e12;
     const invar_run_context *s = &loop->session;
@@ -24,7 +29,7 @@ void invar_train_loop_start_pace(invar_train_loop *loop)
     const invar_run_progress now = {loop->place.rollout, loop->place.step, 0};
     const int64_t per = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     const invar_throughput_options options = {
-        .peak = peak_of(loop),
+        .peak = peak_flops(loop),
         .devices = invar_ranks_size(loop->ranks),
         .steps = invar_run_schedule_steps(&loop->settings.course, &now, per),
         .per_rollout = per,
@@ -41,7 +46,7 @@ invar_status invar_train_loop_open_track(invar_train_loop *loop)
                                  .name = loop->dirs.paths.name,
                                  .uuid = loop->recorder.uuid,
                                  .folder = loop->dirs.paths.run,
-                                 // from the start, evaluations before the first step are made again
+                                 // from the start, evaluations before the first step are repeated
                                  .last_step =
                                      loop->place.step ? loop->place.step - 1 : INVAR_TRACK_NOTHING,
                                  .stop = loop->options->stop,
@@ -64,8 +69,8 @@ void invar_train_loop_close_track(invar_train_loop *loop, invar_status finish)
     invar_error_put(&first);
 }
 
-/* The actor's loss, which the ledger has as train/loss; NaN if nothing was learned. */
-static double loss_of(const invar_step_report *step)
+/* Returns the actor's loss, train/loss in the ledger; NaN if nothing was learned. */
+static double actor_loss(const invar_step_report *step)
 {
     const invar_loss_metric *items;
     size_t count;
@@ -79,8 +84,8 @@ static double loss_of(const invar_step_report *step)
     return items[0].value;
 }
 
-/* One warning, however many of the repeated steps have another content. */
-static void tell_other_content(invar_train_loop *loop)
+/* Warns once if a step that was executed again has the same bits but different content. */
+static void warn_other_content(invar_train_loop *loop)
 {
     invar_train_summary *sum = loop->summary;
     char ledger[INVAR_PATH_SHOWN_SIZE];
@@ -127,7 +132,7 @@ bool invar_train_loop_rewarded(const invar_train_loop *loop, const invar_rl_samp
 void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report *step)
 {
     invar_train_summary *sum = loop->summary;
-    // each token was compared when the weights that drew it were there
+    // each token was compared while the weights that sampled it existed
     const bool lagged = loop->settings.off_policy && !step->own_weights && !step->other_format;
     const bool before = lagged && loop->settings.check_logprobs;
     invar_train_progress p = {.rollout = loop->place.rollout,
@@ -136,7 +141,7 @@ void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report 
                               .phase = "train",
                               .measured = true,
                               .supervised = loop->settings.sft,
-                              .loss = loss_of(step),
+                              .loss = actor_loss(step),
                               .grad_norm = (double)loop->actor.norm,
                               .compared = before || (step->compared && step->own_weights),
                               .logp_diff_max = before ? 0.0 : (double)step->gap.max,
@@ -162,7 +167,7 @@ void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report 
     sum->off_policy = sum->off_policy || (!step->own_weights && !lagged);
     if (p.compared && p.logp_diff_max > sum->worst_diff)
         sum->worst_diff = p.logp_diff_max;
-    tell_other_content(loop);
+    warn_other_content(loop);
     invar_train_loop_log_step(loop, &p);
     if (loop->options->progress)
         loop->options->progress(loop->options->payload, &p);

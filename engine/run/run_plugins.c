@@ -1,5 +1,10 @@
 /*
- * run_plugins.c - plug-ins at the beginning of a step: asked, or answered from the ledger.
+ * run_plugins.c - attaches the plug-ins of a run and begins their steps.
+ *
+ * At the beginning of a step, a plug-in gets the recorded replies if the ledger has the step
+ * already, or if the run is a replay. Agents can get their sessions from the ledger of another run
+ * (agent-record). Hooks are called again in a step that the ledger has, but their recorded replies
+ * count.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,7 +29,7 @@
 
 #define TEACHER_KEY_VARIABLE "INVAR_TEACHER_API_KEY"
 
-static invar_status recipe_attach(invar_plugin **out, const invar_recipe *recipe, invar_key key,
+static invar_status attach_plugin(invar_plugin **out, const invar_recipe *recipe, invar_key key,
                                   uint32_t kinds, bool replay)
 {
     invar_recipe_entry e;
@@ -41,7 +46,7 @@ static invar_status recipe_attach(invar_plugin **out, const invar_recipe *recipe
     return invar_plugin_open(out, &o);
 }
 
-static const char *text_of(size_t *bytes_out, const void *tokenizer, int32_t token)
+static const char *token_text(size_t *bytes_out, const void *tokenizer, int32_t token)
 {
     return invar_tokenizer_bytes(bytes_out, tokenizer, token);
 }
@@ -55,7 +60,7 @@ static invar_status attach_teacher(invar_plugin **out, const invar_recipe *recip
         .key = getenv(TEACHER_KEY_VARIABLE),
         .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
         .temperature = (double)(float)invar_recipe_float(recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
-        .words = {text_of, tokenizer, invar_tokenizer_size(tokenizer)}};
+        .words = {token_text, tokenizer, invar_tokenizer_size(tokenizer)}};
 
     invar_recipe_entry_get(&url, recipe, INVAR_KEY_OPD_TEACHER_URL);
     if (!url.text || !url.text[0])
@@ -68,8 +73,8 @@ static invar_status attach_teacher(invar_plugin **out, const invar_recipe *recip
 }
 
 typedef struct recorded {
-    const char *spec; /* of the agents of this run */
-    bool led;         /* the recorded one had agents */
+    const char *spec; /* agent-path of this run */
+    bool led;         /* the recorded run had agents */
 } recorded;
 
 static invar_status take_spec(void *payload, const char *const *columns,
@@ -95,7 +100,7 @@ static invar_status take_spec(void *payload, const char *const *columns,
                       quoted);
 }
 
-/* A record is that of the agents that the recipe names. */
+/* Fails unless the recorded run had the agents that the recipe names. */
 static invar_status check_record(const invar_run_plugins *plugins, const char *spec)
 {
     const invar_ledger_argument run = {
@@ -117,7 +122,7 @@ static invar_status check_record(const invar_run_plugins *plugins, const char *s
     return INVAR_OK;
 }
 
-/* A ledger, or the folder of a run that has one. */
+/* Opens agent-record: a ledger, or the folder of a run that has one. */
 static invar_status open_record(invar_run_plugins *out, const char *path, const char *spec)
 {
     char inside[INVAR_PATH_SIZE];
@@ -131,7 +136,7 @@ static invar_status open_record(invar_run_plugins *out, const char *path, const 
     return check_record(out, spec);
 }
 
-/* What agents did is known here; engine/sample/agent starts them. */
+/* Attaches the role that records and replays agents; engine/sample/agent starts them. */
 static invar_status attach_agents(invar_run_plugins *out, const invar_recipe *recipe, bool replay)
 {
     const char *spec = invar_recipe_string(recipe, INVAR_KEY_CUSTOM_AGENT_PATH);
@@ -154,7 +159,7 @@ invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *
     static const struct {
         invar_key key;
         uint32_t kinds;
-    } others[] = {
+    } roles[] = {
         [INVAR_RUN_PLUGINS_GROUPS] = {INVAR_KEY_DYNAMIC_SAMPLING_FILTER_PATH,
                                       INVAR_PLUGIN_KIND_FILTER},
         [INVAR_RUN_PLUGINS_FILTER] = {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
@@ -176,7 +181,7 @@ invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *
     INVAR_TRY(attach_teacher(&out->of[INVAR_RUN_PLUGINS_TEACHER], recipe, tokenizer, replay));
     INVAR_TRY(attach_agents(out, recipe, replay));
     for (int i = INVAR_RUN_PLUGINS_GROUPS; i < INVAR_PLUGINS; i++)
-        INVAR_TRY(recipe_attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
+        INVAR_TRY(attach_plugin(&out->of[i], recipe, roles[i].key, roles[i].kinds, replay));
     return INVAR_OK;
 }
 
@@ -207,9 +212,12 @@ void invar_run_plugins_close(invar_run_plugins *plugins)
     *plugins = (invar_run_plugins){0};
 }
 
-/* A teacher must stay; of the others a change is told. */
-static invar_status tell_change(const invar_plugin *plugin, const invar_plugin *teacher,
-                                invar_recorder *recorder, int64_t step)
+/*
+ * Compares the plug-in with the one that executed `step`. A changed teacher is an error; any other
+ * change is reported.
+ */
+static invar_status report_change(const invar_plugin *plugin, const invar_plugin *teacher,
+                                  invar_recorder *recorder, int64_t step)
 {
     char was[INVAR_DIGEST_HEX_SIZE], now[INVAR_DIGEST_HEX_SIZE], line[256];
 
@@ -236,8 +244,8 @@ invar_status invar_run_plugins_compare(const invar_run_plugins *plugins, invar_r
 {
     for (int i = 0; i < INVAR_PLUGINS; i++)
         if (plugins->of[i] && invar_plugin_hash(plugins->of[i]))
-            INVAR_TRY(tell_change(plugins->of[i], plugins->of[INVAR_RUN_PLUGINS_TEACHER], recorder,
-                                  step));
+            INVAR_TRY(report_change(plugins->of[i], plugins->of[INVAR_RUN_PLUGINS_TEACHER],
+                                    recorder, step));
     return INVAR_OK;
 }
 
@@ -269,7 +277,10 @@ static bool has_reply(const invar_plugin_replies *replies, const invar_plugin *p
     return false;
 }
 
-/* A hook is told again in a step that the ledger has, but what it said then counts. */
+/*
+ * Begins a step of a hook. It is called again in a step that the ledger has, but its recorded reply
+ * counts.
+ */
 static invar_status begin_hook(const invar_run_plugins *plugins, int place,
                                const invar_recorder *recorder, int64_t step)
 {
@@ -286,7 +297,7 @@ static invar_status begin_hook(const invar_run_plugins *plugins, int place,
     return invar_plugin_begin_step(plugin, step, replies);
 }
 
-/* Sessions of another run's ledger. */
+/* Begins a step of agents with the sessions in another run's ledger. */
 static invar_status begin_recorded(const invar_run_plugins *plugins, invar_recorded_replies *stored,
                                    invar_plugin *plugin, int64_t step)
 {

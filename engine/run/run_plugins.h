@@ -1,5 +1,8 @@
 /*
- * run_plugins.h - the plug-ins of a run, asked in its steps, or answered from its ledger.
+ * run_plugins.h - the plug-ins of a run: called in its steps, or answered from its ledger.
+ *
+ * A step that the ledger has already is answered with the recorded replies, so that executing it
+ * again gives the same bits. Plug-ins are attached on rank 0 only.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,31 +20,34 @@ extern "C" {
 
 enum {
     INVAR_RUN_PLUGINS_REWARD,
-    INVAR_RUN_PLUGINS_TURNS,   /* leads samples */
-    INVAR_RUN_PLUGINS_AGENTS,  /* lead them by themselves; here is what they did */
-    INVAR_RUN_PLUGINS_TEACHER, /* scores them */
-    INVAR_RUN_PLUGINS_GROUPS,  /* filters them */
+    INVAR_RUN_PLUGINS_TURNS,   /* leads multi-turn samples */
+    INVAR_RUN_PLUGINS_AGENTS,  /* recorded sessions of agents, which are started by
+                                  engine/sample/agent */
+    INVAR_RUN_PLUGINS_TEACHER, /* scores samples */
+    INVAR_RUN_PLUGINS_GROUPS,  /* filters groups */
     INVAR_RUN_PLUGINS_FILTER,
-    INVAR_RUN_PLUGINS_BUFFER,  /* filters those that wait */
+    INVAR_RUN_PLUGINS_BUFFER,  /* filters surplus groups */
     INVAR_RUN_PLUGINS_PROMPTS, /* chooses prompts */
     INVAR_RUN_PLUGINS_LOSS,
     INVAR_RUN_PLUGINS_HOOKS
 };
-#define INVAR_PLUGINS (INVAR_RUN_PLUGINS_HOOKS + 5) /* one for each hook */
+#define INVAR_PLUGINS (INVAR_RUN_PLUGINS_HOOKS + 5) /* the last five are hooks */
 
-/* Zeroed, there is none. */
+/* Plug-ins by role; zeroed if there are no plug-ins. Release with invar_run_plugins_close. */
 typedef struct invar_run_plugins {
-    invar_plugin *of[INVAR_PLUGINS];              /* NULL: not attached */
-    invar_recorded_replies stored[INVAR_PLUGINS]; /* their replies to the step before */
-    int64_t restarts[INVAR_PLUGINS];              /* that the ledger knows of */
-    double factor;                                /* for the loss, as the last hook has given it */
-    invar_hook_metrics measures[INVAR_PLUGINS - INVAR_RUN_PLUGINS_HOOKS]; /* since the last step */
-    bool replay;          /* they are not started: their replies come from the ledger */
-    invar_ledger *record; /* of agents; NULL: the run's own */
+    invar_plugin *of[INVAR_PLUGINS];              /* NULL if not attached */
+    invar_recorded_replies stored[INVAR_PLUGINS]; /* their recorded replies for the current step */
+    int64_t restarts[INVAR_PLUGINS];              /* restarts that were recorded in the ledger */
+    double factor;                                /* loss factor that the last hook returned */
+    /* metrics that hooks returned since the last step */
+    invar_hook_metrics measures[INVAR_PLUGINS - INVAR_RUN_PLUGINS_HOOKS];
+    bool replay;          /* no plug-in is started: all replies come from the ledger */
+    invar_ledger *record; /* ledger with sessions of agents (agent-record), owned; NULL for the
+                             run's own */
     int64_t record_run;
 } invar_run_plugins;
 
-/* `tokenizer` is borrowed. */
+/* Attaches the plug-ins of the recipe. `tokenizer` must outlive them. */
 invar_status invar_run_plugins_open(invar_run_plugins *out, const invar_recipe *recipe,
                                     const invar_tokenizer *tokenizer, bool replay) INVAR_MUST_USE;
 void invar_run_plugins_close(invar_run_plugins *plugins);
@@ -52,7 +58,10 @@ void invar_run_plugins_close(invar_run_plugins *plugins);
  */
 invar_status invar_run_plugins_locate(const invar_recipe *recipe) INVAR_MUST_USE;
 
-/* Tells, and notes in the ledger, which are others than when `step` was executed. */
+/*
+ * Prints and records an event for each plug-in that has changed since `step` was executed. Returns
+ * INVAR_E_STATE if the teacher has changed.
+ */
 invar_status invar_run_plugins_compare(const invar_run_plugins *plugins, invar_recorder *recorder,
                                        int64_t step) INVAR_MUST_USE;
 
@@ -61,26 +70,27 @@ invar_status invar_run_plugins_tell_restarts(invar_run_plugins *plugins, invar_r
                                              int64_t step) INVAR_MUST_USE;
 
 /*
- * A new step for a plug-in that is asked; without one nothing happens. It is answered from the
- * ledger where that has the step already.
+ * Begins a step of the plug-in with role `place`; does nothing if it is not attached. Its calls are
+ * answered from the ledger if that has the step already.
  */
 invar_status invar_run_plugins_begin(invar_run_plugins *plugins, int place,
                                      const invar_recorder *recorder, int64_t step) INVAR_MUST_USE;
 
 /*
- * Tells a hook, where one is attached, with `samples` if there are some; what it has measured is
- * kept until it is told again.
+ * Calls the hook of the event, if one is attached. `samples` may be NULL. The metrics that it
+ * returns are kept until it is called again or the metrics are cleared.
  */
 invar_status invar_run_plugins_hook(invar_run_plugins *plugins, const invar_plugin_event *event,
                                     const invar_rl_samples *samples) INVAR_MUST_USE;
 
-/* Forgets what hooks have measured: the ledger has it. */
+/* Clears the metrics of all hooks. Call after they were recorded in the ledger. */
 void invar_run_plugins_clear_metrics(invar_run_plugins *plugins);
 
 /*
- * What was replied in this step, `first` of its rollout or not: of the loss and of hooks, and of
- * rewards, filters and teachers, which are asked once for the whole rollout; and the text of a
- * recorded schedule's tick, where there is one. The caller frees the array, which borrows.
+ * *out is the array of replies to record with this step: those of loss and hooks; at the first step
+ * of a rollout also those of rewards, filters and teachers, which are called once per rollout; and
+ * the text of a recorded schedule's tick, if there is one. The caller frees *out with invar_free;
+ * it borrows from the plug-ins and from `tick`.
  */
 invar_status invar_run_plugins_replies(invar_ledger_plugin_reply **out, size_t *count_out,
                                        const invar_run_plugins *plugins,

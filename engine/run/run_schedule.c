@@ -1,5 +1,5 @@
 /*
- * run_schedule.c - what a run does after which rollout, and when it ends.
+ * run_schedule.c - decides what a run does after each rollout, and when it ends.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +13,7 @@ bool invar_run_schedule_ended(const invar_run_schedule *c, const invar_run_progr
            (c->until >= 0 && at->step > c->until);
 }
 
-static int64_t less(int64_t a, int64_t b)
+static int64_t min_of(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -24,13 +24,13 @@ int64_t invar_run_schedule_steps(const invar_run_schedule *c, const invar_run_pr
     int64_t rollouts = c->rollouts - at->rollout;
 
     if (c->max_rollouts > 0)
-        rollouts = less(rollouts, c->max_rollouts - at->done);
-    if (c->until >= 0) // the whole rollout that has the step
-        rollouts = less(rollouts, (c->until - at->step) / per_rollout + 1);
+        rollouts = min_of(rollouts, c->max_rollouts - at->done);
+    if (c->until >= 0) // the rollout that contains the step is completed
+        rollouts = min_of(rollouts, (c->until - at->step) / per_rollout + 1);
     return at->step + rollouts * per_rollout;
 }
 
-static bool due(int64_t interval, int64_t rollout)
+static bool is_due(int64_t interval, int64_t rollout)
 {
     return interval > 0 && rollout % interval == 0;
 }
@@ -39,11 +39,11 @@ invar_run_actions invar_run_schedule_after(const invar_run_schedule *c,
                                            const invar_run_progress *at, int signal)
 {
     bool ended = invar_run_schedule_ended(c, at);
-    invar_run_actions turn = {.move_reference = due(c->ref_interval, at->rollout),
-                              .evaluate = due(c->eval_interval, at->rollout),
+    invar_run_actions turn = {.move_reference = is_due(c->ref_interval, at->rollout),
+                              .evaluate = is_due(c->eval_interval, at->rollout),
                               .last = ended || signal,
                               .stopped = ended ? 0 : signal};
 
-    turn.save = turn.last || due(c->save_interval, at->rollout);
+    turn.save = turn.last || is_due(c->save_interval, at->rollout);
     return turn;
 }

@@ -1,7 +1,7 @@
 /*
- * run_schedule.h - what a run does after which rollout, and when it ends.
+ * run_schedule.h - decides what a run does after each rollout, and when it ends.
  *
- * Functions of numbers alone: every rank that has the same numbers decides alike.
+ * Pure functions of numbers: ranks with the same numbers make the same decision.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,34 +16,37 @@ extern "C" {
 #endif
 
 typedef struct invar_run_schedule {
-    int64_t rollouts;     /* of the whole run */
-    int64_t until;        /* it ends after the rollout of this step; -1: when it is done */
-    int64_t max_rollouts; /* rollouts of one process; 0: no limit */
-    /* Rollouts between two of these; 0: never */
+    int64_t rollouts;     /* rollouts of the complete run */
+    int64_t until;        /* end after the rollout of this step; -1 for no limit */
+    int64_t max_rollouts; /* rollouts of one process; 0 for no limit */
+    /* number of rollouts between two of these actions; 0 for never */
     int64_t ref_interval, eval_interval, save_interval;
 } invar_run_schedule;
 
-/* How far it is. */
+/* Progress of a run. */
 typedef struct invar_run_progress {
-    int64_t rollout; /* the next one */
-    int64_t step;    /* the next one */
-    int64_t done;    /* rollouts by this process */
+    int64_t rollout; /* next rollout */
+    int64_t step;    /* next optimizer step */
+    int64_t done;    /* rollouts done by this process */
 } invar_run_progress;
 
 typedef struct invar_run_actions {
     bool move_reference, evaluate, save;
     bool last;   /* no rollout follows */
-    int stopped; /* by this signal; 0: by none */
+    int stopped; /* signal that stops the run, or 0 */
 } invar_run_actions;
 
-/* All that was asked for is done. */
+/* True if the run has done everything that was asked for. */
 bool invar_run_schedule_ended(const invar_run_schedule *course, const invar_run_progress *place);
 
-/* The number of steps after which it ends, with so many in a rollout, unless a signal comes. */
+/*
+ * Returns the number of steps at which the run ends, unless a signal stops it. A rollout has
+ * `per_rollout` steps.
+ */
 int64_t invar_run_schedule_steps(const invar_run_schedule *course, const invar_run_progress *place,
                                  int64_t per_rollout);
 
-/* What follows a rollout; `signal` asks for the end, 0: none does. */
+/* Returns the actions after a rollout. `signal` is the signal that stops the run, or 0. */
 invar_run_actions invar_run_schedule_after(const invar_run_schedule *course,
                                            const invar_run_progress *place, int signal);
 

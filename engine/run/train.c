@@ -1,5 +1,15 @@
 /*
- * train.c - the loop: rollouts, and the optimizer steps of each.
+ * train.c - the training loop: rollouts, the optimizer steps of each, and what happens between
+ * them.
+ *
+ * A rollout is sampled, scored, and trained on in steps_per_rollout optimizer steps. Each step is
+ * in the ledger before the next begins. Between rollouts the run joins asynchronous sampling,
+ * evaluates, saves and checks for signals.
+ *
+ * Invariants: all ranks take the same decisions, so whatever only one rank can know (a signal, the
+ * clock, a failure) is exchanged before it is acted on. can_save_previous is true only while no
+ * state has changed since the last step: a failure then still leaves a checkpoint of that step. The
+ * first failure is the one that is reported.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,16 +30,19 @@
 
 /* ---- one rollout ----------------------------------------------------------------------------- */
 
-/* The signal that asks for the end; 0: none. */
+/*
+ * Returns the signal that asks the run to end; 0 if there was none. A signal handler sets the flag,
+ * and several ranks of one process read it in their threads, hence the atomic load.
+ */
 static int signal_of(const invar_train_loop *loop)
 {
     const volatile sig_atomic_t *stop = loop->options->stop;
 
-    return stop ? __atomic_load_n(stop, __ATOMIC_ACQUIRE) : 0; // of ranks each has a thread
+    return stop ? __atomic_load_n(stop, __ATOMIC_ACQUIRE) : 0;
 }
 
-/* That of any rank. */
-static invar_status agree_signal(int *out, const invar_train_loop *loop)
+/* *out is the signal that any rank has received, or 0. Collective. */
+static invar_status gather_signal(int *out, const invar_train_loop *loop)
 {
     int64_t number;
 
@@ -38,7 +51,10 @@ static invar_status agree_signal(int *out, const invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* A checkpoint whose files are written by now should not wait for the next one to exist. */
+/*
+ * Finishes a background checkpoint as soon as its files are written, instead of when the next one
+ * begins.
+ */
 static invar_status poll_async_save(invar_train_loop *loop)
 {
     if (!loop->store.writer || !invar_checkpoint_ready(loop->store.writer))
@@ -46,12 +62,15 @@ static invar_status poll_async_save(invar_train_loop *loop)
     return invar_train_loop_finish_save(loop);
 }
 
-static invar_status tell_restarts(invar_train_loop *loop)
+static invar_status record_restarts(invar_train_loop *loop)
 {
     return invar_run_plugins_tell_restarts(&loop->plugins, &loop->recorder, loop->place.step);
 }
 
-/* With the replies of plug-ins, and of the clock, which a replay wants. */
+/*
+ * Writes the step to the ledger, with the replies of plug-ins and the tick of the recorded
+ * schedule, which a replay needs.
+ */
 static invar_status record_step(invar_train_loop *loop, invar_step_report *step)
 {
     invar_json_text tick = {0};
@@ -64,7 +83,7 @@ static invar_status record_step(invar_train_loop *loop, invar_step_report *step)
         status = invar_run_plugins_replies(&replies, &step->n_replies, &loop->plugins, &tick,
                                            step->first == 0);
     if (status == INVAR_OK)
-        status = tell_restarts(loop);
+        status = record_restarts(loop);
     if (status == INVAR_OK) {
         step->replies = replies;
         step->measures = loop->plugins.measures;
@@ -80,23 +99,23 @@ static invar_status end_step(invar_train_loop *loop, invar_step_report *step)
 {
     invar_status status;
 
-    loop->can_save_previous = false; // the ledger may have the step from here on
+    loop->can_save_previous = false; // the ledger may contain the step from here on
     status = record_step(loop, step);
     invar_run_plugins_clear_metrics(&loop->plugins);
     INVAR_TRY(status);
     INVAR_TRY(
         invar_recorder_chain(&loop->summary->last_step, &loop->summary->chain, &loop->recorder));
     loop->place.step++;
-    invar_track_report_steps(loop->track,
-                             loop->place.step - 2); // an evaluation may follow the last one
+    // an evaluation of the newest step may still follow
+    invar_track_report_steps(loop->track, loop->place.step - 2);
     invar_train_loop_show_step(loop, step);
     return poll_async_save(loop);
 }
 
-/* A phase of the loop, with its time and what is audited in it. */
-static invar_status in_phase(invar_train_loop *loop, const char *name, invar_audit_part part,
-                             invar_status (*run)(invar_train_loop *loop, void *payload),
-                             void *payload)
+/* Runs a phase of the loop, with tracing and audit. */
+static invar_status run_phase(invar_train_loop *loop, const char *name, invar_audit_part part,
+                              invar_status (*run)(invar_train_loop *loop, void *payload),
+                              void *payload)
 {
     invar_status status;
 
@@ -132,11 +151,11 @@ static invar_status run_step(invar_train_step *step, invar_train_loop *loop, int
     if (loop->critic.model)
         is->learners[is->n_learners++].learner = &loop->critic;
     INVAR_TRY(invar_recorder_begin(&loop->recorder, is, loop->dirs.paths.run));
-    INVAR_TRY(in_phase(loop, "train", INVAR_AUDIT_TRAIN, run_train_step, step));
+    INVAR_TRY(run_phase(loop, "train", INVAR_AUDIT_TRAIN, run_train_step, step));
     return end_step(loop, is);
 }
 
-static invar_status one_step(invar_train_loop *loop, int64_t number)
+static invar_status run_and_release_step(invar_train_loop *loop, int64_t number)
 {
     invar_train_step step = {0};
     invar_status status = run_step(&step, loop, number);
@@ -147,8 +166,8 @@ static invar_status one_step(invar_train_loop *loop, int64_t number)
     return status;
 }
 
-/* Without training a rollout is one step of the ledger, with what was sampled. */
-static invar_status rollout_step(invar_train_loop *loop)
+/* Records a rollout as one step of the ledger, if nothing is trained. */
+static invar_status record_rollout_step(invar_train_loop *loop)
 {
     const invar_token_arrays *f = &loop->arrays;
     invar_train_step step = {0};
@@ -174,8 +193,8 @@ static invar_status collect_batch(invar_train_loop *loop, void *payload)
     bool ready = false;
 
     (void)payload;
-    if (!loop->roles
-             .is_rollout_rank) // its samples are told what they are by those who train on them
+    // the training ranks set the digest on samples of sampling ranks
+    if (!loop->roles.is_rollout_rank)
         INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
     for (int i = INVAR_RUN_PLUGINS_REWARD; i < INVAR_RUN_PLUGINS_LOSS; i++)
         INVAR_TRY(invar_run_plugins_begin(&loop->plugins, i, &loop->recorder, loop->place.step));
@@ -191,8 +210,8 @@ static invar_status collect_batch(invar_train_loop *loop, void *payload)
     return invar_sample_source_save(&loop->source, &loop->batch, to);
 }
 
-/* Weights travel to the ranks that only sample, and all ranks compare what they have. */
-static invar_status sync_now(invar_train_loop *loop)
+/* Sends the weights to the ranks that only sample, and compares them on all ranks. */
+static invar_status transfer_weights(invar_train_loop *loop)
 {
     invar_recorder_sync done = {.version = loop->place.weights};
     invar_weight_sync_result result;
@@ -209,7 +228,7 @@ static invar_status sync_now(invar_train_loop *loop)
     return invar_recorder_synced(&loop->recorder, loop->place.step, &done);
 }
 
-/* Once, before whatever is sampled with the weights of now. */
+/* Brings the sampling weights up to date, once per rollout. Call before anything is sampled. */
 static invar_status sync_weights(invar_train_loop *loop)
 {
     invar_status status;
@@ -219,19 +238,19 @@ static invar_status sync_weights(invar_train_loop *loop)
     invar_trace_begin(loop->recorder.trace, "sync");
     status = invar_run_context_refresh_sampler(&loop->session);
     if (status == INVAR_OK && loop->sync)
-        status = sync_now(loop);
+        status = transfer_weights(loop);
     invar_trace_end(loop->recorder.trace);
     loop->synced = loop->place.rollout;
     return status;
 }
 
-static invar_status train_loop_sample(invar_train_loop *loop)
+static invar_status sample_rollout(invar_train_loop *loop)
 {
     invar_status status;
 
     INVAR_TRY(sync_weights(loop));
     invar_recorder_watch_rollout(&loop->recorder, loop->rollout, true);
-    status = in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect_batch, NULL);
+    status = run_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect_batch, NULL);
     if (status != INVAR_OK)
         status = invar_recorder_fail(&loop->recorder, loop->place.step, status);
     invar_recorder_watch_rollout(&loop->recorder, loop->rollout, false);
@@ -244,16 +263,16 @@ static invar_status run_async_sampling(invar_train_loop *loop, void *payload)
     return invar_sample_source_prefetch(&loop->source);
 }
 
-/* Rollouts whose turn is later, where they have not had their tokens beside the one in turn. */
-static invar_status sample_ahead(invar_train_loop *loop)
+/* Samples later rollouts, unless they are sampled together with the current one. */
+static invar_status sample_later_rollouts(invar_train_loop *loop)
 {
     if (!loop->source.options.separate_async_phase || loop->source.flight.count == 0)
         return INVAR_OK;
     loop->ahead.begin_ns = invar_trace_clock();
-    return in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, run_async_sampling, NULL);
+    return run_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, run_async_sampling, NULL);
 }
 
-static invar_status train_loop_prepare(invar_train_loop *loop, void *payload)
+static invar_status score_rollout(invar_train_loop *loop, void *payload)
 {
     (void)payload;
     return invar_train_loop_prepare(loop);
@@ -274,8 +293,8 @@ static invar_status move_reference(invar_train_loop *loop)
     return invar_model_copy(loop->session.reference, loop->session.actor);
 }
 
-/* A rank that only samples tells what it did in each step that others make of its samples. */
-static invar_status wait_for_steps(invar_train_loop *loop)
+/* On a sampling rank: reports its times for each training step made from its samples. */
+static invar_status report_sampling_times(invar_train_loop *loop)
 {
     int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
     const invar_ledger_rank_time *work;
@@ -292,28 +311,28 @@ static invar_status wait_for_steps(invar_train_loop *loop)
     return INVAR_OK;
 }
 
-static invar_status one_rollout(invar_train_loop *loop)
+static invar_status run_rollout(invar_train_loop *loop)
 {
     INVAR_TRY(invar_train_loop_refresh_paths(loop));
-    INVAR_TRY(reset_optimizers(loop)); // as a resumed run does here again
+    INVAR_TRY(reset_optimizers(loop)); // a resumed run resets them here, too
     INVAR_TRY(invar_train_loop_save_rescue_point(loop));
-    INVAR_TRY(train_loop_sample(loop));
-    INVAR_TRY(sample_ahead(loop));
+    INVAR_TRY(sample_rollout(loop));
+    INVAR_TRY(sample_later_rollouts(loop));
     if (loop->roles.is_rollout_rank)
-        return wait_for_steps(loop);
+        return report_sampling_times(loop);
     invar_train_loop_show_sample(loop);
-    INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, train_loop_prepare, NULL));
+    INVAR_TRY(run_phase(loop, "score", INVAR_AUDIT_SCORE, score_rollout, NULL));
     if (loop->settings.rollout_only)
-        return rollout_step(loop);
+        return record_rollout_step(loop);
     invar_train_loop_tell_equal_rewards(loop);
     for (int64_t i = 0; i < loop->settings.steps_per_rollout; i++)
-        INVAR_TRY(one_step(loop, i));
+        INVAR_TRY(run_and_release_step(loop, i));
     return INVAR_OK;
 }
 
 /* ---- between rollouts ------------------------------------------------------------------------ */
 
-static invar_status train_loop_save(invar_train_loop *loop, invar_train_loop_saving kind)
+static invar_status save_traced(invar_train_loop *loop, invar_train_loop_saving kind)
 {
     invar_status status;
 
@@ -324,9 +343,8 @@ static invar_status train_loop_save(invar_train_loop *loop, invar_train_loop_sav
     return status;
 }
 
-/* What the turn or the clock asks for, by the ranks that have something to save. */
-static invar_status save_in_turn(invar_train_loop *loop, const invar_run_actions *turn,
-                                 bool by_time)
+/* Saves what the schedule or the clock asks for, on the ranks that have something to save. */
+static invar_status save_if_due(invar_train_loop *loop, const invar_run_actions *turn, bool by_time)
 {
     bool saves =
         loop->dirs.paths.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
@@ -334,13 +352,13 @@ static invar_status save_in_turn(invar_train_loop *loop, const invar_run_actions
     if (!saves || loop->roles.is_rollout_rank)
         return INVAR_OK;
     if (turn->save)
-        return train_loop_save(loop,
-                               turn->last ? INVAR_TRAIN_LOOP_SAVE_LAST : INVAR_TRAIN_LOOP_SAVE_DUE);
-    return by_time ? train_loop_save(loop, INVAR_TRAIN_LOOP_SAVE_BY_TIME) : INVAR_OK;
+        return save_traced(loop,
+                           turn->last ? INVAR_TRAIN_LOOP_SAVE_LAST : INVAR_TRAIN_LOOP_SAVE_DUE);
+    return by_time ? save_traced(loop, INVAR_TRAIN_LOOP_SAVE_BY_TIME) : INVAR_OK;
 }
 
-static invar_status take_results(void *payload, const char *set, const invar_ledger_metric *results,
-                                 size_t count)
+static invar_status record_evaluation(void *payload, const char *set,
+                                      const invar_ledger_metric *results, size_t count)
 {
     const invar_train_loop *loop = payload;
     const invar_recorder *recorder = &loop->recorder;
@@ -349,7 +367,7 @@ static invar_status take_results(void *payload, const char *set, const invar_led
                             : INVAR_OK;
 }
 
-static invar_status show_set(void *payload, const char *set, const invar_rl_samples *samples)
+static invar_status call_eval_hook(void *payload, const char *set, const invar_rl_samples *samples)
 {
     invar_train_loop *loop = payload;
 
@@ -363,14 +381,14 @@ static invar_status show_set(void *payload, const char *set, const invar_rl_samp
                                   samples);
 }
 
-static invar_status train_loop_evaluate(invar_train_loop *loop)
+static invar_status run_evaluation(invar_train_loop *loop)
 {
     invar_evaluation e = {.layout = loop->world,
                           .session = &loop->session,
                           .rollout = loop->rollout,
                           .number = loop->place.rollout,
-                          .take = take_results,
-                          .look = show_set,
+                          .take = record_evaluation,
+                          .look = call_eval_hook,
                           .payload = loop};
     invar_status status;
 
@@ -382,7 +400,7 @@ static invar_status train_loop_evaluate(invar_train_loop *loop)
     e.no_agents = invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0] != '\0';
     if (loop->source.options.agents_lead)
         INVAR_TRY(invar_learner_hash(&e.weights, &loop->actor));
-    // the ledger keeps no replies to an evaluation
+    // the ledger keeps no replies of an evaluation
     if (e.plugin)
         INVAR_TRY(invar_plugin_begin_step(e.plugin, loop->place.step, NULL));
     if (e.turns)
@@ -391,18 +409,22 @@ static invar_status train_loop_evaluate(invar_train_loop *loop)
     invar_trace_begin(loop->recorder.trace, "eval");
     status = invar_evaluate(&e);
     invar_trace_end(loop->recorder.trace);
-    return status == INVAR_OK ? tell_restarts(loop) : status;
+    return status == INVAR_OK ? record_restarts(loop) : status;
 }
 
-static invar_run_progress place_of(const invar_train_loop *loop, int64_t done)
+static invar_run_progress progress_of(const invar_train_loop *loop, int64_t done)
 {
     return (invar_run_progress){loop->place.rollout, loop->place.step, done};
 }
 
-/* A signal that comes during the save waits for the next rollout, whose end is saved again. */
+/*
+ * Does what follows a rollout: joins asynchronous sampling, updates the reference, evaluates and
+ * saves. A signal that arrives during the save takes effect after the next rollout, which is saved
+ * again.
+ */
 static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_t done)
 {
-    const invar_run_progress at = place_of(loop, done);
+    const invar_run_progress at = progress_of(loop, done);
     invar_run_actions turn = invar_run_schedule_after(&loop->settings.course, &at, 0);
     bool by_time = false;
     int signal;
@@ -411,11 +433,11 @@ static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_
     if (loop->session.reference && turn.move_reference)
         INVAR_TRY(move_reference(loop));
     if (turn.evaluate)
-        INVAR_TRY(train_loop_evaluate(loop));
+        INVAR_TRY(run_evaluation(loop));
     invar_track_report_steps(loop->track, loop->place.step - 1);
     invar_train_loop_clear_rescue_point(loop);
-    loop->can_save_previous = true; // another rank may be on and fail
-    INVAR_TRY(agree_signal(&signal, loop));
+    loop->can_save_previous = true; // another rank may have continued, and fail
+    INVAR_TRY(gather_signal(&signal, loop));
     turn = invar_run_schedule_after(&loop->settings.course, &at, signal);
     if (!turn.save)
         INVAR_TRY(invar_train_loop_agree_by_time(&by_time, loop));
@@ -423,12 +445,12 @@ static invar_status after_rollout(bool *last_out, invar_train_loop *loop, int64_
     loop->summary->stopped = turn.stopped;
     *last_out = turn.last;
     invar_train_loop_triage(loop, turn.last);
-    return save_in_turn(loop, &turn, by_time);
+    return save_if_due(loop, &turn, by_time);
 }
 
-static invar_status train_loop_run(invar_train_loop *loop)
+static invar_status run_loop(invar_train_loop *loop)
 {
-    invar_run_progress start = place_of(loop, 0);
+    invar_run_progress start = progress_of(loop, 0);
     bool last = invar_run_schedule_ended(&loop->settings.course, &start);
     int signal;
 
@@ -437,23 +459,24 @@ static invar_status train_loop_run(invar_train_loop *loop)
     INVAR_TRY(invar_train_loop_keep_fork(loop));
     if (loop->place.step == 0 && loop->settings.course.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
-        INVAR_TRY(train_loop_evaluate(loop));
+        INVAR_TRY(run_evaluation(loop));
     invar_track_report_steps(loop->track, loop->place.step - 1);
     invar_train_loop_start_pace(loop);
     invar_train_loop_restart_clock(loop);
-    INVAR_TRY(agree_signal(&signal, loop));
+    INVAR_TRY(gather_signal(&signal, loop));
     loop->summary->stopped = last ? 0 : signal;
     last = last || loop->summary->stopped;
     for (int64_t done = 1; !last; done++) {
-        INVAR_TRY(one_rollout(loop));
+        INVAR_TRY(run_rollout(loop));
         loop->place.rollout++;
         INVAR_TRY(after_rollout(&last, loop, done));
     }
     return INVAR_OK;
 }
 
-/* A checkpoint that was begun is there before the end; the first failure is the one to tell. */
-static invar_status finish_save(invar_error *first, invar_train_loop *loop, invar_status status)
+/* Completes the checkpoint in progress before the run ends. Keeps the first error in *first. */
+static invar_status finish_checkpoint(invar_error *first, invar_train_loop *loop,
+                                      invar_status status)
 {
     invar_status saved;
 
@@ -467,8 +490,8 @@ static invar_status finish_save(invar_error *first, invar_train_loop *loop, inva
     return status;
 }
 
-/* A failure of a run whose folder is gone is just that, whatever could not be written first. */
-static invar_status train_loop_explain(invar_train_loop *loop, invar_status status)
+/* Reports a removed or replaced run folder instead of the error that resulted from it. */
+static invar_status prefer_folder_error(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
     invar_status now;
@@ -484,15 +507,16 @@ static invar_status train_loop_explain(invar_train_loop *loop, invar_status stat
 }
 
 /*
- * A failure between two checkpoints loses no step, if the weights are those of the chain. After a
- * mismatch or a failure of the GPU nobody knows that of its memory: then nothing is saved.
+ * True if the state in memory can be saved after the failure. After a mismatch or a GPU error it
+ * may not be the state that the chain describes, so nothing is saved.
  */
 static bool is_sound(invar_status status)
 {
     return status != INVAR_E_MISMATCH && status != INVAR_E_CUDA;
 }
 
-static void error_rescue(invar_error *first, invar_train_loop *loop)
+/* Saves the last complete step after the failure *first, and adds advice about it to the error. */
+static void save_after_failure(invar_error *first, invar_train_loop *loop)
 {
     char advice[128];
     bool saved;
@@ -500,7 +524,7 @@ static void error_rescue(invar_error *first, invar_train_loop *loop)
     if (!is_sound(first->status) && !loop->world)
         return;
     if (invar_train_loop_emergency_save(&saved, loop, is_sound(first->status)) != INVAR_OK)
-        saved = false; // the first failure is the one to tell
+        saved = false; // the first failure is the one to report
     invar_error_clear();
     if (!saved)
         return;
@@ -512,54 +536,55 @@ static void error_rescue(invar_error *first, invar_train_loop *loop)
     invar_error_take(first);
 }
 
-/* A rank that does not write gives what it has to the one that does. */
-static invar_status finish_beside(invar_train_loop *loop, invar_status status)
+/* Takes part, on ranks other than 0, in the checkpoint that rank 0 writes after a failure. */
+static invar_status finish_other_rank(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
 
     if (status == INVAR_OK)
         return status;
     invar_error_take(&first);
-    error_rescue(&first, loop);
+    save_after_failure(&first, loop);
     invar_error_put(&first);
     return status;
 }
 
-/* The end is written whatever it is; the first failure is the one that is reported. */
-static invar_status train_loop_finish(invar_train_loop *loop, invar_status status)
+/* Records the end of the run in the ledger, also after a failure, and returns the first failure. */
+static invar_status finish_run(invar_train_loop *loop, invar_status status)
 {
     invar_error first;
     int64_t code;
 
     if (!loop->recorder.ledger)
-        return finish_beside(loop, status);
+        return finish_other_rank(loop, status);
     if (loop->summary->finished)
         return status;
-    status = finish_save(&first, loop, status);
+    status = finish_checkpoint(&first, loop, status);
     if (status == INVAR_OK)
-        INVAR_TRY(tell_restarts(loop));
+        INVAR_TRY(record_restarts(loop));
     if (status == INVAR_OK && loop->summary->stopped)
         return invar_ledger_finish(loop->recorder.ledger,
                                    invar_process_stop_code(loop->summary->stopped), "stopped");
     if (status == INVAR_OK)
         return invar_ledger_finish(loop->recorder.ledger, 0, "done");
-    error_rescue(&first, loop);
+    save_after_failure(&first, loop);
     code = signal_of(loop) == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
                                       : invar_process_exit_code(status);
-    if (tell_restarts(loop) != INVAR_OK ||
+    if (record_restarts(loop) != INVAR_OK ||
         invar_recorder_event(&loop->recorder, loop->place.step, "error", "failure",
                              first.message) != INVAR_OK ||
         invar_ledger_finish(loop->recorder.ledger, code, first.message) != INVAR_OK)
-        invar_error_clear(); // it may be the ledger itself that failed
+        invar_error_clear(); // the ledger itself may have failed
     invar_error_put(&first);
     return status;
 }
 
 /*
- * Before anything else is done: others wait for this rank. What all ranks have found together each
- * of them tells by itself, and rank 0 alone to people.
+ * Aborts the other ranks, which wait for this one. Call before anything else after a failure. If
+ * all ranks have failed together, only rank 0 does it. If `whole`, the ranks can still save
+ * together.
  */
-static void tell_ranks(const invar_train_options *options, bool together, bool whole)
+static void abort_other_ranks(const invar_train_options *options, bool together, bool whole)
 {
     const char *why = invar_error_last()->message;
 
@@ -571,7 +596,7 @@ static void tell_ranks(const invar_train_options *options, bool together, bool w
         invar_comm_abort(options->comm, why);
 }
 
-/* A trace that could not be written whole is worth a line, not a failure. */
+/* Prints a line if the trace is incomplete, which does not fail the run. */
 static void check_trace(const invar_train_loop *loop)
 {
     if (!loop->recorder.trace || invar_trace_check(loop->recorder.trace) == INVAR_OK)
@@ -580,8 +605,8 @@ static void check_trace(const invar_train_loop *loop)
     invar_error_clear();
 }
 
-/* A window that the run has not reached is worth a line, too: what was asked for is not there. */
-static void check_window(const invar_train_loop *loop)
+/* Prints a line if the run ended before profile-step-start, since the profile is then empty. */
+static void check_profile_window(const invar_train_loop *loop)
 {
     int64_t first = invar_recipe_int(loop->recipe, INVAR_KEY_PROFILE_STEP_START);
 
@@ -592,7 +617,7 @@ static void check_window(const invar_train_loop *loop)
                              first, loop->place.step);
 }
 
-static void train_loop_summarise(invar_train_summary *out, const invar_train_loop *loop)
+static void fill_summary(invar_train_summary *out, const invar_train_loop *loop)
 {
     memcpy(out->name, loop->dirs.paths.name, sizeof out->name);
     memcpy(out->folder, loop->dirs.paths.run, sizeof out->folder);
@@ -619,25 +644,25 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
                                  .last_loss = (double)NAN};
     status = invar_alloc((void **)&loop, 1, sizeof *loop, "a run");
     if (status != INVAR_OK) {
-        tell_ranks(options, false, false);
+        abort_other_ranks(options, false, false);
         return status;
     }
     status = invar_train_loop_open(loop, recipe, options, out);
     if (status == INVAR_OK && !out->finished)
-        status = train_loop_run(loop);
+        status = run_loop(loop);
     if (status != INVAR_OK) {
-        tell_ranks(options, loop->all_ranks_failed || loop->recorder.ranks_diverged,
-                   is_sound(status) && invar_train_loop_has_rescue_point(loop));
+        abort_other_ranks(options, loop->all_ranks_failed || loop->recorder.ranks_diverged,
+                          is_sound(status) && invar_train_loop_has_rescue_point(loop));
         invar_sample_source_stop(&loop->source);
     }
     if (status == INVAR_OK)
         check_trace(loop);
     if (status == INVAR_OK)
-        check_window(loop);
+        check_profile_window(loop);
     if (status == INVAR_OK)
         status = invar_train_loop_refresh_paths(loop);
-    train_loop_summarise(out, loop);
-    status = train_loop_finish(loop, train_loop_explain(loop, status));
+    fill_summary(out, loop);
+    status = finish_run(loop, prefer_folder_error(loop, status));
     invar_train_loop_close_track(loop, status);
     invar_train_loop_log_end(loop, status);
     invar_train_loop_close(loop);
@@ -645,7 +670,7 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     return status;
 }
 
-static void describe_given(invar_train_inputs *out, const invar_train_loop *loop)
+static void describe_inputs(invar_train_inputs *out, const invar_train_loop *loop)
 {
     out->identity = loop->identity.digest;
     out->weights = loop->session.weights;
@@ -666,9 +691,9 @@ invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *reci
         status = invar_train_loop_read(loop, recipe, options);
     out->differ = loop && loop->all_ranks_failed && status == INVAR_E_STATE;
     if (status == INVAR_OK || out->differ)
-        describe_given(out, loop);
+        describe_inputs(out, loop);
     else
-        tell_ranks(options, loop && loop->all_ranks_failed, false);
+        abort_other_ranks(options, loop && loop->all_ranks_failed, false);
     if (loop)
         invar_train_loop_close(loop);
     invar_free(loop);

@@ -1,5 +1,8 @@
 /*
- * train.h - a training run: rollout, reward, advantage, train step, hash, ledger, checkpoint.
+ * train.h - runs a training run: rollout, reward, advantage, optimizer step, ledger, checkpoint.
+ *
+ * invar_train does the complete run; invar_train_check does only what precedes the first write, and
+ * compares the ranks. Options and progress callbacks never change a result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,47 +21,57 @@
 extern "C" {
 #endif
 
-/* The pair of an identity that a run has whose reference is a model of its own. */
+/* key of the reference model in an identity, if the reference is a model of its own */
 #define INVAR_TRAIN_REFERENCE "reference hash"
 
-/* What can be shown while it runs; never part of a result. */
+/* Progress of a run, for display only; never part of a result. */
 typedef struct invar_train_progress {
-    int64_t rollout, rollouts;                  /* done, of */
-    int64_t step;                               /* done in all */
-    const char *phase;                          /* "rollout", "train", ... */
-    int64_t samples_done, samples, tokens_done; /* of the phase rollout; samples 0: others sample */
-    bool measured;                              /* a step is done: the numbers below are its own */
-    bool compared;                              /* logp_diff_max is one of them */
-    bool supervised;                            /* answers are learned: nothing was sampled */
-    double reward;                              /* NaN: nobody gave one, and loss is shown */
+    int64_t rollout, rollouts;                  /* rollouts done, and rollouts of the complete
+                                                   run */
+    int64_t step;                               /* optimizer steps done */
+    const char *phase;                          /* "rollout" or "train" */
+    int64_t samples_done, samples, tokens_done; /* progress of phase "rollout"; samples is 0 if
+                                                   other ranks sample */
+    bool measured;                              /* a step is complete: the fields below
+                                                   describe it */
+    bool compared;                              /* logp_diff_max is valid */
+    bool supervised;                            /* answers of the data are learned: nothing was
+                                                   sampled */
+    double reward;                              /* mean reward; NaN if there are no rewards */
     double loss, grad_norm, logp_diff_max, response_len;
-    double tokens_per_s, mfu, eta; /* of the pace; NaN: unknown */
+    double tokens_per_s, mfu, eta; /* throughput so far; NaN if unknown */
     const invar_digest *chain;
 } invar_train_progress;
 
-/* "reward 0.250  ", or the loss of a run without rewards; "" if nothing was learned, either. */
+/*
+ * Writes "reward 0.250  ", or the loss of a run without rewards; "" if nothing was learned, either.
+ */
 void invar_train_format_result(char *out, size_t size, const invar_train_progress *progress);
 
 typedef struct invar_train_options {
-    const char *recipe_path; /* names the run where the recipe does not */
-    const char *kind;        /* of the run in the ledger; NULL: "train" */
-    int64_t until;           /* end after the rollout of this step; -1: when the recipe is done */
-    bool fresh;              /* a run that is there already gets another name */
-    const char *fork;  /* a run, or its checkpoints, that a new one goes on from; NULL: none */
-    int64_t fork_step; /* of which checkpoint; INVAR_CHECKPOINT_LATEST: the newest */
-    bool replay; /* recorded steps again: plug-ins are answered from the ledger and not started,
-                    nothing is evaluated */
-    invar_comm *comm; /* this rank's; all ranks call with the same recipe; NULL: there is one */
-    int threads_for;  /* so many ranks share the threads of this process; 0: only this one */
-    int64_t (*clock_ms)(void *payload); /* decides when checkpoints are saved by time; asked by rank
-                                           0; NULL for the clock of the system */
-    const volatile sig_atomic_t
-        *stop; /* a signal's number: end in order after the current rollout; may be NULL */
+    const char *recipe_path; /* names the run if the recipe does not */
+    const char *kind;        /* kind of the run in the ledger; NULL for "train" */
+    int64_t until;           /* end after the rollout of this step; -1 to end when the recipe
+                                is done */
+    bool fresh;              /* start over: an existing run folder is renamed */
+    const char *fork;        /* folder of a run, or of its checkpoints, to fork from, or NULL */
+    int64_t fork_step;       /* step of the checkpoint to fork from; INVAR_CHECKPOINT_LATEST for the
+                                newest */
+    bool replay;      /* execute recorded steps again: replies of plug-ins come from the ledger, no
+                         plug-in is started, and nothing is evaluated */
+    invar_comm *comm; /* communicator of this rank; all ranks call with the same recipe; NULL
+                         for a single rank */
+    int threads_for;  /* number of ranks that share the threads of this process; 0 for only
+                         this one */
+    int64_t (*clock_ms)(void *payload); /* clock for checkpoints by time; rank 0 calls it; NULL
+                                           for the system clock */
+    /* number of a received signal, or 0 if there was no signal: the run ends after the current
+       rollout; may be NULL */
+    const volatile sig_atomic_t *stop;
     void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */
-    /* What the run is asked for, as soon as it is known and before it begins, which a failure
-       prevents; may be NULL. */
+    /* Called with the identity before the run begins; a failure ends the run. May be NULL. */
     invar_status (*identified)(void *payload, const invar_digest *identity);
-    void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
+    void (*say)(void *payload, const char *line); /* prints a line for the user; may be NULL */
     void *payload;
 } invar_train_options;
 
@@ -67,47 +80,50 @@ typedef struct invar_train_summary {
     char folder[INVAR_PATH_SIZE];
     char ledger[INVAR_PATH_SIZE];
     char uuid[INVAR_LEDGER_UUID_SIZE];
-    int64_t resumed_after;            /* step of the checkpoint; -1: from the start */
-    int64_t forked_after;             /* step of the parent that the run goes on from; -1: none */
-    int64_t last_step;                /* -1: none */
-    invar_digest chain;               /* there */
-    int64_t steps;                    /* executed by this call */
-    bool supervised;                  /* answers are learned: nothing was sampled */
-    double first_reward, last_reward; /* NaN if nobody gave rewards, or there are no steps */
-    double first_loss, last_loss;     /* of the actor; NaN if nothing was learned */
-    double tokens_per_s, mfu;         /* of these steps; NaN: unknown */
-    double worst_diff;                /* largest log-prob difference of all steps compared */
-    int64_t compared; /* steps: what they were trained on had the weights' log-probs, bit by bit */
-    int64_t other_content; /* steps executed again with the recorded bits and another content */
-    bool off_policy;       /* another policy had sampled what a step was trained on */
-    bool saves;            /* it has a folder of checkpoints */
-    bool finished;         /* all was done before this call, which wrote nothing */
-    int stopped;           /* the signal that ended it before its time; 0: none did */
+    int64_t resumed_after;            /* step of the loaded checkpoint; -1 if the run began at
+                                         the start */
+    int64_t forked_after;             /* step of the parent run that this run continues from;
+                                         -1 if it is no fork */
+    int64_t last_step;                /* last recorded step; -1 before the first one */
+    invar_digest chain;               /* chain at last_step */
+    int64_t steps;                    /* steps executed by this call */
+    bool supervised;                  /* answers of the data are learned: nothing was sampled */
+    double first_reward, last_reward; /* NaN if there are no rewards or no steps */
+    double first_loss, last_loss;     /* loss of the actor; NaN if nothing was learned */
+    double tokens_per_s, mfu;         /* mean over these steps; NaN if unknown */
+    double worst_diff;                /* largest log-prob difference of all compared steps */
+    int64_t compared; /* steps whose samples had the log-probs of the trained weights, bit by bit */
+    int64_t other_content; /* steps executed again with the recorded bits but different content */
+    bool off_policy;       /* a step was trained on samples of another policy */
+    bool saves;            /* the run has a checkpoint folder */
+    bool finished;         /* the run was done before this call, which wrote nothing */
+    int stopped;           /* signal that ended the run early, or 0 */
 } invar_train_summary;
 
 /*
- * The whole run. INVAR_E_MISMATCH: log-probabilities differed, or a checkpoint and the ledger
- * disagree. Whatever fails, the ledger holds every step that was done, and a run with checkpoints
- * goes on from the last one when it is started again.
+ * Runs a complete training run, or continues it. Returns INVAR_E_MISMATCH if log-probs differed, or
+ * if a checkpoint and the ledger disagree. After any failure the ledger holds every completed step,
+ * and a run with checkpoints resumes from the last one when it is started again.
  *
- * Of several ranks rank 0 writes all there is to write, and `out` of the others has no chain. A
- * failure of one ends all.
+ * Collective. Rank 0 alone writes, and on other ranks `out` has no chain. If one rank fails, all
+ * end.
  */
 invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
                          const invar_train_options *options) INVAR_MUST_USE;
 
-/* What this rank's run would be given. */
+/* Inputs of the run on this rank, as invar_train_check found them. */
 typedef struct invar_train_inputs {
     invar_digest identity, weights;
-    invar_digest data; /* zero: there is no prompt-data */
+    invar_digest data; /* zero if there is no prompt-data */
     int threads;
-    bool differ; /* the ranks have found together that one of them is another run */
+    bool differ; /* the ranks have compared their inputs, and one rank differs */
 } invar_train_inputs;
 
 /*
- * As far as a run goes before it writes: reads data and weights, plans its memory, and compares
- * the ranks. INVAR_E_STATE with `differ` says on all of them which rank differs, and in what. Any
- * other failure of a rank ends all.
+ * Does what a run does before it writes anything: reads data and weights, plans the memory and
+ * compares the ranks. If one rank differs, returns INVAR_E_STATE on all ranks with `differ` set;
+ * the message names the rank and the difference. Any other failure of one rank ends all.
+ * Collective.
  */
 invar_status invar_train_check(invar_train_inputs *out, const invar_recipe *recipe,
                                const invar_train_options *options) INVAR_MUST_USE;

@@ -1,9 +1,15 @@
 /*
- * train_loop.h - a training run from the inside: its parts, and in which order they work.
+ * train_loop.h - state of a training run on one rank, and the functions that its files share.
  *
- * Only engine/run includes this. The way of one rollout: the source yields samples with rewards,
- * they are scored (log-probabilities by other forwards) and get advantages, then per optimizer step
- * the learners learn and the recorder writes down what they did.
+ * Private to engine/run. One rollout runs as follows: the sample source yields samples with
+ * rewards; trainers score them (actor, reference, teacher, critic) and advantages are computed;
+ * then each optimizer step runs forward, loss, backward and AdamW, and the recorder writes the step
+ * to the ledger.
+ *
+ * Unless a comment says otherwise, all ranks call these functions in the same order. Rank 0 alone
+ * writes files and the ledger, calls plug-ins and prints for the user. The thread that runs the
+ * loop uses invar_train_loop; the sampling thread, if there is one, writes only to `ahead`, until
+ * it is joined.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -37,56 +43,65 @@
 extern "C" {
 #endif
 
-/* Where its files are. */
+/* Run folder, ledger and checkpoint folder, and the locks that this rank holds on them. */
 typedef struct invar_run_dirs {
     invar_run_paths paths;
-    invar_held_folder folder;    /* at.run, held */
-    invar_checkpoint_lock claim; /* of at.save */
+    invar_held_folder folder; /* open run folder, paths.run; not held on ranks that do not write */
+    invar_checkpoint_lock claim; /* lock of the checkpoint folder, paths.save */
 } invar_run_dirs;
 
-/* What it is asked for. */
+/* Identity of the run and what its computation has read. */
 typedef struct invar_identity {
     invar_digest digest;
-    bool evaluates;             /* while it trains */
-    invar_digest eval_data;     /* of all evaluation sets */
-    invar_data_lengths data;    /* how long samples can be */
-    invar_saved_rollouts saved; /* rollouts */
-    invar_user_facts facts;     /* given along by whoever started it */
+    bool evaluates;             /* the run evaluates during training */
+    invar_digest eval_data;     /* digest of all evaluation sets */
+    invar_data_lengths data;    /* largest lengths of the data, for the memory plan */
+    invar_saved_rollouts saved; /* rollouts of load-debug-rollout-data */
+    invar_user_facts facts;     /* facts that the user passed in INVAR_FACTS */
 } invar_identity;
 
-#define INVAR_TRAIN_LOOP_PARTS 3 /* models that a checkpoint keeps, at most */
+#define INVAR_TRAIN_LOOP_PARTS 3 /* largest number of models in a checkpoint */
 
-/* Its checkpoints. */
+/* State of saving and resuming. */
 typedef struct invar_run_checkpoints {
-    invar_hf_files hf_files;         /* of hf-checkpoint, which exports and checkpoints hand on */
-    invar_checkpoint *resume_from;   /* what it goes on from, until it has; NULL: none */
-    invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
-    invar_full_masters masters[INVAR_TRAIN_LOOP_PARTS]; /* of what is written, until it changes */
-    int64_t next;        /* the step that follows the newest one; 0: there is none */
-    bool by_time;        /* what the writer has begun is saved by time */
-    int64_t saved_ms;    /* time of the last attempt to save one, or of the start; rank 0's */
-    uint64_t failures;   /* of checkpoints by time, one after the other for the same reason: */
-    invar_status failed; /* this, */
-    int native;          /* and this code of the system */
+    invar_hf_files hf_files;         /* auxiliary files of hf-checkpoint, copied to exports and
+                                        checkpoints */
+    invar_checkpoint *resume_from;   /* checkpoint to resume or fork from, or NULL; NULL after it
+                                        was loaded */
+    invar_checkpoint_writer *writer; /* background writer; NULL until a checkpoint is written
+                                        in the background */
+    /* masters gathered for writing; valid until the weights change */
+    invar_full_masters masters[INVAR_TRAIN_LOOP_PARTS];
+    int64_t next;     /* step after the newest checkpoint; 0 without one, or if the newest failed */
+    bool by_time;     /* the checkpoint in progress was started by save-interval-minutes */
+    int64_t saved_ms; /* time of the last attempt to save by time, or of the start; rank 0 only */
+    uint64_t failures;   /* consecutive failed checkpoints by time with the same `failed` and
+                            `native` */
+    invar_status failed; /* status of the last checkpoint by time that failed */
+    int native;          /* system error code of that failure */
 } invar_run_checkpoints;
 
-/* Where the run is: what, with the place of the source, a checkpoint keeps. */
+/* Progress of the run. A checkpoint stores it with the position of the sample source. */
 typedef struct invar_train_position {
-    int64_t rollout; /* the next one */
-    int64_t step;    /* the next one */
-    int64_t weights; /* version */
+    int64_t rollout; /* next rollout */
+    int64_t step;    /* next optimizer step */
+    int64_t weights; /* version of the actor's weights */
 } invar_train_position;
 
-/* The step of another run that this one goes on from. */
+/* Origin of a fork: the step of the parent run that this run continues from. */
 typedef struct invar_fork {
-    int64_t step;       /* -1: it has begun by itself */
-    invar_digest chain; /* there */
-    bool starting;      /* it begins, from a checkpoint of the other run; else it has its own */
+    int64_t step;       /* last step of the parent; -1 if this run is no fork */
+    invar_digest chain; /* chain of the parent at that step */
+    bool starting; /* the fork starts in this process, from the parent's checkpoint; false if it
+                      resumes from its own */
     char uuid[INVAR_LEDGER_UUID_SIZE];
     char name[INVAR_LEDGER_NAME_BYTES + 1];
 } invar_fork;
 
-/* What the audit of this rank has found and not told yet: lines that end with a NUL. */
+/*
+ * Audit findings of this rank that are not reported yet, as consecutive NUL-terminated lines. Used
+ * with several ranks only.
+ */
 typedef struct invar_audit_findings {
     char text[8192];
     size_t bytes;
@@ -94,26 +109,29 @@ typedef struct invar_audit_findings {
 
 #define INVAR_TRAIN_LOOP_ODD_SIZE 512
 
-/* What a thread that draws ahead has to tell; its own until it is joined. */
+/*
+ * Times and findings of asynchronous sampling. If a thread samples, only that thread uses this
+ * struct until it is joined.
+ */
 typedef struct invar_async_status {
-    int64_t begin_ns, end_ns; /* of invar_trace_clock */
-    char mismatch_text
-        [INVAR_TRAIN_LOOP_ODD_SIZE]; /* a token that scoring finds another log-probability of */
-    invar_progress_callback tick;    /* who is told that scoring gets on */
+    int64_t begin_ns, end_ns; /* times of invar_trace_clock */
+    /* first token whose log-prob differs in scoring; empty if all are equal */
+    char mismatch_text[INVAR_TRAIN_LOOP_ODD_SIZE];
+    invar_progress_callback tick; /* progress callback of the current verification */
 } invar_async_status;
 
-/* What the run has found in its own ledger. */
+/* State of the triage that the run does on its own ledger. */
 typedef struct invar_triage_state {
-    uint32_t reported_rules; /* a bit for each rule */
-    int64_t next_ms;         /* no look before this time */
+    uint32_t reported_rules; /* bit per rule that was reported */
+    int64_t next_ms;         /* earliest time of the next check */
 } invar_triage_state;
 
-/* train.log of the rank that writes. */
+/* Writer of train.log, on rank 0. */
 typedef struct invar_train_log {
-    FILE *file;       /* NULL: not yet, or none is kept */
-    int64_t next_ms;  /* no line of a step before this time */
-    bool ended;       /* `early` is no longer filled: */
-    char early[4096]; /* what was said before the run had a folder, lines that end with a NUL */
+    FILE *file;       /* NULL until the log is open, and if none is kept */
+    int64_t next_ms;  /* earliest time of the next line about a step */
+    bool ended;       /* `early` was written; no lines are kept there any more */
+    char early[4096]; /* lines printed before the log was open, each with its NUL */
     size_t early_bytes;
 } invar_train_log;
 
@@ -122,409 +140,489 @@ typedef struct invar_train_loop {
     const invar_recipe *recipe;
     invar_train_summary *summary;
     invar_train_settings settings;
-    invar_layout layout;       /* of its ranks, or of those that train, or that only sample, */
-    const invar_layout *ranks; /* where there are several; NULL: one */
-    invar_rank_roles roles;    /* where some only sample, */
-    const invar_layout *world; /* and all ranks then; else as `ranks` */
+    invar_layout layout;       /* layout of the ranks with this rank's role, train or sample */
+    const invar_layout *ranks; /* &layout; NULL if there is only one rank */
+    invar_rank_roles roles;    /* ranks that only sample; zeroed if all ranks do both */
+    const invar_layout *world; /* layout of all ranks; equal to `ranks` if all do both */
     invar_layout_transport transport;
-    invar_run_context session; /* device, models, data */
+    invar_run_context session; /* device, models and data */
     invar_run_dirs dirs;
     invar_fork fork;
     invar_identity identity;
     invar_run_checkpoints store;
     invar_run_plugins plugins;
-    invar_loss_custom custom; /* the loss among them */
-    invar_rollout *rollout;   /* NULL: nothing is sampled */
+    invar_loss_custom custom; /* loss of a plug-in */
+    invar_rollout *rollout;   /* NULL if this rank samples nothing */
     invar_trainer *trainer;
-    /* of what is drawn beside training; NULL: nothing is, or unchecked */
+    /* verifies samples drawn during training; NULL if nothing is, or if it is not verified */
     invar_trainer *async_verifier;
-    invar_memory_workload ask;         /* what it will ask of the device's memory, */
-    invar_phase_memory block;          /* and where rollout and trainer have theirs */
-    invar_audit *audit;                /* NULL: none */
-    invar_audit_findings findings;     /* of one rank of several */
-    invar_agents *agents;              /* that lead samples; NULL: none do */
-    invar_recorded_schedule timetable; /* of a recorded schedule */
+    invar_memory_workload ask;         /* input of the memory plan */
+    invar_phase_memory block;          /* device memory that sampling, scoring and training share */
+    invar_audit *audit;                /* NULL if the recipe asks for none */
+    invar_audit_findings findings;     /* audit findings, if there are several ranks */
+    invar_agents *agents;              /* agents that lead samples, or NULL */
+    invar_recorded_schedule timetable; /* recorded schedule, with rollout-schedule = recorded */
     invar_sample_source source;
-    invar_async_status ahead;
-    invar_weight_sync *sync; /* NULL: whoever trains samples */
-    int64_t synced; /* the rollout for which those that sample have the weights; -1: none */
+    invar_async_status ahead; /* status of the sampling thread */
+    invar_weight_sync *sync;  /* weight sync to ranks that only sample; NULL if all ranks do both */
+    int64_t synced;           /* rollout for which sampling weights are up to date; -1 at first */
     invar_learner actor, critic;
     invar_recorder recorder;
-    invar_track *track; /* who is told about it, by the rank that writes; NULL: nobody */
-    invar_train_position place;
-    bool can_save_previous; /* by the current rollout: all is as a checkpoint keeps it, but */
-    invar_source_position position_before; /* where the source was then, */
-    invar_inflight flight;     /* and what was in flight, where a checkpoint may want it, */
-    bool inflight_copy_stale;  /* which is no longer what the source has */
-    invar_sample_batch batch;  /* the current rollout, */
-    invar_token_arrays arrays; /* its numbers */
-    bool warned_equal_rewards; /* rewards */
+    invar_track *track;         /* experiment trackers, on rank 0, or NULL */
+    invar_train_position place; /* next rollout and step */
+    bool can_save_previous; /* no state of this step has changed yet: a checkpoint of the previous
+                               step can be written */
+    invar_source_position position_before; /* position of the source before the current rollout */
+    invar_inflight flight;     /* copy of the in-flight samples before the rollout, for such a
+                                  checkpoint */
+    bool inflight_copy_stale;  /* the source may have changed its in-flight samples, so
+                                  `flight` has to replace them */
+    invar_sample_batch batch;  /* samples of the current rollout */
+    invar_token_arrays arrays; /* per-token arrays of the current rollout */
+    bool warned_equal_rewards; /* the warning about equal rewards was printed */
     invar_triage_state triage;
     invar_train_log log;
-    bool all_ranks_failed; /* all ranks fail alike: none has to be told */
+    bool all_ranks_failed; /* all ranks fail with the same error, so no rank has to abort the
+                              others */
 } invar_train_loop;
 
 /* ---- setup/setup.c --------------------------------------------------------------------------- */
 
+/*
+ * Opens everything that the run needs, from the recipe to the loaded checkpoint, and begins the run
+ * in its ledger. Sets summary->finished if nothing is left to do. `recipe`, `options` and `summary`
+ * must outlive the loop. Call invar_train_loop_close afterwards, also after a failure. Collective.
+ */
 invar_status invar_train_loop_open(invar_train_loop *loop, const invar_recipe *recipe,
                                    const invar_train_options *options,
                                    invar_train_summary *summary) INVAR_MUST_USE;
 
-/* The same as far as it only reads: until the ranks have compared what they were given. */
+/*
+ * Like invar_train_loop_open, but only reads: opens the inputs, loads the models and compares the
+ * ranks. Writes nothing and starts no plug-in.
+ */
 invar_status invar_train_loop_read(invar_train_loop *loop, const invar_recipe *recipe,
                                    const invar_train_options *options) INVAR_MUST_USE;
+/* Releases everything that the loop owns. */
 void invar_train_loop_close(invar_train_loop *loop);
 
 /* ---- setup/ranks.c --------------------------------------------------------------------------- */
 
-/* After a halt: the groups of the layout, which only the group of all ranks survives, anew. */
+/*
+ * Rebuilds the groups of the layout after a recoverable abort, which only the group of all ranks
+ * survives. Collective.
+ */
 invar_status invar_train_loop_renew_layout(invar_train_loop *loop) INVAR_MUST_USE;
 
 /* ---- identity.c: ledger and identity --------------------------------------------------------- */
 
-/* Opens the run's ledger as its writer. Where it has a run, that must be this one, computed under
-   this program's revisions of ops. */
+/*
+ * Opens the ledger to write. Fails with INVAR_E_STATE if it holds a run with another identity, and
+ * if that run was computed with other revisions of ops.
+ */
 invar_status invar_train_loop_open_ledger(invar_train_loop *loop) INVAR_MUST_USE;
 
 /*
- * Begins the run in its ledger, or, where that has it, a new segment after `step` (-1: from the
- * start), whose chain must be `chain`.
+ * Begins the run in its ledger. If the ledger has the run already, begins a new segment after
+ * `step` (-1 for the start), at which the chain must be *chain.
  */
 invar_status invar_train_loop_begin(invar_train_loop *loop, int64_t step,
                                     const invar_digest *chain) INVAR_MUST_USE;
+/*
+ * Computes the identity of the run from recipe, data and weights. In a replay, fails if it is not
+ * the identity of the recorded run.
+ */
 invar_status invar_train_loop_identify(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Refuses, without writing, a folder whose ledger has a run with another identity. *uuid_out: of
-   the run that is there; "" if there is none, or if only a writer can say. */
+/*
+ * Fails, without writing, if the ledger holds a run with another identity. *uuid_out is the id of
+ * the run in the ledger; empty if it has no run, or if the ledger must first be opened to write.
+ */
 invar_status invar_train_loop_check_existing(char uuid_out[INVAR_LEDGER_UUID_SIZE],
                                              const invar_train_loop *loop) INVAR_MUST_USE;
 
 /*
- * INVAR_E_STATE: a rank runs another program, or was asked for something else, than most. Before
- * ranks divide anything: what they make of a recipe depends on it.
+ * Compares program, modules, recipe and options over all ranks. Returns INVAR_E_STATE if those of
+ * one rank differ from the majority. Call before the ranks are divided, which depends on the
+ * recipe. Collective.
  */
 invar_status invar_train_loop_compare_recipes(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* INVAR_E_STATE: a rank has other data, weights or kernels of a GPU than most. */
+/*
+ * Compares the hashes of data, tokenizer and weights over all ranks. Returns INVAR_E_STATE if those
+ * of one rank differ from the majority. Collective.
+ */
 invar_status invar_train_loop_compare_files(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Before: which sets it is evaluated on. */
+/*
+ * Reads the evaluation sets, if the run evaluates, and measures all data. Call before
+ * invar_train_loop_identify and before memory is planned.
+ */
 invar_status invar_train_loop_read_sets(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* INVAR_E_NOTFOUND: a checkpoint of `step` is to be gone on from, and its run is not there. */
+/* Fails with INVAR_E_NOTFOUND: the run of the checkpoint of `step` is not in the ledger. */
 invar_status invar_train_loop_fail_missing_run(const invar_train_loop *loop,
                                                int64_t step) INVAR_MUST_USE;
 
-/*
- * ---- run_dir/start.c: where it writes -----------------------------------------------------------
- */
+/* ---- run_dir/start.c: opening the folders ---------------------------------------------------- */
 
 /*
- * Before anything is made: the run's folder is somebody's or another run's, `save` has checkpoints
- * of another run, or those of this run are elsewhere, so that it would begin again.
+ * Fails, before anything is created, if the run folder has foreign files or another run, if `save`
+ * has checkpoints of another run, or if the checkpoints of this run are in another folder than
+ * `save`, so that the run would start over.
  */
 invar_status invar_train_loop_check_home(const invar_train_loop *loop) INVAR_MUST_USE;
 
 /*
- * Claims the folder of checkpoints, makes the run's folder and opens its ledger. INVAR_E_STATE: one
- * of them is another run's. Where a fresh start is asked for, what is there gets another name.
+ * Locks the checkpoint folder, creates the run folder and opens its ledger. Returns INVAR_E_STATE
+ * if one of them belongs to another run. With --fresh, an existing run folder is renamed first.
  */
 invar_status invar_train_loop_open_dirs(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Whether the run is or becomes a fork, by its ledger or by what was asked for. */
+/*
+ * Sets loop->fork from the ledger of the run folder and from --fork, and opens the parent's
+ * checkpoint if the fork starts now. Collective.
+ */
 invar_status invar_train_loop_find_fork(invar_train_loop *loop) INVAR_MUST_USE;
 
 #define INVAR_FORK_COMMAND_SIZE 1500
 
 /*
- * Writes the command that continues the run in the loop's folder as a fork with the loop's keys,
- * for error messages. `out` is empty if the folder has no checkpoint or the command is too long.
+ * Writes the command that continues the run in the loop's folder as a fork with the loop's keys;
+ * used in error messages only. `out` is empty if the folder has no checkpoint or the command is too
+ * long.
  */
 void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const invar_train_loop *loop);
 
-/* After the run has begun: its checkpoints' folder says so. */
+/*
+ * Writes the owner file of the checkpoint folder and removes leftovers of interrupted writes. Call
+ * after the run has begun in the ledger.
+ */
 invar_status invar_train_loop_write_owner(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Before anything is written by its path: loop->at says where the folders are by now. */
+/*
+ * Updates loop->dirs if the run folder was moved. Call before anything is written by path. Returns
+ * INVAR_E_STATE if a folder was removed or replaced.
+ */
 invar_status invar_train_loop_refresh_paths(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* True of a file that this process prints to: the log of whoever started the run. */
+/* True if this process prints to the file, because its output is redirected there. */
 struct stat;
 bool invar_train_loop_is_output(const struct stat *file);
 
-/*
- * ---- run_dir/run_files.c: recipe.ini and train.log
- * ---------------------------------------------------
- */
+/* ---- run_dir/run_files.c: recipe.ini and train.log ------------------------------------------- */
 
-/* Once the run has begun in its folder, by the rank that writes. */
+/* Opens train.log and writes recipe.ini. Rank 0 calls it once the run has begun in its folder. */
 invar_status invar_train_loop_write_run_files(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* A line in the log alone; nothing where there is none. */
+/* Writes a line to train.log; does nothing if no log is open. */
 void invar_train_loop_log(invar_train_loop *loop, const char *fmt, ...);
 
-/* A line for people and for the log; `loop` is an invar_train_loop (invar_recorder_options.say). */
+/*
+ * Prints a line for the user and writes it to train.log. `loop` is an invar_train_loop, as
+ * invar_recorder_options.say needs it.
+ */
 void invar_train_loop_print(void *loop, const char *line);
 
-/* A step, where the last line of one is long enough ago. */
+/* Logs a step, if enough time has passed since the last line about a step. */
 void invar_train_loop_log_step(invar_train_loop *loop, const invar_train_progress *progress);
 
-/* The end of the run, with the last failure unless `status` is INVAR_OK. */
+/* Logs the end of the run, with the last error unless `status` is INVAR_OK, and closes the log. */
 void invar_train_loop_log_end(invar_train_loop *loop, invar_status status);
 
-/*
- * ---- progress.c
- * ----------------------------------------------------------------------------------
- */
+/* ---- progress.c ------------------------------------------------------------------------------ */
 
-/* Before the first rollout: the clock of the pace runs from here on. */
+/* Starts the measurement of throughput and ETA. Call before the first rollout. */
 void invar_train_loop_start_pace(invar_train_loop *loop);
 
-/* Whether samples have rewards: the estimator needs some, or somebody gives them nevertheless. */
+/*
+ * True if all samples have rewards: the estimator needs them, or a reward rule or plug-in covers
+ * every sample.
+ */
 bool invar_train_loop_rewarded(const invar_train_loop *loop, const invar_rl_sample *samples,
                                int64_t count);
 
-/* After a step: progress for whoever started the run, and its summary. */
+/* Reports a finished step: updates the summary, logs, and calls options->progress. */
 void invar_train_loop_show_step(invar_train_loop *loop, const invar_step_report *step);
 
-/* Who is told about the run, from here on; `finish` is the run's status. */
+/* Opens and closes the experiment trackers. `finish` is the status of the run. */
 invar_status invar_train_loop_open_track(invar_train_loop *loop) INVAR_MUST_USE;
 void invar_train_loop_close_track(invar_train_loop *loop, invar_status finish);
 
-/* The text of a sample, where the recipe wants it. */
+/* Prints the first sample of the rollout, if debug-rollout-print-every asks for it. */
 void invar_train_loop_show_sample(const invar_train_loop *loop);
 
-/* Once: who sees it in the first rollout need not wait for the curves. Rewards above 0 are good. */
+/*
+ * Warns once if all rewards of a rollout are equal and at most 0, so that nothing is learned from
+ * it.
+ */
 void invar_train_loop_tell_equal_rewards(invar_train_loop *loop);
 
 /* ---- triage.c -------------------------------------------------------------------------------- */
 
-/* Between two rollouts, by rank 0: tells what is new. `last`: of the run, whatever the time. */
+/*
+ * Runs the triage rules on the run's ledger and reports new findings, if enough time has passed.
+ * Rank 0 does it between rollouts. `last` ignores the time; set it after the last rollout.
+ */
 void invar_train_loop_triage(invar_train_loop *loop, bool last);
 
 /* ---- audit.c --------------------------------------------------------------------------------- */
 
-/* The recipe's audit, of the rollout and the trainer. */
+/* Creates the audit that the recipe asks for and attaches it to rollout and trainer. */
 invar_status invar_train_loop_attach_audit(invar_train_loop *loop) INVAR_MUST_USE;
 
 /*
- * What several ranks have found since the last time is in the ledger; *any_out: there was
- * something, and loop->findings has the first line. Calls of all ranks; of one nothing happens.
+ * Writes the findings of all ranks to the ledger. *any_out is true if there were any;
+ * loop->findings then begins with the first one. Collective; does nothing with one rank.
  */
 invar_status invar_train_loop_gather_findings(bool *any_out, invar_train_loop *loop) INVAR_MUST_USE;
 
-/* At the end of a phase, the same; then, unless the recipe says otherwise, the end of the run. */
+/*
+ * Like invar_train_loop_gather_findings, but fails with INVAR_E_MISMATCH after a finding, unless
+ * on-mismatch lets the run continue. Call at the end of a phase.
+ */
 invar_status invar_train_loop_report_findings(invar_train_loop *loop) INVAR_MUST_USE;
 
-/*
- * ---- async_verify.c
- * ---------------------------------------------------------------------------------
- */
+/* ---- async_verify.c -------------------------------------------------------------------------- */
 
-/* The weights of now have drawn the samples' newest tokens; `scored` by all tokens of them. */
+/*
+ * Compares the log-probs of the tokens that the current weights sampled with `scored`, the
+ * log-probs of all response tokens of the samples. Reports the first difference as a mismatch.
+ */
 invar_status invar_train_loop_compare_fresh(invar_train_loop *loop, const invar_rl_sample *samples,
                                             int64_t count, const float *scored) INVAR_MUST_USE;
 
-/* Before these weights change: all in flight, surplus, and the batch where it was not scored. */
+/*
+ * Scores in-flight and surplus samples, and the batch if it was not scored, and compares the tokens
+ * that the current weights sampled. Call before the weights change.
+ */
 invar_status invar_train_loop_check_flight(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* The look of a thread that draws beside training (async_sampler.h); `loop` is an
- * invar_train_loop.
- */
+/* Verification callback of the sampling thread (async_sampler.h). `loop` is an invar_train_loop. */
 invar_status invar_train_loop_verify_async(void *loop, const invar_rl_sample *samples,
                                            int64_t count,
                                            const invar_progress_callback *tick) INVAR_MUST_USE;
 
-/* Of the checker: such a look gets on. */
+/* Progress callback of async_verifier: forwards to the callback of the verification in progress. */
 invar_status invar_train_loop_tick_ahead(void *loop) INVAR_MUST_USE;
 
-/* A call of all ranks: invar_sample_source_join, and what the look of any of them has found. */
+/*
+ * Waits for asynchronous sampling (invar_sample_source_join) and reports a mismatch that any rank
+ * has found. Collective.
+ */
 invar_status invar_train_loop_join_ahead(invar_train_loop *loop) INVAR_MUST_USE;
 
-/*
- * ---- train_step.c
- * ---------------------------------------------------------------------------------
- */
+/* ---- train_step.c ---------------------------------------------------------------------------- */
 
-/* An optimizer step: what the recorder is told, and what of it is owned. Zeroed at first. */
+/*
+ * One optimizer step: its report and what the report borrows. Zero-initialize before use. Release
+ * with invar_train_loop_step_release, also after a failure.
+ */
 typedef struct invar_train_step {
     invar_step_report report;
-    int64_t *start;
-    invar_rl_batch batch; /* what the losses look at */
-    invar_loss *losses[INVAR_STEP_REPORT_LEARNERS];
+    int64_t *start;       /* (count + 1) offsets of the samples' tokens; owned */
+    invar_rl_batch batch; /* input of the losses */
+    invar_loss *losses[INVAR_STEP_REPORT_LEARNERS]; /* owned; by learner */
 } invar_train_step;
 
-/* An event and, unless the recipe says otherwise, the end of the run. */
+/*
+ * Records an error event. Unless on-mismatch lets the run continue, also fails with
+ * INVAR_E_MISMATCH. All ranks find the same mismatch and must call it.
+ */
 invar_status invar_train_loop_mismatch(invar_train_loop *loop, const char *kind,
                                        const char *text) INVAR_MUST_USE;
 
-/* The loss of a plug-in, which rank 0 asks; `loop` is an invar_train_loop (invar_loss_custom). */
+/*
+ * Computes the loss of a plug-in on rank 0 and broadcasts it. `loop` is an invar_train_loop, as
+ * invar_loss_custom needs it.
+ */
 invar_status invar_train_loop_ask_loss(float *loss_out, float *dlogp_out,
                                        const invar_loss_sample *sample, void *loop) INVAR_MUST_USE;
 
-/* Scoring, reference, teacher, critic, advantages of the whole rollout. */
+/*
+ * Computes the log-probs of actor, reference and teacher, the values of the critic and the
+ * advantages of all samples of the rollout.
+ */
 invar_status invar_train_loop_prepare(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Tells a hook, where there is one; `samples` may be NULL. */
+/* Calls a hook, if the recipe has one. `samples` may be NULL. */
 invar_status invar_train_loop_hook(invar_train_loop *loop, int hook,
                                    const invar_rl_samples *samples) INVAR_MUST_USE;
 
-/* A step of `count` samples from `first` on, in which nothing has been learned yet. */
+/*
+ * Prepares the report of an optimizer step of samples [first, first + count). Returns
+ * INVAR_E_INVALID if the rollout has fewer samples.
+ */
 invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train_loop *loop,
                                         int64_t first, int64_t count) INVAR_MUST_USE;
 void invar_train_loop_step_release(invar_train_step *step);
 
-/* The actor rests while only the critic learns, and where the recipe says so. */
+/*
+ * True if the actor is not updated in this rollout: num-critic-only-steps or
+ * debug-disable-optimizer.
+ */
 bool invar_train_loop_skips_actor(const invar_train_loop *loop);
 
-/* Forward, loss, backward, norm, AdamW of step `number` of the rollout. */
+/* Runs forward, loss, backward and AdamW for the samples of `step`. */
 invar_status invar_train_loop_learn(invar_train_step *step, invar_train_loop *loop) INVAR_MUST_USE;
 
-/*
- * ---- run_dir/resume.c ---------------------------------------------------------------------------
- */
+/* ---- run_dir/resume.c ------------------------------------------------------------------------ */
 
-/* Before anything is made: a `load` that is not the run's own folder has a checkpoint of it, and a
-   new run has the files with rollouts that it will load. */
+/*
+ * Opens the checkpoint of `load`, if that is not the run's own folder, and checks it; for a fork
+ * that starts, checks the parent's checkpoint. For a new run, also checks the rollout files that it
+ * will load. Call before anything is created.
+ */
 invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop) INVAR_MUST_USE;
 
 /*
- * Loads the checkpoint that was found, or the newest of the run's own, and begins behind it. Where
- * all that is asked for is done already nothing is written, and loop->summary says so. Rank 0
- * decides, and all load the same.
+ * Loads the checkpoint that was found, or the newest one of the run, and begins after it. If
+ * nothing is left to do, writes nothing and sets summary->finished. Rank 0 decides, and all ranks
+ * load the same checkpoint. Collective.
  */
 invar_status invar_train_loop_resume(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Bytes of a file that rank 0 has read; the others get a block of their own. A call of all. */
+/*
+ * Broadcasts a text of rank 0. On other ranks, *text is allocated and the caller frees it.
+ * Collective.
+ */
 invar_status invar_train_loop_share_text(char **text, size_t *bytes, const invar_train_loop *loop,
                                          const char *what) INVAR_MUST_USE;
 
-/*
- * ---- run_dir/by_time.c --------------------------------------------------------------------------
- */
+/* ---- run_dir/by_time.c ----------------------------------------------------------------------- */
 
-/* The time to the next checkpoint by time begins now. */
+/* Restarts the interval of save-interval-minutes. */
 void invar_train_loop_restart_clock(invar_train_loop *loop);
 
-/* What its checkpoints need, from here on. */
+/* Computes the disk space that the remaining checkpoints of the run need. */
 invar_status invar_train_loop_plan_disk(invar_disk *out,
                                         const invar_train_loop *loop) INVAR_MUST_USE;
 
 /*
- * True if a checkpoint by time of so many bytes may be copied to a host with `memory` bytes, and be
- * written from the copy while training continues. No user asked for this copy, which stays until
- * the run ends, so it takes at most half of the memory. Larger checkpoints are written at once.
+ * True if a checkpoint by time of `bytes` may be copied to a host with `memory` bytes, and be
+ * written from the copy while training continues. The user did not ask for this copy, which stays
+ * until the run ends, so it takes at most half of the memory. Larger checkpoints are written at
+ * once.
  */
 bool invar_train_loop_may_copy(int64_t bytes, size_t memory);
 
 /*
- * Collective: whether the clock of rank 0 asks for a checkpoint. One that would leave no room for
- * those that the run is sure to write is reported like one that failed.
+ * Collective. *out is true if the clock of rank 0 asks for a checkpoint. A checkpoint that would
+ * leave no space for those that the run is sure to write is reported like one that failed.
  */
 invar_status invar_train_loop_agree_by_time(bool *out, invar_train_loop *loop) INVAR_MUST_USE;
 
 /*
- * The status of a checkpoint by time: if there was no space or no memory for it, the failure is
- * reported and recorded as an event, and INVAR_OK is returned. Of many for the same reason, with no
- * checkpoint by time that succeeds between them, the first, the second, the fourth and so on are
- * reported.
+ * Handles the status of a checkpoint by time. If disk space or memory ran out, records and reports
+ * an event and returns INVAR_OK; any other status is returned. Of consecutive failures for the same
+ * reason, the first, the second, the fourth and so on are reported.
  */
 invar_status invar_train_loop_forgive_save(invar_train_loop *loop,
                                            invar_status status) INVAR_MUST_USE;
 
-/*
- * ---- run_dir/schedule_record.c
- * ------------------------------------------------------------------------
- */
+/* ---- run_dir/schedule_record.c --------------------------------------------------------------- */
 
 /*
  * Reads the schedule that rollout-record names, if the recipe has that key, before anything is
- * written. Every rank calls this function. INVAR_E_NOTFOUND: there is no such schedule, or it ends
- * before the run does; INVAR_E_CORRUPT: the file is damaged, or its batches have another size than
- * the recipe's.
+ * written. Returns INVAR_E_NOTFOUND if there is no such schedule or it ends before the run does,
+ * and INVAR_E_CORRUPT if the file is damaged or its batches have another size than the recipe's.
+ * Collective.
  */
 invar_status invar_train_loop_read_record(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Where it is known with which rollout the run goes on: the record that it obeys and continues. */
+/*
+ * Opens the record that the run follows and continues; in a replay, the record in the ledger. Call
+ * when the next rollout is known.
+ */
 invar_status invar_train_loop_open_timetable(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* After the ledger has the run: writes the run's own file, to which the next ticks are appended.
-   Only the rank that has the ledger calls it. */
+/*
+ * Writes the run's own record file, to which later ticks are appended. Rank 0 calls it after the
+ * run has begun in the ledger.
+ */
 invar_status invar_train_loop_begin_timetable(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Reports, and records in the ledger, that the lines of a journal of version 1 were used. */
+/* Reports, and records in the ledger, that unchecked lines of a version 1 journal were used. */
 invar_status invar_train_loop_tell_unchecked(invar_train_loop *loop,
                                              const char *file) INVAR_MUST_USE;
 
-/* For the first step of a rollout: what the clock has decided for it, where it does. */
+/*
+ * Appends the recorded events of this rollout's tick to `text`, if the run has a recorded schedule.
+ */
 invar_status invar_train_loop_show_tick(invar_json_text *text,
                                         const invar_train_loop *loop) INVAR_MUST_USE;
 
-/*
- * ---- run_dir/save.c -----------------------------------------------------------------------------
- */
+/* ---- run_dir/save.c -------------------------------------------------------------------------- */
 
 /* One model with its optimizer as three sets of tensors. */
 typedef struct invar_checkpoint_part {
-    const char *masters, *m, *v; /* names of sets */
+    const char *masters, *m, *v; /* names of the three sets */
     invar_model *model;
-    invar_optimizer *optimizer; /* NULL: without moments */
+    invar_optimizer *optimizer; /* NULL if there are no moments */
 } invar_checkpoint_part;
 
-/* What a checkpoint can keep; returns how many. */
+/* Writes the models that a checkpoint can contain to `out` and returns their number. */
 int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
                            const invar_train_loop *loop);
 
 /*
- * True if the run never changes the weights that its identity names: its checkpoints keep the place
- * in the data, and no weights. A fork has the weights of its parent, which it keeps.
+ * True if the run never changes the weights that its identity names: its checkpoints then contain
+ * the position in the data, and no weights. A fork keeps the weights of its parent.
  */
 bool invar_train_loop_rests(const invar_train_loop *loop);
 
-/* Before the run begins: fails where save-hf names a folder of somebody else. */
+/*
+ * Fails if save-hf names a folder that is not empty and that this run has not written. Call before
+ * the run begins.
+ */
 invar_status invar_train_loop_check_exports(const invar_train_loop *loop) INVAR_MUST_USE;
 
 typedef enum invar_train_loop_saving {
     INVAR_TRAIN_LOOP_SAVE_DUE, /* save-interval */
     INVAR_TRAIN_LOOP_SAVE_LAST,
-    INVAR_TRAIN_LOOP_SAVE_BY_TIME /* save-interval-minutes: without an export */
+    INVAR_TRAIN_LOOP_SAVE_BY_TIME /* save-interval-minutes; without an export */
 } invar_train_loop_saving;
 
 /*
- * Writes the checkpoint and the Hugging Face export, each where the recipe wants it. On a device
- * with memory of its own, unless this is the last one, the checkpoint is only begun. One by time
- * that cannot be written for want of space or memory is reported, and is no failure.
+ * Writes the checkpoint and the Hugging Face export, as the recipe asks. Unless it is the last one,
+ * a checkpoint of a device with its own memory may be only begun (async-save). A checkpoint by time
+ * that fails for lack of space or memory is reported, and INVAR_OK is returned.
  */
 invar_status invar_train_loop_save(invar_train_loop *loop,
                                    invar_train_loop_saving kind) INVAR_MUST_USE;
 
-/* Before a rollout: all is as a checkpoint keeps it, and what of it the source will change is
-   remembered. After the rollout it is forgotten: what the source has by then is to be kept. */
+/*
+ * Saves the position of the source and, on rank 0, a copy of the in-flight samples before a
+ * rollout, so that a failed rollout can still be followed by a checkpoint of the previous step.
+ */
 invar_status invar_train_loop_save_rescue_point(invar_train_loop *loop) INVAR_MUST_USE;
+/* Drops that copy. Call after the rollout, when the source itself has what is to be saved. */
 void invar_train_loop_clear_rescue_point(invar_train_loop *loop);
 
-/* Before the first step of a fork: the checkpoint of its own that it resumes from. */
+/* Writes the first checkpoint of a fork, so that it can resume without its parent. */
 invar_status invar_train_loop_keep_fork(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Does this rank have all that a checkpoint of the steps before the current rollout keeps? */
+/* True if this rank has all that a checkpoint of the steps before the current rollout contains. */
 bool invar_train_loop_has_rescue_point(const invar_train_loop *loop);
 
 /*
- * After a rollout that failed, before anything was learned from it: the checkpoint of the steps
- * before it. *saved_out: whether there is a new one. `sound`: the failure says nothing against what
- * this rank has. Of several ranks all call it, after one has halted the run.
+ * Writes a checkpoint of the last complete step after a failed rollout. *saved_out is true if one
+ * was written. Pass sound = false if the state of this rank may be wrong after the failure. With
+ * several ranks, all must call it, after one has aborted the run recoverably.
  */
 invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *loop,
                                              bool sound) INVAR_MUST_USE;
 
-/* Before anything that a checkpoint keeps is changed: one that was begun has its copy then, and
-   the rollout is no longer untouched. */
+/*
+ * Call before any state changes that a checkpoint contains: waits until a checkpoint in progress
+ * has its copy, and clears can_save_previous.
+ */
 void invar_train_loop_before_change(invar_train_loop *loop);
 
-/* Masters that were collected for files are no longer wanted. */
+/* Releases the masters that were gathered for checkpoints and exports. */
 void invar_train_loop_forget_masters(invar_train_loop *loop);
 
-/* The checkpoint that was begun exists now; where there is none nothing happens. */
+/* Waits until the checkpoint in progress, if any, is complete. */
 invar_status invar_train_loop_finish_save(invar_train_loop *loop) INVAR_MUST_USE;
 
 #ifdef __cplusplus

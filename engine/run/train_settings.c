@@ -1,5 +1,8 @@
 /*
- * train_settings.c - a recipe as the loop reads it.
+ * train_settings.c - derives training settings from the keys of a recipe.
+ *
+ * Settings that depend on several keys are combined here, in one place: off-policy training, the
+ * verification of in-flight samples, the number of rollouts, and how ranks divide the model.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,7 +16,7 @@
 
 #include "base/invar_banned.h"
 
-static float recipe_real(const invar_recipe *r, invar_key key)
+static float recipe_float(const invar_recipe *r, invar_key key)
 {
     return (float)invar_recipe_float(r, (int)key);
 }
@@ -21,27 +24,27 @@ static float recipe_real(const invar_recipe *r, invar_key key)
 static void read_importance(invar_rl_options *o, const invar_recipe *r)
 {
     o->use_tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
-    o->tis_clip = recipe_real(r, INVAR_KEY_TIS_CLIP);
-    o->tis_clip_low = recipe_real(r, INVAR_KEY_TIS_CLIP_LOW);
+    o->tis_clip = recipe_float(r, INVAR_KEY_TIS_CLIP);
+    o->tis_clip_low = recipe_float(r, INVAR_KEY_TIS_CLIP_LOW);
     o->tis_mode = INVAR_RECIPE_ENUM(invar_tis_mode, r, INVAR_KEY_TIS_MODE);
     o->use_mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
     o->mis_level = INVAR_RECIPE_ENUM(invar_mis_level, r, INVAR_KEY_MIS_LEVEL);
     o->mis_mode = INVAR_RECIPE_ENUM(invar_mis_mode, r, INVAR_KEY_MIS_MODE);
-    o->mis_low = recipe_real(r, INVAR_KEY_MIS_LOWER_BOUND);
-    o->mis_high = recipe_real(r, INVAR_KEY_MIS_UPPER_BOUND);
+    o->mis_low = recipe_float(r, INVAR_KEY_MIS_LOWER_BOUND);
+    o->mis_high = recipe_float(r, INVAR_KEY_MIS_UPPER_BOUND);
     o->mis_batch_normalize = invar_recipe_bool(r, INVAR_KEY_MIS_BATCH_NORMALIZE);
     o->mis_rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
     o->mis_rs_level = INVAR_RECIPE_ENUM(invar_mis_level, r, INVAR_KEY_RS_LEVEL);
-    o->mis_rs_low = recipe_real(r, INVAR_KEY_RS_LOWER_BOUND);
-    o->mis_rs_high = recipe_real(r, INVAR_KEY_RS_UPPER_BOUND);
-    o->mis_veto = recipe_real(r, INVAR_KEY_RS_VETO_THRESHOLD);
+    o->mis_rs_low = recipe_float(r, INVAR_KEY_RS_LOWER_BOUND);
+    o->mis_rs_high = recipe_float(r, INVAR_KEY_RS_UPPER_BOUND);
+    o->mis_veto = recipe_float(r, INVAR_KEY_RS_VETO_THRESHOLD);
     o->use_opsm = invar_recipe_bool(r, INVAR_KEY_USE_OPSM);
-    o->opsm_delta = recipe_real(r, INVAR_KEY_OPSM_DELTA);
+    o->opsm_delta = recipe_float(r, INVAR_KEY_OPSM_DELTA);
 }
 
 static void read_rl(invar_rl_options *o, const invar_recipe *r)
 {
-    float high = recipe_real(r, INVAR_KEY_EPS_CLIP_HIGH);
+    float high = recipe_float(r, INVAR_KEY_EPS_CLIP_HIGH);
 
     *o = (invar_rl_options){
         .loss = INVAR_RECIPE_ENUM(invar_loss_type, r, INVAR_KEY_LOSS_TYPE),
@@ -49,22 +52,22 @@ static void read_rl(invar_rl_options *o, const invar_recipe *r)
         .rewards_normalization = !invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION),
         .std_normalization = !invar_recipe_bool(r, INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION),
         .normalize_advantages = invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES),
-        .gamma = recipe_real(r, INVAR_KEY_GAMMA),
-        .lambd = recipe_real(r, INVAR_KEY_LAMBD),
-        .kl_coef = recipe_real(r, INVAR_KEY_KL_COEF),
+        .gamma = recipe_float(r, INVAR_KEY_GAMMA),
+        .lambd = recipe_float(r, INVAR_KEY_LAMBD),
+        .kl_coef = recipe_float(r, INVAR_KEY_KL_COEF),
         .kl_type = INVAR_RECIPE_ENUM(invar_kl, r, INVAR_KEY_KL_LOSS_TYPE),
         .use_kl_loss = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS),
-        .kl_loss_coef = recipe_real(r, INVAR_KEY_KL_LOSS_COEF),
+        .kl_loss_coef = recipe_float(r, INVAR_KEY_KL_LOSS_COEF),
         .unbiased_kl = invar_recipe_bool(r, INVAR_KEY_USE_UNBIASED_KL),
-        .eps_clip = recipe_real(r, INVAR_KEY_EPS_CLIP),
-        .eps_clip_high = high < 0.0f ? recipe_real(r, INVAR_KEY_EPS_CLIP) : high,
-        .eps_clip_c = recipe_real(r, INVAR_KEY_EPS_CLIP_C),
-        .value_clip = recipe_real(r, INVAR_KEY_VALUE_CLIP),
-        .entropy_coef = recipe_real(r, INVAR_KEY_ENTROPY_COEF),
+        .eps_clip = recipe_float(r, INVAR_KEY_EPS_CLIP),
+        .eps_clip_high = high < 0.0f ? recipe_float(r, INVAR_KEY_EPS_CLIP) : high,
+        .eps_clip_c = recipe_float(r, INVAR_KEY_EPS_CLIP_C),
+        .value_clip = recipe_float(r, INVAR_KEY_VALUE_CLIP),
+        .entropy_coef = recipe_float(r, INVAR_KEY_ENTROPY_COEF),
         .per_token_loss = invar_recipe_bool(r, INVAR_KEY_CALCULATE_PER_TOKEN_LOSS),
-        .constant_divisor = recipe_real(r, INVAR_KEY_LOSS_DIVISOR),
+        .constant_divisor = recipe_float(r, INVAR_KEY_LOSS_DIVISOR),
         .opd_kl_coef =
-            invar_train_settings_distills(r) ? recipe_real(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
+            invar_train_settings_distills(r) ? recipe_float(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
     read_importance(o, r);
 }
 
@@ -83,15 +86,17 @@ static void read_schedules(invar_train_settings *set, const invar_recipe *r)
     set->critic_schedule.warmup_steps = invar_recipe_int(r, INVAR_KEY_CRITIC_LR_WARMUP_ITERS);
     if (critic_lr > 0.0)
         set->critic_schedule.lr = critic_lr;
-    set->adamw = (invar_adamw_options){.beta1 = recipe_real(r, INVAR_KEY_ADAM_BETA1),
-                                       .beta2 = recipe_real(r, INVAR_KEY_ADAM_BETA2),
-                                       .eps = recipe_real(r, INVAR_KEY_ADAM_EPS),
-                                       .weight_decay = recipe_real(r, INVAR_KEY_WEIGHT_DECAY),
-                                       .clip_grad = recipe_real(r, INVAR_KEY_CLIP_GRAD)};
+    set->adamw = (invar_adamw_options){.beta1 = recipe_float(r, INVAR_KEY_ADAM_BETA1),
+                                       .beta2 = recipe_float(r, INVAR_KEY_ADAM_BETA2),
+                                       .eps = recipe_float(r, INVAR_KEY_ADAM_EPS),
+                                       .weight_decay = recipe_float(r, INVAR_KEY_WEIGHT_DECAY),
+                                       .clip_grad = recipe_float(r, INVAR_KEY_CLIP_GRAD)};
 }
 
-/* num-rollout, or what num-epoch comes to; the last rest of the data is left out. */
-static int64_t rollouts_of(const invar_recipe *r, int64_t data)
+/*
+ * Returns num-rollout, or the rollouts of num-epoch epochs; an incomplete last rollout is left out.
+ */
+static int64_t count_rollouts(const invar_recipe *r, int64_t data)
 {
     int64_t rollouts = invar_recipe_int(r, INVAR_KEY_NUM_ROLLOUT);
     int64_t epochs = invar_recipe_int(r, INVAR_KEY_NUM_EPOCH);
@@ -101,9 +106,9 @@ static int64_t rollouts_of(const invar_recipe *r, int64_t data)
     return epochs * data / invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE);
 }
 
-static invar_run_schedule read_course(const invar_recipe *r, int64_t data, int64_t until)
+static invar_run_schedule read_schedule(const invar_recipe *r, int64_t data, int64_t until)
 {
-    return (invar_run_schedule){.rollouts = rollouts_of(r, data),
+    return (invar_run_schedule){.rollouts = count_rollouts(r, data),
                                 .until = until,
                                 .max_rollouts =
                                     invar_recipe_int(r, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT),
@@ -112,7 +117,10 @@ static invar_run_schedule read_course(const invar_recipe *r, int64_t data, int64
                                 .save_interval = invar_recipe_int(r, INVAR_KEY_SAVE_INTERVAL)};
 }
 
-/* An engine of several ranks would have to score together, too. */
+/*
+ * Sets who verifies in-flight samples. A sampling engine of several ranks does not, since its ranks
+ * would have to score together.
+ */
 static void read_checks(invar_train_settings *out, const invar_recipe *r)
 {
     bool alone = invar_recipe_int(r, INVAR_KEY_ROLLOUT_NUM_GPUS) > 0 &&
@@ -130,7 +138,7 @@ void invar_train_settings_read(invar_train_settings *out, const invar_recipe *r,
     int64_t over = invar_recipe_int(r, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE);
 
     *out = (invar_train_settings){
-        .course = read_course(r, data, until),
+        .course = read_schedule(r, data, until),
         .prompts = invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE),
         .per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT),
         .lag = {invar_recipe_int(r, INVAR_KEY_ROLLOUT_LAG),
@@ -146,7 +154,7 @@ void invar_train_settings_read(invar_train_settings *out, const invar_recipe *r,
         .replay_routing = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY),
         .check_logprobs = invar_recipe_bool(r, INVAR_KEY_CHECK_LOGPROBS),
         .rollout_logprobs = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS),
-        .max_logp_diff = recipe_real(r, INVAR_KEY_MAX_LOGP_DIFF),
+        .max_logp_diff = recipe_float(r, INVAR_KEY_MAX_LOGP_DIFF),
         .stop_on_mismatch = INVAR_RECIPE_ENUM(invar_on_mismatch, r, INVAR_KEY_ON_MISMATCH) ==
                             INVAR_ON_MISMATCH_STOP,
         .skip_updates = invar_recipe_bool(r, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER),
@@ -167,7 +175,10 @@ bool invar_train_settings_supervised(const invar_recipe *r)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Of the ranks that divide a layer, those that divide an expert where the recipe says nothing. */
+/*
+ * Returns the default of expert-tensor-parallel-size: the ranks that divide a layer also divide
+ * each expert if they divide logical-etp.
+ */
 static int64_t expert_tensors(const invar_recipe *r, int64_t tensor)
 {
     return invar_recipe_int(r, INVAR_KEY_LOGICAL_ETP) % tensor == 0 ? tensor : 1;

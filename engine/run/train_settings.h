@@ -1,5 +1,5 @@
 /*
- * train_settings.h - what the recipe says about learning, read once.
+ * train_settings.h - training settings derived from the recipe, read once when a run begins.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,49 +24,65 @@ typedef struct invar_train_settings {
     invar_adamw_options adamw;
     invar_lr_schedule schedule;
     invar_lr_schedule critic_schedule;
-    invar_run_schedule course;
-    int64_t prompts;           /* of a rollout */
-    int64_t per_prompt;        /* samples of a prompt */
-    int64_t round;             /* prompts of a round of sampling */
-    invar_lag lag;             /* of sampling behind training */
-    bool recorded;             /* a clock decides when groups are trained on, */
-    int64_t max_delay;         /* at most so many rollouts after their turn */
-    bool surplus;              /* groups beyond the batch are kept for the next one */
-    bool off_policy;           /* so samples of older weights are trained on */
-    int64_t global_batch;      /* samples of an optimizer step */
-    int64_t steps_per_rollout; /* optimizer steps */
-    int64_t critic_only;       /* rollouts in which the actor rests */
-    bool overlap;              /* what is ahead is sampled while others are learned from */
-    bool checks_flight;        /* what is in flight is scored before its weights change, */
-    bool sampler_verifies;     /* by whoever draws it; else by those who train */
+    invar_run_schedule course; /* intervals and limits of the run */
+    int64_t prompts;           /* prompts per rollout */
+    int64_t per_prompt;        /* samples per prompt */
+    int64_t round;             /* prompts per sampling round */
+    invar_lag lag;             /* how far sampling runs ahead of training */
+    bool recorded;             /* rollout-schedule = recorded: the clock decides when groups
+                                  are trained on */
+    int64_t max_delay;         /* rollouts by which a group may be late, with `recorded` */
+    bool surplus;              /* groups beyond the batch are kept for the next rollout */
+    bool off_policy;           /* samples of older weights are trained on, because of lag or
+                                  surplus */
+    int64_t global_batch;      /* samples per optimizer step */
+    int64_t steps_per_rollout; /* optimizer steps per rollout */
+    int64_t critic_only;       /* number of first rollouts in which only the critic is trained */
+    bool overlap;              /* later rollouts are sampled while the current one is trained on */
+    bool checks_flight;        /* in-flight samples are scored before the weights change */
+    bool sampler_verifies;     /* the sampler scores its own in-flight samples; else the
+                                  trainer does */
     bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
-    float max_logp_diff;  /* of rollout and scoring, where they may differ; 0: no bound */
-    bool skip_updates;    /* no weights move */
-    bool reset_optimizer; /* before each rollout */
+    float max_logp_diff;  /* bound for rollout against scoring, if they may differ; 0 for no
+                             bound */
+    bool skip_updates;    /* no weights are updated */
+    bool reset_optimizer; /* optimizer state is reset before each rollout */
 } invar_train_settings;
 
-/* `data` prompts (0: none), which num-epoch counts; `until` is of the course. */
+/*
+ * Reads the settings. `data` is the number of prompts, which num-epoch counts; 0 if unknown.
+ * `until` is that of invar_run_schedule.
+ */
 void invar_train_settings_read(invar_train_settings *out, const invar_recipe *recipe, int64_t data,
                                int64_t until);
 
-/* The answers come from the data: nothing is sampled. */
+/* True for supervised training: the answers come from the data and nothing is sampled. */
 bool invar_train_settings_supervised(const invar_recipe *recipe);
 
-/* How the recipe divides the model among ranks; INVAR_E_INVALID where its keys contradict. */
+/*
+ * *out = how the recipe divides the model over ranks. Returns INVAR_E_INVALID if its keys
+ * contradict each other.
+ */
 invar_status invar_train_settings_sizes(invar_layout_sizes *out,
                                         const invar_recipe *recipe) INVAR_MUST_USE;
 
-/* The same with ranks that only sample, `rollout_ranks` of them; 0: all ranks sample. */
+/*
+ * Like invar_train_settings_sizes, and also for ranks that only sample: out->rollout_ranks of them,
+ * 0 if all ranks sample.
+ */
 invar_status invar_train_settings_sides(invar_rank_role_sizes *out,
                                         const invar_recipe *recipe) INVAR_MUST_USE;
 
-/* What is sampled in: rollout-dtype, or dtype where it is empty. */
+/* Returns the format of sampling: rollout-dtype, or dtype if it is empty. */
 invar_format invar_train_settings_rollout_format(const invar_recipe *recipe);
 
-/* There is a teacher: a model of this run, or one that a server has. */
+/* True if there is a teacher: a model of this run, or one behind a server. */
 bool invar_train_settings_distills(const invar_recipe *recipe);
 
-/* Which models beside the actor take part. */
+/*
+ * True if the run has this model besides the actor; _reference_moves is true if the reference is
+ * updated to the actor's weights.
+ */
 bool invar_train_settings_reference(const invar_recipe *recipe);
 bool invar_train_settings_reference_moves(const invar_recipe *recipe);
 bool invar_train_settings_teacher(const invar_recipe *recipe);

@@ -1,13 +1,13 @@
 /*
- * train_step.c - from samples to gradients to new weights.
+ * train_step.c - one optimizer step: scoring, advantages, forward, loss, backward and AdamW.
  *
- * The checks of the debugging guide are assertions here: where the weights of now sampled, the
- * log-probabilities of the rollout, of the scoring forward and of the training forward are equal
- * bit by bit; before the first step those of actor and reference are, too. So the ratio is exactly
- * 1 and every KL exactly 0 there. What other weights sampled, or the same in another format
- * (rollout-dtype), is measured, and has the bound of max-logp-diff. Where rollouts begin before
- * their turn (rollout-lag), each token is compared while the weights that drew it are there
- * (engine/run/async_verify.c).
+ * Equalities that a debugging guide would have users check are asserted here. If the current
+ * weights have sampled the rollout, the log-probs of rollout, scoring forward and training forward
+ * are equal bit by bit; before the first step those of actor and reference are, too. The ratio is
+ * then exactly 1 and every KL exactly 0. Samples of other weights, or of the same weights in
+ * another format (rollout-dtype), are measured and bounded by max-logp-diff. If rollouts begin
+ * before their turn (rollout-lag), each token is compared while the weights that sampled it still
+ * exist (engine/run/async_verify.c).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,16 +31,16 @@ invar_status invar_train_loop_mismatch(invar_train_loop *loop, const char *kind,
     INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", kind, text));
     if (!loop->settings.stop_on_mismatch)
         return INVAR_OK;
-    INVAR_TRY(invar_train_loop_gather_findings(&found, loop)); // that may be why
-    // every rank has the same numbers: none ends before rank 0 has come here to tell it
+    INVAR_TRY(invar_train_loop_gather_findings(&found, loop)); // an audit finding may be the cause
+    // every rank finds the same mismatch: no rank may end before rank 0 has recorded the event
     INVAR_TRY(invar_ranks_min(&unused, loop->ranks, kind, 0));
     loop->all_ranks_failed = true;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step, text);
 }
 
-static invar_status train_loop_compare(invar_train_loop *loop, const char *what, int64_t first,
-                                       int64_t count, const float *a, const float *b,
-                                       invar_logp_diff *gap)
+static invar_status compare_logprobs(invar_train_loop *loop, const char *what, int64_t first,
+                                     int64_t count, const float *a, const float *b,
+                                     invar_logp_diff *gap)
 {
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
@@ -56,7 +56,9 @@ static invar_status train_loop_compare(invar_train_loop *loop, const char *what,
     return invar_train_loop_mismatch(loop, "logp-mismatch", text);
 }
 
-/* Where log-probabilities of the rollout may differ, they do so by no more than the recipe says. */
+/*
+ * Fails if rollout and scoring differ by more than max-logp-diff. Used if they may differ at all.
+ */
 static invar_status check_bound(invar_train_loop *loop)
 {
     const invar_token_arrays *f = &loop->arrays;
@@ -78,8 +80,8 @@ static invar_status check_bound(invar_train_loop *loop)
 
 /* ---- before the first step of a rollout ------------------------------------------------------ */
 
-/* The policy that learns has sampled: its weights, in its format. */
-static bool sampled_itself(const invar_train_loop *loop)
+/* True if the trained weights have sampled the rollout, in the format in which they are trained. */
+static bool is_sampled_by_actor(const invar_train_loop *loop)
 {
     return loop->batch.on_policy && !invar_run_context_two_formats(&loop->session);
 }
@@ -93,10 +95,11 @@ static bool has_logp(const invar_rl_samples *batch)
 }
 
 /*
- * The old log-probabilities: the scoring forward's, or those of the rollout. The latter where they
- * must be the same and the recipe does not ask, and where they differ and it wants them.
+ * Sets the old log-probs to those of a scoring forward or to those of the rollout. The latter are
+ * used if they must be equal and check-logprobs is off, or if they may differ and
+ * use-rollout-logprobs is on. If both exist, they are compared.
  */
-static invar_status train_loop_score(invar_train_loop *loop)
+static invar_status score_actor(invar_train_loop *loop)
 {
     invar_token_arrays *f = &loop->arrays;
     size_t bytes = (size_t)f->tokens * sizeof *f->score_logp;
@@ -118,18 +121,18 @@ static invar_status train_loop_score(invar_train_loop *loop)
         memcpy(f->rollout_logp, f->score_logp, bytes);
         return INVAR_OK;
     }
-    if (!sampled_itself(loop)) {
+    if (!is_sampled_by_actor(loop)) {
         if (loop->settings.off_policy && !invar_run_context_two_formats(&loop->session))
             INVAR_TRY(invar_train_loop_compare_fresh(loop, loop->batch.samples.items, f->samples,
                                                      f->score_logp));
         return check_bound(loop);
     }
-    return train_loop_compare(loop, "log-probabilities of rollout and scoring", 0, f->samples,
-                              f->rollout_logp, f->score_logp, &gap);
+    return compare_logprobs(loop, "log-probabilities of rollout and scoring", 0, f->samples,
+                            f->rollout_logp, f->score_logp, &gap);
 }
 
-/* Rank 0 asks the server, and tells the others. */
-static invar_status ask_teacher(invar_train_loop *loop)
+/* Requests the teacher's log-probs from its server on rank 0 and broadcasts them. */
+static invar_status request_teacher_logprobs(invar_train_loop *loop)
 {
     invar_token_arrays *f = &loop->arrays;
 
@@ -140,7 +143,7 @@ static invar_status ask_teacher(invar_train_loop *loop)
                                  (size_t)f->tokens * sizeof *f->teacher_logp);
 }
 
-static invar_status score_others(invar_train_loop *loop)
+static invar_status score_other_models(invar_train_loop *loop)
 {
     invar_run_context *s = &loop->session;
     invar_token_arrays *f = &loop->arrays;
@@ -151,8 +154,8 @@ static invar_status score_others(invar_train_loop *loop)
         INVAR_TRY(invar_trainer_score(loop->trainer, s->reference, samples, f->samples, f->ref_logp,
                                       NULL));
         if (loop->place.step == 0 && !s->ref_has_own_spec && loop->batch.on_policy &&
-            (sampled_itself(loop) || !f->copied))
-            INVAR_TRY(train_loop_compare(
+            (is_sampled_by_actor(loop) || !f->copied))
+            INVAR_TRY(compare_logprobs(
                 loop, "log-probabilities of actor and reference before the first step", 0,
                 f->samples, f->score_logp, f->ref_logp, &gap));
     }
@@ -160,7 +163,7 @@ static invar_status score_others(invar_train_loop *loop)
         INVAR_TRY(invar_trainer_score(loop->trainer, s->teacher, samples, f->samples,
                                       f->teacher_logp, NULL));
     else if (f->teacher_logp)
-        INVAR_TRY(ask_teacher(loop));
+        INVAR_TRY(request_teacher_logprobs(loop));
     if (s->critic)
         INVAR_TRY(invar_trainer_values(loop->trainer, s->critic, samples, f->samples, f->values));
     return INVAR_OK;
@@ -188,9 +191,9 @@ invar_status invar_train_loop_prepare(invar_train_loop *loop)
     invar_token_arrays_release(&loop->arrays);
     INVAR_TRY(invar_token_arrays_make(&loop->arrays, &loop->batch.samples, &wants));
     INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB, NULL));
-    INVAR_TRY(train_loop_score(loop));
+    INVAR_TRY(score_actor(loop));
     INVAR_TRY(invar_train_loop_check_flight(loop));
-    INVAR_TRY(score_others(loop));
+    INVAR_TRY(score_other_models(loop));
     if (loop->settings.sft) {
         memset(loop->arrays.advantage, 0, (size_t)loop->arrays.tokens * sizeof(float));
         return INVAR_OK;
@@ -202,8 +205,8 @@ invar_status invar_train_loop_prepare(invar_train_loop *loop)
 
 /* ---- one optimizer step ---------------------------------------------------------------------- */
 
-/* Of a file, what it says of the step's first sample. */
-static int64_t weights_of(const invar_train_loop *loop, int64_t first)
+/* Returns the weight version that sampled; for a rollout file, the version of the first sample. */
+static int64_t sampling_version(const invar_train_loop *loop, int64_t first)
 {
     return loop->source.options.load[0] ? loop->batch.samples.items[first].last_version
                                         : loop->source.order.weights;
@@ -232,7 +235,7 @@ invar_status invar_train_loop_step_make(invar_train_step *out, const invar_train
         .first = first,
         .count = count,
         .start = out->start,
-        .weights = weights_of(loop, first),
+        .weights = sampling_version(loop, first),
         .own_weights = loop->batch.on_policy,
         .other_format = invar_run_context_two_formats(&loop->session),
         .filtered_groups = loop->batch.filtered_groups,
@@ -270,15 +273,16 @@ invar_status invar_train_loop_ask_loss(float *loss_out, float *dlogp_out,
     return invar_ranks_broadcast(loop->ranks, "loss", 0, dlogp_out, bytes);
 }
 
-/* A loss with the factor that a hook has given. */
+/* A loss with the factor that a hook has returned. */
 typedef struct weighted_loss {
     invar_loss *loss;
-    const int64_t *start; /* of the step's samples */
+    const int64_t *start; /* (count + 1) offsets of the tokens of the step's samples */
     float factor;
 } weighted_loss;
 
-static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
-                             const float *entropy, float *dnow, float *dentropy)
+static invar_status compute_weighted_loss(void *payload, int64_t first, int64_t count,
+                                          const float *now, const float *entropy, float *dnow,
+                                          float *dentropy)
 {
     const weighted_loss *w = payload;
     int64_t tokens = w->start[first + count] - w->start[first];
@@ -292,16 +296,16 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
     return INVAR_OK;
 }
 
-/* The gradients of learner `which`: of the policy or, where `values` are learned, of those. */
-static invar_status train_step_differentiate(invar_train_step *step, invar_train_loop *loop,
-                                             int which, invar_trainer_result *result, bool values)
+/* Computes the gradients of learner `which`: of the policy, or of the critic if `values` is set. */
+static invar_status compute_gradients(invar_train_step *step, invar_train_loop *loop, int which,
+                                      invar_trainer_result *result, bool values)
 {
     const invar_token_arrays *f = &loop->arrays;
     const invar_step_report *is = &step->report;
     int64_t token = f->start[is->first];
     invar_rl_options rl = loop->settings.rl;
     weighted_loss weighted;
-    invar_trainer_loss loss = {.run = run_loss,
+    invar_trainer_loss loss = {.run = compute_weighted_loss,
                                .entropy = !values && rl.entropy_coef != 0.0f,
                                .led = !values && invar_loss_traits_of(rl.loss)->plugin};
 
@@ -317,7 +321,7 @@ static invar_status train_step_differentiate(invar_train_step *step, invar_train
                                           is->samples + is->first, is->count, &loss, result);
 }
 
-static invar_status check_training(invar_step_report *is, invar_train_loop *loop)
+static invar_status check_training_logprobs(invar_step_report *is, invar_train_loop *loop)
 {
     const invar_token_arrays *f = &loop->arrays;
     char text[INVAR_ERROR_MESSAGE_SIZE];
@@ -326,15 +330,16 @@ static invar_status check_training(invar_step_report *is, invar_train_loop *loop
     is->compared = f->sampled && (is->on_policy || !f->copied);
     if ((loop->settings.off_policy ? !is->on_policy : is->other_format && is->own_weights) &&
         is->first == 0 && !f->copied)
-        INVAR_TRY(train_loop_compare(loop, "log-probabilities of scoring and training", is->first,
-                                     is->count, f->score_logp, f->train_logp, &is->gap));
-    if (!is->on_policy) // the weights have moved since: what can be compared was, in `score`
+        INVAR_TRY(compare_logprobs(loop, "log-probabilities of scoring and training", is->first,
+                                   is->count, f->score_logp, f->train_logp, &is->gap));
+    // the weights have changed since, so the comparison was made when the rollout was scored
+    if (!is->on_policy)
         return invar_token_arrays_gap(&is->gap, f, is->first, is->count, f->rollout_logp,
                                       f->score_logp);
-    INVAR_TRY(train_loop_compare(loop,
-                                 f->sampled ? "log-probabilities of rollout and training"
-                                            : "log-probabilities of scoring and training",
-                                 is->first, is->count, f->rollout_logp, f->train_logp, &is->gap));
+    INVAR_TRY(compare_logprobs(loop,
+                               f->sampled ? "log-probabilities of rollout and training"
+                                          : "log-probabilities of scoring and training",
+                               is->first, is->count, f->rollout_logp, f->train_logp, &is->gap));
     if (is->routes_differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
@@ -344,25 +349,25 @@ static invar_status check_training(invar_step_report *is, invar_train_loop *loop
     return invar_train_loop_mismatch(loop, "routing-mismatch", text);
 }
 
-static invar_status learn_policy(invar_train_step *step, invar_train_loop *loop)
+static invar_status train_policy(invar_train_step *step, invar_train_loop *loop)
 {
     int64_t token = loop->arrays.start[step->report.first];
     invar_trainer_result result = {.train_logp = loop->arrays.train_logp + token,
                                    .entropy = loop->arrays.entropy + token};
 
-    INVAR_TRY(train_step_differentiate(step, loop, 0, &result, false));
+    INVAR_TRY(compute_gradients(step, loop, 0, &result, false));
     step->report.routes = result.routes;
     step->report.routes_differ = result.routes_differ;
-    return check_training(&step->report, loop);
+    return check_training_logprobs(&step->report, loop);
 }
 
-static invar_status learn_values(invar_train_step *step, invar_train_loop *loop)
+static invar_status train_critic(invar_train_step *step, invar_train_loop *loop)
 {
     int64_t token = loop->arrays.start[step->report.first];
     invar_trainer_result result = {.train_logp = loop->arrays.train_values + token};
 
     invar_recorder_watch(&loop->recorder, loop->trainer, loop->critic.options.prefix);
-    INVAR_TRY(train_step_differentiate(step, loop, 1, &result, true));
+    INVAR_TRY(compute_gradients(step, loop, 1, &result, true));
     if (!loop->settings.skip_updates)
         invar_train_loop_before_change(loop);
     return invar_learner_step(&loop->critic, loop->place.step, loop->settings.skip_updates);
@@ -373,7 +378,7 @@ bool invar_train_loop_skips_actor(const invar_train_loop *loop)
     return loop->settings.skip_updates || loop->place.rollout < loop->settings.critic_only;
 }
 
-static invar_status move_actor(invar_train_loop *loop)
+static invar_status update_actor(invar_train_loop *loop)
 {
     bool rest = invar_train_loop_skips_actor(loop);
 
@@ -384,8 +389,8 @@ static invar_status move_actor(invar_train_loop *loop)
     return invar_learner_step(&loop->actor, loop->place.step, rest);
 }
 
-/* Rank 0 has told the hook; the others get its factor. */
-static invar_status agree_factor(float *out, const invar_train_loop *loop)
+/* *out is the loss factor that the hook returned on rank 0; 1 without a hook. */
+static invar_status broadcast_loss_factor(float *out, const invar_train_loop *loop)
 {
     const char *path =
         invar_recipe_string(loop->recipe, INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH);
@@ -403,12 +408,12 @@ invar_status invar_train_loop_learn(invar_train_step *step, invar_train_loop *lo
                                       INVAR_RUN_PLUGINS_HOOKS + INVAR_PLUGIN_BEFORE_TRAIN_STEP,
                                       &loop->recorder, loop->place.step));
     INVAR_TRY(invar_train_loop_hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP, NULL));
-    INVAR_TRY(agree_factor(&step->report.factor, loop));
+    INVAR_TRY(broadcast_loss_factor(&step->report.factor, loop));
     step->report.has_loss_factor = step->report.factor != 1.0f;
-    INVAR_TRY(learn_policy(step, loop));
-    INVAR_TRY(
-        invar_sample_source_poll_error(&loop->source)); // what a checkpoint needs is still there
+    INVAR_TRY(train_policy(step, loop));
+    // fail while a checkpoint of the previous step is still possible
+    INVAR_TRY(invar_sample_source_poll_error(&loop->source));
     if (loop->critic.model)
-        INVAR_TRY(learn_values(step, loop));
-    return move_actor(loop);
+        INVAR_TRY(train_critic(step, loop));
+    return update_actor(loop);
 }

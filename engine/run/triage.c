@@ -1,8 +1,9 @@
 /*
- * triage.c - a run looks at its own ledger while it trains, and tells each finding once.
+ * triage.c - runs the triage rules on the run's own ledger during training, and reports each
+ * finding once.
  *
- * How often depends on the clock, so that looks cost next to nothing; what they tell is an event,
- * and no event is part of a chain.
+ * Checks are at most 1/500 of the running time. A finding is an event, and events are not part of a
+ * chain, so the clock never changes a result.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,9 +17,9 @@
 
 #include "base/invar_banned.h"
 
-enum { SHARE = 500 }; // of the time that goes by, one part goes into looks
+enum { SHARE = 500 }; // checks take at most one part in so much of the running time
 
-static invar_status train_loop_report(invar_train_loop *loop, const invar_triage_finding *finding)
+static invar_status report_finding(invar_train_loop *loop, const invar_triage_finding *finding)
 {
     const char *rule = finding->rule.name + sizeof INVAR_TRIAGE_PREFIX - 1;
     char message[sizeof finding->evidence + 2 * INVAR_LEDGER_QUERY_LINE];
@@ -31,7 +32,7 @@ static invar_status train_loop_report(invar_train_loop *loop, const invar_triage
     return invar_recorder_event(&loop->recorder, finding->step, "warning", "triage", message);
 }
 
-static invar_status train_loop_inspect(invar_train_loop *loop)
+static invar_status check_rules(invar_train_loop *loop)
 {
     invar_ledger_summary run;
     invar_triage found;
@@ -42,7 +43,7 @@ static invar_status train_loop_inspect(invar_train_loop *loop)
         uint32_t mark = UINT32_C(1) << found.found[i].number;
 
         if (!(loop->triage.reported_rules & mark))
-            INVAR_TRY(train_loop_report(loop, &found.found[i]));
+            INVAR_TRY(report_finding(loop, &found.found[i]));
         loop->triage.reported_rules |= mark;
     }
     return INVAR_OK;
@@ -54,7 +55,7 @@ void invar_train_loop_triage(invar_train_loop *loop, bool last)
 
     if (!loop->recorder.ledger || loop->options->replay || (!last && begin < loop->triage.next_ms))
         return;
-    if (train_loop_inspect(loop) != INVAR_OK) { // a question that fails is no reason to stop
+    if (check_rules(loop) != INVAR_OK) { // a query that fails is no reason to stop
         invar_recorder_print(&loop->recorder, "triage: %s", invar_error_last()->message);
         invar_error_clear();
     }

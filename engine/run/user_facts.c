@@ -1,5 +1,8 @@
 /*
- * user_facts.c - facts about a run that whoever starts it gives along.
+ * user_facts.c - parses the facts that the user passes in INVAR_FACTS.
+ *
+ * The text is copied and cut in place: the items point into the copy. All or nothing: one wrong
+ * line rejects the complete text, and a scope and key may occur once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,7 +17,7 @@
 
 #include "base/invar_banned.h"
 
-static invar_status refuse(size_t line, const char *text, size_t bytes, const char *why)
+static invar_status fail_line(size_t line, const char *text, size_t bytes, const char *why)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
@@ -59,40 +62,43 @@ static bool is_known(const invar_user_facts *facts, const invar_ledger_fact *fac
     return false;
 }
 
-/* A line that ends with a NUL, in place of its line end; it is cut into its parts. */
-static invar_status take(invar_user_facts *out, char *line, const char *original, size_t bytes)
+/*
+ * Parses one NUL-terminated line, which is cut in place. `original` is used in error messages only.
+ */
+static invar_status parse_line(invar_user_facts *out, char *line, const char *original,
+                               size_t bytes)
 {
     char *sign = strchr(line, '='), *dot = strchr(line, '.');
     invar_ledger_fact fact;
 
     if (strlen(line) != bytes)
-        return refuse(out->count, original, bytes, "a NUL is in it");
+        return fail_line(out->count, original, bytes, "a NUL is in it");
     if (!sign || !dot || dot > sign)
-        return refuse(out->count, original, bytes, "expected SCOPE.KEY=VALUE");
+        return fail_line(out->count, original, bytes, "expected SCOPE.KEY=VALUE");
     *dot = *sign = '\0';
     fact = (invar_ledger_fact){line, dot + 1, sign + 1};
     if (!is_scope(fact.scope))
-        return refuse(out->count, original, bytes, "the scope is one of ab, ci, bisect, user");
+        return fail_line(out->count, original, bytes, "the scope is one of ab, ci, bisect, user");
     if (!is_key(fact.key))
-        return refuse(out->count, original, bytes,
-                      "a key has 1 to 63 letters, digits, '-' and '_'");
+        return fail_line(out->count, original, bytes,
+                         "a key has 1 to 63 letters, digits, '-' and '_'");
     if (!is_value(fact.value))
-        return refuse(out->count, original, bytes, "the value is not printable UTF-8");
+        return fail_line(out->count, original, bytes, "the value is not printable UTF-8");
     if (is_known(out, &fact))
-        return refuse(out->count, original, bytes, "this fact was there before");
+        return fail_line(out->count, original, bytes, "this fact was there before");
     if (out->count == INVAR_USER_FACTS_MAX)
-        return refuse(out->count, original, bytes, "more than 64 facts");
+        return fail_line(out->count, original, bytes, "more than 64 facts");
     out->items[out->count++] = fact;
     return INVAR_OK;
 }
 
-static invar_status take_lines(invar_user_facts *out, const char *text, size_t bytes)
+static invar_status parse_lines(invar_user_facts *out, const char *text, size_t bytes)
 {
     for (size_t at = 0, end; at < bytes; at = end + 1) {
         const char *newline = memchr(text + at, '\n', bytes - at);
         end = newline ? (size_t)(newline - text) : bytes;
         out->memory[end] = '\0';
-        INVAR_TRY(take(out, out->memory + at, text + at, end - at));
+        INVAR_TRY(parse_line(out, out->memory + at, text + at, end - at));
     }
     return INVAR_OK;
 }
@@ -109,7 +115,7 @@ invar_status invar_user_facts_parse(invar_user_facts *out, const char *text, siz
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&out->memory, bytes + 1, 1, "facts"));
     memcpy(out->memory, text, bytes);
-    status = take_lines(out, text, bytes);
+    status = parse_lines(out, text, bytes);
     if (status != INVAR_OK)
         invar_user_facts_release(out);
     return status;

@@ -1,5 +1,11 @@
 /*
- * models.c - the models of a session, and the weights that they begin with.
+ * models.c - makes the models of a run and loads their initial weights.
+ *
+ * Order matters for memory: the teacher is loaded first, while there is space for its masters,
+ * which are freed again. The actor comes next; reference and critic are copies of it unless the
+ * recipe names weights for them. Hashes of all weights are kept in the context, since the identity
+ * of the run contains them. A sampling copy in the actor's format is compared bit by bit after each
+ * refresh: a wrong copy would agree with its own scoring, and no later check could find it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,14 +27,14 @@
 
 /* ---- the actor ------------------------------------------------------------------------------- */
 
-/* ref-load is where the actor begins, unless it is another model. */
+/* True if the actor begins with the weights of ref-load, unless that is another model. */
 static bool begins_at_reference(const invar_run_context *s)
 {
     return invar_config_is_nonempty(s->recipe, INVAR_KEY_REF_LOAD) && !s->ref_has_own_spec;
 }
 
-/* A model that was named is never made up. */
-static invar_status check_given(const char *dir)
+/* Fails if a named model folder has no weights: they are never initialized at random instead. */
+static invar_status check_named_weights(const char *dir)
 {
     invar_status status = invar_hf_check_weights(dir);
 
@@ -38,8 +44,8 @@ static invar_status check_given(const char *dir)
                       invar_error_last()->message);
 }
 
-/* Of a model that has any. */
-static invar_status first_adapters(invar_run_context *s, uint32_t seed)
+/* Loads or initializes the adapters of the actor. */
+static invar_status init_adapters(invar_run_context *s, uint32_t seed)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH);
 
@@ -49,7 +55,7 @@ static invar_status first_adapters(invar_run_context *s, uint32_t seed)
     return invar_peft_load(s->actor, dir, &s->dev);
 }
 
-static invar_status first_base(invar_run_context *s, uint32_t seed)
+static invar_status init_base(invar_run_context *s, uint32_t seed)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
     invar_weights_origin origin;
@@ -65,27 +71,29 @@ static invar_status first_base(invar_run_context *s, uint32_t seed)
     return INVAR_OK;
 }
 
-/* ref-load: a whole model; or adapters alone, whose base is the one that the recipe has without. */
-static invar_status named_weights(invar_weights_origin *out, invar_run_context *s, uint32_t seed)
+/*
+ * Loads ref-load: a complete model, or only adapters, whose base is then the one without ref-load.
+ */
+static invar_status load_named_actor(invar_weights_origin *out, invar_run_context *s, uint32_t seed)
 {
     INVAR_TRY(invar_run_context_load_named(out, s, s->actor, INVAR_KEY_REF_LOAD));
     if (out->adapters && invar_config_is_nonempty(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH))
         return invar_config_fail(s->recipe, INVAR_KEY_LORA_ADAPTER_PATH,
                                  "would be ignored: ref-load names adapters, too");
     if (out->adapters)
-        INVAR_TRY(first_base(s, seed));
+        INVAR_TRY(init_base(s, seed));
     s->weights_from = "ref-load";
     return INVAR_OK;
 }
 
-/* All of the actor but adapters that no checkpoint has. */
+/* Loads the actor, except adapters that were initialized already. */
 static invar_status read_actor(invar_run_context *s, uint32_t seed)
 {
     invar_weights_origin from = {.adapters = false};
 
-    INVAR_TRY(begins_at_reference(s) ? named_weights(&from, s, seed) : first_base(s, seed));
+    INVAR_TRY(begins_at_reference(s) ? load_named_actor(&from, s, seed) : init_base(s, seed));
     s->base_named = begins_at_reference(s) && !from.adapters;
-    if (s->actor->format != s->format) // it only samples: those who train check what it stands on
+    if (s->actor->format != s->format) // a rank that only samples: training ranks check the base
         return invar_base_hash(&s->sampled_base, s->actor, &s->dev);
     if (invar_model_is_adapted(s->actor))
         INVAR_TRY(invar_base_hash(&s->base_weights, s->actor, &s->dev));
@@ -97,7 +105,7 @@ static uint32_t seed_of(const invar_run_context *s)
     return (uint32_t)invar_recipe_int(s->recipe, INVAR_KEY_SEED);
 }
 
-/* What the actor's adapters stand beside, into another model: its base, or all of it. */
+/* Loads the base of the actor's adapters, or a complete model, into another model. */
 static invar_status load_base_again(invar_run_context *s, invar_model *model)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
@@ -110,29 +118,35 @@ static invar_status load_base_again(invar_run_context *s, invar_model *model)
     return invar_model_init_base(model, seed_of(s), &s->dev);
 }
 
-static invar_status first_weights(invar_run_context *s)
+static invar_status make_actor(invar_run_context *s)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
 
     if (dir[0] && !begins_at_reference(s))
-        INVAR_TRY(check_given(dir)); // before any memory
+        INVAR_TRY(check_named_weights(dir)); // fail before memory is allocated
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, s->layout, &s->dev));
-    INVAR_TRY(first_adapters(s, seed_of(s)));
+    INVAR_TRY(init_adapters(s, seed_of(s)));
     INVAR_TRY(read_actor(s, seed_of(s)));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 
-/* What is trained comes from those who train it; a frozen base stays what it is. */
-static invar_status weights_that_sample(invar_run_context *s)
+/*
+ * Makes the actor of a rank that only samples. Trained weights come from training ranks; a frozen
+ * base is read.
+ */
+static invar_status make_sampling_actor(invar_run_context *s)
 {
     INVAR_TRY(invar_model_new_weights(&s->actor, &s->spec, s->rollout_format, s->layout, &s->dev));
     return invar_model_is_adapted(s->actor) ? read_actor(s, seed_of(s)) : INVAR_OK;
 }
 
-/* ---- models beside it ------------------------------------------------------------------------ */
+/* ---- other models ---------------------------------------------------------------------------- */
 
-/* The actor's body; ranks that own its rows may own others of the critic. */
-static invar_status take_body(const invar_run_context *s, invar_param_loader *fill)
+/*
+ * Fills the critic with the actor's body and a zero head. Ranks that own rows of the actor may own
+ * other rows of the critic.
+ */
+static invar_status copy_actor_body(const invar_run_context *s, invar_param_loader *fill)
 {
     for (int64_t i = 0; i < s->critic->n_params; i++) {
         const invar_param *to = &s->critic->params[i];
@@ -160,8 +174,10 @@ static invar_status zero_head(const invar_run_context *s, invar_param_loader *fi
     return INVAR_OK;
 }
 
-/* Where the critic has no weights of its own; its head starts at zero. A frozen base has none that
-   could be copied: it is read again. */
+/*
+ * Initializes a critic that has no weights of its own from the actor, with a zero head. A frozen
+ * base has no masters to copy, so it is read again.
+ */
 static invar_status critic_from_actor(invar_run_context *s)
 {
     bool adapted = invar_model_is_adapted(s->actor);
@@ -171,13 +187,16 @@ static invar_status critic_from_actor(invar_run_context *s)
     if (adapted)
         INVAR_TRY(load_base_again(s, s->critic));
     invar_param_loader_init(&fill, s->critic, &s->dev);
-    status = adapted ? zero_head(s, &fill) : take_body(s, &fill);
+    status = adapted ? zero_head(s, &fill) : copy_actor_body(s, &fill);
     invar_param_loader_release(&fill);
     return status;
 }
 
-/* With adapters it has the actor's base. One that never moves is in no checkpoint. */
-static invar_status new_reference(invar_run_context *s)
+/*
+ * Makes a reference of the actor's shape. With adapters it shares the actor's base. If it is never
+ * updated, it is in no checkpoint and needs no masters.
+ */
+static invar_status alloc_reference(invar_run_context *s)
 {
     if (invar_model_is_adapted(s->actor))
         return invar_model_new_sharing_base(&s->reference, s->actor, &s->dev);
@@ -186,13 +205,13 @@ static invar_status new_reference(invar_run_context *s)
     return invar_model_new(&s->reference, &s->spec, s->format, s->layout, &s->dev);
 }
 
-/* One of another shape is loaded; the other is what the actor is at the start. */
+/* Makes the reference: loaded if it has another shape, else a copy of the actor at the start. */
 static invar_status make_reference(invar_run_context *s)
 {
     invar_weights_origin from;
 
     if (!s->ref_has_own_spec) {
-        INVAR_TRY(new_reference(s));
+        INVAR_TRY(alloc_reference(s));
         return invar_model_copy(s->reference, s->actor);
     }
     INVAR_TRY(invar_model_new_weights(&s->reference, &s->ref_spec, s->format, s->layout, &s->dev));
@@ -200,7 +219,10 @@ static invar_status make_reference(invar_run_context *s)
     return invar_base_hash(&s->ref_weights, s->reference, &s->dev);
 }
 
-/* Its hash is that of its masters, which nobody needs afterwards. */
+/*
+ * Loads the teacher into `whole`, hashes it, and copies it without masters, which the hash alone
+ * needs.
+ */
 static invar_status read_teacher(invar_run_context *s, invar_model *whole)
 {
     invar_weights_origin from;
@@ -213,7 +235,7 @@ static invar_status read_teacher(invar_run_context *s, invar_model *whole)
     return invar_model_copy(s->teacher, whole);
 }
 
-/* Before all other models: there is room for its masters. */
+/* Makes the teacher before all other models, while there is space for its masters. */
 static invar_status make_teacher(invar_run_context *s)
 {
     invar_model *whole = NULL;
@@ -235,7 +257,10 @@ const invar_device *invar_run_context_sampler_dev(const invar_run_context *s)
     return s->sampler_dev.backend ? &s->sampler_dev : &s->dev;
 }
 
-/* What a wrong copy draws agrees with what the same copy scores: so it is compared itself. */
+/*
+ * Fails if a weight of the sampling copy differs. A wrong copy would agree with its own scoring, so
+ * the weights themselves are compared.
+ */
 static invar_status compare_copy(const invar_run_context *s)
 {
     int64_t count = s->actor->n_params;
@@ -267,7 +292,7 @@ static invar_status copy_actor(const invar_run_context *s)
     return compare_copy(s);
 }
 
-/* Ops of the one device do not wait for those of the other. */
+/* Ops of one device context do not wait for those of another, hence the synchronization. */
 invar_status invar_run_context_refresh_sampler(invar_run_context *s)
 {
     if (!s->sampler_model)
@@ -278,8 +303,11 @@ invar_status invar_run_context_refresh_sampler(invar_run_context *s)
     return s->sampler_dev.backend ? invar_device_synchronize(&s->dev) : INVAR_OK;
 }
 
-/* In another format its base is read once more; adapters alone change. */
-static invar_status adapted_sampler(invar_run_context *s)
+/*
+ * Makes the sampling copy of a model with adapters. In another format the base is read again, since
+ * the actor's is rounded; later only the adapters change.
+ */
+static invar_status make_adapted_sampler(invar_run_context *s)
 {
     if (!invar_run_context_two_formats(s))
         return invar_model_new_sharing_base(&s->sampler_model, s->actor, &s->dev);
@@ -294,13 +322,13 @@ static invar_status make_sampler(invar_run_context *s)
     if (!invar_run_context_two_formats(s) && !s->sampler_dev.backend)
         return INVAR_OK;
     INVAR_TRY(invar_model_is_adapted(s->actor)
-                  ? adapted_sampler(s)
+                  ? make_adapted_sampler(s)
                   : invar_model_new_weights(&s->sampler_model, &s->spec, s->rollout_format,
                                             s->layout, &s->dev));
     return invar_run_context_refresh_sampler(s);
 }
 
-static invar_status other_models(invar_run_context *s)
+static invar_status make_other_models(invar_run_context *s)
 {
     const invar_recipe *r = s->recipe;
     invar_weights_origin from;
@@ -317,7 +345,7 @@ static invar_status other_models(invar_run_context *s)
     return INVAR_OK;
 }
 
-/* Ranks that train beside ranks that only sample need none. */
+/* Loads the draft model. Training ranks do not need it if other ranks sample. */
 static invar_status load_draft(invar_run_context *s, bool samples)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_SPECULATIVE_DRAFT_MODEL_PATH);
@@ -338,16 +366,16 @@ invar_status invar_run_context_make_models(invar_run_context *s, unsigned wants)
         INVAR_TRY(make_teacher(s));
     INVAR_TRY(load_draft(s, (wants & INVAR_RUN_CONTEXT_SAMPLE) != 0));
     if (wants & INVAR_RUN_CONTEXT_SAMPLE)
-        return weights_that_sample(s);
-    INVAR_TRY(first_weights(s));
+        return make_sampling_actor(s);
+    INVAR_TRY(make_actor(s));
     INVAR_TRY(make_sampler(s));
-    return wants & INVAR_RUN_CONTEXT_LEARN ? other_models(s) : INVAR_OK;
+    return wants & INVAR_RUN_CONTEXT_LEARN ? make_other_models(s) : INVAR_OK;
 }
 
 /*
- * The longest sequence, the end tokens and the way weights are drawn change no log-probability, so
- * the hash of the model leaves them out. It contains what hashes of weights leave out: a frozen
- * base, and the arithmetic that the recipe chooses.
+ * The longest sequence, the end tokens and the initialization of weights change no log-prob, so the
+ * hash of the model leaves them out. It includes what hashes of weights leave out: a frozen base,
+ * and the arithmetic that the recipe chooses.
  */
 invar_status invar_run_context_policy(invar_rollout_policy *out, const invar_run_context *s)
 {

@@ -1,5 +1,10 @@
 /*
- * run_context.c - from a recipe to a device, a tokenizer and data; and the life of a session.
+ * run_context.c - opens the run context: device, threads, tokenizer, stop tokens and data.
+ *
+ * Specs of models are read before the device is opened, since the number of threads depends on
+ * them; weights come last, since they are large. For planning, a GPU that does not exist is
+ * replaced by the CPU backend with the memory properties of a GPU. With rollout-overlap the context
+ * has a second device context on the same GPU, with its own thread pool, for the sampling thread.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,8 +28,8 @@
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
-#define SMALL_HIDDEN 256 /* narrower models do not keep more threads busy than */
-#define SMALL_THREADS 2  /* these: waking others costs more than they do */
+#define SMALL_HIDDEN 256 /* narrower models keep at most SMALL_THREADS threads busy */
+#define SMALL_THREADS 2  /* more threads cost more to wake than they compute */
 
 static int64_t default_threads(const invar_model_spec *spec, const invar_local_ranks *crowd)
 {
@@ -33,7 +38,7 @@ static int64_t default_threads(const invar_model_spec *spec, const invar_local_r
     return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
 }
 
-static int64_t threads_of(const invar_run_context *s, const invar_local_ranks *crowd)
+static int64_t count_threads(const invar_run_context *s, const invar_local_ranks *crowd)
 {
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
 
@@ -42,30 +47,33 @@ static int64_t threads_of(const invar_run_context *s, const invar_local_ranks *c
     return threads > crowd->process_ranks ? threads / crowd->process_ranks : 1;
 }
 
-static invar_backend imagined_table;
+static invar_backend simulated_backend;
 
-static void imagine_gpu(void)
+static void init_simulated_gpu(void)
 {
-    imagined_table = *invar_backend_cpu();
-    imagined_table.name = "cuda";
-    imagined_table.memory.device_local = true;
+    simulated_backend = *invar_backend_cpu();
+    simulated_backend.name = "cuda";
+    simulated_backend.memory.device_local = true;
 }
 
-/* A GPU as far as its memory goes. Ranks that are threads share it. */
-static const invar_backend *imagined_gpu(void)
+/* Returns a backend with the memory properties of a GPU. Ranks that are threads share it. */
+static const invar_backend *simulated_gpu(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-    (void)pthread_once(&once, imagine_gpu);
-    return &imagined_table;
+    (void)pthread_once(&once, init_simulated_gpu);
+    return &simulated_backend;
 }
 
-/* `any`: see INVAR_RUN_CONTEXT_ANY_DEVICE. `profiled`: ops may be measured. */
+/*
+ * Opens the device. `any` allows a simulated one (INVAR_RUN_CONTEXT_ANY_DEVICE); `profiled`
+ * measures ops.
+ */
 static invar_status open_device(invar_run_context *s, bool any, bool profiled,
                                 const invar_local_ranks *crowd)
 {
     invar_device_kind kind = INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE);
-    int64_t threads = threads_of(s, crowd);
+    int64_t threads = count_threads(s, crowd);
     invar_status status;
 
     if (threads > 1)
@@ -84,11 +92,11 @@ static invar_status open_device(invar_run_context *s, bool any, bool profiled,
         return status;
     invar_error_clear();
     s->imagined = true;
-    s->dev.backend = imagined_gpu();
+    s->dev.backend = simulated_gpu();
     return INVAR_OK;
 }
 
-/* Where samples are drawn while others learn: ops of both run at the same time. */
+/* Opens the device of the sampling thread, whose ops run at the same time as those of training. */
 static invar_status open_beside(invar_run_context *s)
 {
     if (s->pool)
@@ -99,7 +107,7 @@ static invar_status open_beside(invar_run_context *s)
     s->sampler_dev.profiler = invar_profile_meter(s->beside_profile);
     s->sampler_dev.pool = s->beside_pool;
     s->sampler_dev.context = NULL;
-    s->sampler_dev.high_priority = true; // few at a time, and each waits for the one before
+    s->sampler_dev.high_priority = true; // its ops are few and depend on each other
     return invar_device_open(&s->sampler_dev);
 }
 
@@ -128,7 +136,7 @@ static invar_status open_tokenizer(invar_run_context *s, unsigned wants)
     return invar_tokenizer_alphabet(&s->tokenizer, alphabet);
 }
 
-/* ---- stops ----------------------------------------------------------------------------------- */
+/* ---- stop tokens ----------------------------------------------------------------------------- */
 
 static void add_stop(invar_run_context *s, int32_t id)
 {
@@ -181,7 +189,7 @@ static invar_dataset_options data_options(const invar_run_context *s, const char
         .max_prompt_tokens = longest ? longest : context - 1,
         .max_total_tokens = context,
         .sft = invar_train_settings_supervised(r) && !eval,
-        // a task is evaluated on other prompts than it is trained on
+        // a built-in task is evaluated on other prompts than it is trained on
         .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED) + (eval ? 1 : 0),
         .task_size = invar_recipe_int(r, INVAR_KEY_TASK_SIZE)};
 
@@ -268,9 +276,9 @@ invar_rollout_exec_options invar_run_context_limits(const invar_run_context *s)
         .speculation = speculation_of(s)};
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
-/* Reports what is no folder of a model, before a file in it is reported as missing. */
+/* Reports a folder that has no model, before a missing file in it is reported. */
 static invar_status find_models(const invar_run_context *s)
 {
     const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);

@@ -1,10 +1,10 @@
 /*
- * run_context.h - what a recipe asks for, brought to life: device, tokenizer, models, data.
+ * run_context.h - device, tokenizer, models and data that a recipe asks for.
  *
- * Everything that generates, scores or trains begins here. Weights come, in this order, from
- * ref-load, if that is the actor's model, from hf-checkpoint, or, where neither is given, from
- * Philox; a checkpoint that a run resumes from is loaded over them later
- * (engine/run/run_dir/resume.c), so the identity of the run is known first.
+ * Everything that generates, scores or trains begins here. Initial weights come, in this order,
+ * from ref-load if that is the actor's model, from hf-checkpoint, or from Philox. A checkpoint that
+ * a run resumes from is loaded over them later (engine/run/run_dir/resume.c), so the identity of
+ * the run is known first.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,181 +25,207 @@
 extern "C" {
 #endif
 
-/* Where weights came from. */
+/* Origin of loaded weights. */
 typedef struct invar_weights_origin {
-    char folder[INVAR_PATH_SIZE]; /* Hugging Face's, or that of one checkpoint; "": none */
-    int64_t rollout;              /* the coming one, which a checkpoint knows; else 0 */
-    bool adapters;                /* these alone, without their base */
-    char format[INVAR_CHECKPOINT_WORD_SIZE]; /* then the number format, */
-    invar_digest base;                       /* and the base that they were trained with */
+    char folder[INVAR_PATH_SIZE]; /* Hugging Face folder, or folder of one checkpoint; empty if
+                                     nothing was loaded */
+    int64_t rollout;              /* next rollout, if the folder is a checkpoint; else 0 */
+    bool adapters;                /* adapters only, without their base */
+    char format[INVAR_CHECKPOINT_WORD_SIZE]; /* number format of the run that trained the
+                                                adapters */
+    invar_digest base;                       /* digest of the base with which the adapters were
+                                                trained */
 } invar_weights_origin;
 
 typedef struct invar_run_context {
     const invar_recipe *recipe; /* borrowed, checked */
     invar_pool *pool;
     invar_device dev;
-    bool imagined; /* the device is a GPU that is not there; its ops have the CPU's scratch */
-    invar_device sampler_dev; /* once more, of a thread that samples while others learn, */
-    invar_pool *beside_pool;  /* which has as many threads; no backend: nobody does */
-    invar_profile *profile, *beside_profile; /* who measures them; NULL: nobody */
+    bool imagined; /* the device is a simulated GPU, since this host has no GPU; its ops have
+                      the scratch of the CPU */
+    invar_device sampler_dev; /* device context of the sampling thread, on the same device as
+                                 `dev`; no backend without a thread */
+    invar_pool *beside_pool;  /* threads of that device, as many as in `pool` */
+    invar_profile *profile, *beside_profile; /* op profiles of dev and sampler_dev, or NULL */
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
     invar_format format, rollout_format;
-    const invar_layout *layout; /* of the ranks that the models are on; NULL: one rank */
+    const invar_layout *layout; /* layout of the ranks that the models are divided over; NULL
+                                   for one rank */
     invar_model *actor;
-    invar_model *sampler_model; /* its weights in another format, or beside it; NULL: it samples */
-    invar_model *reference;     /* NULL: not needed */
-    invar_model *teacher;
-    invar_model *critic;
+    invar_model *sampler_model; /* copy of the actor's weights that samples, in another format
+                                   or during training; NULL if the actor samples */
+    invar_model *reference;     /* NULL if the run needs no reference */
+    invar_model *teacher;       /* NULL if the run needs no teacher */
+    invar_model *critic;        /* NULL if the run needs no critic */
     invar_model_spec ref_spec, teacher_spec, critic_spec;
     bool ref_has_own_spec, teacher_apart,
-        critic_apart;   /* it is a model of its own, not of that shape */
-    invar_model *draft; /* whole, where this rank samples; its spec is known before */
+        critic_apart;   /* the folder of this model has another config.json than the actor */
+    invar_model *draft; /* draft model, complete on every rank that samples; its spec is known
+                           before */
     invar_model_spec draft_spec;
-    invar_eval_config
-        evals;            /* sets of eval-config, once they were read: invar_evaluate_read_sets */
-    invar_dataset *data;  /* NULL: no prompt-data */
-    invar_digest weights; /* of the actor at the start, */
-    invar_digest ref_weights; /* of a reference apart, in the form that ops read; */
-    invar_digest teacher_weights, critic_weights; /* and of these, where there are any */
-    invar_digest base_weights;                    /* of the actor's frozen base, likewise */
-    invar_digest sampled_base; /* the same in rollout_format, where that is another */
-    invar_digest filled; /* of what this copy of the models was filled with, where there are more */
-    const char *weights_from;    /* "ref-load", "hf-checkpoint" or "seed" */
-    bool base_named;             /* with adapters: ref-load has their base, and is no folder of
-                                    adapters alone */
-    invar_weights_origin loaded; /* by load_newest */
-    int32_t *stop_ids;           /* the model's ends, the tokenizer's, the recipe's */
+    invar_eval_config evals;  /* sets of eval-config, once invar_evaluate_read_sets has read them */
+    invar_dataset *data;      /* NULL without prompt-data */
+    invar_digest weights;     /* digest of the actor's initial weights */
+    invar_digest ref_weights; /* digest of a reference with its own spec, in the format of ops */
+    invar_digest teacher_weights, critic_weights; /* digests of these models, if the run has them */
+    /* digest of the actor's frozen base, in the format of ops */
+    invar_digest base_weights;
+    invar_digest sampled_base; /* digest of the actor's frozen base in rollout_format, if that
+                                  differs from `format` */
+    invar_digest filled;       /* checksum of what was loaded into this copy of the models, if ranks
+                                  divide them */
+    const char *weights_from;  /* "ref-load", "hf-checkpoint" or "seed" */
+    bool base_named;           /* ref-load has the base of the adapters, and is not a folder of
+                                  adapters only */
+    invar_weights_origin loaded; /* set by invar_run_context_load_newest */
+    int32_t *stop_ids;           /* (n_stop_ids) end tokens of the model, the tokenizer and the
+                                    recipe */
     int64_t n_stop_ids;
     char **stop;
     int64_t n_stop;
 } invar_run_context;
 
-/* What of it is wanted. */
+/* Flags that select what a run context opens. */
 enum {
-    INVAR_RUN_CONTEXT_DATA = 1,  /* the prompts of training */
-    INVAR_RUN_CONTEXT_LEARN = 2, /* reference, teacher and critic, as the recipe needs them */
-    INVAR_RUN_CONTEXT_NO_TOKENIZER = 4, /* a folder without tokenizer.json will do */
-    INVAR_RUN_CONTEXT_NO_WEIGHTS = 8,   /* models come later: invar_run_context_make_models */
-    INVAR_RUN_CONTEXT_ANY_DEVICE = 16,  /* nothing is computed: a GPU that is not there will do */
-    INVAR_RUN_CONTEXT_SAMPLE = 32       /* room for the weights that sample, which others have */
+    INVAR_RUN_CONTEXT_DATA = 1,  /* prompts of training */
+    INVAR_RUN_CONTEXT_LEARN = 2, /* reference, teacher and critic, if the recipe needs them */
+    INVAR_RUN_CONTEXT_NO_TOKENIZER = 4, /* tokenizer.json may be missing */
+    INVAR_RUN_CONTEXT_NO_WEIGHTS = 8,   /* models are made later, by
+                                           invar_run_context_make_models */
+    INVAR_RUN_CONTEXT_ANY_DEVICE = 16,  /* nothing is computed, so the GPU may be missing */
+    INVAR_RUN_CONTEXT_SAMPLE = 32       /* only memory for the sampling weights, which training
+                                           ranks send */
 };
 
-/* Sets what the recipe decides about the actor: sizes of its sums, and its adapters. */
+/* Sets what the recipe decides about the actor: the arithmetic of its sums, and its adapters. */
 invar_status invar_run_context_complete_spec(invar_model_spec *spec,
                                              const invar_recipe *recipe) INVAR_MUST_USE;
 
-/* Refuses keys about experts if the actor, as config.json or the recipe describes it, has none. */
+/* Fails if a key is about experts and the actor has no experts. */
 invar_status invar_run_context_check_actor(const invar_recipe *recipe,
                                            const invar_model_spec *spec) INVAR_MUST_USE;
 
-/* `session` is zeroed or uninitialised; after a failure nothing is left in it. */
+/*
+ * Opens a run context for a single rank. `session` may be uninitialized; it is empty after a
+ * failure. Close with invar_run_context_close. `recipe` must outlive it.
+ */
 invar_status invar_run_context_open(invar_run_context *session, const invar_recipe *recipe,
                                     unsigned wants) INVAR_MUST_USE;
 
-/* Ranks beside this one: */
+/* Number of ranks in the process and on the host, and the index of this rank there. */
 typedef struct invar_local_ranks {
-    int process_ranks;          /* so many, itself included, share the threads of its process, */
-    int host_ranks;             /* and the cores of its host; */
-    int local_rank;             /* its number among these: that of its GPU */
-    const invar_layout *layout; /* borrowed */
+    int process_ranks;          /* number of ranks that share the threads of this process; at
+                                   least 1 */
+    int host_ranks;             /* number of ranks that share the cores of this host; at least 1 */
+    int local_rank;             /* index of this rank on its host; selects the GPU */
+    const invar_layout *layout; /* borrowed; NULL for one rank */
 } invar_local_ranks;
 
-/* The same for one of several ranks. */
+/* Like invar_run_context_open, for one of several ranks. */
 invar_status invar_run_context_open_beside(invar_run_context *session, const invar_recipe *recipe,
                                            unsigned wants,
                                            const invar_local_ranks *crowd) INVAR_MUST_USE;
 void invar_run_context_close(invar_run_context *session);
 
-/* The models, of a session that was opened without; `wants` as it was then. */
+/*
+ * Makes the models of a context that was opened with INVAR_RUN_CONTEXT_NO_WEIGHTS. `wants` must be
+ * as it was then.
+ */
 invar_status invar_run_context_make_models(invar_run_context *session,
                                            unsigned wants) INVAR_MUST_USE;
 
-/* Whether what samples and what learns have weights of two formats. */
+/* True if sampling and training use weights of different formats. */
 static inline bool invar_run_context_two_formats(const invar_run_context *session)
 {
     return session->rollout_format != session->format;
 }
 
-/* Whose weights sample: those of the actor, or a copy of them that may have another format. */
+/* Returns the model that samples: the actor, or a copy that may have another format. */
 const invar_model *invar_run_context_sampler(const invar_run_context *session);
 
-/* Where it samples: on the device, or beside it. */
+/* Returns the device on which samples are drawn: the sampling thread's device if there is one. */
 const invar_device *invar_run_context_sampler_dev(const invar_run_context *session);
 
 /*
- * After the actor's weights have changed, before anything is sampled: the sampler has them, too. A
- * call of all ranks that have the actor.
+ * Copies the actor's weights to the sampling copy, if there is one. Call after they have changed,
+ * before anything is sampled. Collective: all ranks that have the actor must call it.
  */
 invar_status invar_run_context_refresh_sampler(invar_run_context *session) INVAR_MUST_USE;
 
-/* How the recipe samples; arrays are borrowed from the session. */
+/* Returns the sampling parameters of the recipe. Arrays are borrowed from the context. */
 invar_sampling_params invar_run_context_sampling(const invar_run_context *session);
 
-/* What samples with the weights of now depend on beside them; needs the models. */
+/* *out = everything besides the weights that samples depend on. Needs the models. */
 invar_status invar_run_context_policy(invar_rollout_policy *out,
                                       const invar_run_context *session) INVAR_MUST_USE;
 
 /*
- * Refuses sampling that the model cannot do: lengths beyond its positions, tokens beyond its
- * vocabulary. `key` names the longest response: rollout-max-response-len or eval-max-response-len.
+ * Fails with INVAR_E_INVALID if the model cannot sample this: lengths beyond its positions, tokens
+ * beyond its vocabulary. `key` is that of the response length: rollout-max-response-len or
+ * eval-max-response-len.
  */
 invar_status invar_run_context_check_sampling(const invar_run_context *session, int key,
                                               const invar_sampling_params *sampling) INVAR_MUST_USE;
 
-/* invar_run_context_check_sampling of the recipe's rollouts, which a supervised run does not have.
- * */
+/*
+ * Calls invar_run_context_check_sampling for the recipe's rollouts; does nothing for a supervised
+ * run.
+ */
 invar_status invar_run_context_check_rollouts(const invar_run_context *session) INVAR_MUST_USE;
 
-/* Whether a smaller model guesses for the actor, and its format. */
+/*
+ * invar_run_context_drafts is true if a draft model proposes tokens; the other function returns the
+ * format of its weights.
+ */
 bool invar_run_context_drafts(const invar_run_context *session);
 invar_format invar_run_context_draft_format(const invar_run_context *session);
 
-/* The free settings of a rollout. */
+/* Returns the free settings of a rollout. */
 invar_rollout_exec_options invar_run_context_limits(const invar_run_context *session);
 
-/* The data set `path` (a recipe's prompt-data or one of eval-prompt-data). */
+/* Opens the data set `path`, which is prompt-data or one of eval-prompt-data. */
 invar_status invar_run_context_data(invar_dataset **out, const invar_run_context *session,
                                     const char *path, bool eval) INVAR_MUST_USE;
 
-/* A text as the only prompt of a set: as it stands or, with a chat template, the user's message. */
+/* Makes a data set with one prompt: the text itself or, with a chat template, a user message. */
 invar_status invar_run_context_prompt(invar_dataset **out, const invar_run_context *session,
                                       const char *text) INVAR_MUST_USE;
 
 /*
- * What this rank has of a parameter, out of a set of a checkpoint, into the host's memory; of one
- * that is not here nothing is read.
+ * Loads this rank's shard of a parameter from a set of a checkpoint into host memory. Reads nothing
+ * if the rank holds no part of it.
  */
 invar_status invar_run_context_load_own(float *out, const invar_param *param,
                                         invar_checkpoint *checkpoint,
                                         const char *set) INVAR_MUST_USE;
 
-/* The set of a checkpoint that adapters are; their base is in none. */
+/* name of the set of adapters in a checkpoint; their base is in no set */
 #define INVAR_RUN_CONTEXT_ADAPTERS "adapter"
 
-/* How the actor's adapters are trained, for a checkpoint. */
+/* Describes the training of the actor's adapters, for a checkpoint. */
 void invar_run_context_describe_adapters(invar_checkpoint_adapters *out,
                                          const invar_run_context *session);
 
 /*
- * INVAR_E_INVALID: the checkpoint has adapters of another rank, alpha, base, or set of layers than
- * the actor, or no weights. Of one with weights and without adapters nothing is said.
+ * Returns INVAR_E_INVALID if the checkpoint has no weights, or adapters of another rank, alpha,
+ * base or set of layers than the actor. Does not check full weights.
  */
 invar_status invar_run_context_check_adapters(const invar_run_context *session,
                                               const invar_checkpoint *checkpoint) INVAR_MUST_USE;
 
-/* A set of a checkpoint into the model's parameters. */
+/* Loads a set of a checkpoint into the parameters of the model. */
 invar_status invar_run_context_load_set(invar_model *model, invar_checkpoint *checkpoint,
                                         const char *set) INVAR_MUST_USE;
 
 /*
- * Weights of a Hugging Face folder, or of a folder with checkpoints, into a model: those of `step`,
- * INVAR_CHECKPOINT_LATEST being the newest.
+ * Loads weights of a Hugging Face folder or of a checkpoint folder into a model. `step` selects the
+ * checkpoint; INVAR_CHECKPOINT_LATEST is the newest.
  */
 invar_status invar_run_context_load(invar_model *model, const char *path, int64_t step,
                                     const invar_device *dev) INVAR_MUST_USE;
 
-/* The weights that the recipe's `load` names, over the initial ones; without it nothing happens. */
+/* Loads the weights of the recipe's `load` over the initial ones; does nothing without the key. */
 invar_status invar_run_context_load_newest(invar_run_context *session) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,10 @@
 /*
- * spec.c - what the models of a session look like: the actor, and those beside it.
+ * spec.c - reads the specs of a run's models: the actor, and the models besides it.
+ *
+ * The actor's spec comes from config.json or from the recipe's keys; the recipe alone decides the
+ * arithmetic (spans and logical parallelism) and the adapters. Reference, teacher and critic have
+ * the actor's spec unless their folder has another config.json. Checks that need only specs are
+ * here: the lengths fit the positions, and samples can be scored by every model.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,7 +22,7 @@
 
 /* ---- the actor ------------------------------------------------------------------------------- */
 
-static int64_t or_else(int64_t value, int64_t fallback)
+static int64_t value_or(int64_t value, int64_t fallback)
 {
     return value ? value : fallback;
 }
@@ -29,7 +34,7 @@ static void read_experts(invar_model_spec *spec, const invar_recipe *r)
         return;
     spec->experts_per_token = invar_recipe_int(r, INVAR_KEY_MOE_ROUTER_TOPK);
     spec->expert_intermediate =
-        or_else(invar_recipe_int(r, INVAR_KEY_MOE_FFN_HIDDEN_SIZE), spec->intermediate);
+        value_or(invar_recipe_int(r, INVAR_KEY_MOE_FFN_HIDDEN_SIZE), spec->intermediate);
     spec->normalise_experts = true;
     for (int64_t i = 0; i < spec->layers && i < INVAR_SPEC_MAX_LAYERS; i++)
         spec->sparse[i] = true;
@@ -44,7 +49,7 @@ static invar_status spec_from_recipe(invar_run_context *s)
     *spec = (invar_model_spec){
         .family = INVAR_RECIPE_ENUM(invar_family, r, INVAR_KEY_MODEL_TYPE),
         .vocab =
-            or_else(invar_recipe_int(r, INVAR_KEY_VOCAB_SIZE), invar_tokenizer_size(s->tokenizer)),
+            value_or(invar_recipe_int(r, INVAR_KEY_VOCAB_SIZE), invar_tokenizer_size(s->tokenizer)),
         .hidden = invar_recipe_int(r, INVAR_KEY_HIDDEN_SIZE),
         .layers = invar_recipe_int(r, INVAR_KEY_NUM_LAYERS),
         .heads = invar_recipe_int(r, INVAR_KEY_NUM_ATTENTION_HEADS),
@@ -54,9 +59,9 @@ static invar_status spec_from_recipe(invar_run_context *s)
         .init_std = (float)invar_recipe_float(r, INVAR_KEY_INIT_METHOD_STD),
         .tied = !invar_recipe_bool(r, INVAR_KEY_UNTIE_EMBEDDINGS_AND_OUTPUT_WEIGHTS),
         .rope = {.theta = invar_recipe_float(r, INVAR_KEY_ROTARY_BASE)}};
-    spec->kv_heads = or_else(invar_recipe_int(r, INVAR_KEY_NUM_QUERY_GROUPS), spec->heads);
-    spec->head_dim = or_else(invar_recipe_int(r, INVAR_KEY_KV_CHANNELS),
-                             spec->heads ? spec->hidden / spec->heads : 0);
+    spec->kv_heads = value_or(invar_recipe_int(r, INVAR_KEY_NUM_QUERY_GROUPS), spec->heads);
+    spec->head_dim = value_or(invar_recipe_int(r, INVAR_KEY_KV_CHANNELS),
+                              spec->heads ? spec->hidden / spec->heads : 0);
     spec->qkv_bias = invar_family_traits_of(spec->family)->qkv_bias;
     spec->qk_norm = invar_family_traits_of(spec->family)->qk_norm;
     if (eos >= 0) {
@@ -79,7 +84,7 @@ static invar_status read_lora(invar_lora_spec *out, const invar_recipe *r)
     return invar_lora_targets(&out->targets, invar_recipe_string(r, INVAR_KEY_TARGET_MODULES));
 }
 
-/* What the recipe says about any model. */
+/* Sets the arithmetic, which the recipe decides for every model. */
 static void set_arithmetic(invar_model_spec *spec, const invar_recipe *r)
 {
     spec->kv_span = invar_recipe_int(r, INVAR_KEY_KV_SPAN);
@@ -123,9 +128,9 @@ static invar_status read_spec(invar_run_context *s)
     return INVAR_OK;
 }
 
-/* ---- models beside the actor ----------------------------------------------------------------- */
+/* ---- other models ---------------------------------------------------------------------------- */
 
-/* Tokens of both models mean the same, as far as its folder says. */
+/* Fails if the folder has another tokenizer. A folder without a tokenizer is accepted. */
 static invar_status check_tokenizer(const invar_run_context *s, const char *dir, invar_key key)
 {
     invar_tokenizer *tokenizer = NULL;
@@ -175,7 +180,10 @@ static invar_status read_draft(invar_run_context *s)
     return check_tokenizer(s, dir, key);
 }
 
-/* The folder whose config.json describes weights: that of the newest checkpoint, or itself. */
+/*
+ * Finds the folder whose config.json describes the weights: the newest checkpoint, or `path`
+ * itself.
+ */
 static invar_status find_config(char out[INVAR_PATH_SIZE], const char *path)
 {
     char latest[INVAR_PATH_SIZE], name[40];
@@ -192,11 +200,11 @@ static invar_status find_config(char out[INVAR_PATH_SIZE], const char *path)
 
 int64_t invar_run_context_context(const invar_run_context *s)
 {
-    return or_else(invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
-                   s->spec.max_positions);
+    return value_or(invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
+                    s->spec.max_positions);
 }
 
-/* The longest prompt and response that the recipe allows have positions in the model. */
+/* Fails if the longest prompt and response of the recipe exceed the positions of the model. */
 static invar_status check_lengths(const invar_run_context *s, int key)
 {
     const invar_recipe *r = s->recipe;
@@ -229,7 +237,7 @@ static invar_status check_lengths(const invar_run_context *s, int key)
     return invar_config_fail(r, (invar_key)key, why);
 }
 
-/* A plan takes folders without a tokenizer, and stop strings need one. */
+/* Stop strings need a tokenizer, which a plan may not have. */
 invar_status invar_run_context_check_sampling(const invar_run_context *s, int key,
                                               const invar_sampling_params *sampling)
 {
@@ -246,9 +254,12 @@ invar_status invar_run_context_check_rollouts(const invar_run_context *s)
     return invar_run_context_check_sampling(s, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, &sampling);
 }
 
-/* All that is sampled can be scored. */
-static invar_status check_beside(const invar_run_context *s, const invar_model_spec *spec,
-                                 const char *dir, invar_key key)
+/*
+ * Fails if the model could not score every sample: too few tokens or positions, or another
+ * tokenizer.
+ */
+static invar_status check_scoring_model(const invar_run_context *s, const invar_model_spec *spec,
+                                        const char *dir, invar_key key)
 {
     int64_t context = invar_run_context_context(s);
     char why[160];
@@ -264,7 +275,7 @@ static invar_status check_beside(const invar_run_context *s, const invar_model_s
     return check_tokenizer(s, dir, key);
 }
 
-/* Weights of one fit the other. */
+/* True if weights of one spec fit the other. */
 static bool same_shapes(const invar_model_spec *a, const invar_model_spec *b)
 {
     return a->family == b->family && a->vocab == b->vocab && a->hidden == b->hidden &&
@@ -274,27 +285,31 @@ static bool same_shapes(const invar_model_spec *a, const invar_model_spec *b)
            memcmp(a->sparse, b->sparse, sizeof a->sparse) == 0;
 }
 
-/* The spec of a model with a folder of its own; `out` is the actor's, and stays if that agrees. */
-static invar_status read_beside(invar_model_spec *out, bool *apart, const invar_run_context *s,
-                                invar_key key)
+/*
+ * Reads the spec of a model with a folder of its own. `out` is the actor's spec, and stays so if
+ * the folder agrees with it.
+ */
+static invar_status read_other_spec(invar_model_spec *out, bool *apart, const invar_run_context *s,
+                                    invar_key key)
 {
     const char *path = invar_recipe_string(s->recipe, key);
     invar_model_spec found;
     char dir[INVAR_PATH_SIZE];
 
-    if (!path[0] || !invar_path_exists(path)) // whoever loads it says so
+    if (!path[0] || !invar_path_exists(path)) // loading the model will report the error
         return INVAR_OK;
     INVAR_TRY(find_config(dir, path));
     if (invar_model_spec_compare(out, dir) == INVAR_OK)
         return INVAR_OK;
     invar_error_clear();
     INVAR_TRY(invar_model_spec_read(&found, dir, ""));
-    if (key == INVAR_KEY_REF_LOAD && same_shapes(&found, out)) // the actor would not begin there
+    // equal shapes, but other settings: the actor could not begin with these weights
+    if (key == INVAR_KEY_REF_LOAD && same_shapes(&found, out))
         return invar_model_spec_compare(out, dir);
     *apart = true;
     *out = found;
     set_arithmetic(out, s->recipe);
-    return check_beside(s, out, dir, key);
+    return check_scoring_model(s, out, dir, key);
 }
 
 static invar_status check_language(const invar_run_context *s, const invar_model_spec *spec,
@@ -305,14 +320,14 @@ static invar_status check_language(const invar_run_context *s, const invar_model
     return INVAR_OK;
 }
 
-/* Whoever opens a session has to know whether ref-load has the actor's weights. */
+/* Reads the reference's spec, which decides whether ref-load has the actor's weights. */
 static invar_status read_reference(invar_run_context *s)
 {
     s->ref_spec = s->spec;
     s->ref_spec.lora = (invar_lora_spec){0};
     if (!invar_train_settings_reference(s->recipe))
         return INVAR_OK;
-    INVAR_TRY(read_beside(&s->ref_spec, &s->ref_has_own_spec, s, INVAR_KEY_REF_LOAD));
+    INVAR_TRY(read_other_spec(&s->ref_spec, &s->ref_has_own_spec, s, INVAR_KEY_REF_LOAD));
     return check_language(s, &s->ref_spec, INVAR_KEY_REF_LOAD);
 }
 
@@ -323,9 +338,9 @@ static invar_status read_others(invar_run_context *s)
     s->teacher_spec = s->critic_spec = s->spec;
     s->teacher_spec.lora = s->critic_spec.lora = (invar_lora_spec){0};
     if (invar_train_settings_teacher(s->recipe))
-        INVAR_TRY(read_beside(&s->teacher_spec, &s->teacher_apart, s, teacher));
+        INVAR_TRY(read_other_spec(&s->teacher_spec, &s->teacher_apart, s, teacher));
     if (invar_train_settings_critic(s->recipe))
-        INVAR_TRY(read_beside(&s->critic_spec, &s->critic_apart, s, INVAR_KEY_CRITIC_LOAD));
+        INVAR_TRY(read_other_spec(&s->critic_spec, &s->critic_apart, s, INVAR_KEY_CRITIC_LOAD));
     s->critic_spec.value_head = true;
     s->critic_spec.tied = false;
     return check_language(s, &s->teacher_spec, teacher);

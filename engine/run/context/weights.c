@@ -1,5 +1,9 @@
 /*
- * weights.c - weights out of checkpoints and folders of Hugging Face, into models that are there.
+ * weights.c - loads weights of checkpoints and Hugging Face folders into existing models.
+ *
+ * Tensors pass through host memory one at a time, and each rank keeps its shard. Every tensor of a
+ * set must be read or skipped: invar_checkpoint_check_all_loaded fails otherwise. Adapters are
+ * accepted only with the rank, alpha, layers and base with which they were trained.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,13 +20,14 @@
 
 #include "base/invar_banned.h"
 
-#define MODEL_SET "model" /* of a checkpoint */
+#define MODEL_SET "model" /* name of a set in a checkpoint */
 #define CRITIC_SET "critic"
 
 /* ---- sets of a checkpoint -------------------------------------------------------------------- */
 
-/* Of a parameter of which the rank has not all: through the host's memory. */
-static invar_status cut_out(float *out, const invar_param *p, invar_checkpoint *c, const char *set)
+/* Loads a shard: reads the complete tensor into host memory and copies this rank's part. */
+static invar_status load_shard(float *out, const invar_param *p, invar_checkpoint *c,
+                               const char *set)
 {
     invar_tensor whole = invar_param_whole(p, NULL);
     invar_status status;
@@ -44,7 +49,7 @@ invar_status invar_run_context_load_own(float *out, const invar_param *p, invar_
     if (p->local.experts == 0)
         return invar_checkpoint_skip_tensor(c, set, p->name);
     if (invar_param_elements(p) < invar_param_all_elements(p))
-        return cut_out(out, p, c, set);
+        return load_shard(out, p, c, set);
     return invar_checkpoint_load(&whole, c, set, p->name);
 }
 
@@ -68,17 +73,18 @@ static bool has_tensor(invar_checkpoint *checkpoint, const char *set, const char
     return false;
 }
 
-/* A critic takes the body of a language model, too: its head is zero then. */
+/* Loads the head of a critic. Weights of a language model have no such head: it is zero then. */
 static invar_status load_value_head(invar_param_loader *fill, const invar_param *p,
                                     invar_checkpoint *checkpoint, const char *set)
 {
     if (has_tensor(checkpoint, set, p->name))
         return load_param(fill, p, checkpoint, set);
-    (void)has_tensor(checkpoint, set, "lm_head.weight"); // passed over
+    // skipped, so that all tensors count as read
+    (void)has_tensor(checkpoint, set, "lm_head.weight");
     return p->local.experts > 0 ? invar_param_loader_zero(fill, p) : INVAR_OK;
 }
 
-/* The model's parameters, or those of its frozen base. */
+/* Loads the parameters of the model or of its frozen base. */
 static invar_status load_params(invar_model *model, const invar_param *params, int64_t count,
                                 invar_checkpoint *checkpoint, const char *set)
 {
@@ -100,8 +106,8 @@ invar_status invar_run_context_load_set(invar_model *model, invar_checkpoint *ch
     return load_params(model, model->params, model->n_params, checkpoint, set);
 }
 
-/* "q_proj,v_proj" */
-static void name_targets(char out[INVAR_CHECKPOINT_TARGETS_SIZE], uint32_t targets)
+/* Writes the names of target layers, such as "q_proj,v_proj". */
+static void format_targets(char out[INVAR_CHECKPOINT_TARGETS_SIZE], uint32_t targets)
 {
     const char *name;
     size_t used = 0;
@@ -126,7 +132,7 @@ static invar_status check_patterns(const invar_lora_spec *lora, const invar_chec
                       invar_checkpoint_path(checkpoint), had->ranks, had->alphas);
 }
 
-/* Adapters that would compute something else here than where they were trained. */
+/* Fails if the adapters were trained with other settings than the recipe's. */
 static invar_status check_trained(const invar_lora_spec *lora, const invar_checkpoint *checkpoint)
 {
     const invar_checkpoint_adapters *had = &invar_checkpoint_state_of(checkpoint)->adapters;
@@ -137,7 +143,7 @@ static invar_status check_trained(const invar_lora_spec *lora, const invar_check
                           "%.1000s does not say how its adapters were trained: an earlier version "
                           "wrote it; resume its run once, which writes another",
                           invar_checkpoint_path(checkpoint));
-    name_targets(targets, lora->targets);
+    format_targets(targets, lora->targets);
     if (had->rank == lora->rank && had->alpha == lora->alpha && had->rslora == lora->rslora &&
         strcmp(had->targets, targets) == 0)
         return check_patterns(lora, checkpoint);
@@ -150,8 +156,8 @@ static invar_status check_trained(const invar_lora_spec *lora, const invar_check
                       (double)lora->alpha, targets, lora->rslora ? "true" : "false");
 }
 
-/* Adapters alone need the base that they were trained with; without any weights there are none. */
-static invar_status check_set(const invar_model *model, const invar_checkpoint *checkpoint)
+/* Fails if the checkpoint has no weights, or has adapters that do not fit the model. */
+static invar_status check_weights(const invar_model *model, const invar_checkpoint *checkpoint)
 {
     if (invar_checkpoint_is_bare(checkpoint))
         return INVAR_FAIL(
@@ -169,16 +175,19 @@ static invar_status check_set(const invar_model *model, const invar_checkpoint *
                       invar_checkpoint_path(checkpoint));
 }
 
-/* Of a model with adapters: these, or, where a whole model is there, its base. */
+/*
+ * Loads the sets that the model needs. A model with adapters gets adapters or, from a full model,
+ * its base.
+ */
 static invar_status load_sets(invar_model *model, invar_checkpoint *checkpoint, unsigned how)
 {
     const char *set = MODEL_SET;
 
+    // the checkpoint of a run has both models; a critic without a run is in the set "model"
     if (model->spec.value_head && !(how & INVAR_LOAD_BODY) &&
-        invar_checkpoint_has_set(checkpoint,
-                                 CRITIC_SET)) // of a run; one alone is the only model there
+        invar_checkpoint_has_set(checkpoint, CRITIC_SET))
         return invar_run_context_load_set(model, checkpoint, CRITIC_SET);
-    INVAR_TRY(check_set(model, checkpoint));
+    INVAR_TRY(check_weights(model, checkpoint));
     if (invar_model_is_adapted(model) &&
         !invar_checkpoint_has_set(checkpoint, INVAR_RUN_CONTEXT_ADAPTERS))
         return load_params(model, model->base, model->n_base, checkpoint, MODEL_SET);
@@ -194,7 +203,7 @@ static invar_status check_config(const invar_model *model, const char *dir, unsi
     return how & INVAR_LOAD_COMPARED ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
 }
 
-static void checkpoint_describe(invar_weights_origin *out, const invar_checkpoint *checkpoint)
+static void describe_origin(invar_weights_origin *out, const invar_checkpoint *checkpoint)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(checkpoint);
 
@@ -206,13 +215,13 @@ static void checkpoint_describe(invar_weights_origin *out, const invar_checkpoin
     memcpy(out->format, state->format, sizeof out->format);
 }
 
-/* The checkpoint is closed. */
+/* Loads weights of an open checkpoint, and closes it. */
 static invar_status load_checkpoint(invar_weights_origin *out, invar_model *model,
                                     invar_checkpoint *checkpoint, unsigned how)
 {
     invar_status status;
 
-    checkpoint_describe(out, checkpoint);
+    describe_origin(out, checkpoint);
     status = check_config(model, invar_checkpoint_path(checkpoint), how);
     if (status == INVAR_OK)
         status = load_sets(model, checkpoint, how);
@@ -220,7 +229,6 @@ static invar_status load_checkpoint(invar_weights_origin *out, invar_model *mode
     return status;
 }
 
-/* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
 invar_status invar_run_context_load_folder(invar_weights_origin *out, invar_model *model,
                                            const char *path, unsigned how, const invar_device *dev)
 {
@@ -236,7 +244,7 @@ invar_status invar_run_context_load_folder(invar_weights_origin *out, invar_mode
     return invar_hf_load(model, path, dev);
 }
 
-/* `key` names the path, for messages; "": none does. */
+/* `key` names the path in error messages; "" if it comes from no key. */
 static invar_status load_weights(invar_weights_origin *out, invar_model *model, const char *key,
                                  const char *path, const invar_checkpoint_open_options *choice,
                                  unsigned how, const invar_device *dev)
@@ -273,7 +281,6 @@ invar_status invar_run_context_load(invar_model *model, const char *path, int64_
     return load_weights(&origin, model, "", path, &choice, 0, dev);
 }
 
-/* The newest weights of what the key names, which must be of this model. */
 invar_status invar_run_context_load_named(invar_weights_origin *out, const invar_run_context *s,
                                           invar_model *model, int key)
 {
@@ -285,7 +292,10 @@ invar_status invar_run_context_load_named(invar_weights_origin *out, const invar
                         invar_recipe_string(s->recipe, key), &newest, how, &s->dev);
 }
 
-/* Adapters beside another base are another model. In other number formats any base is another. */
+/*
+ * Equal adapters on another base are another model. Bases are compared only if the number format is
+ * equal, since the digest of a base depends on it.
+ */
 invar_status invar_run_context_check_base(const invar_run_context *s,
                                           const invar_weights_origin *from)
 {
@@ -309,7 +319,7 @@ void invar_run_context_describe_adapters(invar_checkpoint_adapters *out,
                                        .base = session->base_weights};
     memcpy(out->ranks, lora->ranks, sizeof out->ranks);
     memcpy(out->alphas, lora->alphas, sizeof out->alphas);
-    name_targets(out->targets, lora->targets);
+    format_targets(out->targets, lora->targets);
 }
 
 invar_status invar_run_context_check_adapters(const invar_run_context *session,
@@ -317,8 +327,8 @@ invar_status invar_run_context_check_adapters(const invar_run_context *session,
 {
     invar_weights_origin from;
 
-    checkpoint_describe(&from, checkpoint);
-    INVAR_TRY(check_set(session->actor, checkpoint));
+    describe_origin(&from, checkpoint);
+    INVAR_TRY(check_weights(session->actor, checkpoint));
     return invar_run_context_check_base(session, &from);
 }
 

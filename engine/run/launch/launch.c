@@ -1,5 +1,9 @@
 /*
- * launch.c - the ranks of a run, as they were started.
+ * launch.c - detects how the ranks of a run were started, and runs those of this process.
+ *
+ * Ranks are processes of an MPI launcher, or threads of this process. Rank 0 of a process with
+ * threads is the calling thread, so a single rank needs no thread. After a failure, rank 0's error
+ * is kept in preference to those of other threads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +19,7 @@
 
 #include "base/invar_banned.h"
 
-/* ---- who started it -------------------------------------------------------------------------- */
+/* ---- detecting the launcher ------------------------------------------------------------------ */
 
 static int64_t number_of(const char *variable)
 {
@@ -30,7 +34,8 @@ invar_status invar_launch_processes(int64_t *out)
     if (*out == 0)
         *out = number_of("PMI_SIZE"); // MPICH's, and srun --mpi=pmi2
     if (*out == 0)
-        *out = number_of("SLURM_STEP_NUM_TASKS"); // srun; of a task alone, not of a batch script
+        // srun; set in its tasks only, not in a batch script
+        *out = number_of("SLURM_STEP_NUM_TASKS");
     if (*out <= 1 || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -39,7 +44,7 @@ invar_status invar_launch_processes(int64_t *out)
                       *out);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 double invar_launch_timeout(const invar_recipe *recipe)
 {
@@ -101,9 +106,9 @@ invar_status invar_launch_end(invar_launch *launch, invar_status status)
     return status;
 }
 
-/* ---- what ranks do --------------------------------------------------------------------------- */
+/* ---- running the ranks ----------------------------------------------------------------------- */
 
-/* A rank that is a thread. */
+/* One rank of this process, run by a thread. */
 typedef struct thread_rank {
     invar_rank_main_fn work;
     void *payload;
@@ -137,7 +142,10 @@ static void start_rank(thread_rank *rank)
     invar_error_take(&rank->error);
 }
 
-/* Rank 0 is the calling thread; its failure is the one to tell, if it has one. */
+/*
+ * Runs rank 0 in the calling thread and the others in threads. Returns the first failure, in the
+ * order of ranks.
+ */
 static invar_status run_threads(thread_rank *ranks, int count)
 {
     int told = 0;
@@ -173,17 +181,17 @@ invar_status invar_launch_run(invar_launch *launch, invar_rank_main_fn work, voi
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-typedef struct training {
+typedef struct train_args {
     const invar_recipe *recipe;
     const invar_train_options *options;
     invar_train_summary *out;
-    const invar_comm *first; /* of this process */
-} training;
+    const invar_comm *first; /* first communicator of this process */
+} train_args;
 
-/* What people are told and asked, rank 0 tells and asks. */
+/* Runs one rank. Only rank 0 gets the callbacks that print for the user or ask the user. */
 static invar_status train_rank(void *payload, invar_comm *comm, int threads)
 {
-    const training *t = payload;
+    const train_args *t = payload;
     invar_train_options own = *t->options;
     invar_train_summary summary;
 
@@ -200,7 +208,7 @@ static invar_status train_rank(void *payload, invar_comm *comm, int threads)
 invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
                                 const invar_recipe *recipe, const invar_train_options *options)
 {
-    training t = {recipe, options, out, launch->comms ? launch->comms[0] : NULL};
+    train_args t = {recipe, options, out, launch->comms ? launch->comms[0] : NULL};
 
     return invar_launch_run(launch, train_rank, &t);
 }

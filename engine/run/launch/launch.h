@@ -1,13 +1,14 @@
 /*
- * launch.h - the ranks of a run: one, threads of this process, or processes of mpirun or srun.
+ * launch.h - starts the ranks of a run: one, threads of this process, or processes of mpirun or
+ * srun.
  *
  *     invar_launch_open(&launch, invar_launch_timeout(recipe), 0);
  *     status = invar_launch_train(&summary, &launch, recipe, &options);
  *     invar_launch_close(&launch);
  *
- * Processes are recognised by what their launcher puts into the environment. Of all ranks one talks
- * to people: invar_launch_has_rank0 while all goes well, invar_launch_reports_error after a
- * failure.
+ * Processes are recognized by environment variables of their launcher. One rank alone prints for
+ * the user: the one of invar_launch_has_rank0 while the run succeeds, the one of
+ * invar_launch_reports_error after a failure.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,54 +21,66 @@
 extern "C" {
 #endif
 
-/* Zeroed, there is one rank and nothing to close. */
+/* Ranks of this process; zeroed for a single rank, which needs no close. */
 typedef struct invar_launch {
-    invar_comm **comms; /* (count) of the ranks in this process; NULL: one rank in all */
+    invar_comm **comms; /* (count) communicators of the ranks in this process; NULL for a
+                           single rank */
     int count;
 } invar_launch;
 
 /*
- * Processes that a launcher says it has started together with this one; 0 or 1: none.
- * INVAR_E_INVALID: they do not know each other.
+ * *out = number of processes that a launcher has started together with this one; 0 or 1 without a
+ * launcher. Returns INVAR_E_INVALID if they cannot communicate.
  */
 invar_status invar_launch_processes(int64_t *out) INVAR_MUST_USE;
 
-/* Seconds that a rank of this recipe's run waits for another. */
+/* Returns the seconds that a rank waits for another, by the recipe. */
 double invar_launch_timeout(const invar_recipe *recipe);
 
 /*
- * `ranks` that are threads; 0 or 1: as the launcher says, and without one a single rank. Processes
- * wait so many seconds for each other. INVAR_E_UNSUPPORTED: there is no MPI for them.
+ * Opens the communicators: `ranks` threads of this process or, if `ranks` is 0 or 1, the processes
+ * that a launcher has started; a single rank without a launcher. Processes wait `seconds` for each
+ * other. Returns INVAR_E_UNSUPPORTED if MPI is needed and missing.
  */
 invar_status invar_launch_open(invar_launch *out, double seconds, int64_t ranks) INVAR_MUST_USE;
 
-/* Before the program ends. Where another rank speaks it takes some seconds after a failure. */
+/*
+ * Closes the communicators before the program ends. After a failure that another rank reports, this
+ * takes some seconds.
+ */
 void invar_launch_close(invar_launch *launch);
 
-/* Is rank 0 here, which has the summary, the ledger and the console? */
+/* True if rank 0 is in this process: it has the summary, the ledger and the console. */
 bool invar_launch_has_rank0(const invar_launch *launch);
 
-/* Is the failure told here? */
+/* True if this process reports the error of a failed run. */
 bool invar_launch_reports_error(const invar_launch *launch);
 
 /*
- * The end of what ranks do: yields `status` with its record. One rank tells a failure, and first: a
- * launcher may end all as soon as one of them has ended. So that one closes later; all others, and
- * all ranks after a success, are closed.
+ * Ends the ranks and returns `status` with its error. After a success, and on ranks that do not
+ * report the failure, closes the communicators. The rank that reports it must print first and close
+ * later: a launcher may end all ranks as soon as one of them has ended.
  */
 invar_status invar_launch_end(invar_launch *launch, invar_status status);
 
 /*
- * What a rank does; `comm` is NULL where there is one, `threads` ranks share this process. Before
- * it fails it tells the others (invar_comm_abort), unless all of them fail alike.
+ * Function that every rank runs. `comm` is NULL for a single rank; `threads` ranks share this
+ * process. If it fails, it must first abort the other ranks (invar_comm_abort), unless all fail
+ * alike.
  */
 typedef invar_status (*invar_rank_main_fn)(void *payload, invar_comm *comm, int threads);
 
-/* All ranks of this process, at the same time; rank 0's failure is returned if it has one. */
+/*
+ * Runs all ranks of this process at the same time. Returns rank 0's failure if it has one, else the
+ * first of another rank.
+ */
 invar_status invar_launch_run(invar_launch *launch, invar_rank_main_fn work,
                               void *payload) INVAR_MUST_USE;
 
-/* invar_train on all ranks of this process; *out and the options' functions are rank 0's. */
+/*
+ * Runs invar_train on all ranks of this process. *out and the callbacks of the options are rank
+ * 0's.
+ */
 invar_status invar_launch_train(invar_train_summary *out, invar_launch *launch,
                                 const invar_recipe *recipe,
                                 const invar_train_options *options) INVAR_MUST_USE;

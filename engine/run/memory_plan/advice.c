@@ -1,9 +1,9 @@
 /*
- * advice.c - the refusal of what does not fit: the numbers, and the keys that would help.
+ * advice.c - the error for a run that does not fit: its numbers, and the keys that would help.
  *
- * Every change is tried before it is named. Where none is enough alone, changes are added up until
- * the run fits, and those that were not needed are left out again. Free keys come first, then what
- * changes the run: fewer rows and tokens, or LoRA in place of training all weights.
+ * Every change is planned before it is named. If no change is enough alone, changes are added up
+ * until the run fits, and those that turn out to be unnecessary are left out again. Free keys come
+ * first, then what changes the run: fewer rows and tokens, or LoRA instead of training all weights.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,12 +16,15 @@
 
 #include "base/invar_banned.h"
 
-#define MOST_NAMED 3 // changes that help alone, and the largest items
-#define FEW_ROWS 256 // of prefill
-#define LORA_RANK 16 // a usual rank of adapters
+#define MOST_NAMED 3 // largest number of changes, and of items, in a message
+#define FEW_ROWS 256 // rows of a small prefill chunk
+#define LORA_RANK 16 // rank of the suggested adapters
 
-/* Makes the run smaller, and says what to set; false: it cannot, or is already. */
-typedef bool (*change)(invar_memory_workload *ask, char *out, size_t size);
+/*
+ * Changes the workload so that the run needs less memory, and writes the key to set. Returns false
+ * if that is impossible or was done already.
+ */
+typedef bool (*change_fn)(invar_memory_workload *ask, char *out, size_t size);
 
 static bool open_rows(invar_memory_workload *ask, char *out, size_t size)
 {
@@ -59,7 +62,7 @@ static bool shorten_prefill(invar_memory_workload *ask, char *out, size_t size)
     return long_one;
 }
 
-static bool take_turns(invar_memory_workload *ask, char *out, size_t size)
+static bool disable_overlap(invar_memory_workload *ask, char *out, size_t size)
 {
     bool beside = ask->overlap;
 
@@ -77,7 +80,7 @@ static bool shrink_batch(invar_memory_workload *ask, char *out, size_t size)
     return many;
 }
 
-static bool memory_workload_recompute(invar_memory_workload *ask, char *out, size_t size)
+static bool recompute_activations(invar_memory_workload *ask, char *out, size_t size)
 {
     bool keeps = ask->learns && !ask->recompute;
 
@@ -86,7 +89,7 @@ static bool memory_workload_recompute(invar_memory_workload *ask, char *out, siz
     return keeps;
 }
 
-static bool memory_workload_offload(invar_memory_workload *ask, char *out, size_t size)
+static bool offload_optimizer(invar_memory_workload *ask, char *out, size_t size)
 {
     bool there = ask->learns && ask->offload_chunk_bytes == 0 && invar_device_is_local(ask->dev);
 
@@ -98,8 +101,8 @@ static bool memory_workload_offload(invar_memory_workload *ask, char *out, size_
 static bool shrink_unit(invar_memory_workload *ask, char *out, size_t size)
 {
     int64_t rows = invar_memory_plan_batch_of(ask, true).unit_rows;
-    bool many =
-        ask->learns && rows > invar_memory_plan_longest_sample(ask) - 1; // else it is one sample
+    // a unit of one sample cannot shrink
+    bool many = ask->learns && rows > invar_memory_plan_longest_sample(ask) - 1;
 
     ask->plan.unit_rows = many ? rows / 2 : ask->plan.unit_rows;
     (void)snprintf(out, size, "unit-rows = %" PRId64, ask->plan.unit_rows);
@@ -134,17 +137,17 @@ static bool shorten_evaluations(invar_memory_workload *ask, char *out, size_t si
 }
 
 static const struct {
-    change change;
-    bool again;    /* it can be done more than once, and is until it helps */
-    bool semantic; /* the key may change bits: only where the others are not enough */
+    change_fn change_fn;
+    bool again;    /* may be applied repeatedly, until the run fits */
+    bool semantic; /* the key may change bits: used only if free keys are not enough */
 } changes[] = {{open_rows, false, false},
                {open_pages, false, false},
                {open_concurrency, false, false},
                {shorten_prefill, false, false},
-               {take_turns, false, false},
+               {disable_overlap, false, false},
                {shrink_batch, true, false},
-               {memory_workload_recompute, false, false},
-               {memory_workload_offload, false, false},
+               {recompute_activations, false, false},
+               {offload_optimizer, false, false},
                {shrink_unit, true, true},
                {shorten_responses, true, true},
                {shorten_evaluations, true, true}};
@@ -152,19 +155,19 @@ static const struct {
 #define SEMANTIC " (semantic)"
 #define CHANGES (int)(sizeof changes / sizeof *changes)
 
-typedef struct advice {
+typedef struct named_change {
     char text[64];
     bool taken;
-} advice;
+} named_change;
 
-/* Makes the change to `ask`; *fits_out: that is enough. */
-static invar_status memory_workload_apply(advice *out, bool *fits_out, invar_memory_workload *ask,
-                                          int which, size_t available)
+/* Applies a change to `ask`; *fits_out is true if the run fits then. */
+static invar_status apply_change(named_change *out, bool *fits_out, invar_memory_workload *ask,
+                                 int which, size_t available)
 {
     invar_memory_plan found;
 
     *fits_out = out->taken = false;
-    while (!*fits_out && changes[which].change(ask, out->text, sizeof out->text)) {
+    while (!*fits_out && changes[which].change_fn(ask, out->text, sizeof out->text)) {
         out->taken = true;
         INVAR_TRY(invar_memory_plan_make(&found, ask, available));
         *fits_out = found.fits;
@@ -174,20 +177,21 @@ static invar_status memory_workload_apply(advice *out, bool *fits_out, invar_mem
     return INVAR_OK;
 }
 
-static void append(char *out, size_t size, const char *before, const char *text)
+static void append_text(char *out, size_t size, const char *before, const char *text)
 {
     size_t used = strlen(out);
 
     (void)snprintf(out + used, size - used, "%s%s", before, text);
 }
 
-static void advice_add(char *out, size_t size, const char *before, const advice *a, int which)
+static void append_advice(char *out, size_t size, const char *before, const named_change *a,
+                          int which)
 {
-    append(out, size, before, a->text);
-    append(out, size, "", changes[which].semantic ? SEMANTIC : "");
+    append_text(out, size, before, a->text);
+    append_text(out, size, "", changes[which].semantic ? SEMANTIC : "");
 }
 
-/* Changes that are enough, each alone. */
+/* Names changes that are enough, each by itself. */
 static invar_status find_single(char *out, size_t size, const invar_memory_workload *asked,
                                 size_t available)
 {
@@ -195,29 +199,29 @@ static invar_status find_single(char *out, size_t size, const invar_memory_workl
 
     for (int i = 0; i < CHANGES && count < MOST_NAMED; i++) {
         invar_memory_workload ask = *asked;
-        advice a;
+        named_change a;
         bool fits;
 
         if (changes[i].semantic && count > 0)
             break;
-        INVAR_TRY(memory_workload_apply(&a, &fits, &ask, i, available));
+        INVAR_TRY(apply_change(&a, &fits, &ask, i, available));
         if (fits)
-            advice_add(out, size, count++ > 0 ? ", or " : "set ", &a, i);
+            append_advice(out, size, count++ > 0 ? ", or " : "set ", &a, i);
     }
     return INVAR_OK;
 }
 
-/* Whether the run fits without change `without`, with the others that are taken. */
-static invar_status fits_without(bool *out, const invar_memory_workload *asked, const advice *list,
-                                 int without, size_t available)
+/* *out is true if the run fits with all applied changes except `without`. */
+static invar_status fits_without(bool *out, const invar_memory_workload *asked,
+                                 const named_change *list, int without, size_t available)
 {
     invar_memory_workload ask = *asked;
     invar_memory_plan found;
 
     for (int i = 0; i < CHANGES; i++) {
-        advice a = {.text = ""};
+        named_change a = {.text = ""};
         while (i != without && list[i].taken && strcmp(a.text, list[i].text) != 0)
-            if (!changes[i].change(&ask, a.text, sizeof a.text))
+            if (!changes[i].change_fn(&ask, a.text, sizeof a.text))
                 break;
     }
     INVAR_TRY(invar_memory_plan_make(&found, &ask, available));
@@ -225,17 +229,17 @@ static invar_status fits_without(bool *out, const invar_memory_workload *asked, 
     return INVAR_OK;
 }
 
-/* Changes that are enough together; `before` comes before the first. */
+/* Names changes that are enough together; `before` is written before the first. */
 static invar_status find_several(char *out, size_t size, const char *before,
                                  const invar_memory_workload *asked, size_t available)
 {
-    advice list[CHANGES] = {{.taken = false}};
+    named_change list[CHANGES] = {{.taken = false}};
     invar_memory_workload ask = *asked;
     bool fits = false, idle;
     int named = 0;
 
     for (int i = 0; i < CHANGES && !fits; i++)
-        INVAR_TRY(memory_workload_apply(&list[i], &fits, &ask, i, available));
+        INVAR_TRY(apply_change(&list[i], &fits, &ask, i, available));
     for (int i = 0; i < CHANGES && fits; i++) {
         if (!list[i].taken)
             continue;
@@ -244,11 +248,11 @@ static invar_status find_several(char *out, size_t size, const char *before,
     }
     for (int i = 0; i < CHANGES && fits; i++)
         if (list[i].taken)
-            advice_add(out, size, named++ > 0 ? " and " : before, &list[i], i);
+            append_advice(out, size, named++ > 0 ? " and " : before, &list[i], i);
     return INVAR_OK;
 }
 
-/* LoRA, alone or with other changes. */
+/* Names LoRA, alone or with other changes, if it would make the run fit. */
 static invar_status find_adapters(char *out, size_t size, const invar_memory_workload *asked,
                                   size_t available)
 {
@@ -269,13 +273,13 @@ static invar_status find_adapters(char *out, size_t size, const invar_memory_wor
         return INVAR_OK;
     (void)snprintf(first, sizeof first, "%slora-rank = %d" SEMANTIC, out[0] ? ", or " : "set ",
                    LORA_RANK);
-    append(out, size, first, more);
+    append_text(out, size, first, more);
     return INVAR_OK;
 }
 
-/* ---- the refusal ----------------------------------------------------------------------------- */
+/* ---- the error message ----------------------------------------------------------------------- */
 
-/* "12.3 GiB" */
+/* Formats bytes, such as "12.3 GiB". */
 static void format_bytes(char out[24], size_t bytes)
 {
     if (bytes >= (size_t)1 << 30)

@@ -1,12 +1,12 @@
 /*
- * choose_settings.c - what the recipe leaves open, so that everything fits.
+ * choose_settings.c - chooses the settings that the recipe leaves open, so that the run fits.
  *
- * Sampling, scoring and learning have one block in turn, so each is chosen for itself: as large as
- * the block can be. Those who sample beside learning are chosen first, within half of it. Of
- * learning, the rows of logits at a time give way first: in several pieces they are computed a
- * second time, however many pieces there are. Then the tokens of a micro-batch do. What a phase
- * needs only grows with either, so the largest that fits is found by halving, and where the
- * smallest does not fit, nothing does.
+ * Sampling, scoring and learning use one block in turn, so each is chosen by itself, as large as
+ * the block can be. With overlap, sampling is chosen first, within half of the block. In learning,
+ * the rows of logits per pass are reduced first, since several passes compute the logits only once
+ * more, however many there are; then the tokens of a micro-batch. The memory of a phase grows with
+ * either, so the largest value that fits is found by bisection, and if the smallest does not fit,
+ * none does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,40 +18,40 @@
 
 #include "base/invar_banned.h"
 
-#define RESERVE 64    // one part of so many is left to the driver, to graphs and to gaps
-#define FEW_ROWS 1024 // of logits: fewer make products small
-#define TOKENS 64     // chosen micro-batches have a multiple of them
-#define MOST_CACHE ((int64_t)1 << 39) // bytes of a chosen cache
+#define RESERVE 64    // 1/64 of the memory is left to the driver, to CUDA graphs and to gaps
+#define FEW_ROWS 1024 // rows of logits; fewer make matrix products inefficient
+#define TOKENS 64     // a chosen max_tokens is a multiple of this
+#define MOST_CACHE ((int64_t)1 << 39) // largest chosen KV cache, in bytes
 
-static size_t larger_size(size_t a, size_t b)
+static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
 
-/* Bytes that the block may have. */
-static size_t room_of(const invar_memory_plan *b)
+/* Returns the bytes that the block may have. */
+static size_t block_limit(const invar_memory_plan *b)
 {
     size_t rest = b->resident + b->outside_block_bytes;
 
     return b->usable > rest ? b->usable - rest : 0;
 }
 
-/* What scoring and learning have of it. */
-static size_t memory_plan_training(const invar_memory_plan *b, const invar_memory_workload *ask)
+/* Returns the bytes of the block that scoring and learning use. */
+static size_t training_bytes(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
-    return larger_size(ask->overlap ? 0 : b->verify_bytes, larger_size(b->scoring, b->learning));
+    return max_size(ask->overlap ? 0 : b->verify_bytes, max_size(b->scoring, b->learning));
 }
 
-/* What those who sample have at the same time. */
+/* Returns the bytes of the block that the sampler uses at the same time, with overlap. */
 static size_t overlap_bytes(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
-    return ask->overlap ? larger_size(b->sampling, b->verify_bytes) : 0;
+    return ask->overlap ? max_size(b->sampling, b->verify_bytes) : 0;
 }
 
-/* Bytes that these may have. */
-static size_t sampling_room(const invar_memory_plan *b, const invar_memory_workload *ask)
+/* Returns the bytes that sampling may have. */
+static size_t sampling_limit(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
-    return ask->overlap ? room_of(b) / 2 : room_of(b);
+    return ask->overlap ? block_limit(b) / 2 : block_limit(b);
 }
 
 /* ---- learning and scoring -------------------------------------------------------------------- */
@@ -64,11 +64,11 @@ static invar_status try_training(bool *fits, invar_memory_plan *b, invar_dry_mod
     if (!cast->ask->samples_alone)
         INVAR_TRY(invar_dry_models_train(b, cast));
     INVAR_TRY(invar_dry_models_check(b, cast));
-    *fits = memory_plan_training(b, cast->ask) + overlap_bytes(b, cast->ask) <= room_of(b);
+    *fits = training_bytes(b, cast->ask) + overlap_bytes(b, cast->ask) <= block_limit(b);
     return INVAR_OK;
 }
 
-/* Fewer rows of logits, not below `least`, until it fits. */
+/* Reduces the rows of logits, not below `least`, until the phase fits. */
 static invar_status choose_rows(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
                                 int64_t least)
 {
@@ -83,8 +83,8 @@ static invar_status choose_rows(bool *fits, invar_memory_plan *b, invar_dry_mode
     return INVAR_OK;
 }
 
-/* The longest unit is a micro-batch in any case. */
-static int64_t least_tokens(const invar_memory_workload *ask)
+/* Returns the smallest max_tokens: the longest unit is one micro-batch in any case. */
+static int64_t min_tokens(const invar_memory_workload *ask)
 {
     int64_t most = ask->plan.max_tokens;
 
@@ -93,12 +93,12 @@ static int64_t least_tokens(const invar_memory_workload *ask)
                : most;
 }
 
-/* The most tokens of a micro-batch that fit. */
+/* Finds the largest max_tokens that fits. */
 static invar_status choose_tokens(bool *fits, invar_memory_plan *b, invar_dry_models *cast)
 {
     const invar_memory_workload *ask = cast->ask;
     int64_t most = b->choice.max_tokens, rows = b->choice.head_rows;
-    int64_t unit = least_tokens(ask), low = unit, high = most;
+    int64_t unit = min_tokens(ask), low = unit, high = most;
 
     if (*fits || low == most)
         return INVAR_OK;
@@ -117,8 +117,8 @@ static invar_status choose_tokens(bool *fits, invar_memory_plan *b, invar_dry_mo
     return try_training(fits, b, cast, low, rows);
 }
 
-/* Rows of the largest micro-batch. */
-static int64_t most_rows(const invar_memory_workload *ask)
+/* Returns the rows of the largest micro-batch. */
+static int64_t max_rows(const invar_memory_workload *ask)
 {
     int64_t scored = invar_memory_plan_batch_of(ask, false).rows;
 
@@ -132,12 +132,12 @@ static invar_status choose_training(invar_memory_plan *b, invar_dry_models *cast
     bool fits;
 
     if (rows == 0)
-        rows = invar_min_i64(invar_trainer_head_rows(ask->dev, ask->spec), most_rows(ask));
+        rows = invar_min_i64(invar_trainer_head_rows(ask->dev, ask->spec), max_rows(ask));
 
     INVAR_TRY(try_training(&fits, b, cast, tokens, rows));
     if (fits)
         return INVAR_OK;
-    INVAR_TRY(try_training(&fits, b, cast, least_tokens(ask), ask->head_rows ? rows : 1));
+    INVAR_TRY(try_training(&fits, b, cast, min_tokens(ask), ask->head_rows ? rows : 1));
     if (!fits)
         return INVAR_OK;
     fits = false;
@@ -150,13 +150,15 @@ static invar_status choose_training(invar_memory_plan *b, invar_dry_models *cast
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-/* Limits as the recipe and `concurrency` have them, and the fewest pages that will do. */
-static invar_rollout_exec_options memory_plan_wanted(int64_t *least_out, const invar_memory_plan *b,
-                                                     const invar_dry_models *cast,
-                                                     int64_t concurrency)
+/*
+ * Returns the limits by the recipe and `concurrency`; *least_out is the smallest possible number of
+ * pages.
+ */
+static invar_rollout_exec_options resolve_limits(int64_t *least_out, const invar_memory_plan *b,
+                                                 const invar_dry_models *cast, int64_t concurrency)
 {
     const invar_memory_workload *ask = cast->ask;
-    size_t most = sampling_room(b, ask);
+    size_t most = sampling_limit(b, ask);
     int64_t room = invar_min_i64((int64_t)(most < INT64_MAX ? most : INT64_MAX), MOST_CACHE);
     invar_rollout_exec_options limits = ask->limits, out = {0};
 
@@ -177,17 +179,17 @@ static invar_rollout_exec_options memory_plan_wanted(int64_t *least_out, const i
     return out;
 }
 
-static bool memory_workload_samples(const invar_memory_workload *ask)
+static bool samples_anything(const invar_memory_workload *ask)
 {
     return ask->rollouts[INVAR_MEMORY_PLAN_TRAINING].prompts > 0 ||
            ask->rollouts[INVAR_MEMORY_PLAN_EVALUATION].prompts > 0;
 }
 
-/* Pages for fewer sequences, as many as fit. */
+/* Reduces the pages to the number that fits, if that is at least `least`. */
 static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_models *cast,
                                  int64_t least, int64_t page_bytes)
 {
-    size_t room = sampling_room(b, cast->ask);
+    size_t room = sampling_limit(b, cast->ask);
     size_t more = b->sampling > room ? b->sampling - room : 0;
     int64_t pages =
         b->choice.pages - (int64_t)((more + (size_t)page_bytes - 1) / (size_t)page_bytes);
@@ -204,10 +206,10 @@ static invar_status choose_pages(bool *fits, invar_memory_plan *b, invar_dry_mod
 static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *cast)
 {
     int64_t concurrency = cast->ask->limits.concurrency, least, page_bytes;
-    bool fits = !memory_workload_samples(cast->ask);
+    bool fits = !samples_anything(cast->ask);
 
     while (!fits) {
-        invar_rollout_exec_options limits = memory_plan_wanted(&least, b, cast, concurrency);
+        invar_rollout_exec_options limits = resolve_limits(&least, b, cast, concurrency);
         page_bytes =
             invar_max_i64(invar_rollout_page_bytes(&limits, invar_dry_models_sampler(cast)), 1);
         b->choice.concurrency = limits.concurrency;
@@ -222,7 +224,7 @@ static invar_status choose_cache(invar_memory_plan *b, invar_dry_models *cast)
     return INVAR_OK;
 }
 
-/* A cache that the recipe sizes has room for the longest sequence, where lengths are known. */
+/* Fails if the recipe's kv-pages cannot hold the longest sequence, if its length is known. */
 static invar_status check_pages(const invar_memory_workload *ask)
 {
     const char *const whose[] = {"", "of an evaluation "};
@@ -244,16 +246,16 @@ static invar_status check_pages(const invar_memory_workload *ask)
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* What is known so far does not fit, and no more is asked. */
-static bool memory_plan_hopeless(const invar_memory_plan *b, const invar_memory_workload *ask)
+/* True if planning can stop, because the known part does not fit already. */
+static bool cannot_fit(const invar_memory_plan *b, const invar_memory_workload *ask)
 {
     return ask->must_fit &&
-           b->resident + b->outside_block_bytes + memory_plan_training(b, ask) > b->usable;
+           b->resident + b->outside_block_bytes + training_bytes(b, ask) > b->usable;
 }
 
 static invar_status choose_all(invar_memory_plan *b, invar_dry_models *cast)
 {
-    if (memory_plan_hopeless(b, cast->ask))
+    if (cannot_fit(b, cast->ask))
         return INVAR_OK;
     if (cast->ask->overlap)
         INVAR_TRY(choose_cache(b, cast));
@@ -261,17 +263,16 @@ static invar_status choose_all(invar_memory_plan *b, invar_dry_models *cast)
         INVAR_TRY(invar_dry_models_around(b, cast));
     if (!cast->ask->samples_alone || cast->ask->verify_inflight)
         INVAR_TRY(choose_training(b, cast));
-    return memory_plan_hopeless(b, cast->ask) || cast->ask->overlap ? INVAR_OK
-                                                                    : choose_cache(b, cast);
+    return cannot_fit(b, cast->ask) || cast->ask->overlap ? INVAR_OK : choose_cache(b, cast);
 }
 
-static invar_status memory_plan_choose(invar_memory_plan *b, invar_dry_models *cast)
+static invar_status make_plan(invar_memory_plan *b, invar_dry_models *cast)
 {
     INVAR_TRY(choose_all(b, cast));
     b->beside = overlap_bytes(b, cast->ask);
-    b->block = b->beside ? b->beside + memory_plan_training(b, cast->ask)
-                         : larger_size(b->sampling, memory_plan_training(b, cast->ask));
-    b->need = larger_size(b->resident + b->block + b->outside_block_bytes, b->load_peak_bytes);
+    b->block = b->beside ? b->beside + training_bytes(b, cast->ask)
+                         : max_size(b->sampling, training_bytes(b, cast->ask));
+    b->need = max_size(b->resident + b->block + b->outside_block_bytes, b->load_peak_bytes);
     b->fits = b->need <= b->usable;
     return INVAR_OK;
 }
@@ -289,7 +290,7 @@ invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_w
     out->available = available;
     out->usable = available - available / RESERVE;
     if (status == INVAR_OK)
-        status = memory_plan_choose(out, cast);
+        status = make_plan(out, cast);
     invar_dry_models_release(cast);
     invar_free(cast);
     return status;

@@ -1,5 +1,10 @@
 /*
- * comm_volume.c - what a rank moves and multiplies in an optimizer step.
+ * comm_volume.c - counts what a rank sends and multiplies in an optimizer step.
+ *
+ * Bytes are counted by observers of the communicators while the models of a dry run execute a step.
+ * FLOP are computed from the number of weights, rows and queries of this rank. If all samples are
+ * equal, two steps that differ by one round of units give the volume of a round, and the rest of
+ * the step is extrapolated from it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,15 +35,15 @@ uint64_t invar_comm_volume_sent(const invar_comm_volume *traffic, invar_parallel
     return sent;
 }
 
-/* ---- moves ----------------------------------------------------------------------------------- */
+/* ---- transfers ------------------------------------------------------------------------------- */
 
-/* Who watches the groups of an axis. */
-typedef struct watch {
+/* Observer of the communicator of one axis. */
+typedef struct axis_observer {
     invar_comm_volume *to;
     invar_parallel_axis axis;
-} watch;
+} axis_observer;
 
-static invar_comm_volume_item *find_move(const watch *w, const char *name)
+static invar_comm_volume_item *find_move(const axis_observer *w, const char *name)
 {
     invar_comm_volume *to = w->to;
 
@@ -60,8 +65,11 @@ static void add_call(void *payload, const invar_comm_event *call)
     move->received += call->received;
 }
 
-/* From now on; NULL: no longer. Groups of one rank move nothing. */
-static void watch_axes(watch *watches, invar_comm_volume *to, const invar_layout *layout)
+/*
+ * Counts the transfers of all axes into `to` from now on; NULL ends that. Communicators of one rank
+ * transfer nothing.
+ */
+static void observe_axes(axis_observer *watches, invar_comm_volume *to, const invar_layout *layout)
 {
     invar_comm *const comms[] = {layout->tensor.comm, layout->context.comm,  layout->expert.comm,
                                  layout->data.comm,   layout->pipeline.comm, layout->backward_comm};
@@ -69,7 +77,7 @@ static void watch_axes(watch *watches, invar_comm_volume *to, const invar_layout
     for (int i = 0; i < INVAR_COMM_VOLUME_AXES + 1; i++) {
         int axis = i < INVAR_COMM_VOLUME_AXES ? i : INVAR_COMM_VOLUME_PIPELINE;
 
-        watches[i] = (watch){to, (invar_parallel_axis)axis};
+        watches[i] = (axis_observer){to, (invar_parallel_axis)axis};
         if (invar_comm_size(comms[i]) > 1)
             invar_comm_set_observer(comms[i], to ? add_call : NULL, &watches[i]);
     }
@@ -77,8 +85,8 @@ static void watch_axes(watch *watches, invar_comm_volume *to, const invar_layout
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Weights that this rank multiplies a row by. */
-static double weights_of(const invar_model *model)
+/* Returns the number of weights by which this rank multiplies a row. */
+static double weights_per_row(const invar_model *model)
 {
     const invar_model_spec *spec = &model->spec;
     bool last = model->part.stage == model->part.stages - 1;
@@ -98,8 +106,8 @@ static double weights_of(const invar_model *model)
     return weights;
 }
 
-/* Values of all query heads of the layers that it has. */
-static double queries_of(const invar_model *model)
+/* Returns the values of all query heads in this rank's layers. */
+static double query_values(const invar_model *model)
 {
     const invar_model_spec *spec = &model->spec;
     int64_t layers = 0;
@@ -110,13 +118,13 @@ static double queries_of(const invar_model *model)
 }
 
 /*
- * 2 for every weight and row, forward, and 4 backward; attention over half of the square twice, and
- * as often again. A backward is as much as two forwards.
+ * Returns the FLOP of the samples: in a forward, 2 per row and weight, and two products over half
+ * of a square for attention. A backward counts as two forwards.
  */
-static double flop_of(const invar_model *model, const invar_rl_sample *samples, int64_t count,
-                      int forwards)
+static double count_flop(const invar_model *model, const invar_rl_sample *samples, int64_t count,
+                         int forwards)
 {
-    double weights = weights_of(model), queries = queries_of(model), flop = 0.0;
+    double weights = weights_per_row(model), queries = query_values(model), flop = 0.0;
 
     for (int64_t i = 0; i < count; i++) {
         double rows = (double)invar_micro_batch_rows(&samples[i]);
@@ -127,16 +135,17 @@ static double flop_of(const invar_model *model, const invar_rl_sample *samples, 
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-typedef struct scene {
+typedef struct step_context {
     invar_dry_models *cast;
     invar_trainer_options options;
     const invar_rl_sample *samples;
     int64_t count;
-    float *now; /* (2, tokens) log-probabilities, entropies */
+    float *now; /* (2, tokens) log-probs and entropies */
     int64_t tokens;
-} scene;
+} step_context;
 
-static invar_status scene_step(const scene *s, invar_trainer *trainer, invar_learner *learner)
+static invar_status run_learner(const step_context *s, invar_trainer *trainer,
+                                invar_learner *learner)
 {
     bool critic = learner->model->spec.value_head;
     const invar_memory_workload *ask = s->cast->ask;
@@ -149,10 +158,10 @@ static invar_status scene_step(const scene *s, invar_trainer *trainer, invar_lea
     INVAR_TRY(
         invar_learner_forward_backward(learner, trainer, s->samples, s->count, &loss, &result));
     INVAR_TRY(invar_learner_step(learner, 0, false));
-    return invar_grads_zero(learner->grads); // for another step
+    return invar_grads_zero(learner->grads); // zeros for the next step
 }
 
-static invar_status make_plan(invar_batch_plan *out, const scene *s)
+static invar_status make_plan(invar_batch_plan *out, const step_context *s)
 {
     int64_t *rows = NULL;
     invar_status status;
@@ -165,14 +174,14 @@ static invar_status make_plan(invar_batch_plan *out, const scene *s)
     return status;
 }
 
-/* The rank's own units, and how often ranks come together. */
-static invar_status count_products(invar_comm_volume *out, const scene *s)
+/* Computes the FLOP of this rank's units and the number of rounds. */
+static invar_status count_products(invar_comm_volume *out, const step_context *s)
 {
     const invar_memory_workload *ask = s->cast->ask;
     const invar_layout_axis *data = &ask->layout->data;
     int forwards = s->options.recompute ? 2 : 1;
-    int ahead =
-        ask->loss_on_rank0 && invar_layout_pipes(ask->layout); // forwards for the loss alone
+    // forwards that only the loss needs
+    int ahead = ask->loss_on_rank0 && invar_layout_pipes(ask->layout);
     invar_batch_plan units;
 
     INVAR_TRY(make_plan(&units, s));
@@ -181,35 +190,35 @@ static invar_status count_products(invar_comm_volume *out, const scene *s)
         const invar_rl_sample *first = s->samples + units.unit_sample[u];
         int64_t count = units.unit_sample[u + 1] - units.unit_sample[u];
 
-        out->flop += flop_of(s->cast->actor, first, count, forwards + ahead);
+        out->flop += count_flop(s->cast->actor, first, count, forwards + ahead);
         if (s->cast->critic)
-            out->flop += flop_of(s->cast->critic, first, count, forwards);
+            out->flop += count_flop(s->cast->critic, first, count, forwards);
     }
     invar_batch_plan_release(&units);
     return INVAR_OK;
 }
 
-/* The moves of a step. */
-static invar_status scene_run(invar_comm_volume *out, const scene *s)
+/* Counts the transfers of one step. */
+static invar_status run_step(invar_comm_volume *out, const step_context *s)
 {
     const invar_layout *layout = s->cast->ask->layout;
-    watch watches[INVAR_COMM_VOLUME_AXES + 1];
+    axis_observer watches[INVAR_COMM_VOLUME_AXES + 1];
     invar_trainer *trainer = NULL;
     invar_status status;
 
     invar_phase_arena_init(&s->cast->work, s->cast->ask->dev, 1);
     INVAR_TRY(invar_trainer_new(&trainer, &s->cast->work.dev, &s->options));
-    watch_axes(watches, out, layout);
-    status = scene_step(s, trainer, &s->cast->actor_learner);
+    observe_axes(watches, out, layout);
+    status = run_learner(s, trainer, &s->cast->actor_learner);
     if (status == INVAR_OK && s->cast->critic)
-        status = scene_step(s, trainer, &s->cast->critic_learner);
-    watch_axes(watches, NULL, layout);
+        status = run_learner(s, trainer, &s->cast->critic_learner);
+    observe_axes(watches, NULL, layout);
     invar_trainer_free(trainer);
     return status;
 }
 
-/* Samples of these lengths, whose tokens are all the same. */
-static invar_status rl_sample_fill(invar_rl_sample *to, int32_t **tokens, const scene *s)
+/* Makes samples of the lengths of s->samples, with zeros as tokens. */
+static invar_status fill_samples(invar_rl_sample *to, int32_t **tokens, const step_context *s)
 {
     int64_t longest = 1;
 
@@ -226,28 +235,34 @@ static invar_status rl_sample_fill(invar_rl_sample *to, int32_t **tokens, const 
 
 /* ---- a step of equal samples ----------------------------------------------------------------- */
 
-/* Units that ranks compute together, or that are a micro-batch, and how often that comes again. */
-typedef struct turns {
+/*
+ * Rounds of equal units: units that ranks compute together, or one micro-batch, and their
+ * repetitions.
+ */
+typedef struct unit_rounds {
     int64_t units, count;
-    int64_t each; /* samples of a unit */
-} turns;
+    int64_t each; /* samples per unit */
+} unit_rounds;
 
-static turns turns_of(const scene *s, const invar_batch_plan *plan)
+static unit_rounds rounds_of(const step_context *s, const invar_batch_plan *plan)
 {
     const invar_layout *layout = s->cast->ask->layout;
     bool by_unit = invar_layout_divides(layout) || invar_layout_pipes(layout);
-    turns t = {by_unit ? layout->data.size : plan->unit[1], 0, plan->unit_sample[1]};
+    unit_rounds t = {by_unit ? layout->data.size : plan->unit[1], 0, plan->unit_sample[1]};
 
-    t.count = (plan->units - 1) / t.units; // the last unit may be smaller: it stands by itself
+    t.count = (plan->units - 1) / t.units; // the last unit may be smaller and is counted by itself
     return t;
 }
 
-/* The moves of the same step without so many turns; *same: what is left is divided as before. */
-static invar_status run_without(invar_comm_volume *out, bool *same, const scene *s, const turns *t,
-                                int64_t dropped, const invar_batch_plan *whole)
+/*
+ * Counts the transfers of a step with `dropped` fewer rounds. *same is false if the remaining
+ * samples would be divided differently; nothing is counted then.
+ */
+static invar_status run_fewer(invar_comm_volume *out, bool *same, const step_context *s,
+                              const unit_rounds *t, int64_t dropped, const invar_batch_plan *whole)
 {
     int64_t units = whole->units - dropped * t->units;
-    scene less = *s;
+    step_context less = *s;
     invar_batch_plan plan;
 
     less.count -= dropped * t->units * t->each;
@@ -256,11 +271,14 @@ static invar_status run_without(invar_comm_volume *out, bool *same, const scene 
     INVAR_TRY(make_plan(&plan, &less));
     *same = plan.units == units && plan.unit_sample[1] == t->each && plan.unit[1] == whole->unit[1];
     invar_batch_plan_release(&plan);
-    return *same ? scene_run(out, &less) : INVAR_OK;
+    return *same ? run_step(out, &less) : INVAR_OK;
 }
 
-/* As often as turns are left out of `to`, what it has more than a step with one turn less. */
-static void add_turns(invar_comm_volume *to, const invar_comm_volume *less, int64_t dropped)
+/*
+ * Adds the volume of the `dropped` rounds to `to`: each is what `to` has more than `less`, a step
+ * with one round less.
+ */
+static void add_rounds(invar_comm_volume *to, const invar_comm_volume *less, int64_t dropped)
 {
     uint64_t times = (uint64_t)dropped;
 
@@ -276,34 +294,37 @@ static void add_turns(invar_comm_volume *to, const invar_comm_volume *less, int6
     }
 }
 
-enum { FEW_TURNS = 3 }; // they are gone through
+enum { MAX_RUN_ROUNDS = 3 }; // more rounds than this are extrapolated
 
-/* Turns of equal units move the same: two steps that differ by one turn tell the rest. */
-static invar_status run_equal(invar_comm_volume *out, const scene *s)
+/*
+ * Counts a step of equal samples: two steps that differ by one round give the volume of all rounds.
+ */
+static invar_status run_equal_samples(invar_comm_volume *out, const step_context *s)
 {
     invar_comm_volume less = {.count = 0};
     bool same = false;
     invar_batch_plan plan;
     invar_status status;
-    turns t;
+    unit_rounds t;
 
     INVAR_TRY(make_plan(&plan, s));
-    t = turns_of(s, &plan);
-    status = t.count > FEW_TURNS ? run_without(&less, &same, s, &t, t.count - 1, &plan) : INVAR_OK;
+    t = rounds_of(s, &plan);
+    status =
+        t.count > MAX_RUN_ROUNDS ? run_fewer(&less, &same, s, &t, t.count - 1, &plan) : INVAR_OK;
     if (status == INVAR_OK && same)
-        status = run_without(out, &same, s, &t, t.count - 2, &plan);
+        status = run_fewer(out, &same, s, &t, t.count - 2, &plan);
     invar_batch_plan_release(&plan);
     INVAR_TRY(status);
     if (!same)
-        return scene_run(out, s);
-    add_turns(out, &less, t.count - 2);
+        return run_step(out, s);
+    add_rounds(out, &less, t.count - 2);
     return INVAR_OK;
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-/* `equal`: the samples are. */
-static invar_status scene_make(invar_comm_volume *out, scene *s, bool equal)
+/* Counts the step; `equal` if all samples have the same length. */
+static invar_status count_step(invar_comm_volume *out, step_context *s, bool equal)
 {
     invar_rl_sample *samples = NULL;
     int32_t *tokens = NULL;
@@ -315,19 +336,20 @@ static invar_status scene_make(invar_comm_volume *out, scene *s, bool equal)
     memset(s->now, 0, 2 * (size_t)s->tokens * sizeof *s->now);
     status = invar_alloc((void **)&samples, (size_t)s->count, sizeof *samples, "samples");
     if (status == INVAR_OK)
-        status = rl_sample_fill(samples, &tokens, s);
+        status = fill_samples(samples, &tokens, s);
     s->samples = samples;
     if (status == INVAR_OK)
         status = count_products(out, s);
     if (status == INVAR_OK)
-        status = equal ? run_equal(out, s) : scene_run(out, s);
+        status = equal ? run_equal_samples(out, s) : run_step(out, s);
     invar_free(tokens);
     invar_free(samples);
     invar_free(s->now);
     return status;
 }
 
-static invar_status make_all(invar_comm_volume *out, scene *s, const invar_memory_workload *ask,
+static invar_status make_all(invar_comm_volume *out, step_context *s,
+                             const invar_memory_workload *ask,
                              const invar_memory_plan_choice *choice, bool equal)
 {
     invar_memory_plan budget;
@@ -339,9 +361,9 @@ static invar_status make_all(invar_comm_volume *out, scene *s, const invar_memor
     *s->cast = (invar_dry_models){0};
     status = invar_dry_models_make(s->cast, &budget, ask);
     s->options = invar_dry_models_options(s->cast, choice);
-    s->options.replay = NULL; // whose routing it is moves no byte
+    s->options.replay = NULL; // the origin of the routing changes no transfer
     if (status == INVAR_OK)
-        status = scene_make(out, s, equal);
+        status = count_step(out, s, equal);
     invar_dry_models_release(s->cast);
     invar_free(s->cast);
     return status;
@@ -351,7 +373,7 @@ invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_w
                                     const invar_memory_plan_choice *choice,
                                     const invar_rl_sample *samples, int64_t count)
 {
-    scene s = {.samples = samples, .count = count};
+    step_context s = {.samples = samples, .count = count};
 
     return make_all(out, &s, ask, choice, false);
 }
@@ -361,7 +383,7 @@ invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
                                             const invar_memory_plan_choice *choice)
 {
     int64_t longest = invar_memory_plan_longest(ask), response = ask->response;
-    scene s = {.count = ask->step_samples};
+    step_context s = {.count = ask->step_samples};
     invar_rl_sample *samples = NULL;
     invar_status status;
 

@@ -1,9 +1,9 @@
 /*
- * comm_volume.h - what a rank moves and multiplies in an optimizer step, known before the run.
+ * comm_volume.h - communication volume and FLOP of one optimizer step on one rank, before the run.
  *
- * Nothing is estimated: the very code of the run goes through the step on a device that only
- * counts, in a layout whose other ranks are imagined (engine/ranks/layout/layout.h), and the moves
- * are those that it makes. Only which experts tokens choose is not known: all have as many rows.
+ * Nothing is estimated: the code of the run itself executes the step on a counting device, in a
+ * layout with simulated other ranks (engine/ranks/layout/layout.h), and its transfers are counted.
+ * Only the routing of tokens is unknown: all experts are assumed to get equally many rows.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,38 +27,39 @@ typedef enum invar_parallel_axis {
     INVAR_COMM_VOLUME_AXES
 } invar_parallel_axis;
 
-/* "tensor". */
+/* Returns the name of the axis, such as "tensor". */
 const char *invar_parallel_axis_name(invar_parallel_axis axis);
 
-/* All moves of a kind. */
+/* Totals of one kind of transfer. */
 typedef struct invar_comm_volume_item {
     invar_parallel_axis axis;
-    char name[INVAR_COMM_PHASE_SIZE]; /* as the ledger has it: "weights" */
-    uint64_t calls, sent, received;   /* bytes, as invar_comm_stats has them */
+    char name[INVAR_COMM_PHASE_SIZE]; /* name as in the ledger, such as "weights" */
+    uint64_t calls, sent, received;   /* number of calls; bytes as in invar_comm_stats */
 } invar_comm_volume_item;
 
 typedef struct invar_comm_volume {
-    /* (count) in the order of their first calls */
+    /* (count) kinds, in the order of their first calls */
     invar_comm_volume_item moves[INVAR_COMM_VOLUME_MOVES];
     int count;
-    double flop;    /* multiplications and additions of products and attention, of this rank */
-    int64_t rounds; /* as many units as there are data-parallel ranks each */
+    double flop;    /* multiplications and additions of matrix products and attention, on this
+                       rank */
+    int64_t rounds; /* data-parallel rounds; each has a unit per data-parallel rank */
 } invar_comm_volume;
 
-/* Bytes that are sent along an axis. */
+/* Returns the bytes that are sent along an axis. */
 uint64_t invar_comm_volume_sent(const invar_comm_volume *traffic, invar_parallel_axis axis);
 
 /*
- * Of one optimizer step of the actor and the critic with these samples, whose tokens are not read.
- * ask->layout is imagined; `choice` is the plan's (invar_memory_plan_make).
+ * *out = volume of one optimizer step of actor and critic with these samples, whose tokens are not
+ * read. ask->layout must be simulated; `choice` is that of the plan (invar_memory_plan_make).
  */
 invar_status invar_comm_volume_make(invar_comm_volume *out, const invar_memory_workload *ask,
                                     const invar_memory_plan_choice *choice,
                                     const invar_rl_sample *samples, int64_t count) INVAR_MUST_USE;
 
 /*
- * The same for as many samples as a step has, all of them as long as can be. Units that are alike
- * move alike: few of them are gone through, and the rest is multiplied.
+ * Like invar_comm_volume_make, for as many samples as a step has, all of the largest length. Equal
+ * units have equal transfers, so only a few are executed and the rest is multiplied.
  */
 invar_status invar_comm_volume_make_longest(invar_comm_volume *out,
                                             const invar_memory_workload *ask,

@@ -1,5 +1,9 @@
 /*
- * dry_models.c - what is resident, and what each phase of a run adds to it.
+ * dry_models.c - measures the resident memory of a run, and what each phase adds to it.
+ *
+ * The models and learners of the run are made in the run's own order on one counting device, so its
+ * allocations are the resident memory. Each phase then runs on a second counting device, whose high
+ * water mark is the size of the phase. Norms and hashes allocate on the first device in between.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +19,7 @@
 
 /* ---- resident -------------------------------------------------------------------------------- */
 
-/* What has been taken since the last item. */
+/* Adds an item with the bytes that were allocated since the last one. */
 static void add_item(invar_memory_plan *out, const invar_dry_models *cast, const char *name)
 {
     size_t bytes = cast->resident.overflow_bytes - out->resident;
@@ -37,13 +41,13 @@ static invar_status add_model(invar_model **model, invar_memory_plan *out, invar
     return INVAR_OK;
 }
 
-/* A model that may have a shape of its own: what it is refused for says whose it is. */
+/* Adds the key of the model to an error about its shape, if it has a spec of its own. */
 static invar_status name_model(invar_status status, const invar_model_spec *own, const char *key)
 {
     return own ? invar_error_advise(status, INVAR_E_INVALID, key) : status;
 }
 
-/* Before all else: while it is loaded there are its masters, too, and the weights twice. */
+/* Adds the teacher. While it is loaded there are also its masters, and its weights twice. */
 static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *cast,
                                 const invar_model_spec *spec)
 {
@@ -60,7 +64,7 @@ static invar_status add_teacher(invar_memory_plan *out, invar_dry_models *cast,
     return status;
 }
 
-/* With adapters it has the actor's base, unless it is a model of its own. */
+/* Adds the reference. With adapters it shares the actor's base, unless it has a spec of its own. */
 static invar_status add_reference(invar_memory_plan *out, invar_dry_models *cast)
 {
     const invar_model_spec *own = cast->ask->reference_spec;
@@ -77,7 +81,7 @@ static invar_status add_reference(invar_memory_plan *out, invar_dry_models *cast
     return INVAR_OK;
 }
 
-/* Whole on every rank that samples. */
+/* Adds the draft model, which is complete on every rank that samples. */
 static invar_status add_draft(invar_memory_plan *out, invar_dry_models *cast)
 {
     const invar_memory_workload *ask = cast->ask;
@@ -93,7 +97,10 @@ static invar_status add_draft(invar_memory_plan *out, invar_dry_models *cast)
     return INVAR_OK;
 }
 
-/* In another format than the actor's, or beside it: weights alone, with adapters its base. */
+/*
+ * Adds the copy of the actor that samples, in another format or during training. It has no masters;
+ * with adapters it shares the base if the format is equal.
+ */
 static invar_status add_rollout_actor(invar_memory_plan *out, invar_dry_models *cast)
 {
     const invar_memory_workload *ask = cast->ask;
@@ -143,7 +150,10 @@ static invar_status add_sync(invar_memory_plan *out, invar_dry_models *cast)
     return INVAR_OK;
 }
 
-/* What ranks divide goes to a checkpoint through the host's memory. */
+/*
+ * Adds the tensors that a checkpoint hashes on the device. Divided tensors are not: they go to a
+ * checkpoint through host memory.
+ */
 static invar_status list_all(invar_tensor_hasher *digests, const invar_learner *l)
 {
     if (l->model && (invar_model_is_divided(l->model) || invar_full_masters_scattered(l->model)))
@@ -160,7 +170,7 @@ static invar_status list_all(invar_tensor_hasher *digests, const invar_learner *
     return INVAR_OK;
 }
 
-/* Of weights and moments, as a checkpoint has them. */
+/* Hashes weights and moments as a checkpoint does. */
 static invar_status dry_models_hash(const invar_dry_models *cast)
 {
     invar_digest *of = NULL;
@@ -180,7 +190,7 @@ static invar_status dry_models_hash(const invar_dry_models *cast)
     return status;
 }
 
-/* The norm of gradients, AdamW. */
+/* Computes the gradient norm and an AdamW step. */
 static invar_status learner_step(invar_learner *learner)
 {
     float norm = 0.0f, clip = 0.0f;
@@ -192,7 +202,7 @@ static invar_status learner_step(invar_learner *learner)
     return invar_learner_step(learner, 0, false);
 }
 
-/* The hash twice: what the points of a step hash stays there. */
+/* Counts the hashes twice: the points of a step keep their hasher's memory. */
 invar_status invar_dry_models_around(const invar_memory_plan *out, invar_dry_models *cast)
 {
     invar_phase_arena *s = &cast->resident;
@@ -206,7 +216,10 @@ invar_status invar_dry_models_around(const invar_memory_plan *out, invar_dry_mod
     return INVAR_OK;
 }
 
-/* Elements of all parameters that a rank holds which differs in the tensor axis alone. */
+/*
+ * Returns the elements of the parameters of a rank that differs from this one in the tensor axis
+ * only.
+ */
 static int64_t elements_of(const invar_model *model, int tensor)
 {
     invar_model_partition part = model->part;
@@ -220,7 +233,7 @@ static int64_t elements_of(const invar_model *model, int tensor)
     return elements;
 }
 
-/* Those whose rows a data-parallel rank owns. */
+/* Returns the elements of the parameters' rows that a data-parallel rank owns. */
 static int64_t elements_owned(const invar_model *model, int data)
 {
     int64_t elements = 0;
@@ -232,9 +245,9 @@ static int64_t elements_owned(const invar_model *model, int data)
 }
 
 /*
- * Who has most to hold in this rank's stage. Pieces may be uneven, and so are owned rows; of
- * experts, contexts and samples the first rank has most. What a rank of another tensor axis owns
- * this one does not know: that one does.
+ * Returns the rank of this pipeline stage that holds the most. Logical shards and owned rows may be
+ * uneven; of experts, contexts and samples the first rank has the most. This rank does not know
+ * what ranks of another tensor index own, but they do.
  */
 static int model_heaviest(const invar_model *model)
 {
@@ -300,7 +313,7 @@ invar_status invar_dry_models_make(invar_dry_models *cast, invar_memory_plan *ou
     *out = (invar_memory_plan){0};
     cast->ask = ask;
     invar_phase_arena_init(&cast->resident, ask->dev, 0);
-    cast->resident.backend.memory.exact_size = false; // as the device itself
+    cast->resident.backend.memory.exact_size = false; // allocate like the real device
     return dry_models_make(cast, out);
 }
 
@@ -343,7 +356,7 @@ invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *c
     return status;
 }
 
-/* As the run's own of what it has sampled ahead: by itself. */
+/* Dry-runs the verification of in-flight samples, which a rank does without other ranks. */
 invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *cast)
 {
     invar_trainer_options o = invar_dry_models_options(cast, &out->choice);
@@ -364,17 +377,17 @@ invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *ca
     return status;
 }
 
-typedef struct watcher {
+typedef struct hash_observer {
     invar_leaf_hasher leaves;
-    bool full;    /* every value, not the stream alone */
-    int64_t most; /* rows of a value */
-} watcher;
+    bool full;    /* hash every value, not only the residual stream */
+    int64_t most; /* largest number of rows of a value */
+} hash_observer;
 
-/* As a probe hashes what learning shows. */
+/* Hashes a value as the probe of the run does. */
 static invar_status hash_rows(void *payload, const invar_observed_value *value)
 {
     const invar_row_offsets *samples = value->samples;
-    watcher *w = payload;
+    hash_observer *w = payload;
     const invar_digest *read;
     invar_tensor rows;
     int64_t count;
@@ -390,12 +403,12 @@ static invar_status hash_rows(void *payload, const invar_observed_value *value)
     return invar_leaf_hasher_add(&w->leaves, &rows, value->device_samples, count);
 }
 
-/* Learning, with somebody who looks where the points of a step are fine. */
+/* Dry-runs learning, observed by a hasher if the points are fine. */
 static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *cast,
                                      invar_dry_run_objects *parts, const invar_memory_workload *ask)
 {
     bool far = invar_device_is_local(ask->dev);
-    watcher w = {.full = ask->level >= INVAR_PROBE_FULL};
+    hash_observer w = {.full = ask->level >= INVAR_PROBE_FULL};
     const invar_forward_hooks show = {.take = hash_rows, .payload = &w, .parts = w.full};
     invar_status status;
 
@@ -405,11 +418,12 @@ static invar_status dry_models_learn(invar_memory_plan *out, invar_dry_models *c
     invar_leaf_hasher_init(&w.leaves, &cast->resident.dev);
     status = invar_memory_plan_rehearse_learn(parts, ask);
     invar_leaf_hasher_release(&w.leaves);
-    // as much again for the points of the rollout; those of learning are hashed on a near host
+    // the points of the rollout need as much again; on a device without its own memory, the points
+    // of learning are hashed on the host
     out->outside_block_bytes =
         cast->overhead_bytes + (cast->resident.peak_bytes - out->resident) * (far ? 2 : 1);
-    out->outside_block_bytes +=
-        (size_t)(2 * w.most) * sizeof(int64_t) + INVAR_ALIGN; // which rows those are
+    // indices of the hashed rows
+    out->outside_block_bytes += (size_t)(2 * w.most) * sizeof(int64_t) + INVAR_ALIGN;
     out->learning = cast->work.high_water;
     return status;
 }

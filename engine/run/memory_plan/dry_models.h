@@ -1,7 +1,7 @@
 /*
- * dry_models.h - the models and learners of a run, on a device that only counts.
+ * dry_models.h - the models and learners of a run on a device that only counts bytes.
  *
- * Only engine/run/memory_plan includes this.
+ * Private to engine/run/memory_plan.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,35 +15,38 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/*
+ * Models without memory. Zero-initialize before use. Release with invar_dry_models_release, also
+ * after a failure. Must not be moved after invar_dry_models_make.
+ */
 typedef struct invar_dry_models {
     const invar_memory_workload *ask;
-    invar_phase_arena resident; /* whose memory the models have */
-    invar_phase_arena work;     /* a phase at a time */
+    invar_phase_arena resident; /* device of the models */
+    invar_phase_arena work;     /* device of the current phase */
     invar_model *actor, *reference, *teacher, *critic, *draft;
-    invar_model *rollout_actor; /* NULL: the actor samples */
+    invar_model *rollout_actor; /* copy of the actor that samples; NULL if the actor samples */
     invar_learner actor_learner, critic_learner;
-    invar_weight_sync *sync; /* NULL: no weights travel */
-    size_t overhead_bytes;   /* of the resident memory: norms, hashes */
+    invar_weight_sync *sync; /* NULL without a weight sync */
+    size_t overhead_bytes;   /* resident memory besides the models: norms, hashes */
 } invar_dry_models;
 
-/* All of them, and what is resident of `out`. The cast stays where it is. */
+/* Makes all models and learners, and sets the resident items of *out. */
 invar_status invar_dry_models_make(invar_dry_models *cast, invar_memory_plan *out,
                                    const invar_memory_workload *ask) INVAR_MUST_USE;
 
-/* What norms and hashes need of the resident memory; before what learning needs. */
+/* Sets overhead_bytes. Call before invar_dry_models_train. */
 invar_status invar_dry_models_around(const invar_memory_plan *out,
                                      invar_dry_models *cast) INVAR_MUST_USE;
 void invar_dry_models_release(invar_dry_models *cast);
 
-/* Whose weights sample. */
+/* Returns the model that samples: the actor or its copy. */
 const invar_model *invar_dry_models_sampler(const invar_dry_models *cast);
 
-/* Of the run's trainer, with the settings of `choice`. */
+/* Returns the options of the run's trainer, with the settings of `choice`. */
 invar_trainer_options invar_dry_models_options(const invar_dry_models *cast,
                                                const invar_memory_plan_choice *choice);
 
-/* What the phases need with the settings of out->choice. */
+/* Dry-runs one phase with the settings of out->choice and sets its bytes in *out. */
 invar_status invar_dry_models_sample(invar_memory_plan *out, invar_dry_models *cast) INVAR_MUST_USE;
 invar_status invar_dry_models_check(invar_memory_plan *out, invar_dry_models *cast) INVAR_MUST_USE;
 invar_status invar_dry_models_train(invar_memory_plan *out, invar_dry_models *cast) INVAR_MUST_USE;

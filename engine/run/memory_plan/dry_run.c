@@ -1,8 +1,9 @@
 /*
- * dry_run.c - the largest rollout, scoring and learning of a run, on devices that do not compute.
+ * dry_run.c - runs the largest rollout, scoring and training step of a run on counting devices.
  *
- * A micro-batch is as large as can be in everything at once: its rows, its samples, its longest
- * unit, and the rows that the head sees. Smaller ones need less.
+ * A micro-batch is as large as possible in everything at once: its rows, its samples, its longest
+ * unit, and the rows that the head sees. Smaller ones need less memory in every respect. Tokens and
+ * routing are zeros, since nothing is computed.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -47,7 +48,7 @@ invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload
         out.rows = invar_min_i64(p->micro_batch, samples) * longest;
     } else if (p->max_tokens > 0)
         out.rows = invar_min_i64(p->max_tokens, out.rows);
-    if (learns && (divides || invar_layout_pipes(ask->layout))) { // unit by unit
+    if (learns && (divides || invar_layout_pipes(ask->layout))) { // ranks compute unit by unit
         out.samples = unit;
         out.rows = out.unit_rows;
     }
@@ -57,10 +58,10 @@ invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload
 
 int64_t invar_memory_plan_rows(const invar_rollout_shape *r)
 {
-    return invar_min_i64(r->context, r->prompt + r->response) - 1; // the last token is never put in
+    return invar_min_i64(r->context, r->prompt + r->response) - 1; // the last token is not an input
 }
 
-static invar_status look_away(void *payload, const invar_observed_value *value)
+static invar_status touch_rows(void *payload, const invar_observed_value *value)
 {
     invar_tensor rows;
 
@@ -68,12 +69,12 @@ static invar_status look_away(void *payload, const invar_observed_value *value)
     return invar_dataflow_rows(&rows, value);
 }
 
-#define BLIND                                                                                      \
+#define NULL_PROBE                                                                                 \
     {                                                                                              \
-        .take = look_away, .parts = true                                                           \
+        .take = touch_rows, .parts = true                                                          \
     }
 
-const invar_forward_hooks invar_dry_run_null_probe = BLIND;
+const invar_forward_hooks invar_dry_run_null_probe = NULL_PROBE;
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
@@ -95,12 +96,12 @@ static invar_status sample_all(invar_rollout *rollout, const invar_memory_worklo
 
 invar_status invar_dry_run_rollout(invar_rollout *rollout, const invar_memory_workload *ask)
 {
-    const invar_rollout_hooks watcher = {.probe = BLIND};
+    const invar_rollout_hooks watcher = {.probe = NULL_PROBE};
     invar_status status = sample_all(rollout, ask);
 
     if (ask->level < INVAR_PROBE_FULL)
         return status;
-    // room for the parts of a call lies beside the scratch, which these may want more of
+    // op parts have their memory beside the scratch, which they may enlarge: run twice
     invar_rollout_watch(rollout, &watcher);
     for (int i = 0; i < 2 && status == INVAR_OK; i++)
         status = sample_all(rollout, ask);
@@ -110,19 +111,19 @@ invar_status invar_dry_run_rollout(invar_rollout *rollout, const invar_memory_wo
 
 /* ---- a micro-batch --------------------------------------------------------------------------- */
 
-/* The largest micro-batch. Tokens and routing are zeros, the same for all samples. */
-typedef struct scene {
+/* The largest micro-batch. Tokens and routing are zeros, shared by all samples. */
+typedef struct dry_batch {
     invar_rl_sample *samples; /* (plan.samples) */
     int64_t targets;          /* rows of the head */
     int32_t *tokens, *routing;
-    int64_t *cuts; /* (n_cuts) where branches begin */
+    int64_t *cuts; /* (n_cuts) first tokens of branches */
     int64_t n_cuts;
-    float *now; /* (2, targets) log-probabilities, entropies */
+    float *now; /* (2, targets) log-probs and entropies */
     invar_batch_plan plan;
-    int64_t unit[2], sample[2]; /* of the plan: one micro-batch */
-} scene;
+    int64_t unit[2], sample[2]; /* arrays of `plan`, which has one micro-batch */
+} dry_batch;
 
-static void scene_release(scene *s)
+static void release_batch(dry_batch *s)
 {
     invar_free(s->samples);
     invar_free(s->tokens);
@@ -132,7 +133,7 @@ static void scene_release(scene *s)
     invar_free(s->plan.unit_sample);
 }
 
-static invar_status zeros(void *out, int64_t count, size_t size)
+static invar_status alloc_zeros(void *out, int64_t count, size_t size)
 {
     void **to = out;
 
@@ -141,18 +142,18 @@ static invar_status zeros(void *out, int64_t count, size_t size)
     return INVAR_OK;
 }
 
-/* Branches are as long as can be. */
-static invar_status make_cuts(scene *s, const invar_memory_workload *ask)
+/* Sets the branch starts so that every branch has the largest length. */
+static invar_status make_cuts(dry_batch *s, const invar_memory_workload *ask)
 {
     s->n_cuts = invar_max_i64(ask->branches, 1) - 1;
-    INVAR_TRY(zeros(&s->cuts, s->n_cuts + 1, sizeof *s->cuts));
+    INVAR_TRY(alloc_zeros(&s->cuts, s->n_cuts + 1, sizeof *s->cuts));
     for (int64_t i = 0; i < s->n_cuts; i++)
         s->cuts[i] = (i + 1) * invar_memory_plan_longest(ask);
     return INVAR_OK;
 }
 
-/* Of those, the ones that a sample of so many rows has. */
-static int64_t cuts_within(const scene *s, int64_t rows)
+/* Returns the number of branch starts in a sample of `rows` rows. */
+static int64_t cuts_within(const dry_batch *s, int64_t rows)
 {
     int64_t count = 0;
 
@@ -161,8 +162,9 @@ static int64_t cuts_within(const scene *s, int64_t rows)
     return count;
 }
 
-/* `count` more samples of about the same length, `rows` rows in all. */
-static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_response, int64_t route)
+/* Appends `count` samples of about equal length, with `rows` rows in all. */
+static void add_samples(dry_batch *s, int64_t count, int64_t rows, int64_t most_response,
+                        int64_t route)
 {
     for (int64_t i = 0; i < count; i++) {
         int64_t own = rows / count + (i < rows % count),
@@ -179,8 +181,10 @@ static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_resp
     }
 }
 
-/* Rows of the longest sample that are no targets would be some in shorter ones: all that can be. */
-static void fill_head(scene *s, int64_t rows, int64_t most_response)
+/*
+ * Makes more rows of the longest sample targets, as many as a batch of shorter samples could have.
+ */
+static void fill_head(dry_batch *s, int64_t rows, int64_t most_response)
 {
     int64_t missing = invar_min_i64(rows, s->plan.samples * most_response) - s->targets;
 
@@ -190,33 +194,34 @@ static void fill_head(scene *s, int64_t rows, int64_t most_response)
 }
 
 /*
- * The longest unit first, with the longest sample; what it leaves of the rows is for as many other
- * samples as there can be, each a unit of its own.
+ * Makes the largest micro-batch: first the longest unit, with the longest sample; the remaining
+ * rows are for the largest number of other samples, each a unit of its own.
  */
-static invar_status set_up(scene *s, const invar_model *model, const invar_memory_workload *ask,
-                           bool learns)
+static invar_status make_batch(dry_batch *s, const invar_model *model,
+                               const invar_memory_workload *ask, bool learns)
 {
     invar_largest_micro_batch most = invar_memory_plan_batch_of(ask, learns);
     int64_t longest = invar_memory_plan_longest_sample(ask) - 1;
-    int64_t response = ask->branches > 1 ? longest : ask->response; // the prompts of branches, too
+    // prompts of branches are targets, too
+    int64_t response = ask->branches > 1 ? longest : ask->response;
     int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
     int64_t in_unit = invar_min_i64(most.unit_samples - 1, beside);
     int64_t others, units;
 
     memset(s, 0, sizeof *s);
-    if (longest < 1) // no token has another before it
+    if (longest < 1) // no token can be predicted
         return INVAR_OK;
     others = invar_max_i64(most.samples - most.unit_samples, (rest + longest - 1) / longest);
     others = invar_min_i64(others, most.rows);
-    rest = invar_max_i64(rest, others); // they could be as many without the longest one
+    rest = invar_max_i64(rest, others); // without the longest one there could be as many
     units = 1 + others;
-    INVAR_TRY(zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
-    INVAR_TRY(zeros(&s->tokens, longest + 1, sizeof *s->tokens));
+    INVAR_TRY(alloc_zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
+    INVAR_TRY(alloc_zeros(&s->tokens, longest + 1, sizeof *s->tokens));
     INVAR_TRY(make_cuts(s, ask));
     if (ask->replay && route > 0)
-        INVAR_TRY(zeros(&s->routing, longest * route, sizeof *s->routing));
-    INVAR_TRY(zeros(&s->plan.unit_sample, units + 1, sizeof *s->plan.unit_sample));
+        INVAR_TRY(alloc_zeros(&s->routing, longest * route, sizeof *s->routing));
+    INVAR_TRY(alloc_zeros(&s->plan.unit_sample, units + 1, sizeof *s->plan.unit_sample));
     add_samples(s, 1, longest, response, route);
     add_samples(s, in_unit, beside, response, route);
     add_samples(s, others, rest, response, route);
@@ -228,17 +233,16 @@ static invar_status set_up(scene *s, const invar_model *model, const invar_memor
     s->plan.unit = s->unit;
     s->plan.sample = s->sample;
     s->sample[1] = s->plan.samples;
-    return zeros(&s->now, 2 * s->targets, sizeof *s->now);
+    return alloc_zeros(&s->now, 2 * s->targets, sizeof *s->now);
 }
 
 /* ---- scoring, learning ----------------------------------------------------------------------- */
 
-static invar_status dry_run_objects_score(const invar_dry_run_objects *parts,
-                                          const invar_memory_workload *ask,
-                                          const invar_model *model)
+static invar_status score_model(const invar_dry_run_objects *parts,
+                                const invar_memory_workload *ask, const invar_model *model)
 {
-    scene s;
-    invar_status status = set_up(&s, model, ask, false);
+    dry_batch s;
+    invar_status status = make_batch(&s, model, ask, false);
 
     invar_trainer_plan(parts->trainer, &s.plan);
     if (status == INVAR_OK && model->spec.value_head)
@@ -246,20 +250,20 @@ static invar_status dry_run_objects_score(const invar_dry_run_objects *parts,
     else if (status == INVAR_OK)
         status = invar_trainer_score(parts->trainer, model, s.samples, s.plan.samples, s.now, NULL);
     invar_trainer_plan(parts->trainer, NULL);
-    scene_release(&s);
+    release_batch(&s);
     return status;
 }
 
 invar_status invar_memory_plan_rehearse_score(const invar_dry_run_objects *parts,
                                               const invar_memory_workload *ask)
 {
-    INVAR_TRY(dry_run_objects_score(parts, ask, parts->actor));
+    INVAR_TRY(score_model(parts, ask, parts->actor));
     if (parts->reference)
-        INVAR_TRY(dry_run_objects_score(parts, ask, parts->reference));
+        INVAR_TRY(score_model(parts, ask, parts->reference));
     if (parts->teacher)
-        INVAR_TRY(dry_run_objects_score(parts, ask, parts->teacher));
+        INVAR_TRY(score_model(parts, ask, parts->teacher));
     if (parts->critic)
-        INVAR_TRY(dry_run_objects_score(parts, ask, parts->critic));
+        INVAR_TRY(score_model(parts, ask, parts->critic));
     return invar_trainer_settle(parts->trainer);
 }
 
@@ -270,7 +274,7 @@ invar_status invar_memory_plan_rehearse_check(const invar_dry_run_objects *parts
     invar_memory_workload in_flight = *ask;
 
     in_flight.samples = ask->max_inflight;
-    INVAR_TRY(dry_run_objects_score(&own, &in_flight, parts->sampler));
+    INVAR_TRY(score_model(&own, &in_flight, parts->sampler));
     return invar_trainer_settle(own.trainer);
 }
 
@@ -288,15 +292,15 @@ invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t cou
     return INVAR_OK;
 }
 
-/* The gradients are as before afterwards: as after a step. */
-static invar_status dry_run_objects_learn(const invar_dry_run_objects *parts,
-                                          const invar_memory_workload *ask,
-                                          const invar_model *model, invar_grads *grads)
+/* Dry-runs a training step and zeroes the gradients, as after a step. */
+static invar_status train_model(const invar_dry_run_objects *parts,
+                                const invar_memory_workload *ask, const invar_model *model,
+                                invar_grads *grads)
 {
     invar_trainer_loss loss = {.run = invar_memory_plan_no_loss,
                                .entropy = ask->entropy && !model->spec.value_head};
-    scene s;
-    invar_status status = set_up(&s, model, ask, true);
+    dry_batch s;
+    invar_status status = make_batch(&s, model, ask, true);
 
     if (status == INVAR_OK) {
         invar_trainer_result result = {.train_logp = s.now,
@@ -306,30 +310,31 @@ static invar_status dry_run_objects_learn(const invar_dry_run_objects *parts,
                                      &result);
         invar_trainer_plan(parts->trainer, NULL);
     }
-    scene_release(&s);
+    release_batch(&s);
     return status == INVAR_OK ? invar_grads_zero(grads) : status;
 }
 
-static invar_status learn_all(const invar_dry_run_objects *parts, const invar_memory_workload *ask)
+static invar_status train_models(const invar_dry_run_objects *parts,
+                                 const invar_memory_workload *ask)
 {
     if (parts->actor_grads)
-        INVAR_TRY(dry_run_objects_learn(parts, ask, parts->actor, parts->actor_grads));
+        INVAR_TRY(train_model(parts, ask, parts->actor, parts->actor_grads));
     if (parts->critic_grads)
-        INVAR_TRY(dry_run_objects_learn(parts, ask, parts->critic, parts->critic_grads));
+        INVAR_TRY(train_model(parts, ask, parts->critic, parts->critic_grads));
     return invar_trainer_settle(parts->trainer);
 }
 
 invar_status invar_memory_plan_rehearse_learn(const invar_dry_run_objects *parts,
                                               const invar_memory_workload *ask)
 {
-    invar_status status = learn_all(parts, ask);
+    invar_status status = train_models(parts, ask);
 
     if (!parts->probe)
         return status;
-    // room for the parts of a call lies beside the scratch, which these may want more of
+    // op parts have their memory beside the scratch, which they may enlarge: run twice
     invar_trainer_probe(parts->trainer, parts->probe);
     for (int i = 0; i < 2 && status == INVAR_OK; i++)
-        status = learn_all(parts, ask);
+        status = train_models(parts, ask);
     invar_trainer_probe(parts->trainer, NULL);
     return status;
 }

@@ -1,19 +1,18 @@
 /*
- * memory_plan.h - what a run needs of a device's memory, known before its first token.
+ * memory_plan.h - plans the device memory of a run before its first token.
  *
- * Nothing is estimated: the very code of the run goes through its largest rollout, scoring and
- * optimizer step on a device that only counts (engine/run/memory_plan/phase_arena.h). What the
- * recipe leaves open, and may without changing a bit, is chosen so that everything fits: how many
- * rows of logits are computed at a time, how many tokens a micro-batch has, how many pages the KV
- * cache has and how many sequences are sampled at a time.
+ * Nothing is estimated: the code of the run itself goes through its largest rollout, scoring and
+ * optimizer step on a device that only counts (phase_arena.h). Settings that the recipe leaves
+ * open, and that change no bit, are chosen so that everything fits: rows of logits per pass, tokens
+ * of a micro-batch, pages of the KV cache, and concurrent sequences.
  *
- *     resident                      for the whole run: weights, gradients, moments, buckets
- *     max(sampling, scoring,        one block, in which these lie in turn: the KV cache and the
+ *     resident                      for the complete run: weights, gradients, moments, buckets
+ *     max(sampling, scoring,        one block that these phases use in turn: KV cache and
  *         learning)                 activations
- *     around                        between the two: norms, hashes
+ *     outside_block_bytes           used between the phases: norms, hashes
  *
- * Where rollouts are sampled ahead while others are learned from, the block is one piece for those
- * who sample, max(sampling, checking), and behind it one for the others, max(scoring, learning).
+ * If rollouts are sampled during training (overlap), the block has two parts: the first,
+ * max(sampling, verification), for the sampler, and after it max(scoring, learning).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,19 +28,20 @@
 extern "C" {
 #endif
 
-/* Ends of messages about a model of another shape than the actor: which key names it. */
+/* Ends of error messages about a model with another shape than the actor; they name its key. */
 #define INVAR_MEMORY_PLAN_IS_REFERENCE "this is the reference (ref-load)"
 #define INVAR_MEMORY_PLAN_IS_TEACHER "this is the teacher (opd-teacher-load)"
 #define INVAR_MEMORY_PLAN_IS_CRITIC "this is the critic (critic-load)"
 
-/* What is sampled; zeroed, nothing. */
+/* Largest rollout of one kind; zeroed if nothing is sampled. */
 typedef struct invar_rollout_shape {
-    int64_t prompts, per_prompt; /* at a time */
+    int64_t prompts, per_prompt; /* prompts in progress at a time, and samples of each */
     int64_t prompt;              /* tokens of the longest prompt */
-    int64_t response;            /* most tokens of a response, */
-    int64_t context;             /* and of both together */
-    bool measured;               /* the prompts were read: else `prompt` is the recipe's bound */
-    bool resumed; /* samples are left and gone on with, all their rows computed anew */
+    int64_t response;            /* largest number of response tokens */
+    int64_t context;             /* largest number of tokens of prompt and response */
+    bool measured;               /* the prompts were read; false if `prompt` is the recipe's
+                                    bound */
+    bool resumed; /* samples are suspended and continued, and their rows are then computed again */
 } invar_rollout_shape;
 
 typedef enum invar_rollout_use {
@@ -50,53 +50,58 @@ typedef enum invar_rollout_use {
     INVAR_MEMORY_PLAN_USES
 } invar_rollout_use;
 
-/* What a run will do. Zero is what the recipe leaves open: see the choices below. */
+/* Everything about a run that its memory depends on. A field that the recipe leaves open is 0. */
 typedef struct invar_memory_workload {
-    const invar_device *dev; /* open, unless it is only planned for */
+    const invar_device *dev; /* open, unless the run is only planned */
     const invar_model_spec *spec;
     invar_format format;
-    bool two_formats; /* sampling has weights of its own, in */
+    bool two_formats; /* sampling has weights of its own, in rollout_format */
     invar_format rollout_format;
-    bool overlap;         /* so it has where it goes on while others learn, */
-    bool verify_inflight; /* and it scores what it has drawn, */
-    int64_t max_inflight; /* so many samples at most */
+    bool overlap;         /* sampling runs during training, with its own copy of the weights */
+    bool verify_inflight; /* the sampler also scores the tokens that it has drawn */
+    int64_t max_inflight; /* largest number of in-flight samples that the sampler scores */
     bool reference, teacher, critic;
-    bool reference_moves; /* then it is in checkpoints, and has masters */
-    const invar_model_spec *reference_spec, *teacher_spec, *critic_spec; /* NULL: the actor's */
-    const invar_model_spec *draft; /* of the model that guesses for the actor; NULL: none */
+    bool reference_moves; /* the reference is updated: it has masters and is in checkpoints */
+    /* NULL for the actor's spec */
+    const invar_model_spec *reference_spec, *teacher_spec, *critic_spec;
+    const invar_model_spec *draft; /* spec of the draft model, or NULL */
     invar_format draft_format;
     bool learns;
-    bool samples_alone; /* nothing is trained on, and the actor has no masters */
-    bool must_fit;      /* what does not is not looked at further */
-    bool entropy;       /* the loss has a term of entropies */
-    bool loss_on_rank0; /* the policy's loss comes from rank 0, as plug-ins' does */
-    int64_t level;      /* of the points that are recorded */
-    bool replay;        /* experts are those of the rollout */
+    bool samples_alone; /* this rank only samples, and the actor has no masters */
+    bool must_fit;      /* stop planning as soon as the run cannot fit */
+    bool entropy;       /* the loss has an entropy term */
+    bool loss_on_rank0; /* the policy loss is computed on rank 0, by a plug-in */
+    int64_t level;      /* invar_probe_level of the recorded points */
+    bool replay;        /* routing of experts is that of the rollout */
     invar_adamw_options adamw;
-    /* of the moments that visit the device; 0: they are there for good */
+    /* bytes of optimizer moments on the device at a time; 0 if all stay there */
     size_t offload_chunk_bytes;
-    const invar_layout *layout; /* of the ranks that divide samples and moments; NULL: one rank */
-    const invar_rank_roles *sides; /* between which weights travel; NULL: whoever trains samples */
-    size_t bucket;                 /* of these weights: update-weight-buffer-size */
-    invar_batch_plan_options plan; /* of micro-batches */
+    const invar_layout *layout;    /* layout of the ranks that divide model, samples and moments;
+                                      NULL for one rank */
+    const invar_rank_roles *sides; /* roles of the ranks, for the weight sync; NULL if all
+                                      train and sample */
+    size_t bucket;                 /* bytes of a weight sync buffer: update-weight-buffer-size */
+    invar_batch_plan_options plan; /* how samples form micro-batches */
     bool dynamic;                  /* plan.max_tokens is an upper bound */
-    bool micro_batch_unset;        /* which no key of the recipe says */
+    bool micro_batch_unset;        /* the recipe has no key for the size of a micro-batch */
     bool recompute;
     int64_t head_rows;
-    int64_t step_samples;              /* of an optimizer step */
-    int64_t samples;                   /* that are scored: of a rollout */
-    int64_t prompt, response, context; /* most tokens that learning sees: each, and together, */
-    int64_t branches;                  /* in so many sequences of a sample; 0: one */
+    int64_t step_samples;              /* samples per optimizer step */
+    int64_t samples;                   /* samples that are scored at once, such as those of a
+                                          rollout */
+    int64_t prompt, response, context; /* largest number of tokens in training: prompt,
+                                          response, and both */
+    int64_t branches;                  /* sequences of one sample, at most; 0 for one */
     invar_rollout_shape rollouts[INVAR_MEMORY_PLAN_USES];
     invar_rollout_exec_options limits;
     invar_sampling_params sampling[INVAR_MEMORY_PLAN_USES];
 } invar_memory_workload;
 
-/* What is chosen where the recipe leaves it open; else the recipe's own. */
+/* Settings of the plan: chosen if the recipe leaves them open, else the recipe's. */
 typedef struct invar_memory_plan_choice {
     int64_t head_rows;   /* log-probs-chunk-size */
-    int64_t max_tokens;  /* of a micro-batch; 0: micro-batch-size counts */
-    int64_t pages;       /* kv-pages; 0: nothing is sampled */
+    int64_t max_tokens;  /* tokens of a micro-batch; 0 if micro-batch-size decides */
+    int64_t pages;       /* kv-pages; 0 if nothing is sampled */
     int64_t concurrency; /* rollout-concurrency */
 } invar_memory_plan_choice;
 
@@ -108,62 +113,83 @@ typedef struct invar_memory_plan_item {
 } invar_memory_plan_item;
 
 typedef struct invar_memory_plan {
-    invar_memory_plan_item items[INVAR_MEMORY_PLAN_ITEMS]; /* (n_items) what is resident */
+    invar_memory_plan_item items[INVAR_MEMORY_PLAN_ITEMS]; /* (n_items) resident memory */
     int n_items;
-    size_t resident; /* their sum */
-    size_t host;     /* of the host's memory beside a far device: moments, bytes on their way */
-    size_t weights;  /* of a rank that only samples: what it gets before a rollout */
-    int peak_rank;   /* rank of the same stage that holds most, as far as this one knows */
-    size_t cache;    /* of sampling: keys and values */
+    size_t resident; /* sum of all items */
+    size_t host;     /* host memory besides device memory: moments, transfer buffers */
+    size_t weights;  /* bytes of weights that a rank that only samples receives before a rollout */
+    int peak_rank;   /* rank of this pipeline stage that needs the most memory, as far as this
+                        rank knows */
+    size_t cache;    /* part of `sampling`: keys and values */
     size_t sampling, scoring, learning;
-    size_t verify_bytes; /* of those who sample while others learn, here or elsewhere */
-    size_t beside;       /* what these have of the block, its first bytes; 0: all have it in turn */
-    size_t block;        /* the largest of all, or of both sides */
-    size_t outside_block_bytes;
-    /* Peak while a teacher is loaded, before all else, to hash its masters; 0 if there is none. */
+    size_t verify_bytes; /* memory for verifying in-flight samples, by the sampler or the trainer */
+    size_t beside;       /* first bytes of the block, used by the sampler during training; 0 if
+                            all phases take turns */
+    size_t block;        /* bytes of the block: the largest phase, or the sum of both parts */
+    size_t outside_block_bytes; /* memory between the phases: norms, hashes */
+    /* Peak while a teacher is loaded before all other models, to hash its masters; 0 without a
+       teacher. */
     size_t load_peak_bytes;
-    size_t need;      /* resident, block and around; or loading, where that is more */
-    size_t available; /* what the device has */
-    size_t usable;    /* of it: a little is left for what the driver needs */
+    size_t need;      /* resident, block and outside_block_bytes, or load_peak_bytes if that is
+                         more */
+    size_t available; /* bytes of the device */
+    size_t usable;    /* `available` without a small reserve for the driver */
     invar_memory_plan_choice choice;
     bool fits;
 } invar_memory_plan;
 
-/* `available` bytes, of which a little is left for what the driver needs. */
+/*
+ * Plans the run for a device with `available` bytes. A plan that does not fit is INVAR_OK, with
+ * out->fits false.
+ */
 invar_status invar_memory_plan_make(invar_memory_plan *out, const invar_memory_workload *ask,
                                     size_t available) INVAR_MUST_USE;
 
 #define INVAR_MEMORY_PLAN_ADVICE_SIZE 1024
 
-/* The keys that would help, "set a = 1, or b = 2 (semantic)"; "": it fits, or none would. */
+/*
+ * Writes the keys that would make the plan fit: "set a = 1, or b = 2 (semantic)"; "" if it fits
+ * already, or if no key would help.
+ */
 invar_status invar_memory_plan_advice(char out[INVAR_MEMORY_PLAN_ADVICE_SIZE],
                                       const invar_memory_plan *budget,
                                       const invar_memory_workload *ask) INVAR_MUST_USE;
 
-/* INVAR_OK where it fits; else INVAR_E_NOMEM with the numbers and the keys that would help. */
+/*
+ * Returns INVAR_OK if the plan fits; else INVAR_E_NOMEM, with the numbers and the keys that would
+ * help.
+ */
 invar_status invar_memory_plan_check_fits(const invar_memory_plan *budget,
                                           const invar_memory_workload *ask) INVAR_MUST_USE;
 
-/* Tokens of the longest sequence that is learned, or scored, and of the longest sample, which may
-   have several. */
+/*
+ * Returns the tokens of the longest sequence in training or scoring, and of the longest sample,
+ * which may have several sequences.
+ */
 int64_t invar_memory_plan_longest(const invar_memory_workload *ask);
 int64_t invar_memory_plan_longest_sample(const invar_memory_workload *ask);
 
-/* What the largest micro-batch has: all of it, and its longest unit. */
+/* Size of the largest micro-batch, and of its longest unit. */
 typedef struct invar_largest_micro_batch {
     int64_t rows, samples;
     int64_t unit_rows, unit_samples;
 } invar_largest_micro_batch;
 
-/* Of learning, or of scoring, in which each sample is by itself. */
+/*
+ * Returns the largest micro-batch of learning or, if not `learns`, of scoring, in which each sample
+ * is its own unit.
+ */
 invar_largest_micro_batch invar_memory_plan_batch_of(const invar_memory_workload *ask, bool learns);
 
-/* Rows of the longest sequence that is sampled. */
+/* Returns the rows of the longest sampled sequence. */
 int64_t invar_memory_plan_rows(const invar_rollout_shape *rollout);
 
 /* ---- the block of a run ---------------------------------------------------------------------- */
 
-/* One block of the device's memory and who has it in turn. Zeroed, there is none; release. */
+/*
+ * Device memory that the phases of a run use in turn. Zero-initialize before use. Release with
+ * invar_memory_plan_block_release.
+ */
 typedef struct invar_phase_memory {
     const invar_device *dev; /* borrowed */
     void *memory;
@@ -172,44 +198,49 @@ typedef struct invar_phase_memory {
 
 typedef enum invar_memory_phase {
     INVAR_MEMORY_PLAN_SAMPLING,
-    INVAR_MEMORY_PLAN_CHECKING, /* of what was sampled ahead */
+    INVAR_MEMORY_PLAN_CHECKING, /* verification of in-flight samples */
     INVAR_MEMORY_PLAN_SCORING,
     INVAR_MEMORY_PLAN_LEARNING,
 } invar_memory_phase;
 
 /*
- * Takes the memory of a plan; each phase has a device that is dry. The first two are `sampler`,
- * which has the same memory as `dev`, and may be it.
+ * Allocates the block of a plan and makes a counting device for each phase. Sampling and checking
+ * use `sampler`, which has the same memory as `dev` and may be equal to it.
  */
 invar_status invar_phase_memory_alloc(invar_phase_memory *out, const invar_device *dev,
                                       const invar_device *sampler,
                                       const invar_memory_plan *plan) INVAR_MUST_USE;
 void invar_memory_plan_block_release(invar_phase_memory *block);
 
+/* Returns the device of a phase; valid until the block is released. */
 const invar_device *invar_memory_plan_block_dev(const invar_phase_memory *block,
                                                 invar_memory_phase phase);
 
-/* The parts of a run, on devices of the block. */
+/* Objects of a run that are dry-run, on devices of the block. */
 typedef struct invar_dry_run_objects {
-    invar_rollout *rollout;                  /* NULL: nothing is sampled */
-    invar_trainer *trainer;                  /* NULL: nothing is scored or learned */
-    invar_trainer *checker;                  /* of what was sampled ahead; NULL: nobody does */
-    const invar_forward_hooks *probe;        /* who looks at learning; NULL: nobody */
-    const invar_model *actor, *critic;       /* critic NULL: none */
-    const invar_model *sampler;              /* of the checker */
-    const invar_model *reference, *teacher;  /* NULL: none, or of the actor's shape */
-    invar_grads *actor_grads, *critic_grads; /* NULL: nothing is learned */
+    invar_rollout *rollout;                  /* NULL if nothing is sampled */
+    invar_trainer *trainer;                  /* NULL if nothing is scored or trained */
+    invar_trainer *checker;                  /* trainer that verifies in-flight samples, or NULL */
+    const invar_forward_hooks *probe;        /* hooks that observe training, or NULL */
+    const invar_model *actor, *critic;       /* critic is NULL if there is no critic */
+    const invar_model *sampler;              /* model that `checker` scores with */
+    const invar_model *reference, *teacher;  /* NULL if absent, or of the actor's shape */
+    invar_grads *actor_grads, *critic_grads; /* NULL if nothing is trained */
 } invar_dry_run_objects;
 
-/* The parts take their memory, for the largest shapes; then the block's devices work. */
+/*
+ * Dry-runs all phases with the largest shapes, so that the objects allocate their memory; then lets
+ * the devices of the block execute ops.
+ */
 invar_status invar_phase_memory_activate(invar_phase_memory *block,
                                          const invar_dry_run_objects *parts,
                                          const invar_memory_workload *ask) INVAR_MUST_USE;
 
-/* ---- inside ---------------------------------------------------------------------------------- */
+/* ---- internal -------------------------------------------------------------------------------- */
 
 /*
- * Only engine/run/memory_plan: who looks and sees nothing, a loss; the rehearsals, on dry devices.
+ * Private to engine/run/memory_plan: hooks that record nothing, a loss of zero, and the dry runs of
+ * the phases, on counting devices.
  */
 extern const invar_forward_hooks invar_dry_run_null_probe;
 invar_status invar_memory_plan_no_loss(void *payload, int64_t first, int64_t count,

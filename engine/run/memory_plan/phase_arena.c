@@ -1,8 +1,9 @@
 /*
- * phase_arena.c - blocks of a piece of memory, and a device that does nothing.
+ * phase_arena.c - first-fit allocation in one block, and a device that does nothing.
  *
- * A block takes the first gap that it fits in, so the places are a pure function of the order of
- * takes and gives.
+ * An allocation gets the first gap that it fits in, so addresses are a pure function of the order
+ * of allocations and frees: the same code gets the same addresses in every dry run. Memory that
+ * does not fit into a bound block comes from the base device.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,18 +15,21 @@
 
 #include "base/invar_banned.h"
 
-/* Where blocks of a stage without memory are: no process has memory there. */
+/* Addresses of arenas without memory; no process has memory there. */
 #define NOWHERE ((uintptr_t)1 << 60)
 #define NOWHERE_BYTES ((size_t)1 << 45)
-#define MOST_BYTES ((size_t)1 << 40) // of a block: what a program can name
+#define MOST_BYTES ((size_t)1 << 40) // largest allocation, in bytes
 
-/* Devices are copied; what all copies have in common is the table of their backend. */
-static invar_phase_arena *stage_of(const invar_device *dev)
+/*
+ * Returns the arena of a device. Devices are copied, but all copies point to the backend in the
+ * arena.
+ */
+static invar_phase_arena *arena_of(const invar_device *dev)
 {
     return (invar_phase_arena *)(uintptr_t)dev->backend;
 }
 
-static bool phase_arena_inside(const invar_phase_arena *s, const void *address)
+static bool is_inside(const invar_phase_arena *s, const void *address)
 {
     return (uintptr_t)address >= (uintptr_t)s->base &&
            (uintptr_t)address - (uintptr_t)s->base < s->bytes;
@@ -33,7 +37,7 @@ static bool phase_arena_inside(const invar_phase_arena *s, const void *address)
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static invar_status take_elsewhere(invar_phase_arena *s, void **out, size_t bytes, const char *what)
+static invar_status alloc_outside(invar_phase_arena *s, void **out, size_t bytes, const char *what)
 {
     if ((uintptr_t)s->base >= NOWHERE)
         return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM, "%s: %zu MiB fit on no device", what,
@@ -41,9 +45,9 @@ static invar_status take_elsewhere(invar_phase_arena *s, void **out, size_t byte
     return s->base_dev.backend->memory.alloc(&s->base_dev, out, bytes, what);
 }
 
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status alloc_block(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
-    invar_phase_arena *s = stage_of(dev);
+    invar_phase_arena *s = arena_of(dev);
     size_t need = invar_aligned(bytes + !bytes), at = 0;
     int place = 0;
 
@@ -53,7 +57,7 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     }
     if (bytes > MOST_BYTES || at > s->bytes || need > s->bytes - at ||
         s->count == INVAR_PHASE_ARENA_MAX_BLOCKS)
-        return take_elsewhere(s, out, bytes, what);
+        return alloc_outside(s, out, bytes, what);
     memmove(&s->blocks[place + 1], &s->blocks[place],
             (size_t)(s->count - place) * sizeof *s->blocks);
     s->blocks[place] = (invar_phase_arena_block){at, need};
@@ -65,14 +69,14 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     return INVAR_OK;
 }
 
-static void give(const invar_device *dev, void *block)
+static void free_block(const invar_device *dev, void *block)
 {
-    invar_phase_arena *s = stage_of(dev);
+    invar_phase_arena *s = arena_of(dev);
     int place = 0;
 
     if (!block)
         return;
-    if (!phase_arena_inside(s, block)) {
+    if (!is_inside(s, block)) {
         s->base_dev.backend->memory.free(&s->base_dev, block);
         return;
     }
@@ -85,23 +89,23 @@ static void give(const invar_device *dev, void *block)
             (size_t)(s->count - place) * sizeof *s->blocks);
 }
 
-/* ---- dry ------------------------------------------------------------------------------------- */
+/* ---- counting device ------------------------------------------------------------------------- */
 
-static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
+static invar_status count_host(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
     (void)what;
-    stage_of(dev)->host += bytes;
+    arena_of(dev)->host += bytes;
     *out = (void *)(NOWHERE + (INVAR_PHASE_ARENA_MAX_APART + 1) * NOWHERE_BYTES);
     return INVAR_OK;
 }
 
-static void give_host(const invar_device *dev, void *block)
+static void ignore_free(const invar_device *dev, void *block)
 {
     (void)dev;
     (void)block;
 }
 
-static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+static invar_status skip_copy(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
     (void)dev;
     (void)to;
@@ -110,8 +114,9 @@ static invar_status put(const invar_device *dev, void *to, const void *from, siz
     return INVAR_OK;
 }
 
-/* The host gets zeros, where it has memory of its own. */
-static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
+/* Fills the host's memory with zeros, unless it is an address of the arena. */
+static invar_status download_zeros(const invar_device *dev, void *to, const void *from,
+                                   size_t bytes)
 {
     (void)dev;
     (void)from;
@@ -125,20 +130,20 @@ static invar_status copy_each(const invar_device *dev, void *to, const void *fro
 {
     (void)stride;
     (void)count;
-    return put(dev, to, from, bytes);
+    return skip_copy(dev, to, from, bytes);
 }
 
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
-    return put(dev, at, NULL, bytes);
+    return skip_copy(dev, at, NULL, bytes);
 }
 
-static invar_status wait(const invar_device *dev)
+static invar_status skip_wait(const invar_device *dev)
 {
-    return put(dev, NULL, NULL, 0);
+    return skip_copy(dev, NULL, NULL, 0);
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- states of an arena ---------------------------------------------------------------------- */
 
 void invar_phase_arena_init(invar_phase_arena *s, const invar_device *under, int number)
 {
@@ -155,17 +160,17 @@ void invar_phase_arena_init(invar_phase_arena *s, const invar_device *under, int
     s->bytes = NOWHERE_BYTES;
     s->backend.open = NULL;
     s->backend.close = NULL;
-    m->alloc = take;
-    m->free = give;
-    m->alloc_host = take_host;
-    m->free_host = give_host;
+    m->alloc = alloc_block;
+    m->free = free_block;
+    m->alloc_host = count_host;
+    m->free_host = ignore_free;
     m->free_bytes = NULL;
-    m->upload = put;
-    m->download = get;
-    m->copy = put;
+    m->upload = skip_copy;
+    m->download = download_zeros;
+    m->copy = skip_copy;
     m->copy_strided = copy_each;
     m->zero = zero;
-    m->synchronize = wait;
+    m->synchronize = skip_wait;
     m->dry_run = true;
     m->exact_size = true;
 }
@@ -184,8 +189,8 @@ void invar_phase_arena_activate(invar_phase_arena *s)
 
     real.open = NULL; // it is open already
     real.close = NULL;
-    real.memory.alloc = take;
-    real.memory.free = give;
+    real.memory.alloc = alloc_block;
+    real.memory.free = free_block;
     real.memory.exact_size = true;
     s->backend = real;
 }

@@ -1,19 +1,19 @@
 /*
- * phase_arena.h - one piece of a device's memory, in which those who work at different times lie at
- * the same addresses.
+ * phase_arena.h - a device whose allocations in different phases have the same addresses.
  *
- * A stage looks like the device that it was made from, with the same ops. What is taken from it
- * lies in its piece as long as that has room, else in the device's own memory. Several stages may
- * have one piece: sampling, scoring and learning, none of which needs what another left there.
+ * An arena is a device with the ops of its base device. Its allocations lie in one block while that
+ * has space, else in memory of the base device. Several arenas may share a block if their phases
+ * take turns: sampling, scoring and learning, none of which needs what another has left there.
  *
- *   invar_phase_arena_init(&stage, &dev, 0);             dry, its piece has no end and no memory:
- *     ... what will run, with the largest shapes ...   takes are counted, nothing is computed
- *     stage.top                                        bytes that it needs
- *     invar_phase_arena_bind(&stage, memory, bytes);        now it has memory; still dry
- *     ... the same again ...                           everything is in its place
- *     invar_phase_arena_activate(&stage);                        ops run
+ *     invar_phase_arena_init(&arena, &dev, 0);         counting: the block is unlimited and unreal
+ *       ... what will run, with the largest shapes     allocations are counted, nothing is computed
+ *     arena.high_water                                 bytes that it needs
+ *     invar_phase_arena_bind(&arena, memory, bytes);   real memory; ops are still not executed
+ *       ... the same again                             every allocation gets its address
+ *     invar_phase_arena_activate(&arena);              ops are executed
  *
- * Devices point to the stage, which stays where it is. One thread at a time takes and gives.
+ * Devices point to the arena, so it must not be moved. Not thread-safe: one thread at a time may
+ * allocate and free.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,33 +34,33 @@ typedef struct invar_phase_arena_block {
 } invar_phase_arena_block;
 
 typedef struct invar_phase_arena {
-    invar_backend backend; /* of the devices that this stage is */
-    invar_device dev;      /* such a device */
-    invar_device base_dev; /* whose ops and whose memory these are */
+    invar_backend backend; /* backend of all devices of this arena */
+    invar_device dev;      /* a device of this arena */
+    invar_device base_dev; /* real device below the arena */
     char *base;
     size_t bytes;
-    /* (count) that are taken, by address */
+    /* (count) allocations, by address */
     invar_phase_arena_block blocks[INVAR_PHASE_ARENA_MAX_BLOCKS];
     int count;
-    size_t overflow_bytes; /* bytes of these, */
-    size_t peak_bytes;     /* and the most that were taken at a time since invar_phase_arena_mark */
-    size_t high_water;     /* the largest end of a block so far */
-    size_t host;           /* bytes of the host's memory that a dry stage was asked for */
+    size_t overflow_bytes; /* bytes of these allocations */
+    size_t peak_bytes;     /* largest overflow_bytes since invar_phase_arena_mark */
+    size_t high_water;     /* largest end offset of an allocation so far */
+    size_t host;           /* bytes of host memory that were requested while counting */
 } invar_phase_arena;
 
 /*
- * Dry. `under` need not be open: nothing but its ops' needs of scratch is asked for. Stages with
- * other numbers, from 0 to INVAR_PHASE_ARENA_MAX_APART, have other addresses.
+ * Makes a counting arena. `under` need not be open: only its ops are asked for their scratch.
+ * Arenas with different numbers, from 0 to INVAR_PHASE_ARENA_MAX_APART, have different addresses.
  */
 void invar_phase_arena_init(invar_phase_arena *stage, const invar_device *under, int number);
 
-/* A piece of `under`, which is open; nothing may be taken. */
+/* Binds the arena to memory of the base device, which must be open. The arena must be empty. */
 void invar_phase_arena_bind(invar_phase_arena *stage, void *base, size_t bytes);
 
-/* From now on ops run and copies are made. */
+/* Ends the dry run: ops and copies are executed from now on. */
 void invar_phase_arena_activate(invar_phase_arena *stage);
 
-/* Counts `most` anew, from what is taken now. */
+/* Restarts peak_bytes at the bytes that are allocated now. */
 void invar_phase_arena_mark(invar_phase_arena *stage);
 
 #ifdef __cplusplus

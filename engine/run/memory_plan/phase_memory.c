@@ -1,9 +1,9 @@
 /*
- * phase_memory.c - the block of a run: sampling, scoring and learning have it in turn, or two
- * pieces of it at the same time.
+ * phase_memory.c - the block of device memory that the phases of a run share.
  *
- * Every part takes its memory before the run, for the largest shapes that can come, and keeps it:
- * so addresses do not change, which graphs of ops depend on.
+ * Sampling, scoring and learning use the block in turn or, with overlap, its two parts at the same
+ * time. Every object allocates before the run, for the largest shapes that can come, and keeps its
+ * memory: addresses do not change during the run, and CUDA graphs depend on that.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

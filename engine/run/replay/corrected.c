@@ -1,9 +1,9 @@
 /*
  * corrected.c - compares the content of repeated steps row by row.
  *
- * The rows of both executions become texts with a kind and a key, and are joined by these. What the
- * changelog of 0.2.0 lists is excused, and only in runs of the kind that it lists. A shortened copy
- * may lack rows of the old execution, which cannot be compared.
+ * The rows of both executions become texts with a kind and a key, and are joined by these.
+ * Differences that the changelog of 0.2.0 lists are excused, only in runs of the kind that it
+ * lists. A shortened copy may lack rows of the old execution, which cannot be compared.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,7 +22,7 @@
     "p.now) "
 #define NAMED "JOIN series s ON s.series = x.series "
 
-/* Steps with equal bits and another content, and their two segments. */
+/* Steps with equal bits and different content, and their two segments. */
 #define PAIR                                                                                       \
     "pair AS (SELECT n.step, o.seg AS was, n.seg AS now, EXISTS (SELECT 1 FROM pruned q "          \
     "WHERE q.run = o.run AND q.entry = o.entry) AS cut FROM step n JOIN step o ON o.run = n.run "  \
@@ -31,12 +31,12 @@
     "(SELECT max(seg) FROM segment WHERE run = :run) AND n.root = o.root AND n.chain = o.chain "   \
     "AND n.content <> o.content AND " INVAR_CORRECTED_OLD ")"
 
-/* The numbers of samples in a column, which has NULL where they are absent. */
+/* Values of one column of samples; NULL if absent. */
 #define OF_SAMPLE(column)                                                                          \
     "UNION ALL SELECT p.step, x.seg, '" column " of sample', x.idx, CASE WHEN x." column           \
     " IS NOT NULL THEN x." column "_bits END" ROWS_OF("sample")
 
-/* All rows of the content hash; `value` of a number of a sample is NULL if it is absent. */
+/* All rows that the content hash covers; `value` of an absent number of a sample is NULL. */
 #define CONTENT                                                                                    \
     "content AS (SELECT p.step, x.seg, 'the batch' AS kind, '' AS key, "                           \
     "x.weights || ' ' || hex(x.batch) || hex(x.rng) AS value" ROWS_OF(                             \
@@ -84,15 +84,15 @@ static const char sql[] =
     "SELECT p.step, (SELECT min(what) FROM judged j WHERE j.step = p.step AND NOT j.found), "
     "p.cut OR EXISTS (SELECT 1 FROM judged j WHERE j.step = p.step) FROM pair p ORDER BY p.step";
 
-typedef struct search {
+typedef struct content_search {
     int64_t step;
     char *what;
-} search;
+} content_search;
 
-static invar_status take_step(void *payload, const char *const *columns,
+static invar_status read_step(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {
-    search *s = payload;
+    content_search *s = payload;
     bool row;
 
     (void)columns;
@@ -111,7 +111,7 @@ static invar_status take_step(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-static invar_ledger_argument flag(const char *name, bool value)
+static invar_ledger_argument bool_argument(const char *name, bool value)
 {
     return (invar_ledger_argument){name, {.type = INVAR_LEDGER_TYPE_INT, .integer = value}};
 }
@@ -129,7 +129,7 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
     const bool surplus = keys->value[INVAR_KEY_OVER_SAMPLING_BATCH_SIZE] ||
                          keys->value[INVAR_KEY_OVER_SAMPLING_KEEP_SURPLUS];
     invar_recipe *recipe;
-    search s = {-1, what};
+    content_search s = {-1, what};
     invar_status status;
 
     INVAR_TRY(invar_recorded_keys_to_recipe(&recipe, keys));
@@ -138,17 +138,18 @@ invar_status invar_corrected_check(int64_t *step_out, char what[INVAR_CORRECTED_
                             ->needs_reward;
     const invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
-        flag("sft", sft),
-        flag("unrewarded", sft || !judged),
-        flag("absent", sft || loads),
-        flag("groups", loads || (filters && surplus) || keys->value[INVAR_KEY_BUFFER_FILTER_PATH]),
-        flag("versions", clock && invar_config_steps_per_rollout(recipe) > 1)};
+        bool_argument("sft", sft),
+        bool_argument("unrewarded", sft || !judged),
+        bool_argument("absent", sft || loads),
+        bool_argument("groups",
+                      loads || (filters && surplus) || keys->value[INVAR_KEY_BUFFER_FILTER_PATH]),
+        bool_argument("versions", clock && invar_config_steps_per_rollout(recipe) > 1)};
     invar_recipe_free(recipe);
     status = invar_ledger_select(
         ledger, &(invar_ledger_select_request){.sql = sql,
                                                .arguments = arguments,
                                                .n_arguments = sizeof arguments / sizeof *arguments,
-                                               .row = take_step,
+                                               .row = read_step,
                                                .payload = &s});
     *step_out = s.step;
     return status;

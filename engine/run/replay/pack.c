@@ -1,5 +1,9 @@
 /*
- * pack.c - one file with all that a recorded step needs.
+ * pack.c - writes a pack: the inputs, checkpoint and ledger of one recorded step.
+ *
+ * If the run has no checkpoint directly before the step's rollout, the steps before it are replayed
+ * once to make one, and must have the recorded bits. Members are added in a fixed order, files of a
+ * folder by name, and manifest.json last, since it lists the hashes of all others.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,21 +27,21 @@
 
 #include "base/invar_banned.h"
 
-#define MAX_FILES 1024 /* of a folder */
+#define MAX_FILES 1024 /* largest number of files in a folder */
 
-typedef struct packer {
+typedef struct pack_writer {
     const invar_replay *replay;
     invar_tar_writer *tar;
-    invar_recorded_keys keys;    /* as the pack has them */
-    int64_t first, rollout;      /* of the step */
-    char steps[INVAR_PATH_SIZE]; /* folder of the checkpoint before it */
+    invar_recorded_keys keys;    /* keys with their values in the pack */
+    int64_t first, rollout;      /* first step of the step's rollout, and the rollout */
+    char steps[INVAR_PATH_SIZE]; /* folder of the checkpoint before that rollout */
     invar_pack_result *result;
-} packer;
+} pack_writer;
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-/* What of a Hugging Face folder is read. */
-static bool wanted(const char *name, bool weights)
+/* True for files of a Hugging Face folder that are read. */
+static bool is_needed_file(const char *name, bool weights)
 {
     if (name[0] == '.')
         return false;
@@ -48,17 +52,17 @@ static bool wanted(const char *name, bool weights)
            invar_text_has_suffix(name, ".txt");
 }
 
-typedef struct names {
+typedef struct file_names {
     char *items[MAX_FILES];
     size_t count;
-} names;
+} file_names;
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(a, b);
 }
 
-static invar_status keep_name(names *out, const char *name, const char *dir)
+static invar_status add_name(file_names *out, const char *name, const char *dir)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -71,8 +75,10 @@ static invar_status keep_name(names *out, const char *name, const char *dir)
     return INVAR_OK;
 }
 
-/* The plain files of a folder in order of their names, so that packs do not depend on it. */
-static invar_status list_files(names *out, const char *dir, bool all, bool weights)
+/*
+ * Lists the regular files of a folder, by name: a pack must not depend on the order of the folder.
+ */
+static invar_status list_files(file_names *out, const char *dir, bool all, bool weights)
 {
     struct dirent *entry;
     DIR *stream = opendir(dir);
@@ -87,18 +93,19 @@ static invar_status list_files(names *out, const char *dir, bool all, bool weigh
     while (status == INVAR_OK && (entry = readdir(stream)) != NULL) {
         char path[INVAR_PATH_SIZE];
         struct stat info;
-        if (entry->d_name[0] == '.' || !(all || wanted(entry->d_name, weights)))
+        if (entry->d_name[0] == '.' || !(all || is_needed_file(entry->d_name, weights)))
             continue;
         status = invar_path_join(path, sizeof path, dir, entry->d_name);
         if (status == INVAR_OK && stat(path, &info) == 0 && S_ISREG(info.st_mode))
-            status = keep_name(out, entry->d_name, dir);
+            status = add_name(out, entry->d_name, dir);
     }
     (void)closedir(stream);
-    return status == INVAR_OK ? invar_sort((const void **)(void *)out->items, out->count, by_name)
-                              : status;
+    return status == INVAR_OK
+               ? invar_sort((const void **)(void *)out->items, out->count, compare_names)
+               : status;
 }
 
-static invar_status add_below(packer *p, const char *folder, const char *dir, const char *name)
+static invar_status add_below(pack_writer *p, const char *folder, const char *dir, const char *name)
 {
     char path[INVAR_PATH_SIZE], member[INVAR_PATH_SIZE];
 
@@ -107,10 +114,10 @@ static invar_status add_below(packer *p, const char *folder, const char *dir, co
     return invar_tar_add_file(p->tar, member, path);
 }
 
-static invar_status add_files(packer *p, const char *folder, const char *dir, bool all,
+static invar_status add_files(pack_writer *p, const char *folder, const char *dir, bool all,
                               bool weights)
 {
-    names found = {.count = 0};
+    file_names found = {.count = 0};
     invar_status status = list_files(&found, dir, all, weights);
 
     for (size_t i = 0; i < found.count; i++) {
@@ -121,8 +128,8 @@ static invar_status add_files(packer *p, const char *folder, const char *dir, bo
     return status;
 }
 
-/* With the one folder that may be in it, that of more chat templates. */
-static invar_status add_folder(packer *p, const char *folder, const char *dir, bool all,
+/* Adds a folder of files, and its subfolder of further chat templates if there is one. */
+static invar_status add_folder(pack_writer *p, const char *folder, const char *dir, bool all,
                                bool weights)
 {
     char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE];
@@ -137,8 +144,9 @@ static invar_status add_folder(packer *p, const char *folder, const char *dir, b
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* A folder of checkpoints, with the one of `step` alone. */
-static invar_status add_checkpoint(packer *p, const char *folder, const char *dir, int64_t step)
+/* Adds a checkpoint folder with the checkpoint of `step` only. */
+static invar_status add_checkpoint(pack_writer *p, const char *folder, const char *dir,
+                                   int64_t step)
 {
     char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE], member[INVAR_PATH_SIZE], text[32];
     int length = snprintf(text, sizeof text, "%" PRId64 "\n", step);
@@ -150,8 +158,8 @@ static invar_status add_checkpoint(packer *p, const char *folder, const char *di
     return add_folder(p, to, from, true, true);
 }
 
-/* Weights of either kind (invar_run_context_load). */
-static invar_status add_weights(packer *p, invar_key key, const char *folder)
+/* Adds weights: a Hugging Face folder or a checkpoint (invar_run_context_load). */
+static invar_status add_weights(pack_writer *p, invar_key key, const char *folder)
 {
     char latest[INVAR_PATH_SIZE];
     const char *dir = invar_recorded_keys_get(p->replay->keys, key);
@@ -169,7 +177,7 @@ static invar_status add_weights(packer *p, invar_key key, const char *folder)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status add_file(packer *p, invar_key key, const char *member, const char *value)
+static invar_status add_file(pack_writer *p, invar_key key, const char *member, const char *value)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -180,7 +188,7 @@ static invar_status add_file(packer *p, invar_key key, const char *member, const
     return invar_tar_add_file(p->tar, member, path);
 }
 
-static invar_status add_data(packer *p)
+static invar_status add_data(pack_writer *p)
 {
     const char *value = invar_recorded_keys_get(p->replay->keys, INVAR_KEY_PROMPT_DATA);
     char path[INVAR_PATH_SIZE], with_slice[INVAR_PATH_SIZE];
@@ -190,7 +198,7 @@ static invar_status add_data(packer *p)
     return path[0] ? add_file(p, INVAR_KEY_PROMPT_DATA, INVAR_PACK_DATA, with_slice) : INVAR_OK;
 }
 
-static invar_status add_adapter(packer *p)
+static invar_status add_adapter(pack_writer *p)
 {
     const char *dir = invar_recorded_keys_get(p->replay->keys, INVAR_KEY_LORA_ADAPTER_PATH);
 
@@ -200,7 +208,7 @@ static invar_status add_adapter(packer *p)
     return add_folder(p, "adapter", dir, true, true);
 }
 
-static invar_status add_inputs(packer *p)
+static invar_status add_inputs(pack_writer *p)
 {
     const invar_recorded_keys *keys = p->replay->keys;
     const char *hf = invar_recorded_keys_get(keys, INVAR_KEY_HF_CHECKPOINT);
@@ -223,7 +231,7 @@ static invar_status add_inputs(packer *p)
 
 /* ---- the checkpoint before the step ---------------------------------------------------------- */
 
-static invar_status make_checkpoint(packer *p)
+static invar_status make_checkpoint(pack_writer *p)
 {
     char folder[INVAR_PATH_SIZE];
     invar_replay before = *p->replay;
@@ -245,7 +253,7 @@ static invar_status make_checkpoint(packer *p)
                       done.differs, p->replay->step);
 }
 
-static invar_status find_checkpoint(packer *p)
+static invar_status find_checkpoint(pack_writer *p)
 {
     int64_t found;
 
@@ -259,8 +267,8 @@ static invar_status find_checkpoint(packer *p)
 
 /* ---- the archive ----------------------------------------------------------------------------- */
 
-/* The run alone, with the detail of the step's rollout and what came after it. */
-static invar_status add_ledger(packer *p)
+/* Adds the ledger of this run, with the detail of the step's rollout and of later steps. */
+static invar_status add_ledger(pack_writer *p)
 {
     const invar_ledger_summary *run = p->replay->run;
     invar_ledger_retention keep = {.last_steps = run->last_step - p->first + 1};
@@ -277,7 +285,7 @@ static invar_status add_ledger(packer *p)
     return status == INVAR_OK ? invar_tar_add_file(p->tar, INVAR_PACK_LEDGER, part) : status;
 }
 
-static invar_status add_recipe(packer *p)
+static invar_status add_recipe(pack_writer *p)
 {
     char path[INVAR_PATH_SIZE];
 
@@ -286,7 +294,7 @@ static invar_status add_recipe(packer *p)
     return invar_tar_add_file(p->tar, INVAR_PACK_RECIPE, path);
 }
 
-static invar_status add_manifest(packer *p)
+static invar_status add_manifest(pack_writer *p)
 {
     const invar_tar_list *list = invar_tar_members(p->tar);
     invar_json_text text = {0};
@@ -321,7 +329,7 @@ static invar_status add_manifest(packer *p)
     return status;
 }
 
-static invar_status add_all(packer *p)
+static invar_status add_all(pack_writer *p)
 {
     const invar_tar_list *list = invar_tar_members(p->tar);
 
@@ -337,7 +345,7 @@ static invar_status add_all(packer *p)
     return invar_tar_commit(p->tar);
 }
 
-static invar_status copy_keys(packer *p)
+static invar_status copy_keys(pack_writer *p)
 {
     for (int i = 0; i < INVAR_KEY_COUNT; i++)
         INVAR_TRY(invar_recorded_keys_put(&p->keys, (invar_key)i, p->replay->keys->value[i]));
@@ -346,7 +354,7 @@ static invar_status copy_keys(packer *p)
 
 invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay, const char *path)
 {
-    packer *p = NULL;
+    pack_writer *p = NULL;
     invar_status status;
 
     *out = (invar_pack_result){.checkpoint_step = -1};
@@ -354,7 +362,7 @@ invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay
     memset(p, 0, sizeof *p);
     p->replay = replay;
     p->result = out;
-    // first of all: a name that will not do should not come out after hours
+    // first of all, so that a bad file name does not fail after hours
     status = invar_tar_writer_open(&p->tar, path);
     if (status == INVAR_OK)
         status = invar_replay_rollout(&p->first, &p->rollout, replay->keys, replay->step);

@@ -1,5 +1,5 @@
 /*
- * pack_names.h - what the members of a pack are called; docs/formats.md.
+ * pack_names.h - names of the members of a pack; docs/formats.md.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -1,5 +1,10 @@
 /*
- * recorded_keys.c - keys out of a ledger, and back into a recipe.
+ * recorded_keys.c - reads recipe keys out of a ledger or a pack, and makes a recipe of them.
+ *
+ * Semantic keys come from the identity of the run, free keys from the facts of the segment that
+ * executed the step. Free keys of the table left_out are dropped, since a replay sets them itself
+ * or does without; some of them a user may set again. Unknown keys are an error: they may change
+ * bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,10 +25,10 @@
 
 #include "base/invar_banned.h"
 
-/* Where the run wrote, how it was watched, and what sped it up. */
+/* Keys that decide where the run wrote, how it was observed, and what made it faster. */
 static const struct {
     invar_key key;
-    bool again; /* it may be asked for again */
+    bool again; /* a replay accepts the key as a flag */
 } left_out[] = {
     {INVAR_KEY_RUN, false},
     {INVAR_KEY_LEDGER, false},
@@ -70,7 +75,7 @@ static const invar_key paths[] = {INVAR_KEY_HF_CHECKPOINT,      INVAR_KEY_PROMPT
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-static bool stays_out(invar_key key)
+static bool is_left_out(invar_key key)
 {
     for (size_t i = 0; i < COUNT(left_out); i++)
         if (left_out[i].key == key)
@@ -115,7 +120,7 @@ const char *invar_recorded_keys_get(const invar_recorded_keys *recorded, invar_k
     return recorded->value[key] ? recorded->value[key] : fallback ? fallback : "";
 }
 
-static invar_status remember_checkpoints(invar_recorded_keys *recorded, const char *folder)
+static invar_status set_checkpoints(invar_recorded_keys *recorded, const char *folder)
 {
     if (strlen(folder) >= sizeof recorded->checkpoints)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "load: the path has more than %zu bytes",
@@ -126,13 +131,13 @@ static invar_status remember_checkpoints(invar_recorded_keys *recorded, const ch
 
 /* ---- out of the ledger ----------------------------------------------------------------------- */
 
-/* Semantic keys, and the free ones of the segment that executed the step. */
+/* Semantic keys of the run, and free keys of the segment that executed the step. */
 static const char sql[] =
     "SELECT key, value, 0 FROM identity WHERE run = :run UNION ALL "
     "SELECT f.key, f.value, 1 FROM fact f JOIN timeline t ON t.run = f.run AND t.seg = f.seg "
     "WHERE f.run = :run AND t.step = :step AND f.scope = 'free'";
 
-static invar_status take_key(void *payload, const char *const *columns,
+static invar_status read_key(void *payload, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
@@ -147,12 +152,12 @@ static invar_status take_key(void *payload, const char *const *columns,
     key = invar_recipe_find(invar_config_schema(), values[0].data);
     if (key >= 0 && values[2].integer &&
         invar_config_schema()->keys[key].effect != INVAR_RECIPE_EFFECT_FREE)
-        return INVAR_OK; // it was free for the version that made the run: it changed no bit
+        return INVAR_OK; // a free key of an older version, which changed no bit
     if (key >= 0)
         return invar_recorded_keys_put(payload, (invar_key)key, values[1].data);
     if (strcmp(values[0].data, INVAR_TRAIN_REFERENCE) == 0)
         ((invar_recorded_keys *)payload)->reference_apart = true;
-    if (strchr(values[0].data, ' ')) // "data hash": what the keys only name
+    if (strchr(values[0].data, ' ')) // a hash of named files, such as "data hash"
         return INVAR_OK;
     invar_text_quote(quoted, sizeof quoted, values[0].data, values[0].bytes);
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
@@ -161,10 +166,13 @@ static invar_status take_key(void *payload, const char *const *columns,
                       quoted);
 }
 
-/* The run's own folder of checkpoints, where `save` is empty: beside its ledger, which may have
-   been moved since; or, where the ledger is elsewhere, where the run was. */
-static invar_status find_own(char out[INVAR_PATH_SIZE], const invar_recorded_keys *recorded,
-                             const char *ledger, const char *name)
+/*
+ * Finds the default checkpoint folder of the run: beside its ledger, which may have been moved
+ * since, or else in the run folder as recorded.
+ */
+static invar_status find_default_folder(char out[INVAR_PATH_SIZE],
+                                        const invar_recorded_keys *recorded, const char *ledger,
+                                        const char *name)
 {
     const char *folder = invar_recorded_keys_get(recorded, INVAR_KEY_RUN),
                *slash = strrchr(ledger, '/');
@@ -182,8 +190,12 @@ static invar_status find_own(char out[INVAR_PATH_SIZE], const invar_recorded_key
     return invar_path_join(out, INVAR_PATH_SIZE, folder, INVAR_RUN_PATHS_CHECKPOINTS);
 }
 
-/* `ledger` and `name` of the run; NULL: a recipe alone. */
-static invar_status leave_out(invar_recorded_keys *recorded, const char *ledger, const char *name)
+/*
+ * Drops the keys of left_out and keeps the checkpoint folder. `ledger` and `name` are those of the
+ * run; NULL for a recipe without a run.
+ */
+static invar_status drop_left_out(invar_recorded_keys *recorded, const char *ledger,
+                                  const char *name)
 {
     const char *save = invar_recorded_keys_get(recorded, INVAR_KEY_SAVE);
     const char *load = invar_recorded_keys_get(recorded, INVAR_KEY_LOAD);
@@ -192,12 +204,12 @@ static invar_status leave_out(invar_recorded_keys *recorded, const char *ledger,
     if (strcmp(save, "none") == 0)
         save = "";
     else if (!save[0] && ledger) {
-        INVAR_TRY(find_own(own, recorded, ledger, name));
+        INVAR_TRY(find_default_folder(own, recorded, ledger, name));
         save = own;
     }
     if (load[0] && (!save[0] || !invar_path_exists(save)))
         save = load;
-    INVAR_TRY(remember_checkpoints(recorded, save));
+    INVAR_TRY(set_checkpoints(recorded, save));
     for (size_t i = 0; i < COUNT(left_out); i++)
         INVAR_TRY(invar_recorded_keys_put(recorded, left_out[i].key, NULL));
     return INVAR_OK;
@@ -212,7 +224,7 @@ invar_status invar_recorded_keys_read(invar_recorded_keys *out, invar_ledger *le
         {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
     };
     invar_ledger_select_request request = {
-        .sql = sql, .arguments = arguments, .n_arguments = 2, .row = take_key, .payload = out};
+        .sql = sql, .arguments = arguments, .n_arguments = 2, .row = read_key, .payload = out};
     invar_status status;
 
     memset(out, 0, sizeof *out);
@@ -222,13 +234,13 @@ invar_status invar_recorded_keys_read(invar_recorded_keys *out, invar_ledger *le
                           " to %" PRId64,
                           run->name, step, run->first_step, run->last_step);
     status = invar_ledger_select(ledger, &request);
-    if (status == INVAR_E_UNSUPPORTED) { // which program knows it, its revisions say
+    if (status == INVAR_E_UNSUPPORTED) { // the op revisions say which program knows the key
         bool known;
         invar_status other = invar_revisions_check(&known, ledger, run, step, step, "");
         status = other != INVAR_OK ? other : status;
     }
     if (status == INVAR_OK)
-        status = leave_out(out, path, run->name);
+        status = drop_left_out(out, path, run->name);
     if (status == INVAR_OK)
         status = invar_recorded_keys_put(out, INVAR_KEY_NAME, run->name);
     if (status != INVAR_OK)
@@ -238,7 +250,7 @@ invar_status invar_recorded_keys_read(invar_recorded_keys *out, invar_ledger *le
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status take_entries(invar_recorded_keys *out, const invar_recipe *recipe)
+static invar_status copy_entries(invar_recorded_keys *out, const invar_recipe *recipe)
 {
     invar_recipe_entry e;
 
@@ -259,9 +271,9 @@ invar_status invar_recorded_keys_load(invar_recorded_keys *out, const char *path
     INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
     status = invar_recipe_read(recipe, path);
     if (status == INVAR_OK)
-        status = take_entries(out, recipe);
+        status = copy_entries(out, recipe);
     if (status == INVAR_OK)
-        status = leave_out(out, NULL, NULL);
+        status = drop_left_out(out, NULL, NULL);
     invar_recipe_free(recipe);
     if (status != INVAR_OK)
         invar_recorded_keys_release(out);
@@ -306,7 +318,7 @@ invar_status invar_recorded_keys_write(const invar_recorded_keys *recorded, cons
 
 /* ---- into a recipe --------------------------------------------------------------------------- */
 
-/* A folder that somebody names should have some; "" is for none. */
+/* Fails if a folder given with --load has no checkpoint; "" means to start without one. */
 static invar_status check_checkpoints(const char *folder)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
@@ -327,8 +339,8 @@ static invar_status check_checkpoints(const char *folder)
                       shown, hint);
 }
 
-static invar_status recorded_keys_override(invar_recorded_keys *recorded,
-                                           const invar_recipe_entry *e, invar_key key)
+static invar_status apply_flag(invar_recorded_keys *recorded, const invar_recipe_entry *e,
+                               invar_key key)
 {
     if (e->key->effect != INVAR_RECIPE_EFFECT_FREE)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -336,11 +348,11 @@ static invar_status recorded_keys_override(invar_recorded_keys *recorded,
                           "semantic)",
                           e->origin, e->key->name);
     if (key == INVAR_KEY_NAME || key == INVAR_KEY_NUM_ROLLOUT || key == INVAR_KEY_NUM_EPOCH ||
-        stays_out(key))
+        is_left_out(key))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a replay sets this by itself", e->origin);
     if (key == INVAR_KEY_LOAD) {
         INVAR_TRY(check_checkpoints(e->text));
-        return remember_checkpoints(recorded, e->text);
+        return set_checkpoints(recorded, e->text);
     }
     return invar_recorded_keys_put(recorded, key, e->text);
 }
@@ -352,7 +364,7 @@ invar_status invar_recorded_keys_override(invar_recorded_keys *recorded, const i
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry_get(&e, flags, i);
         if (e.source == INVAR_RECIPE_SOURCE_FLAG)
-            INVAR_TRY(recorded_keys_override(recorded, &e, (invar_key)i));
+            INVAR_TRY(apply_flag(recorded, &e, (invar_key)i));
     }
     return INVAR_OK;
 }

@@ -1,9 +1,8 @@
 /*
- * recorded_keys.h - the keys that a recorded run had, as a recipe that runs it again somewhere
- * else.
+ * recorded_keys.h - recipe keys of a recorded run, to run it again somewhere else.
  *
- * What only said where the run wrote and how it was watched is left out: folders, checkpoints,
- * dumps, the trace. The folder of its checkpoints is remembered beside the keys.
+ * Keys that only decide where the run wrote and how it was observed are left out: folders,
+ * checkpoints, dumps, trace. The folder of its checkpoints is kept separately.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,57 +17,59 @@
 extern "C" {
 #endif
 
-/* Zeroed at first; release. */
+/* Keys of a recorded run. Zero-initialize before use. Release with invar_recorded_keys_release. */
 typedef struct invar_recorded_keys {
-    char *value[INVAR_KEY_COUNT]; /* canonical text; NULL: the default */
-    char checkpoints[INVAR_PATH_SIZE];
-    bool reference_apart; /* the run's reference is a model of its own: ref-load has no other use */
+    char *value[INVAR_KEY_COUNT];      /* canonical text, owned; NULL for the default */
+    char checkpoints[INVAR_PATH_SIZE]; /* checkpoint folder of the run; empty if it had none */
+    bool reference_apart; /* the reference has its own config.json, so ref-load is not the
+                             actor's */
 } invar_recorded_keys;
 
 void invar_recorded_keys_release(invar_recorded_keys *recorded);
 
 /*
- * Of the segment that executed `step` as it counts, from the ledger at `path`. INVAR_E_NOTFOUND: no
- * such step; INVAR_E_CORRUPT: what the ledger has is no recipe of this program.
+ * Reads the keys of the segment whose execution of `step` is valid, from the ledger at `path`.
+ * Returns INVAR_E_NOTFOUND if there is no such step, INVAR_E_CORRUPT if the ledger is malformed,
+ * and INVAR_E_UNSUPPORTED if it has a key that this program does not know.
  */
 invar_status invar_recorded_keys_read(invar_recorded_keys *out, invar_ledger *ledger,
                                       const char *path, const invar_ledger_summary *run,
                                       int64_t step) INVAR_MUST_USE;
 
-/* From a file that _write made. */
+/* Reads keys from a file that invar_recorded_keys_write has written. */
 invar_status invar_recorded_keys_load(invar_recorded_keys *out, const char *path) INVAR_MUST_USE;
 invar_status invar_recorded_keys_write(const invar_recorded_keys *recorded,
                                        const char *path) INVAR_MUST_USE;
 
-/* NULL: back to the default. */
+/* Sets a key to a copy of `value`; NULL for its default. */
 invar_status invar_recorded_keys_put(invar_recorded_keys *recorded, invar_key key,
                                      const char *value) INVAR_MUST_USE;
 
-/* "" where the default is empty, too. */
+/* Returns the value or the default of a key; "" if that is empty, too. */
 const char *invar_recorded_keys_get(const invar_recorded_keys *recorded, invar_key key);
 
 /*
- * Puts every flag of `flags`. Semantic keys, and those that a replay sets by itself, are refused:
- * INVAR_E_INVALID. `load` becomes the folder of checkpoints.
+ * Applies every flag of `flags`. Returns INVAR_E_INVALID for semantic keys and for those that a
+ * replay sets itself. `load` sets the checkpoint folder.
  */
 invar_status invar_recorded_keys_override(invar_recorded_keys *recorded,
                                           const invar_recipe *flags) INVAR_MUST_USE;
 
-/* The caller owns *out; checked. */
+/* Makes a checked recipe of the keys. The caller frees *out with invar_recipe_free. */
 invar_status invar_recorded_keys_to_recipe(invar_recipe **out,
                                            const invar_recorded_keys *recorded) INVAR_MUST_USE;
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* The keys whose value names files of the run; `count` of them. */
+/* Returns the keys whose values name input files; *count_out is their number. */
 const invar_key *invar_recorded_keys_paths(size_t *count_out);
 
-/* The file of a value: without a slice "@[a:b]"; "" for a built-in task. */
+/* Writes the file that a key names, without a slice "@[a:b]"; "" for a built-in task. */
 invar_status invar_recorded_keys_file(char out[INVAR_PATH_SIZE],
                                       const invar_recorded_keys *recorded, invar_key key,
                                       int64_t rollout) INVAR_MUST_USE;
 
-/* INVAR_E_NOTFOUND names the first file or folder that is missing, and the flag to give. */
+/* Returns INVAR_E_NOTFOUND, with the flag to give, if a file or folder of the keys is missing. */
 invar_status invar_recorded_keys_check_files(const invar_recorded_keys *recorded,
                                              int64_t rollout) INVAR_MUST_USE;
 

@@ -1,5 +1,8 @@
 /*
- * regenerate.c - one recorded sample, made again alone.
+ * regenerate.c - finds the weights and the prompt of a recorded sample, and samples it again.
+ *
+ * The initial weights are tried first, then every checkpoint in `load` and `save`, from newest to
+ * oldest. Weights are recognized by their hash, so a wrong or damaged checkpoint is merely skipped.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -19,7 +22,10 @@
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* True when the model could be loaded and is the one; what cannot be read is not. */
+/*
+ * *found is true if the weights could be loaded and have the wanted hash. An unreadable checkpoint
+ * is no error.
+ */
 static invar_status try_weights(bool *found, invar_run_context *s, const char *folder, int64_t step,
                                 const invar_digest *wanted)
 {
@@ -38,7 +44,7 @@ static invar_status try_weights(bool *found, invar_run_context *s, const char *f
     return INVAR_OK;
 }
 
-/* The newest first. */
+/* Tries all checkpoints of a folder, from newest to oldest, or its Hugging Face weights. */
 static invar_status try_folder(bool *found, int64_t *tried, invar_run_context *s,
                                const char *folder, const invar_digest *wanted)
 {
@@ -74,7 +80,7 @@ static invar_status find_weights(invar_run_context *s, const invar_digest *wante
     INVAR_TRY(invar_run_paths_find(&at, s->recipe, NULL));
     if (!invar_recipe_string(s->recipe, INVAR_KEY_SAVE)[0] &&
         !invar_recipe_string(s->recipe, INVAR_KEY_RUN)[0])
-        at.save[0] = '\0'; // of which run?
+        at.save[0] = '\0'; // no run is named, so the default folder means nothing
     INVAR_TRY(try_folder(&found, &tried, s, load, wanted));
     if (!found && strcmp(load, at.save) != 0)
         INVAR_TRY(try_folder(&found, &tried, s, at.save, wanted));
@@ -104,7 +110,7 @@ static invar_status find_prompt(const invar_prompt **out, const invar_run_contex
                       line);
 }
 
-static invar_status run_context_check(const invar_run_context *s, const invar_rng_coords *c)
+static invar_status check_coords(const invar_run_context *s, const invar_rng_coords *c)
 {
     int64_t seed = invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_SEED);
 
@@ -143,7 +149,7 @@ invar_status invar_regenerate(invar_rl_samples *out, invar_run_context *session,
     invar_rl_sample *s;
     invar_status status;
 
-    INVAR_TRY(run_context_check(session, coords));
+    INVAR_TRY(check_coords(session, coords));
     INVAR_TRY(find_prompt(&prompt, session, coords->prompt));
     INVAR_TRY(find_weights(session, &coords->weights));
     INVAR_TRY(invar_rl_samples_append(&s, out));

@@ -1,8 +1,8 @@
 /*
- * regenerate.h - one recorded sample, made again alone, bit for bit.
+ * regenerate.h - samples one recorded sample again by itself, bit for bit.
  *
- * What a sample depends on are its coordinates, which the ledger keeps with it, and the recipe:
- * prompt, sampling, and how products are computed. What was sampled beside it is no part of it.
+ * A sample depends only on its coordinates, which the ledger stores with it, and on the recipe:
+ * prompt, sampling, and arithmetic. It does not depend on other samples of its rollout.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,10 +17,11 @@ extern "C" {
 #endif
 
 /*
- * The sample into an empty list. The session has its data; its weights become those of the sample:
- * the initial ones, or those of a checkpoint in the recipe's `load` or `save`. INVAR_E_NOTFOUND:
- * the prompt or the weights are not there; INVAR_E_INVALID: the recipe has another seed;
- * INVAR_E_UNSUPPORTED: it was not sampled for training, or a plug-in led it.
+ * Appends the sample to the empty list *out. The context needs its data. Its weights become those
+ * of the sample: the initial ones, or those of a checkpoint in the recipe's `load` or `save`.
+ * Returns INVAR_E_NOTFOUND if prompt or weights are missing, INVAR_E_INVALID if the recipe has
+ * another seed, and INVAR_E_UNSUPPORTED if the sample was not sampled for training, or if a plug-in
+ * led it.
  */
 invar_status invar_regenerate(invar_rl_samples *out, invar_run_context *session,
                               const invar_rng_coords *coords) INVAR_MUST_USE;

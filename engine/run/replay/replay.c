@@ -1,5 +1,9 @@
 /*
- * replay.c - recorded steps executed again, and compared with what was recorded.
+ * replay.c - executes recorded steps again in a copy of the ledger, and compares the results.
+ *
+ * The recorded keys become a recipe whose run folder is new and whose `load` is the chosen
+ * checkpoint; invar_train then runs it with options.replay. The comparison is a query on the copy:
+ * steps of the newest segment against the execution that was valid before.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,7 +29,7 @@ static void replay_print(const invar_replay *replay, const char *line)
 
 /* ---- where to start -------------------------------------------------------------------------- */
 
-/* Why a checkpoint is none of this run's timeline; NULL: it is. */
+/* *why_out = reason why a checkpoint does not belong to the run's timeline; NULL if it does. */
 static invar_status checkpoint_mismatch_reason(const char **why_out, const invar_replay *replay,
                                                invar_checkpoint *c)
 {
@@ -76,7 +80,7 @@ static invar_status try_checkpoint(bool *fits_out, const invar_replay *replay, c
     return INVAR_OK;
 }
 
-static void say_no_folder(const invar_replay *replay, const char *folder)
+static void print_missing_folder(const invar_replay *replay, const char *folder)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], line[INVAR_PATH_SHOWN_SIZE + 96];
 
@@ -100,7 +104,7 @@ invar_status invar_replay_checkpoint(int64_t *step_out, const invar_replay *repl
     if (before < 0)
         return INVAR_OK;
     if (!folder[0] || !invar_path_exists(folder)) {
-        say_no_folder(replay, folder);
+        print_missing_folder(replay, folder);
         return INVAR_OK;
     }
     INVAR_TRY(invar_checkpoint_list(&steps, &count, folder));
@@ -155,7 +159,7 @@ invar_status invar_replay_copy(const invar_replay *replay, const char *path)
     return status;
 }
 
-/* ---- whether this program can ---------------------------------------------------------------- */
+/* ---- op revisions ---------------------------------------------------------------------------- */
 
 static invar_status check_revisions(const invar_replay *replay, int64_t first)
 {
@@ -169,8 +173,8 @@ static invar_status check_revisions(const invar_replay *replay, int64_t first)
 
 /* ---- executing ------------------------------------------------------------------------------- */
 
-static invar_status recorded_keys_place(invar_recorded_keys *keys, const invar_replay *replay,
-                                        int64_t after)
+static invar_status set_folders(invar_recorded_keys *keys, const invar_replay *replay,
+                                int64_t after)
 {
     char number[24];
 
@@ -198,14 +202,14 @@ static invar_status make_recipe(invar_recipe **out, const invar_replay *replay, 
     invar_status status = copy_keys(&keys, replay->keys);
 
     if (status == INVAR_OK)
-        status = recorded_keys_place(&keys, replay, after);
+        status = set_folders(&keys, replay, after);
     if (status == INVAR_OK)
         status = invar_recorded_keys_to_recipe(out, &keys);
     invar_recorded_keys_release(&keys);
     return status;
 }
 
-static invar_status replay_execute(const invar_replay *replay, int64_t after)
+static invar_status execute_steps(const invar_replay *replay, int64_t after)
 {
     invar_train_options options = {.kind = "replay",
                                    .until = replay->step,
@@ -232,8 +236,8 @@ static invar_status replay_execute(const invar_replay *replay, int64_t after)
 /* ---- comparing ------------------------------------------------------------------------------- */
 
 /*
- * The steps of the newest segment beside the execution that counted before. The content of a step
- * of version 0.1.0 may differ although all its bits are the same (corrected.h).
+ * Steps of the newest segment with the execution that was valid before. The content of a step of
+ * version 0.1.0 may differ although all its bits are the same (corrected.h).
  */
 static const char sql[] =
     "SELECT n.step, n.chain, o.step IS NOT NULL, n.root = o.root AND n.chain = o.chain, "
@@ -243,7 +247,7 @@ static const char sql[] =
     "WHERE n.run = :run AND n.seg = (SELECT max(seg) FROM segment WHERE run = :run) "
     "ORDER BY n.step";
 
-static invar_status take_step(void *payload, const char *const *columns,
+static invar_status read_step(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {
     invar_replay_result *out = payload;
@@ -267,7 +271,7 @@ static invar_status take_step(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Differences of content that no corrected metric explains. */
+/* Finds a difference of content that no corrected metric explains. */
 static invar_status check_corrected(invar_replay_result *out, invar_ledger *copy, int64_t run,
                                     const invar_recorded_keys *keys)
 {
@@ -284,7 +288,7 @@ static invar_status check_corrected(invar_replay_result *out, invar_ledger *copy
     return INVAR_OK;
 }
 
-static invar_status compare(invar_replay_result *out, const invar_recorded_keys *keys)
+static invar_status compare_steps(invar_replay_result *out, const invar_recorded_keys *keys)
 {
     invar_ledger_summary run;
     invar_ledger *copy = NULL;
@@ -298,7 +302,7 @@ static invar_status compare(invar_replay_result *out, const invar_recorded_keys 
         status = invar_ledger_select(copy, &(invar_ledger_select_request){.sql = sql,
                                                                           .arguments = &argument,
                                                                           .n_arguments = 1,
-                                                                          .row = take_step,
+                                                                          .row = read_step,
                                                                           .payload = out});
     }
     if (status == INVAR_OK)
@@ -323,6 +327,6 @@ invar_status invar_replay_run(invar_replay_result *out, const invar_replay *repl
     INVAR_TRY(invar_recorded_keys_check_files(replay->keys, rollout));
     INVAR_TRY(invar_path_join(out->ledger, sizeof out->ledger, replay->folder, "ledger.db"));
     INVAR_TRY(invar_replay_copy(replay, out->ledger));
-    INVAR_TRY(replay_execute(replay, out->checkpoint_step));
-    return compare(out, replay->keys);
+    INVAR_TRY(execute_steps(replay, out->checkpoint_step));
+    return compare_steps(out, replay->keys);
 }

@@ -1,5 +1,9 @@
 /*
- * unpack.c - a pack, taken apart and verified.
+ * unpack.c - unpacks a pack, verifies its members, and reads its keys.
+ *
+ * A pack is untrusted input: the manifest must list every other member in order, with its size and
+ * hash, and a path in the recipe may not lead out of the folder. A defect is INVAR_E_CORRUPT; only
+ * an unknown format of the pack is INVAR_E_UNSUPPORTED.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +20,8 @@
 
 #define MANIFEST_BYTES ((size_t)1 << 20)
 
-static invar_status refuse_as(invar_status status, const char *path, const char *word,
-                              const char *why)
+static invar_status fail_pack_with(invar_status status, const char *path, const char *word,
+                                   const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], quoted[INVAR_TEXT_QUOTE_SIZE];
 
@@ -26,9 +30,9 @@ static invar_status refuse_as(invar_status status, const char *path, const char 
     return INVAR_FAIL(status, 0, "%s: \"%s\" %s", shown, quoted, why);
 }
 
-static invar_status refuse(const char *path, const char *word, const char *why)
+static invar_status fail_pack(const char *path, const char *word, const char *why)
 {
-    return refuse_as(INVAR_E_CORRUPT, path, word, why);
+    return fail_pack_with(INVAR_E_CORRUPT, path, word, why);
 }
 
 /* ---- the manifest ---------------------------------------------------------------------------- */
@@ -45,17 +49,17 @@ static invar_status check_member(const json_t *item, const invar_tar_member *mem
     INVAR_TRY(invar_json_string(&hex, item, "xxh128", INVAR_PACK_MANIFEST));
     INVAR_TRY(invar_digest_read(&hash, hex));
     if (strcmp(name, member->name) != 0)
-        return refuse(path, member->name, "is not what the manifest lists there");
+        return fail_pack(path, member->name, "is not what the manifest lists there");
     if (member->bytes != bytes || !invar_digest_equal(&member->hash, &hash))
-        return refuse(path, name, "is damaged: its hash is not that of the manifest");
+        return fail_pack(path, name, "is damaged: its hash is not that of the manifest");
     return INVAR_OK;
 }
 
-/* Every member but the manifest is listed, in the order of the archive. */
+/* Fails unless the manifest lists every other member, in the order of the archive. */
 static invar_status check_members(const json_t *items, const invar_tar_list *list, const char *path)
 {
     if (!json_is_array(items) || (int64_t)json_array_size(items) != list->count - 1)
-        return refuse(path, INVAR_PACK_MANIFEST, "does not list the members of the pack");
+        return fail_pack(path, INVAR_PACK_MANIFEST, "does not list the members of the pack");
     for (int64_t i = 0; i < list->count - 1; i++)
         INVAR_TRY(check_member(json_array_get(items, (size_t)i), &list->items[i], path));
     return INVAR_OK;
@@ -68,17 +72,17 @@ static invar_status read_head(invar_pack *out, const json_t *manifest, const cha
 
     INVAR_TRY(invar_json_string(&format, manifest, "format", INVAR_PACK_MANIFEST));
     if (strcmp(format, INVAR_PACK_FORMAT) != 0)
-        return refuse_as(INVAR_E_UNSUPPORTED, path, format,
-                         "is a format that this program does not read");
+        return fail_pack_with(INVAR_E_UNSUPPORTED, path, format,
+                              "is a format that this program does not read");
     INVAR_TRY(invar_json_string(&uuid, manifest, "run", INVAR_PACK_MANIFEST));
     if (invar_digest_read(&number, uuid) != INVAR_OK)
-        return refuse(path, uuid, "is not the uuid of a run");
+        return fail_pack(path, uuid, "is not the uuid of a run");
     memcpy(out->uuid, uuid, sizeof out->uuid);
     return invar_json_int(&out->step, manifest, "step", INVAR_PACK_MANIFEST, 0, INT64_MAX);
 }
 
-/* What is wrong inside a manifest is damage, whatever the parser calls it. */
-static invar_status as_damage(invar_status status, const char *path)
+/* Reports parse errors inside a pack as damage. */
+static invar_status convert_to_corrupt(invar_status status, const char *path)
 {
     invar_error why;
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -98,7 +102,7 @@ static invar_status check_manifest(invar_pack *out, const invar_tar_list *list, 
     invar_status status;
 
     if (list->count == 0 || strcmp(list->items[list->count - 1].name, INVAR_PACK_MANIFEST) != 0)
-        return refuse(path, INVAR_PACK_MANIFEST, "is not the last member: this is no pack");
+        return fail_pack(path, INVAR_PACK_MANIFEST, "is not the last member: this is no pack");
     INVAR_TRY(invar_path_join(file, sizeof file, folder, INVAR_PACK_MANIFEST));
     status = invar_json_read(&manifest, file, MANIFEST_BYTES);
     if (status == INVAR_OK)
@@ -106,19 +110,18 @@ static invar_status check_manifest(invar_pack *out, const invar_tar_list *list, 
     if (status == INVAR_OK)
         status = check_members(json_object_get(manifest, "members"), list, path);
     json_decref(manifest);
-    return as_damage(status, path);
+    return convert_to_corrupt(status, path);
 }
 
 /* ---- the keys -------------------------------------------------------------------------------- */
 
-/* Only what is in the pack is ever opened. */
+/* True for a path that cannot lead out of the pack. */
 static bool stays_inside(const char *value)
 {
     return value[0] != '/' && !strstr(value, "..");
 }
 
-static invar_status place_path(invar_pack *pack, invar_key key, const char *path,
-                               const char *folder)
+static invar_status set_path(invar_pack *pack, invar_key key, const char *path, const char *folder)
 {
     const char *value = invar_recorded_keys_get(&pack->keys, key);
     char file[INVAR_PATH_SIZE];
@@ -126,7 +129,7 @@ static invar_status place_path(invar_pack *pack, invar_key key, const char *path
     if (!value[0] || (key == INVAR_KEY_PROMPT_DATA && strncmp(value, "task:", 5) == 0))
         return INVAR_OK;
     if (!stays_inside(value))
-        return refuse(path, value, "is a path out of the pack");
+        return fail_pack(path, value, "is a path out of the pack");
     INVAR_TRY(invar_path_join(file, sizeof file, folder, value));
     return invar_recorded_keys_put(&pack->keys, key, file);
 }
@@ -141,7 +144,7 @@ static invar_status read_keys(invar_pack *out, const char *path, const char *fol
     INVAR_TRY(invar_recorded_keys_load(&out->keys, file));
     keys = invar_recorded_keys_paths(&count);
     for (size_t i = 0; i < count; i++)
-        INVAR_TRY(place_path(out, keys[i], path, folder));
+        INVAR_TRY(set_path(out, keys[i], path, folder));
     INVAR_TRY(invar_path_join(file, sizeof file, folder, INVAR_PACK_CHECKPOINT));
     memcpy(out->keys.checkpoints, file, sizeof file);
     if (!invar_path_exists(file))
@@ -158,12 +161,12 @@ invar_status invar_pack_read(invar_pack *out, const char *path, const char *fold
     INVAR_TRY(invar_tar_unpack(&list, path, folder));
     status = check_manifest(out, &list, path, folder);
     if (status == INVAR_OK && !invar_tar_find(&list, INVAR_PACK_RECIPE))
-        status = refuse(path, INVAR_PACK_RECIPE, "is missing");
+        status = fail_pack(path, INVAR_PACK_RECIPE, "is missing");
     if (status == INVAR_OK && !invar_tar_find(&list, INVAR_PACK_LEDGER))
-        status = refuse(path, INVAR_PACK_LEDGER, "is missing");
+        status = fail_pack(path, INVAR_PACK_LEDGER, "is missing");
     invar_tar_list_release(&list);
     if (status == INVAR_OK)
-        status = as_damage(read_keys(out, path, folder), path);
+        status = convert_to_corrupt(read_keys(out, path, folder), path);
     if (status == INVAR_OK)
         status = invar_path_join(out->ledger, sizeof out->ledger, folder, INVAR_PACK_LEDGER);
     if (status != INVAR_OK)

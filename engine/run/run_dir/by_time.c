@@ -1,5 +1,5 @@
 /*
- * by_time.c - checkpoints by the clock: when they are due, and what becomes of one that fails.
+ * by_time.c - checkpoints by the clock: when one is written, and how failures are handled.
  *
  * A run without save-interval loses at most save-interval-minutes when it is killed. The clock of
  * rank 0 decides for all ranks, between two rollouts. Neither the decision nor a failure changes
@@ -27,14 +27,14 @@ static double minutes_of(const invar_train_loop *loop)
     return invar_recipe_float(loop->recipe, INVAR_KEY_SAVE_INTERVAL_MINUTES);
 }
 
-static bool is_used(const invar_train_loop *loop)
+static bool is_enabled(const invar_train_loop *loop)
 {
     return minutes_of(loop) > 0.0 && loop->dirs.paths.save[0] && !loop->options->replay;
 }
 
 void invar_train_loop_restart_clock(invar_train_loop *loop)
 {
-    if (is_used(loop) && invar_ranks_is_leader(loop->world))
+    if (is_enabled(loop) && invar_ranks_is_leader(loop->world))
         loop->store.saved_ms = now_ms(loop);
 }
 
@@ -50,8 +50,10 @@ invar_status invar_train_loop_plan_disk(invar_disk *out, const invar_train_loop 
     return invar_disk_plan(out, &ask);
 }
 
-/* The last checkpoint, and those of save-interval, go before those by time. */
-static invar_status check_room(const invar_train_loop *loop)
+/*
+ * Fails if a checkpoint by time would leave no space for the last one and those of save-interval.
+ */
+static invar_status check_space(const invar_train_loop *loop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     invar_disk disk;
@@ -77,7 +79,7 @@ static invar_status decide_by_clock(bool *out, invar_train_loop *loop)
 
     if ((double)(now_ms(loop) - loop->store.saved_ms) < 60e3 * minutes_of(loop))
         return INVAR_OK;
-    status = check_room(loop);
+    status = check_space(loop);
     *out = status == INVAR_OK;
     if (!*out)
         invar_train_loop_restart_clock(loop);
@@ -87,7 +89,7 @@ static invar_status decide_by_clock(bool *out, invar_train_loop *loop)
 invar_status invar_train_loop_agree_by_time(bool *out, invar_train_loop *loop)
 {
     *out = false;
-    if (!is_used(loop))
+    if (!is_enabled(loop))
         return INVAR_OK;
     if (invar_ranks_is_leader(loop->world))
         INVAR_TRY(decide_by_clock(out, loop));
@@ -95,11 +97,11 @@ invar_status invar_train_loop_agree_by_time(bool *out, invar_train_loop *loop)
 }
 
 /*
- * Counts a failure; true if it is reported: the first one of a reason, and then the second, the
- * fourth, the eighth of them. With a short interval each rollout may bring another one. The count
- * starts again after a checkpoint by time that succeeds.
+ * Counts a failure and returns true if it is to be reported: the first one of a reason, and then
+ * the second, the fourth, the eighth. With a short interval every rollout may bring another one.
+ * The count starts again after a checkpoint by time that succeeds.
  */
-static bool is_news(invar_run_checkpoints *store, const invar_error *why)
+static bool count_failure(invar_run_checkpoints *store, const invar_error *why)
 {
     if (store->failed != why->status || store->native != why->native)
         store->failures = 0;
@@ -117,8 +119,8 @@ invar_status invar_train_loop_forgive_save(invar_train_loop *loop, invar_status 
     if (status != INVAR_E_IO && status != INVAR_E_NOMEM)
         return status;
     invar_error_take(&why);
-    loop->store.next = 0; // a rescue may have to save what this one did not
-    if (!is_news(&loop->store, &why))
+    loop->store.next = 0; // a checkpoint after a failure may have to save what this one did not
+    if (!count_failure(&loop->store, &why))
         return INVAR_OK;
     (void)snprintf(message, sizeof message,
                    "no checkpoint after %g minutes (save-interval-minutes): %s; the run continues",

@@ -1,9 +1,9 @@
 /*
- * disk.c - the disk that the checkpoints of a run need.
+ * disk.c - computes the disk space that the checkpoints of a run need.
  *
  * Models that have shapes and no memory give the tensors of a checkpoint, and the code that writes
  * checkpoints measures them. The settings of the run give the number of checkpoints, and the file
- * system gives the free bytes.
+ * system gives the free bytes. The list of tensors must stay equal to that of save.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,17 +24,17 @@
 
 #include "base/invar_banned.h"
 
-/* ---- the bytes of one ------------------------------------------------------------------------ */
+/* ---- bytes of one checkpoint ----------------------------------------------------------------- */
 
-/* Models with shapes and no memory, and the tensors that a checkpoint has of them. */
-typedef struct shapes {
+/* Models with shapes and no memory, and their tensors in a checkpoint. */
+typedef struct model_shapes {
     invar_phase_arena stage;
     invar_model *actor, *critic;
     invar_checkpoint_tensor *tensors;
     int64_t count, most;
-} shapes;
+} model_shapes;
 
-static void free_shapes(shapes *s)
+static void free_shapes(model_shapes *s)
 {
     invar_free(s->tensors);
     invar_model_free(s->critic);
@@ -42,7 +42,7 @@ static void free_shapes(shapes *s)
     invar_free(s);
 }
 
-static invar_status make_models(shapes *s, const invar_run_context *session)
+static invar_status make_models(model_shapes *s, const invar_run_context *session)
 {
     invar_model_spec critic = session->spec;
 
@@ -61,15 +61,15 @@ static invar_status make_models(shapes *s, const invar_run_context *session)
     return INVAR_OK;
 }
 
-static void add_set(shapes *s, const char *set, const invar_model *model)
+static void add_set(model_shapes *s, const char *set, const invar_model *model)
 {
     for (int64_t i = 0; i < model->n_params; i++)
         s->tensors[s->count++] = (invar_checkpoint_tensor){
             set, model->params[i].name, invar_param_whole(&model->params[i], NULL), NULL};
 }
 
-/* The sets of invar_train_loop_parts. */
-static void add_sets(shapes *s, const invar_recipe *r)
+/* Adds the sets that invar_train_loop_parts has. */
+static void add_sets(model_shapes *s, const invar_recipe *r)
 {
     bool moments = !invar_recipe_bool(r, INVAR_KEY_NO_SAVE_OPTIM) &&
                    !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY);
@@ -91,7 +91,7 @@ static void add_sets(shapes *s, const invar_recipe *r)
         add_set(s, "reference", s->actor);
 }
 
-static invar_status list_tensors(shapes *s, const invar_run_context *session)
+static invar_status list_tensors(model_shapes *s, const invar_run_context *session)
 {
     INVAR_TRY(make_models(s, session));
     INVAR_TRY(invar_alloc((void **)&s->tensors, (size_t)s->most, sizeof *s->tensors,
@@ -100,7 +100,8 @@ static invar_status list_tensors(shapes *s, const invar_run_context *session)
     return INVAR_OK;
 }
 
-static invar_status measure_listed(int64_t *bytes_out, const shapes *s, const invar_disk_ask *ask)
+static invar_status measure_listed(int64_t *bytes_out, const model_shapes *s,
+                                   const invar_disk_ask *ask)
 {
     const invar_run_context *session = ask->session;
     invar_checkpoint_state state = {.n_cursors = 1, .cursors[0] = {.name = "train"}};
@@ -126,7 +127,7 @@ static invar_status measure_listed(int64_t *bytes_out, const shapes *s, const in
 
 static invar_status measure_one(int64_t *bytes_out, const invar_disk_ask *ask)
 {
-    shapes *s = NULL;
+    model_shapes *s = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&s, 1, sizeof *s, "the shapes of a checkpoint"));
@@ -138,7 +139,7 @@ static invar_status measure_one(int64_t *bytes_out, const invar_disk_ask *ask)
     return status;
 }
 
-/* ---- how many -------------------------------------------------------------------------------- */
+/* ---- number of checkpoints ------------------------------------------------------------------- */
 
 static int64_t steps_of(const invar_train_settings *set)
 {
@@ -152,7 +153,7 @@ static int64_t count_saves(const invar_train_settings *set, int64_t first)
     const invar_run_progress at = {.rollout = first, .step = first * steps_of(set)};
     int64_t interval = course->save_interval, end;
 
-    if (course->rollouts == 0) // epochs of data that were not read
+    if (course->rollouts == 0) // num-epoch with data that were not read
         return 1;
     if (invar_run_schedule_ended(course, &at))
         return 0;
@@ -160,7 +161,10 @@ static int64_t count_saves(const invar_train_settings *set, int64_t first)
     return 1 + (interval > 0 ? (end - 1) / interval - first / interval : 0);
 }
 
-/* An error of the file system is left to the code that will write there. */
+/*
+ * Counts the checkpoints in `save`. An error of the file system is left to the code that writes
+ * there.
+ */
 static invar_status count_existing(invar_disk *out, int64_t *others)
 {
     invar_status status = invar_checkpoint_count(&out->had, others, out->save);
@@ -171,7 +175,7 @@ static invar_status count_existing(invar_disk *out, int64_t *others)
     return INVAR_OK;
 }
 
-/* The rollout that the newest checkpoint is followed by. */
+/* Returns the rollout that follows the newest checkpoint. */
 static int64_t next_rollout(const invar_disk_ask *ask)
 {
     int64_t step;
@@ -193,7 +197,7 @@ static invar_status count_checkpoints(invar_disk *out, const invar_disk_ask *ask
         first = next_rollout(ask);
     }
     out->more = count_saves(ask->settings, first);
-    if (keep > 0) { // + 1: the checkpoint being written counts
+    if (keep > 0) { // one more, for the checkpoint being written
         all = invar_min_i64(all, keep + 1);
         out->more = invar_min_i64(out->more, invar_max_i64(keep - others, 0) + 1);
     }
@@ -265,7 +269,7 @@ bool invar_disk_has_room(const invar_disk *disk)
 
     if (disk->free < 0)
         return true;
-    // the third by time is removed when this one is there
+    // an older one by time is removed when this one exists
     return after >= 0 &&
            after + (disk->had < INVAR_CHECKPOINT_KEPT_BY_TIME ? 0 : disk->checkpoint) >=
                invar_disk_bytes(disk, disk->more);

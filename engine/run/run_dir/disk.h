@@ -1,5 +1,5 @@
 /*
- * disk.h - the disk that the checkpoints of a run need, known before its first step.
+ * disk.h - computes the disk space that the checkpoints of a run need, before its first step.
  *
  * A checkpoint is measured by the code that writes it, on models that only have shapes. Samples in
  * flight (rollout-lag), the ledger, rollout files and exports are not counted: their bytes depend
@@ -20,18 +20,19 @@ extern "C" {
 #endif
 
 typedef struct invar_disk {
-    char save[INVAR_PATH_SIZE]; /* folder of checkpoints; empty with `save = none` */
-    int64_t checkpoint;         /* bytes of one, up to INVAR_DISK_SLACK more or less */
-    int64_t most;               /* number of checkpoints at one time, with the one being written */
+    char save[INVAR_PATH_SIZE]; /* checkpoint folder; empty with `save = none` */
+    int64_t checkpoint;         /* bytes of one checkpoint, exact up to INVAR_DISK_SLACK */
+    int64_t most;               /* largest number of checkpoints at one time, with the one
+                                   being written */
     int64_t by_time;            /* part of `most` that save-interval-minutes may add */
     int64_t more;               /* checkpoints that the run is sure to add to those in `save` */
-    int64_t least;              /* part of `more` that has to fit at one time */
-    int64_t keep;               /* keep-checkpoints; 0 for all */
-    int64_t had;                /* checkpoints by time in `save` */
-    int64_t free; /* bytes that are free in the file system of `save`; -1 if unknown */
+    int64_t least;              /* part of `more` that must fit at one time */
+    int64_t keep;               /* keep-checkpoints; 0 to keep all */
+    int64_t had;                /* checkpoints by time that `save` has already */
+    int64_t free;               /* free bytes in the file system of `save`; -1 if unknown */
 } invar_disk;
 
-#define INVAR_DISK_SLACK 512 /* by the digits of numbers in state.json */
+#define INVAR_DISK_SLACK 512 /* bytes; numbers in state.json vary in their digits */
 
 /*
  * Input of invar_disk_plan. `session` has its spec and its device. `files` may be NULL. If `bare`,
@@ -45,6 +46,10 @@ typedef struct invar_disk_ask {
     bool bare, fresh;
 } invar_disk_ask;
 
+/*
+ * Measures a checkpoint and counts those that the run will write. *out is zeroed, and out->free -1,
+ * if the run saves no checkpoints.
+ */
 invar_status invar_disk_plan(invar_disk *out, const invar_disk_ask *ask) INVAR_MUST_USE;
 
 /* Returns the bytes of `count` checkpoints; INT64_MAX if the product overflows. */
@@ -62,10 +67,10 @@ bool invar_disk_fits_all(const invar_disk *disk);
 /* Writes the free bytes and the bytes of `count` checkpoints as text for messages. */
 void invar_disk_describe(char out[INVAR_DISK_TEXT_SIZE], const invar_disk *disk, int64_t count);
 
-/* True if one more by time leaves room for those that the run is sure to add. */
+/* True if one more checkpoint by time leaves space for those that the run is sure to add. */
 bool invar_disk_has_room(const invar_disk *disk);
 
-/* Returns INVAR_E_IO with what would help unless invar_disk_fits. */
+/* Returns INVAR_E_IO, with advice, unless invar_disk_fits. */
 invar_status invar_disk_check(const invar_disk *disk) INVAR_MUST_USE;
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * paths.c - where a run keeps its files.
+ * paths.c - finds the paths of a run, and the checkpoints of a recorded run.
  *
  * The recipe and the environment name the folders of a new run. The checkpoints of a recorded run
  * are found by the paths and hashes in its ledger, since the folder may have been moved and a
@@ -19,7 +19,7 @@
 
 #include "base/invar_banned.h"
 
-/* The last part of a path; false if it is no name that a ledger takes. */
+/* Copies the last part of a path. Returns false if it is not a valid name in a ledger. */
 static bool name_folder(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *path)
 {
     size_t end = strlen(path), first;
@@ -39,7 +39,7 @@ static bool name_folder(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *path)
     return strcmp(out, ".") != 0 && strcmp(out, "..") != 0;
 }
 
-/* The key `name`; without it, the file name of the recipe, or "run". */
+/* Copies the key `name`; without it, the file name of the recipe, or "run". */
 static void name_recipe(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name, const char *path)
 {
     const char *slash, *dot;
@@ -55,7 +55,10 @@ static void name_recipe(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name,
                    dot && dot > path ? (int)(dot - path) : (int)strlen(path), path);
 }
 
-/* The name of the run's folder, if the recipe has no name or only --run is on the command line. */
+/*
+ * Sets the name of the run: that of its folder, if the recipe has no name or only --run is on the
+ * command line; else the recipe's name.
+ */
 static void name_run(invar_run_paths *out, const invar_recipe *recipe)
 {
     const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
@@ -71,7 +74,7 @@ static void name_run(invar_run_paths *out, const invar_recipe *recipe)
     memcpy(out->name, out->recipe_name, sizeof out->name);
 }
 
-/* It is the name of a folder below runs/. */
+/* Fails if the name cannot be that of a folder below runs/. */
 static invar_status check_name(const char *name)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
@@ -127,7 +130,7 @@ static invar_status check_file(const invar_run_paths *at, const invar_recipe *re
 {
     const char *path = invar_recipe_string(recipe, key);
 
-    if (!path[0] || invar_path_exists(path)) // what is there is looked at by those who replace it
+    if (!path[0] || invar_path_exists(path)) // an existing file is checked when it is replaced
         return INVAR_OK;
     return invar_error_of_key(invar_path_check_writable_in(path, at->run),
                               invar_config_schema()->keys[key].name);
@@ -136,7 +139,7 @@ static invar_status check_file(const invar_run_paths *at, const invar_recipe *re
 invar_status invar_run_paths_check(const invar_run_paths *at, const invar_recipe *recipe,
                                    bool fresh)
 {
-    // a path with {rollout_id} has folders that are not there, and one above them that is
+    // in a path with {rollout_id}, only the folders above that part can exist
     static const invar_key folders[] = {INVAR_KEY_TENSORBOARD_DIR, INVAR_KEY_SAVE_HF,
                                         INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
                                         INVAR_KEY_DEBUG_DUMP_DIR};
@@ -157,15 +160,16 @@ invar_status invar_run_paths_check(const invar_run_paths *at, const invar_recipe
 /* ---- the checkpoints of a run ---------------------------------------------------------------- */
 
 /* State of a search for the newest checkpoint that the ledger names and that exists. */
-typedef struct search {
+typedef struct checkpoint_search {
     const char *inside;           /* RUN/checkpoints */
-    char newest[INVAR_PATH_SIZE]; /* newest path in the ledger; empty if it has none */
+    char newest[INVAR_PATH_SIZE]; /* newest path in the ledger; empty without one */
     char found[INVAR_PATH_SIZE];  /* folder of checkpoints; empty if not found */
     bool older;                   /* `found` lacks the newest */
-} search;
+} checkpoint_search;
 
-/* Looks for one checkpoint in the run's folder, then at its path in the ledger. */
-static invar_status look_for(search *s, const char *path, const invar_digest *hash)
+/* Searches for one checkpoint in the run folder, then at its path in the ledger. */
+static invar_status search_checkpoint(checkpoint_search *s, const char *path,
+                                      const invar_digest *hash)
 {
     char folder[INVAR_PATH_SIZE], moved[INVAR_PATH_SIZE];
     const char *name = strrchr(path, '/');
@@ -182,12 +186,12 @@ static invar_status look_for(search *s, const char *path, const invar_digest *ha
     return INVAR_OK;
 }
 
-/* Columns: path, hash; the newest first. */
-static invar_status take_checkpoint(void *payload, const char *const *columns,
-                                    const invar_ledger_value *values, int count)
+/* Row callback; columns are path and hash, newest first. */
+static invar_status read_checkpoint_row(void *payload, const char *const *columns,
+                                        const invar_ledger_value *values, int count)
 {
     char path[INVAR_PATH_SIZE];
-    search *s = payload;
+    checkpoint_search *s = payload;
     invar_digest hash;
 
     (void)columns;
@@ -198,12 +202,15 @@ static invar_status take_checkpoint(void *payload, const char *const *columns,
     memcpy(path, values[0].data, values[0].bytes);
     path[values[0].bytes] = '\0';
     memcpy(hash.bytes, values[1].data, sizeof hash.bytes);
-    return look_for(s, path, &hash);
+    return search_checkpoint(s, path, &hash);
 }
 
-/* *uuid_out: the run of the ledger; `step`: only checkpoints of this step, or -1. */
-static invar_status ask_ledger(char uuid_out[INVAR_LEDGER_UUID_SIZE], search *s, const char *path,
-                               int64_t step)
+/*
+ * Searches all checkpoints of the ledger at `path`; of one step if `step` is not -1. *uuid_out is
+ * the id of its run.
+ */
+static invar_status search_ledger(char uuid_out[INVAR_LEDGER_UUID_SIZE], checkpoint_search *s,
+                                  const char *path, int64_t step)
 {
     invar_ledger_argument arguments[] = {
         {"run", {.type = INVAR_LEDGER_TYPE_INT}},
@@ -213,7 +220,7 @@ static invar_status ask_ledger(char uuid_out[INVAR_LEDGER_UUID_SIZE], search *s,
                " AND (:step < 0 OR step = :step) ORDER BY entry DESC",
         .arguments = arguments,
         .n_arguments = 2,
-        .row = take_checkpoint,
+        .row = read_checkpoint_row,
         .payload = s};
     invar_ledger_summary summary;
     invar_ledger *ledger;
@@ -231,7 +238,7 @@ static invar_status ask_ledger(char uuid_out[INVAR_LEDGER_UUID_SIZE], search *s,
 }
 
 /* True if the newest readable checkpoint in `save` is of the run. */
-static bool belongs(const char *save, const char *uuid)
+static bool is_folder_of_run(const char *save, const char *uuid)
 {
     invar_checkpoint_owner owner = {.uuid = ""};
     bool owned = false;
@@ -241,18 +248,21 @@ static bool belongs(const char *save, const char *uuid)
     return owned && strcmp(owner.uuid, uuid) == 0;
 }
 
-/* None has the hash that the ledger names: it may be an older copy. The run's own are taken. */
-static invar_status take_own(search *s, const char *uuid)
+/*
+ * Falls back to the run's own checkpoints if none has a hash that the ledger names: the ledger may
+ * be an older copy.
+ */
+static invar_status use_own_checkpoints(checkpoint_search *s, const char *uuid)
 {
     char folder[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
 
     INVAR_TRY(invar_path_folder(folder, s->newest));
     s->older = false;
-    if (belongs(s->inside, uuid)) {
+    if (is_folder_of_run(s->inside, uuid)) {
         memcpy(s->found, s->inside, strlen(s->inside) + 1);
         return INVAR_OK;
     }
-    if (belongs(folder, uuid)) {
+    if (is_folder_of_run(folder, uuid)) {
         memcpy(s->found, folder, strlen(folder) + 1);
         return INVAR_OK;
     }
@@ -265,7 +275,7 @@ static invar_status take_own(search *s, const char *uuid)
                       invar_path_exists(folder) ? "has no checkpoint of this run" : "is not there");
 }
 
-static void warn_of_older(char warning[INVAR_RUN_PATHS_WARNING_SIZE], const search *s)
+static void warn_of_older(char warning[INVAR_RUN_PATHS_WARNING_SIZE], const checkpoint_search *s)
 {
     char newest[INVAR_PATH_SHOWN_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -282,15 +292,15 @@ invar_status invar_run_paths_checkpoints(char out[INVAR_PATH_SIZE],
                                          const char *folder, int64_t step)
 {
     char ledger[INVAR_PATH_SIZE], inside[INVAR_PATH_SIZE], uuid[INVAR_LEDGER_UUID_SIZE] = "";
-    search s = {.inside = inside};
+    checkpoint_search s = {.inside = inside};
 
     warning[0] = '\0';
     INVAR_TRY(invar_path_join(inside, sizeof inside, folder, INVAR_RUN_PATHS_CHECKPOINTS));
     INVAR_TRY(invar_path_join(ledger, sizeof ledger, folder, "ledger.db"));
-    if (invar_path_exists(ledger) && ask_ledger(uuid, &s, ledger, step) != INVAR_OK)
-        invar_error_clear(); // without a ledger the folder alone says what is there
+    if (invar_path_exists(ledger) && search_ledger(uuid, &s, ledger, step) != INVAR_OK)
+        invar_error_clear(); // without a readable ledger, only the folder decides
     if (s.newest[0] && !s.found[0])
-        INVAR_TRY(take_own(&s, uuid));
+        INVAR_TRY(use_own_checkpoints(&s, uuid));
     if (s.found[0] && s.older)
         warn_of_older(warning, &s);
     if (!s.found[0])

@@ -1,5 +1,10 @@
 /*
- * resume.c - how a run goes on from a checkpoint, its own or that of the run it is a fork of.
+ * resume.c - continues a run from a checkpoint, its own or that of the run it is a fork of.
+ *
+ * Rank 0 chooses the checkpoint and checks that it belongs to the run: same identity, or for a fork
+ * the parent's chain. It broadcasts the choice, and each rank loads its part: weights, optimizer
+ * moments, positions, and the samples in flight. The ledger gets a new segment, or a new run for a
+ * fork, only after everything was loaded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,7 +28,10 @@ static void skipped(void *payload, int64_t step, const char *why)
                          step, why);
 }
 
-/* Moments one by one through the host's memory: of some a rank keeps a part, of others nothing. */
+/*
+ * Loads the moments of all parameters, one after the other through host memory. A rank keeps its
+ * part of each, which may be empty.
+ */
 static invar_status load_moments(invar_checkpoint *c, const invar_checkpoint_part *p, bool second)
 {
     const char *set = second ? p->v : p->m;
@@ -57,7 +65,7 @@ static invar_status load_part(invar_checkpoint *c, const invar_checkpoint_part *
     return INVAR_OK;
 }
 
-/* Without an optimizer nothing is learned: there is nothing to go on with. */
+/* Copies the optimizer's counters; does nothing without an optimizer. */
 static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer *from)
 {
     if (!o)
@@ -67,8 +75,11 @@ static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer 
     o->beta2_power = from->beta2_power;
 }
 
-static invar_status train_loop_load(invar_train_loop *loop, invar_checkpoint *c,
-                                    const invar_checkpoint_state *state)
+/*
+ * Loads the checkpoint `c` and its `state` into the loop. `c` is NULL on ranks that keep nothing.
+ */
+static invar_status load_state(invar_train_loop *loop, invar_checkpoint *c,
+                               const invar_checkpoint_state *state)
 {
     invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
     bool bare = c && invar_checkpoint_is_bare(c);
@@ -78,7 +89,8 @@ static invar_status train_loop_load(invar_train_loop *loop, invar_checkpoint *c,
     if (invar_train_loop_rests(loop) || loop->fork.starting) {
         INVAR_TRY(invar_ranks_broadcast(loop->world, "a checkpoint without weights", 0, &bare,
                                         sizeof bare));
-        n = bare ? 0 : n; // the identity has its weights, or that of the parent has the same ones
+        // the weights are those of the identity, which a fork shares with its parent
+        n = bare ? 0 : n;
     }
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i]));
@@ -95,8 +107,8 @@ static invar_status train_loop_load(invar_train_loop *loop, invar_checkpoint *c,
     return INVAR_OK;
 }
 
-/* What of the flight's file the recipe knows. */
-static invar_inflight_expectation flight_wants(const invar_train_loop *loop, const char *where)
+/* Returns what the file with in-flight samples must contain, by the recipe and the checkpoint. */
+static invar_inflight_expectation expected_inflight(const invar_train_loop *loop, const char *where)
 {
     const invar_sample_source_options *o = &loop->source.options;
     invar_inflight_expectation wants = {.where = where,
@@ -121,7 +133,7 @@ static invar_inflight_expectation flight_wants(const invar_train_loop *loop, con
     return wants;
 }
 
-/* The file of samples in flight; bytes 0: there is none. */
+/* Reads the file with in-flight samples; *bytes_out is 0 if the checkpoint has none. */
 static invar_status read_flight(char **out, size_t *bytes_out, const invar_checkpoint *c)
 {
     invar_status status = invar_checkpoint_read_blob(out, bytes_out, c, INVAR_INFLIGHT_FILE);
@@ -133,25 +145,28 @@ static invar_status read_flight(char **out, size_t *bytes_out, const invar_check
 }
 
 /*
- * Whether so many rollouts can be in flight. A fork begins with those of its parent, few or many;
- * after its first rollout none are missing, and with each rollout one of those too many is gone.
+ * True if `count` rollouts can be in flight. A fork begins with those of its parent, which may be
+ * fewer or more than its rollout-lag. After its first rollout none are missing, and with each
+ * rollout one of the excess is consumed.
  */
 static bool is_valid_inflight_count(const invar_train_loop *loop, int64_t count)
 {
     int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
-    int64_t done = loop->place.rollout - (loop->fork.step + 1) / steps; // since it is a fork
+    int64_t done = loop->place.rollout - (loop->fork.step + 1) / steps; // rollouts since the fork
 
     if (count == loop->settings.lag.rollouts)
         return true;
-    if (loop->settings.recorded) // some may be late, as the file was asked
+    if (loop->settings.recorded) // some may be late; the parser has checked that
         return loop->fork.step >= 0 ? done == 0 || count > 0 : count > loop->settings.lag.rollouts;
     if (loop->fork.step < 0)
         return false;
     return done == 0 || (count > loop->settings.lag.rollouts && count <= INVAR_LAG_MAX - done);
 }
 
-/* The run draws no samples that it could have begun before their turn. */
-static invar_status cannot_go_on(const char *where)
+/*
+ * Fails because this run cannot continue in-flight samples: it does not sample before their turn.
+ */
+static invar_status fail_inflight_unsupported(const char *where)
 {
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.1000s: samples are in flight, and the recipe cannot go on with them "
@@ -160,21 +175,21 @@ static invar_status cannot_go_on(const char *where)
                       where);
 }
 
-static invar_status take_flight(invar_train_loop *loop, const char *where, const char *text,
-                                size_t bytes)
+static invar_status parse_inflight(invar_train_loop *loop, const char *where, const char *text,
+                                   size_t bytes)
 {
-    const invar_inflight_expectation wants = flight_wants(loop, where);
+    const invar_inflight_expectation wants = expected_inflight(loop, where);
     invar_sample_source *source = &loop->source;
     int64_t lag = loop->settings.lag.rollouts;
 
     if (bytes && source->produce != invar_sample_source_sample &&
         source->produce != invar_sample_source_recorded)
-        return cannot_go_on(where);
+        return fail_inflight_unsupported(where);
     if (bytes)
         INVAR_TRY(invar_inflight_parse(&source->flight, text, bytes, &wants));
     if (source->options.agents_lead && source->flight.count > 0)
-        return cannot_go_on(where);
-    if (source->flight.count > 0 || source->flight.surplus.count > 0) { // perhaps a parent's alone
+        return fail_inflight_unsupported(where);
+    if (source->flight.count > 0 || source->flight.surplus.count > 0) { // possibly only a parent's
         loop->settings.off_policy = true;
         loop->settings.checks_flight =
             loop->settings.check_logprobs && !invar_run_context_two_formats(&loop->session);
@@ -195,7 +210,7 @@ invar_status invar_train_loop_share_text(char **text, size_t *bytes, const invar
     return *bytes ? invar_ranks_broadcast(loop->world, what, 0, *text, *bytes) : INVAR_OK;
 }
 
-/* All ranks have what is in flight; rank 0 reads it. */
+/* Loads the in-flight samples on all ranks; rank 0 reads them. Collective. */
 static invar_status load_flight(invar_train_loop *loop, const invar_checkpoint *c,
                                 const char *folder)
 {
@@ -208,14 +223,15 @@ static invar_status load_flight(invar_train_loop *loop, const invar_checkpoint *
         INVAR_TRY(read_flight(&text, &bytes, c));
     status = invar_train_loop_share_text(&text, &bytes, loop, "samples in flight");
     if (status == INVAR_OK)
-        status = take_flight(loop, where, text, bytes);
+        status = parse_inflight(loop, where, text, bytes);
     invar_free(text);
     return status;
 }
 
 /*
- * NULL: from the start. The run's own folder of checkpoints may have none yet, so that one command
- * both begins a run and goes on with it; any other that is named must have one.
+ * Opens the checkpoint to load; *out is NULL to begin at the start. The run's own folder may have
+ * no checkpoint yet, so that one command both starts and continues a run. Any other folder must
+ * have one.
  */
 static invar_status open_checkpoint(invar_checkpoint **out, invar_train_loop *loop,
                                     const char *folder, bool own)
@@ -248,7 +264,7 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_train_loop *lo
         shown, hint);
 }
 
-/* What the run is asked for must be what the checkpoint was asked for. */
+/* Fails if the checkpoint has another identity than the run. */
 static invar_status check_identity(const invar_train_loop *loop, const invar_checkpoint *c)
 {
     if (invar_digest_equal(&invar_checkpoint_state_of(c)->identity, &loop->identity.digest))
@@ -260,7 +276,7 @@ static invar_status check_identity(const invar_train_loop *loop, const invar_che
                       invar_checkpoint_path(c));
 }
 
-/* Files with rollouts, from `rollout` on: none should turn out to be missing after hours. */
+/* Checks the rollout files from `rollout` on, so that none turns out to be missing after hours. */
 static invar_status check_rollouts(const invar_train_loop *loop, int64_t rollout)
 {
     int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
@@ -276,8 +292,8 @@ static invar_status check_rollouts(const invar_train_loop *loop, int64_t rollout
 
 /* ---- the weights of a fork ------------------------------------------------------------------- */
 
-static invar_status take_weights(void *payload, const char *const *columns,
-                                 const invar_ledger_value *values, int count)
+static invar_status read_weights_row(void *payload, const char *const *columns,
+                                     const invar_ledger_value *values, int count)
 {
     invar_digest *out = payload;
 
@@ -290,8 +306,12 @@ static invar_status take_weights(void *payload, const char *const *columns,
     return invar_digest_parse(out, values[0].data);
 }
 
-/* The hash of the parent's first weights, if this folder has its ledger; else *out stays. */
-static invar_status ask_parent(invar_digest *out, const invar_train_loop *loop, const char *folder)
+/*
+ * *out = hash of the parent's initial weights, if the folder has its ledger; else *out is
+ * unchanged.
+ */
+static invar_status read_parent_weights(invar_digest *out, const invar_train_loop *loop,
+                                        const char *folder)
 {
     const invar_ledger_argument uuid = {"uuid",
                                         {.type = INVAR_LEDGER_TYPE_TEXT,
@@ -302,7 +322,7 @@ static invar_status ask_parent(invar_digest *out, const invar_train_loop *loop, 
                "' AND run = (SELECT run FROM run WHERE uuid = :uuid)",
         .arguments = &uuid,
         .n_arguments = 1,
-        .row = take_weights,
+        .row = read_weights_row,
         .payload = out};
     char path[INVAR_PATH_SIZE];
     invar_ledger *ledger = NULL;
@@ -317,7 +337,10 @@ static invar_status ask_parent(invar_digest *out, const invar_train_loop *loop, 
     return status;
 }
 
-/* A checkpoint without weights is gone on from with those that the parent began with. */
+/*
+ * Fails if the fork's initial weights differ from its parent's and the parent's checkpoint has no
+ * weights.
+ */
 static invar_status check_first_weights(const invar_train_loop *loop)
 {
     const invar_digest none = {{0}};
@@ -326,10 +349,10 @@ static invar_status check_first_weights(const invar_train_loop *loop)
 
     if (!loop->store.resume_from || !invar_checkpoint_is_bare(loop->store.resume_from))
         return INVAR_OK;
-    INVAR_TRY(ask_parent(&had, loop, loop->options->fork));
+    INVAR_TRY(read_parent_weights(&had, loop, loop->options->fork));
     INVAR_TRY(invar_path_join(above, sizeof above, loop->options->fork, ".."));
     if (invar_digest_equal(&had, &none))
-        INVAR_TRY(ask_parent(&had, loop, above));
+        INVAR_TRY(read_parent_weights(&had, loop, above));
     if (invar_digest_equal(&had, &loop->session.weights))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -342,22 +365,25 @@ static invar_status check_first_weights(const invar_train_loop *loop)
                           : "the recipe begins with others than that run did");
 }
 
-/* Nothing can be learned after a checkpoint without moments. */
-static invar_status check_kept(const invar_train_loop *loop, const invar_checkpoint *c)
+/*
+ * Checks the adapters. A checkpoint without weights, and so without moments, can continue only a
+ * run that trains nothing.
+ */
+static invar_status check_content(const invar_train_loop *loop, const invar_checkpoint *c)
 {
     if (!invar_checkpoint_is_bare(c) || !loop->settings.rollout_only)
         return invar_run_context_check_adapters(&loop->session, c);
     return INVAR_OK;
 }
 
-/* Whether the new run can go on where the other one was. */
+/* Fails if the fork cannot continue from the parent's checkpoint. */
 static invar_status check_fork(const invar_train_loop *loop, const invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
     int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
 
     INVAR_TRY(invar_model_spec_compare(&loop->session.spec, invar_checkpoint_path(c)));
-    INVAR_TRY(check_kept(loop, c));
+    INVAR_TRY(check_content(loop, c));
     if (state->rollout * steps != state->step + 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--fork: %.1000s has %" PRId64 " steps in %" PRId64
@@ -393,9 +419,11 @@ invar_status invar_train_loop_find_checkpoint(invar_train_loop *loop)
         loop, invar_checkpoint_state_of(loop->store.resume_from)->step);
 }
 
-/* All that is asked for is there, and the ledger says that the run ended well. */
-static invar_status look_for_end(invar_ledger_summary *out, const invar_train_loop *loop,
-                                 const invar_checkpoint_state *state)
+/*
+ * *out = the run's summary in the ledger if the checkpoint has all that is asked for; else zeroed.
+ */
+static invar_status find_end(invar_ledger_summary *out, const invar_train_loop *loop,
+                             const invar_checkpoint_state *state)
 {
     bool done = state->rollout >= loop->settings.course.rollouts ||
                 (loop->options->until >= 0 && state->step >= loop->options->until);
@@ -406,12 +434,13 @@ static invar_status look_for_end(invar_ledger_summary *out, const invar_train_lo
     return invar_ledger_find(out, loop->recorder.ledger, loop->recorder.uuid);
 }
 
-/* Nothing is written: the run stays as it is. */
+/* Reports that the run is finished. Nothing is written. */
 static void report_nothing_to_do(invar_train_loop *loop, const invar_checkpoint_state *state)
 {
     loop->summary->finished = true;
     loop->summary->resumed_after = state->step;
-    loop->summary->last_step = state->step; // as when it ended there, whatever the ledger has
+    // the state at its end, even if the ledger has more steps
+    loop->summary->last_step = state->step;
     loop->summary->chain = state->chain;
     if (state->rollout < loop->settings.course.rollouts)
         invar_recorder_print(&loop->recorder,
@@ -426,7 +455,7 @@ static void report_nothing_to_do(invar_train_loop *loop, const invar_checkpoint_
                              state->rollout, loop->settings.course.rollouts);
 }
 
-/* Whether the ledger has ended where this checkpoint stands: the same steps, the same bits. */
+/* *out is true if the run ended well and its ledger has the checkpoint's chain at this step. */
 static invar_status is_end(bool *out, const invar_train_loop *loop,
                            const invar_checkpoint_state *state, const invar_ledger_summary *found)
 {
@@ -440,16 +469,16 @@ static invar_status is_end(bool *out, const invar_train_loop *loop,
     return INVAR_OK;
 }
 
-/* What rank 0 has found: where all begin. */
-typedef struct origin {
-    bool checkpoint;              /* from one; else from the start */
-    bool ended;                   /* all is done, nothing begins */
-    char folder[INVAR_PATH_SIZE]; /* of the checkpoint, */
-    invar_checkpoint_state state; /* and where the run was then */
-} origin;
+/* Position where the run begins; rank 0 chooses it and broadcasts it. */
+typedef struct start_point {
+    bool checkpoint;              /* begin from a checkpoint; else at the start */
+    bool ended;                   /* the run is done, and nothing begins */
+    char folder[INVAR_PATH_SIZE]; /* folder of the checkpoint */
+    invar_checkpoint_state state; /* state in the checkpoint */
+} start_point;
 
-/* Rank 0's part of it; the checkpoint stays open. */
-static invar_status train_loop_decide(origin *out, invar_train_loop *loop)
+/* Chooses where to begin, on rank 0. The checkpoint stays open. */
+static invar_status choose_start(start_point *out, invar_train_loop *loop)
 {
     const invar_checkpoint_state *state;
     invar_ledger_summary found;
@@ -463,18 +492,18 @@ static invar_status train_loop_decide(origin *out, invar_train_loop *loop)
                    invar_checkpoint_path(loop->store.resume_from));
     state = invar_checkpoint_state_of(loop->store.resume_from);
     out->state = *state;
-    if (loop->fork.starting) // which was looked at
+    if (loop->fork.starting) // the parent was checked when it was opened
         return check_first_weights(loop);
     INVAR_TRY(check_identity(loop, loop->store.resume_from));
-    INVAR_TRY(look_for_end(&found, loop, state));
+    INVAR_TRY(find_end(&found, loop, state));
     INVAR_TRY(is_end(&out->ended, loop, state, &found));
     if (out->ended)
         report_nothing_to_do(loop, state);
     return INVAR_OK;
 }
 
-/* The ledger and people learn where the run goes on. */
-static invar_status tell_resumed(invar_train_loop *loop, invar_checkpoint *c)
+/* Begins a new segment in the ledger and reports where the run continues. */
+static invar_status record_resume(invar_train_loop *loop, invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
 
@@ -486,8 +515,8 @@ static invar_status tell_resumed(invar_train_loop *loop, invar_checkpoint *c)
     return invar_checkpoint_finish_pending(c, loop->recorder.ledger);
 }
 
-/* The same of a run that goes on from another one. */
-static invar_status tell_forked(invar_train_loop *loop)
+/* Begins a forked run in the ledger and reports its parent. */
+static invar_status record_fork(invar_train_loop *loop)
 {
     const invar_fork *fork = &loop->fork;
 
@@ -497,20 +526,22 @@ static invar_status tell_forked(invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* A rank that keeps nothing needs no checkpoint. */
-static invar_status go_on(invar_train_loop *loop, invar_checkpoint *c, const origin *from)
+/* Continues from a checkpoint; `c` is NULL on a rank that keeps nothing. */
+static invar_status continue_from_checkpoint(invar_train_loop *loop, invar_checkpoint *c,
+                                             const start_point *from)
 {
-    INVAR_TRY(train_loop_load(loop, c, &from->state));
+    INVAR_TRY(load_state(loop, c, &from->state));
     INVAR_TRY(load_flight(loop, c, from->folder));
     INVAR_TRY(invar_train_loop_open_timetable(loop));
     INVAR_TRY(check_rollouts(loop, loop->place.rollout));
     if (!invar_ranks_is_leader(loop->world))
         return INVAR_OK;
-    INVAR_TRY(loop->fork.starting ? tell_forked(loop) : tell_resumed(loop, c));
+    INVAR_TRY(loop->fork.starting ? record_fork(loop) : record_resume(loop, c));
     return invar_train_loop_begin_timetable(loop);
 }
 
-static invar_status train_loop_start(invar_train_loop *loop)
+/* Begins the run at the start. All ranks call it; rank 0 writes the ledger. */
+static invar_status start_at_zero(invar_train_loop *loop)
 {
     INVAR_TRY(invar_train_loop_open_timetable(loop));
     if (!invar_ranks_is_leader(loop->world))
@@ -521,7 +552,7 @@ static invar_status train_loop_start(invar_train_loop *loop)
                           ", and has no checkpoint to go on from: start it again with --fork and "
                           "that run's folder",
                           loop->fork.uuid, loop->fork.step);
-    if (loop->recorder.recorded >= 0) // else they are checked
+    if (loop->recorder.recorded >= 0) // for a new run they are checked already
         INVAR_TRY(check_rollouts(loop, 0));
     INVAR_TRY(invar_train_loop_begin(loop, -1, NULL));
     INVAR_TRY(invar_train_loop_begin_timetable(loop));
@@ -537,17 +568,17 @@ static invar_status train_loop_start(invar_train_loop *loop)
 invar_status invar_train_loop_resume(invar_train_loop *loop)
 {
     bool leads = invar_ranks_is_leader(loop->world);
-    origin from = {.checkpoint = false};
+    start_point from = {.checkpoint = false};
 
     if (leads)
-        INVAR_TRY(train_loop_decide(&from, loop));
+        INVAR_TRY(choose_start(&from, loop));
     INVAR_TRY(invar_ranks_broadcast(loop->world, "resume", 0, &from, sizeof from));
     loop->summary->finished = from.ended;
     if (from.checkpoint && !from.ended && !leads && !loop->roles.is_rollout_rank)
         INVAR_TRY(invar_checkpoint_open_folder(&loop->store.resume_from, from.folder));
     if (!from.ended)
-        INVAR_TRY(from.checkpoint ? go_on(loop, loop->store.resume_from, &from)
-                                  : train_loop_start(loop));
+        INVAR_TRY(from.checkpoint ? continue_from_checkpoint(loop, loop->store.resume_from, &from)
+                                  : start_at_zero(loop));
     invar_checkpoint_close(loop->store.resume_from);
     loop->store.resume_from = NULL;
     return invar_train_loop_write_owner(loop);

@@ -1,11 +1,10 @@
 /*
- * run_files.c - what people find in a run's folder beside the ledger: its recipe, and a log.
+ * run_files.c - writes the files of a run folder that are for users: recipe.ini and train.log.
  *
- * recipe.ini is the recipe as it was resolved: every key with its value, so that it can be read,
- * compared and started again. train.log has what was said while the run went on, with times. Both
- * are for people: nothing here is read by a run, and nothing of it is in the ledger. What lies
- * there already is never lost: a log is appended to, an earlier recipe of the run gets a number,
- * and a file that is not ours stays as it is.
+ * recipe.ini is the resolved recipe: every key with its value, so that it can be read, compared and
+ * started again. train.log has the printed lines with times. No run reads these files, and none of
+ * their content is in the ledger. Existing files are never lost: the log is appended to, an earlier
+ * recipe of the run gets a number, and a file of another origin stays as it is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,17 +30,17 @@
 #define RECIPE "recipe.ini"
 #define LOG "train.log"
 #define MARK "# invar: the recipe of this run, resolved\n"
-#define STEP_MS 1000 /* between two lines of steps: the ledger has all of them */
+#define STEP_MS 1000 /* between two lines about steps; the ledger has all steps */
 
 /* ---- the recipe ------------------------------------------------------------------------------ */
 
-/* A text in the making; `at` NULL: its bytes are counted. */
-typedef struct sheet {
+/* Text that is appended to. If `at` is NULL, its bytes are only counted. */
+typedef struct text_buffer {
     char *at;
     size_t used;
-} sheet;
+} text_buffer;
 
-static void sheet_put(sheet *s, const char *text)
+static void append_text(text_buffer *s, const char *text)
 {
     size_t bytes = strlen(text);
 
@@ -50,30 +49,30 @@ static void sheet_put(sheet *s, const char *text)
     s->used += bytes;
 }
 
-static void put_entry(sheet *s, const invar_train_loop *loop, const invar_recipe_entry *e)
+static void append_entry(text_buffer *s, const invar_train_loop *loop, const invar_recipe_entry *e)
 {
     char shown[INVAR_TEXT_URL_SIZE];
     const char *text = e->text;
 
     if (e->key == &invar_config_schema()->keys[INVAR_KEY_NAME] && !text[0])
-        text = loop->dirs.paths.name; // else this file would name the next run
+        text = loop->dirs.paths.name; // without it, this file would name the next run
     if (strstr(text, "://")) {
         invar_text_redact_url(shown, sizeof shown, text);
         if (strcmp(shown, text) != 0)
-            sheet_put(s, "# without the values of the URL, which may be secrets\n");
+            append_text(s, "# without the values of the URL, which may be secrets\n");
         text = shown;
     }
-    sheet_put(s, e->key->name);
-    sheet_put(s, text[0] ? " = " : " =");
-    sheet_put(s, text);
-    sheet_put(s, "\n");
+    append_text(s, e->key->name);
+    append_text(s, text[0] ? " = " : " =");
+    append_text(s, text);
+    append_text(s, "\n");
 }
 
-static void put_recipe(sheet *s, const invar_train_loop *loop)
+static void append_recipe(text_buffer *s, const invar_train_loop *loop)
 {
     const char *section = "";
 
-    sheet_put(s, MARK);
+    append_text(s, MARK);
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
 
@@ -81,17 +80,17 @@ static void put_recipe(sheet *s, const invar_train_loop *loop)
         if (!e.text)
             continue;
         if (strcmp(section, e.key->section) != 0) {
-            sheet_put(s, section[0] ? "\n[" : "[");
-            sheet_put(s, e.key->section);
-            sheet_put(s, "]\n");
+            append_text(s, section[0] ? "\n[" : "[");
+            append_text(s, e.key->section);
+            append_text(s, "]\n");
         }
         section = e.key->section;
-        put_entry(s, loop, &e);
+        append_entry(s, loop, &e);
     }
 }
 
-/* The recipe of an earlier start becomes recipe.1.ini, or the next number that is free. */
-static invar_status set_aside(invar_train_loop *loop, const char *path)
+/* Renames the recipe of an earlier start to recipe.1.ini, or the next free number. */
+static invar_status rename_old_recipe(invar_train_loop *loop, const char *path)
 {
     char name[32], to[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     int n = 0;
@@ -109,8 +108,12 @@ static invar_status set_aside(invar_train_loop *loop, const char *path)
     return INVAR_OK;
 }
 
-/* *out: there is something else in its place that has to stay. */
-static invar_status make_way(bool *out, invar_train_loop *loop, const char *path, const sheet *s)
+/*
+ * Makes way for recipe.ini. *out is true if an existing file must stay: it is not ours, or it is
+ * equal.
+ */
+static invar_status check_existing(bool *out, invar_train_loop *loop, const char *path,
+                                   const text_buffer *s)
 {
     invar_status status;
     bool ours, same;
@@ -130,26 +133,26 @@ static invar_status make_way(bool *out, invar_train_loop *loop, const char *path
     if (status == INVAR_OK)
         invar_free(there);
     else
-        invar_error_clear(); // a folder, or a file that cannot be read, is not ours
+        invar_error_clear(); // a folder or an unreadable file is not ours
     *out = !ours || same;
     if (!ours)
         invar_train_loop_log(loop, RECIPE " is not of this run and stays as it is");
-    return *out ? INVAR_OK : set_aside(loop, path);
+    return *out ? INVAR_OK : rename_old_recipe(loop, path);
 }
 
 static invar_status keep_recipe(invar_train_loop *loop)
 {
     char path[INVAR_PATH_SIZE];
     invar_status status;
-    sheet s = {NULL, 0};
+    text_buffer s = {NULL, 0};
     bool stays = false;
 
     INVAR_TRY(invar_path_join(path, sizeof path, loop->dirs.paths.run, RECIPE));
-    put_recipe(&s, loop);
+    append_recipe(&s, loop);
     INVAR_TRY(invar_alloc((void **)&s.at, s.used + 1, 1, RECIPE));
     s.used = 0;
-    put_recipe(&s, loop);
-    status = make_way(&stays, loop, path, &s);
+    append_recipe(&s, loop);
+    status = check_existing(&stays, loop, path, &s);
     if (status == INVAR_OK && !stays)
         status = invar_file_write(path, s.at, s.used);
     invar_free(s.at);
@@ -161,8 +164,8 @@ static invar_status keep_recipe(invar_train_loop *loop)
 #define LINE_SIZE (INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE)
 
 /*
- * "2026-01-31T12:00:00Z TEXT", control characters made harmless, in one call: a thread that draws
- * ahead may have something to say, too. What cannot be written is lost.
+ * Writes "2026-01-31T12:00:00Z TEXT" with control characters replaced by spaces. One call per line,
+ * since the sampling thread may print, too. Errors are ignored.
  */
 static void write_line(FILE *file, const char *text)
 {
@@ -193,7 +196,7 @@ void invar_train_loop_log(invar_train_loop *loop, const char *fmt, ...)
     write_line(loop->log.file, line);
 }
 
-/* What was said before the folder was there is written once it is. */
+/* Lines printed before the log is open are kept in log->early and written once it is. */
 void invar_train_loop_print(void *payload, const char *line)
 {
     invar_train_loop *loop = payload;
@@ -228,7 +231,7 @@ void invar_train_loop_log_step(invar_train_loop *loop, const invar_train_progres
         p->supervised ? "" : diff);
 }
 
-static invar_status refuse_log(const char *path, int code, const char *why)
+static invar_status fail_log(const char *path, int code, const char *why)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
@@ -246,16 +249,17 @@ static invar_status open_log(invar_train_loop *loop)
     fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW,
                        0666);
     if (fd < 0 && errno == ELOOP)
-        return refuse_log(path, ELOOP, "it is a link, and the log is not written through one");
+        return fail_log(path, ELOOP, "it is a link, and the log is not written through one");
     if (fd < 0) {
         code = errno;
-        return refuse_log(path, code, strerror(code));
+        return fail_log(path, code, strerror(code));
     }
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         close(fd);
-        return refuse_log(path, 0, "it is no file");
+        return fail_log(path, 0, "it is no file");
     }
-    if (invar_train_loop_is_output(&info)) { // whoever started us keeps all of it there
+    // our output is redirected to this file, so every line is in it already
+    if (invar_train_loop_is_output(&info)) {
         close(fd);
         return INVAR_OK;
     }
@@ -264,7 +268,7 @@ static invar_status open_log(invar_train_loop *loop)
         return INVAR_OK;
     code = errno;
     close(fd);
-    return refuse_log(path, code, strerror(code));
+    return fail_log(path, code, strerror(code));
 }
 
 invar_status invar_train_loop_write_run_files(invar_train_loop *loop)

@@ -1,9 +1,9 @@
 /*
- * save.c - checkpoints and exports of a run: what is kept, and when it is written.
+ * save.c - writes checkpoints and exports of a run, and the checkpoint after a failed rollout.
  *
  * Rank 0 writes the checkpoints. If ranks divide the model, the other ranks send their tensors in
- * the order of the listing, so every rank that takes part has to walk through the same listing,
- * also after a failure that the run survives.
+ * the order of the listing. Every rank that takes part must go through the same listing, even after
+ * a failure that the run survives.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +21,7 @@
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
-/* A model with adapters is saved as its adapters alone. */
+/* Returns the sets of the actor. A model with adapters is saved as its adapters only. */
 static invar_checkpoint_part actor_part(invar_model *model, invar_optimizer *optimizer)
 {
     if (invar_model_is_adapted(model))
@@ -37,7 +37,7 @@ int invar_train_loop_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
     const invar_run_context *s = &loop->session;
     int n = 0;
 
-    if (loop->roles.is_rollout_rank) // it keeps nothing
+    if (loop->roles.is_rollout_rank) // ranks that only sample have no state to save
         return 0;
     out[n++] = actor_part(s->actor, loop->actor.optimizer);
     if (s->critic)
@@ -53,7 +53,7 @@ bool invar_train_loop_rests(const invar_train_loop *loop)
     return loop->settings.rollout_only && loop->fork.step < 0;
 }
 
-/* Like invar_train_loop_parts, but for the next checkpoint, which may have no weights. */
+/* Like invar_train_loop_parts, for the next checkpoint, which may have no weights. */
 static int kept_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
                       const invar_train_loop *loop)
 {
@@ -63,18 +63,18 @@ static int kept_parts(invar_checkpoint_part out[INVAR_TRAIN_LOOP_PARTS],
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 /* The tensors of a checkpoint, and where they come from. */
-typedef struct listing {
+typedef struct tensor_listing {
     invar_checkpoint_tensor *tensors; /* (count) */
     invar_full_param_source *sources; /* (count) */
     int64_t count;
-    bool divided;    /* no rank has them whole */
+    bool divided;    /* no rank has complete tensors */
     int64_t fetched; /* number of tensors that rank 0 got from the others */
-    bool lost;       /* an exchange with them failed */
+    bool lost;       /* an exchange with the other ranks failed */
     invar_full_param_reader whole;
-} listing;
+} tensor_listing;
 
-static void add_set(listing *l, const char *set, const invar_model *model, const invar_tensor *of,
-                    const invar_device *dev)
+static void add_set(tensor_listing *l, const char *set, const invar_model *model,
+                    const invar_tensor *of, const invar_device *dev)
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];
@@ -87,8 +87,8 @@ static void add_set(listing *l, const char *set, const invar_model *model, const
     }
 }
 
-static void add_part(listing *l, const invar_checkpoint_part *p, const invar_full_masters *masters,
-                     bool moments)
+static void add_part(tensor_listing *l, const invar_checkpoint_part *p,
+                     const invar_full_masters *masters, bool moments)
 {
     const invar_optimizer *o = p->optimizer;
 
@@ -99,14 +99,14 @@ static void add_part(listing *l, const invar_checkpoint_part *p, const invar_ful
     add_set(l, p->v, p->model, o->v, invar_optimizer_place(o));
 }
 
-static invar_status list_tensors(listing *out, const invar_train_loop *loop)
+static invar_status list_tensors(tensor_listing *out, const invar_train_loop *loop)
 {
     bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
     invar_checkpoint_part parts[INVAR_TRAIN_LOOP_PARTS];
     int n = kept_parts(parts, loop);
     size_t most = 0;
 
-    *out = (listing){.divided = invar_model_is_divided(loop->session.actor)};
+    *out = (tensor_listing){.divided = invar_model_is_divided(loop->session.actor)};
     for (int i = 0; i < n; i++)
         most += 3 * (size_t)parts[i].model->n_params;
     INVAR_TRY(invar_alloc((void **)&out->tensors, most, sizeof *out->tensors,
@@ -118,7 +118,7 @@ static invar_status list_tensors(listing *out, const invar_train_loop *loop)
     return INVAR_OK;
 }
 
-static void listing_release(listing *l)
+static void listing_release(tensor_listing *l)
 {
     invar_full_param_reader_release(&l->whole);
     invar_free(l->tensors);
@@ -127,7 +127,7 @@ static void listing_release(listing *l)
 
 static invar_status fetch_tensor(const void **out, void *payload, int64_t number)
 {
-    listing *l = payload;
+    tensor_listing *l = payload;
     const invar_full_param_source *from = &l->sources[number];
     invar_status status = invar_full_param_reader_read((const float **)out, &l->whole, from, 0,
                                                        from->model->params[from->param].stack);
@@ -138,9 +138,9 @@ static invar_status fetch_tensor(const void **out, void *payload, int64_t number
 }
 
 /* Sends the tensors that rank 0 writes; the other ranks call it. */
-static invar_status give_tensors(const invar_train_loop *loop)
+static invar_status send_tensors(const invar_train_loop *loop)
 {
-    listing l;
+    tensor_listing l;
     invar_status status = list_tensors(&l, loop);
     const void *none;
 
@@ -189,7 +189,7 @@ static bool was_moved(invar_train_loop *loop, const char *path)
     char before[INVAR_PATH_SIZE];
     invar_error first;
 
-    (void)snprintf(before, sizeof before, "%s", path); // `path` may be what changes
+    (void)snprintf(before, sizeof before, "%s", path); // `path` may point into the loop, and change
     invar_error_take(&first);
     if (invar_train_loop_refresh_paths(loop) == INVAR_OK &&
         strcmp(before, loop->dirs.paths.save) != 0)
@@ -210,9 +210,9 @@ static invar_status write_now(invar_train_loop *loop, const invar_checkpoint_con
 }
 
 /*
- * Decides whether the memory of a far device is copied, and written from the copy while training
- * continues. The last checkpoint and the memory of a near device are not copied. A writer that
- * exists already has memory for its copy.
+ * Decides whether device memory is copied, and written from the copy while training continues. The
+ * last checkpoint is not copied, and neither is memory that the host addresses directly. A writer
+ * that exists already has memory for its copy.
  */
 static invar_status decide_copy(bool *out, const invar_train_loop *loop,
                                 const invar_checkpoint_content *content,
@@ -230,14 +230,17 @@ static invar_status decide_copy(bool *out, const invar_train_loop *loop,
     return INVAR_OK;
 }
 
-/* The next failure of one by time is news, and is reported. */
-static void note_success(invar_train_loop *loop, bool by_time)
+/* Resets the count of failed checkpoints by time, so that the next failure is reported. */
+static void reset_failures(invar_train_loop *loop, bool by_time)
 {
     if (by_time)
         loop->store.failures = 0;
 }
 
-/* True after all rollouts of num-rollout; a run that a signal or `until` ends is not done. */
+/*
+ * True if the checkpoint follows the last rollout of num-rollout. A run that a signal or `until`
+ * ends is not done.
+ */
 static bool is_done(const invar_train_loop *loop, invar_train_loop_saving kind)
 {
     return kind == INVAR_TRAIN_LOOP_SAVE_LAST &&
@@ -259,7 +262,7 @@ static invar_status write_content(invar_train_loop *loop, const invar_checkpoint
     INVAR_TRY(decide_copy(&copy, loop, content, kind));
     if (!copy) {
         INVAR_TRY(write_now(loop, content, &options));
-        note_success(loop, options.by_time);
+        reset_failures(loop, options.by_time);
         return INVAR_OK;
     }
     if (!loop->store.writer)
@@ -269,7 +272,7 @@ static invar_status write_content(invar_train_loop *loop, const invar_checkpoint
     return INVAR_OK;
 }
 
-/* *out stays NULL where nothing is in flight. */
+/* Formats the in-flight samples; *out stays NULL if nothing is in flight. */
 static invar_status format_flight(char **out, size_t *bytes_out, const invar_train_loop *loop)
 {
     const invar_sample_source_options *o = &loop->source.options;
@@ -285,7 +288,7 @@ static invar_status format_flight(char **out, size_t *bytes_out, const invar_tra
     return invar_inflight_format(out, bytes_out, &loop->source.flight, &header);
 }
 
-static invar_status write_checkpoint(invar_train_loop *loop, listing *l,
+static invar_status write_checkpoint(invar_train_loop *loop, tensor_listing *l,
                                      invar_train_loop_saving kind)
 {
     invar_checkpoint_state state;
@@ -318,8 +321,8 @@ static invar_status write_checkpoint(invar_train_loop *loop, listing *l,
 }
 
 /*
- * The export of a rollout goes into a folder that is new or empty. One of a rollout that the ledger
- * had when the run was started may be the run's own, of before.
+ * Fails if the export folder of the rollout is not empty. If the ledger had the rollout when the
+ * run was started, the folder may contain the run's own earlier export.
  */
 static invar_status check_export(const invar_train_loop *loop, const char *pattern, int64_t rollout)
 {
@@ -360,7 +363,7 @@ static invar_status export_hf(invar_train_loop *loop)
 
     if (!pattern[0])
         return INVAR_OK;
-    if (invar_ranks_is_leader(loop->world)) // a stop exports any
+    if (invar_ranks_is_leader(loop->world)) // a stopped run exports any rollout
         INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1));
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
     if (!loop->store.masters[0].tensors) // no checkpoint has them already
@@ -375,7 +378,7 @@ static invar_status export_hf(invar_train_loop *loop)
 }
 
 /* Receives the remaining tensors of other ranks, which send them even if rank 0 cannot write. */
-static invar_status fetch_rest(listing *l)
+static invar_status fetch_rest(tensor_listing *l)
 {
     invar_status status = INVAR_OK;
     const void *none;
@@ -385,7 +388,8 @@ static invar_status fetch_rest(listing *l)
     return status;
 }
 
-static invar_status write_listed(invar_train_loop *loop, listing *l, invar_train_loop_saving kind)
+static invar_status write_listed(invar_train_loop *loop, tensor_listing *l,
+                                 invar_train_loop_saving kind)
 {
     invar_status status = write_checkpoint(loop, l, kind);
 
@@ -399,7 +403,7 @@ static invar_status write_listed(invar_train_loop *loop, listing *l, invar_train
 
 static invar_status save_checkpoint(invar_train_loop *loop, invar_train_loop_saving kind)
 {
-    listing l;
+    tensor_listing l;
     invar_status status;
 
     INVAR_TRY(invar_train_loop_finish_save(loop));
@@ -431,7 +435,7 @@ static invar_status collect_masters(invar_train_loop *loop)
 static invar_status save_together(invar_train_loop *loop, invar_train_loop_saving kind)
 {
     INVAR_TRY(collect_masters(loop));
-    return invar_ranks_is_leader(loop->world) ? save_checkpoint(loop, kind) : give_tensors(loop);
+    return invar_ranks_is_leader(loop->world) ? save_checkpoint(loop, kind) : send_tensors(loop);
 }
 
 invar_status invar_train_loop_save(invar_train_loop *loop, invar_train_loop_saving kind)
@@ -467,8 +471,8 @@ void invar_train_loop_clear_rescue_point(invar_train_loop *loop)
     invar_inflight_release(&loop->flight);
 }
 
-/* The source is where it was before the rollout. */
-static void go_back(invar_train_loop *loop)
+/* Restores the sample source to its state before the rollout. */
+static void restore_source(invar_train_loop *loop)
 {
     invar_sample_source *source = &loop->source;
 
@@ -487,16 +491,19 @@ bool invar_train_loop_has_rescue_point(const invar_train_loop *loop)
 }
 
 /* Progress of a rank, exchanged with the other ranks. */
-typedef struct stand {
-    int64_t whole, step;
-    int64_t next; /* step after the newest checkpoint; only that of rank 0 is used */
-} stand;
+typedef struct rescue_state {
+    int64_t whole, step; /* `whole`: the rank has a complete rescue point; `step`: its next step */
+    int64_t next;        /* step after the newest checkpoint; only that of rank 0 is used */
+} rescue_state;
 
-/* Sets *out if all ranks are at one step, whole, and past the newest checkpoint. */
-static invar_status agree_rescue(bool *out, const invar_train_loop *loop, const stand *own)
+/*
+ * Sets *out if all ranks are at the same step with a complete state, and that step is later than
+ * the newest checkpoint. Collective.
+ */
+static invar_status can_rescue(bool *out, const invar_train_loop *loop, const rescue_state *own)
 {
     size_t size = (size_t)invar_ranks_size(loop->world);
-    stand *all = NULL;
+    rescue_state *all = NULL;
     invar_status status;
 
     *out = false;
@@ -512,21 +519,21 @@ static invar_status agree_rescue(bool *out, const invar_train_loop *loop, const 
 
 invar_status invar_train_loop_emergency_save(bool *saved_out, invar_train_loop *loop, bool sound)
 {
-    const stand own = {sound && invar_train_loop_has_rescue_point(loop), loop->place.step,
-                       loop->store.next};
+    const rescue_state own = {sound && invar_train_loop_has_rescue_point(loop), loop->place.step,
+                              loop->store.next};
     int64_t unused;
 
     *saved_out = false;
     if (loop->world && !invar_comm_recover(loop->world->world))
-        return INVAR_OK; // a rank is gone, and what it had of the moments
-    INVAR_TRY(agree_rescue(saved_out, loop, &own));
+        return INVAR_OK; // a rank is gone, and its part of the moments with it
+    INVAR_TRY(can_rescue(saved_out, loop, &own));
     if (!*saved_out)
         return INVAR_OK;
-    go_back(loop);
+    restore_source(loop);
     INVAR_TRY(invar_train_loop_renew_layout(loop));
     if (!loop->roles.is_rollout_rank)
         INVAR_TRY(save_together(loop, INVAR_TRAIN_LOOP_SAVE_LAST));
-    // a launcher ends all ranks as soon as one has ended
+    // wait for rank 0, since a launcher ends all ranks as soon as one has ended
     return invar_ranks_min(&unused, loop->world, "rescue", 0);
 }
 
@@ -558,9 +565,9 @@ invar_status invar_train_loop_finish_save(invar_train_loop *loop)
         return INVAR_OK;
     INVAR_TRY(invar_train_loop_refresh_paths(loop));
     status = invar_checkpoint_finish(NULL, loop->store.writer);
-    loop->store.by_time = false; // nothing is begun any more
+    loop->store.by_time = false; // no checkpoint is in progress any more
     if (status == INVAR_OK) {
-        note_success(loop, by_time);
+        reset_failures(loop, by_time);
         return INVAR_OK;
     }
     if (!was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))

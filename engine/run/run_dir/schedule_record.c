@@ -1,6 +1,11 @@
 /*
- * schedule_record.c - the recorded schedule of a run: its own file, that of another run, or the
- * ledger.
+ * schedule_record.c - opens the recorded schedule of a run (rollout-schedule = recorded).
+ *
+ * A tick of the schedule says which groups were trained on and which samples were in flight. It
+ * comes from this run's own file, from the record of another run (rollout-record), or in a replay
+ * from the ledger; if none of them has it, the clock decides. The run's file must fit the run: a
+ * tick is in the file before its steps are in the ledger, so a file that ends earlier has lost
+ * lines.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,7 +20,7 @@
 
 #include "base/invar_banned.h"
 
-/* Bytes of a file; 0: there is none. Of several ranks one reads, and all have it. */
+/* Reads a file on rank 0 and broadcasts it; *bytes_out is 0 if it does not exist. Collective. */
 static invar_status read_file(char **out, size_t *bytes_out, const invar_train_loop *loop,
                               const char *path)
 {
@@ -26,7 +31,10 @@ static invar_status read_file(char **out, size_t *bytes_out, const invar_train_l
 
 /* ---- this run's ------------------------------------------------------------------------------ */
 
-/* Two runs of one recipe have the same identity, but the clock may have decided otherwise. */
+/*
+ * Fails if the file is of another run. Two runs of one recipe have the same identity, so the run's
+ * id is compared, too: the clock may have decided differently.
+ */
 static invar_status check_run(const invar_train_loop *loop, const invar_schedule_log_head *head,
                               const char *shown)
 {
@@ -46,8 +54,8 @@ static invar_status check_run(const invar_train_loop *loop, const invar_schedule
                       shown);
 }
 
-/* The ticks before the one that comes next are all there. */
-static invar_status check_place(const invar_train_loop *loop, const char *shown)
+/* Fails if a tick before the next one is missing. */
+static invar_status check_ticks(const invar_train_loop *loop, const char *shown)
 {
     const invar_schedule_log *own = &loop->timetable.own_log;
     int64_t steps = loop->settings.steps_per_rollout, next = loop->place.rollout;
@@ -68,7 +76,7 @@ static invar_status check_place(const invar_train_loop *loop, const char *shown)
                       shown, own->first, invar_schedule_log_end(own) - 1, next, begin);
 }
 
-/* A tick is in the file before its steps are in the ledger: if it is missing, lines were lost. */
+/* Fails if the ledger has steps of a tick that the file lacks: lines were lost. */
 static invar_status check_recorded(const invar_train_loop *loop, const char *shown)
 {
     int64_t steps = loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout;
@@ -84,7 +92,8 @@ static invar_status check_recorded(const invar_train_loop *loop, const char *sho
                       shown, tick, last);
 }
 
-static invar_status open_own(invar_train_loop *loop)
+/* Reads and checks the run's own record. Collective. */
+static invar_status open_own_record(invar_train_loop *loop)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *text = NULL;
     invar_schedule_log_head head;
@@ -102,7 +111,7 @@ static invar_status open_own(invar_train_loop *loop)
     if (status == INVAR_OK && head.found)
         status = check_run(loop, &head, shown);
     if (status == INVAR_OK)
-        status = check_place(loop, shown);
+        status = check_ticks(loop, shown);
     if (status == INVAR_OK)
         status = check_recorded(loop, shown);
     loop->timetable.unchecked = status == INVAR_OK && head.found && !head.checked;
@@ -111,8 +120,8 @@ static invar_status open_own(invar_train_loop *loop)
 }
 
 /*
- * The file is written again, so that a line that a kill has cut off is gone. The new file has sums,
- * so the event about lines without sums is recorded first: a kill between the two repeats it.
+ * The file is written again, without a line that a kill has cut off. The new file has checksums, so
+ * the event about lines without them is recorded first: a kill in between repeats both.
  */
 invar_status invar_train_loop_begin_timetable(invar_train_loop *loop)
 {
@@ -158,7 +167,7 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* The record is the folder of a run, or its file itself. */
+/* Reads rollout-record: the folder of a run, or the file itself. */
 static invar_status read_record(invar_train_loop *loop, invar_schedule_log_head *head,
                                 const char *record)
 {
@@ -184,9 +193,8 @@ static invar_status read_record(invar_train_loop *loop, invar_schedule_log_head 
 }
 
 /*
- * A run that has not begun obeys the record from its first rollout to its last one. A run that goes
- * on has ticks of its own, and is not asked. Which samples a tick has is known only when they are
- * sampled.
+ * Checks that the record has every tick of a new run. A resumed run has ticks of its own and is not
+ * checked. Which samples a tick has is known only when they are sampled.
  */
 static invar_status check_record(const invar_train_loop *loop)
 {
@@ -195,7 +203,7 @@ static invar_status check_record(const invar_train_loop *loop)
     invar_schedule_tick found;
 
     if (!invar_ranks_is_leader(loop->world) || invar_path_exists(loop->dirs.paths.ledger))
-        return INVAR_OK; // the rank that writes speaks for all
+        return INVAR_OK; // rank 0 checks for all
     for (; tick < set->course.rollouts; tick++) {
         INVAR_TRY(invar_recorded_schedule_plan(&found, &loop->timetable, tick));
         if (found.n_groups != set->prompts)
@@ -221,7 +229,7 @@ invar_status invar_train_loop_read_record(invar_train_loop *loop)
     return check_record(loop);
 }
 
-/* The identity of this run is known when it begins. */
+/* Warns if the record is of a run with another identity. */
 static void compare_identities(const invar_train_loop *loop)
 {
     if (loop->timetable.name &&
@@ -234,7 +242,8 @@ static void compare_identities(const invar_train_loop *loop)
 
 /* ---- a replay -------------------------------------------------------------------------------- */
 
-static invar_status take_replies(invar_train_loop *loop, const invar_recorded_replies *stored)
+/* Parses the schedule lines among the recorded replies. */
+static invar_status parse_replies(invar_train_loop *loop, const invar_recorded_replies *stored)
 {
     for (size_t i = 0; i < stored->count; i++)
         if (strcmp(stored->items[i].plugin, INVAR_RECORDED_SCHEDULE_REPLY) == 0)
@@ -243,7 +252,10 @@ static invar_status take_replies(invar_train_loop *loop, const invar_recorded_re
     return INVAR_OK;
 }
 
-/* The ticks of all rollouts that are executed again, and what was drawn before the next one. */
+/*
+ * Reads the ticks of all replayed rollouts from the ledger, and what was sampled before the next
+ * one.
+ */
 static invar_status read_ledger(invar_train_loop *loop)
 {
     int64_t steps = loop->settings.steps_per_rollout, step = loop->place.rollout * steps;
@@ -256,7 +268,7 @@ static invar_status read_ledger(invar_train_loop *loop)
         status =
             invar_recorded_replies_read(&stored, loop->recorder.ledger, loop->recorder.run, step);
         if (status == INVAR_OK)
-            status = take_replies(loop, &stored);
+            status = parse_replies(loop, &stored);
         if (step > loop->options->until)
             break;
     }
@@ -271,7 +283,7 @@ invar_status invar_train_loop_open_timetable(invar_train_loop *loop)
     if (loop->options->replay)
         return read_ledger(loop);
     compare_identities(loop);
-    return open_own(loop);
+    return open_own_record(loop);
 }
 
 /* ---- in the ledger --------------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 /*
- * start.c - what a run finds where it begins: itself, another run, or nothing.
+ * start.c - decides whether a run may begin in its folder, and opens the folder, ledger and fork.
  *
- * Nothing is made before it is known that the run may begin there. Its folder and that of its
- * checkpoints are held open, so that they are found again when somebody moves them, and never made
- * a second time.
+ * The run folder may be new, hold this run, or hold something else. All checks come before anything
+ * is created. The run folder and the checkpoint folder are then held open, so that they are found
+ * again if a user moves them, and are never created a second time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,9 +23,12 @@
 
 #include "base/invar_banned.h"
 
-/* ---- a folder of somebody else --------------------------------------------------------------- */
+/* ---- foreign files --------------------------------------------------------------------------- */
 
-/* "checkpoints" of "runs/a/checkpoints/x" below "runs/a": a name in the run's folder. */
+/*
+ * True if `path` leads through the entry `name` of the folder: "runs/a/checkpoints/x" leads through
+ * "checkpoints" of "runs/a".
+ */
 static bool leads_through(const char *path, const char *folder, const char *name)
 {
     size_t length = invar_path_length(folder), bytes = strlen(name);
@@ -54,8 +57,8 @@ static bool is_our_output(int folder, const char *name)
            invar_train_loop_is_output(&there);
 }
 
-/* What people put beside a run: its log, its recipe, the script that starts it. */
-static bool goes_with_a_run(const char *name)
+/* True for files that users put beside a run: its log, its recipe, the script that starts it. */
+static bool is_user_file(const char *name)
 {
     static const char *const endings[] = {".log", ".out", ".err", ".txt", ".ini", ".sh", ".md"};
 
@@ -65,10 +68,10 @@ static bool goes_with_a_run(const char *name)
     return name[0] == '.';
 }
 
-/* What a run leaves in its folder, also one whose ledger was removed. */
-static bool is_of_a_run(const invar_train_loop *loop, DIR *folder, const char *name)
+/* True for entries that a run leaves in its folder, even if its ledger was removed. */
+static bool is_run_file(const invar_train_loop *loop, DIR *folder, const char *name)
 {
-    return goes_with_a_run(name) || strcmp(name, INVAR_RUN_PATHS_CHECKPOINTS) == 0 ||
+    return is_user_file(name) || strcmp(name, INVAR_RUN_PATHS_CHECKPOINTS) == 0 ||
            strcmp(name, "report.html") == 0 || strcmp(name, "dump") == 0 ||
            strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
            leads_through(loop->dirs.paths.save, loop->dirs.paths.run, name) ||
@@ -76,7 +79,7 @@ static bool is_of_a_run(const invar_train_loop *loop, DIR *folder, const char *n
            is_our_output(dirfd(folder), name);
 }
 
-/* A folder without a ledger that holds other things is somebody's, and its name was a mistake. */
+/* Fails if the folder has no ledger and holds other things: its name is probably a mistake. */
 static invar_status check_foreign(const invar_train_loop *loop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], what[INVAR_PATH_SHOWN_SIZE];
@@ -88,9 +91,9 @@ static invar_status check_foreign(const invar_train_loop *loop)
         return INVAR_OK;
     folder = opendir(loop->dirs.paths.run);
     if (!folder)
-        return INVAR_OK; // it is not there, or making it says why it cannot be
+        return INVAR_OK; // the folder does not exist, or creating it will report the error
     while (!foreign && (entry = readdir(folder)) != NULL)
-        if (!is_of_a_run(loop, folder, entry->d_name)) {
+        if (!is_run_file(loop, folder, entry->d_name)) {
             invar_path_show(what, entry->d_name);
             foreign = true;
         }
@@ -104,8 +107,11 @@ static invar_status check_foreign(const invar_train_loop *loop)
                       shown, what);
 }
 
-/* ---- anew ------------------------------------------------------------------------------------ */
+/* ---- starting over --------------------------------------------------------------------------- */
 
+/*
+ * Fails if --fresh cannot rename the old run: its ledger is elsewhere, or a process writes to it.
+ */
 static invar_status check_idle(const invar_train_loop *loop)
 {
     const char *ledger = loop->dirs.paths.ledger;
@@ -124,25 +130,25 @@ static invar_status check_idle(const invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* The run's folder without slashes at its end: where it is a link, the link is meant. */
-static void name_home(char out[INVAR_PATH_SIZE], const invar_train_loop *loop)
+/* Copies the run folder without trailing slashes: if it is a link, the link itself is meant. */
+static void copy_run_folder(char out[INVAR_PATH_SIZE], const invar_train_loop *loop)
 {
     (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)invar_path_length(loop->dirs.paths.run),
                    loop->dirs.paths.run);
 }
 
 /*
- * True where the way to the checkpoints leads through the run's folder: another name of that is
- * another place of theirs. A way that leads out of it again does not.
+ * True if the path to the checkpoints leads through the run folder, so that they move when it is
+ * renamed. A path that leaves the folder again does not.
  */
-static bool goes_along(const invar_train_loop *loop)
+static bool is_inside_run_folder(const invar_train_loop *loop)
 {
     const char *save = loop->dirs.paths.save;
     char home[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
     struct stat run, there;
     bool along = false;
 
-    name_home(home, loop);
+    copy_run_folder(home, loop);
     if (lstat(home, &run) != 0)
         return false;
     for (size_t end = 1; save[0] && save[end - 1]; end++) {
@@ -157,12 +163,12 @@ static bool goes_along(const invar_train_loop *loop)
     return along;
 }
 
-/* The old run becomes FOLDER.1, or the next number that is free. */
-static invar_status set_aside(const invar_train_loop *loop)
+/* Renames the old run to FOLDER.1, or the next free number. */
+static invar_status rename_old_run(const invar_train_loop *loop)
 {
     char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE + 16], shown[INVAR_PATH_SHOWN_SIZE];
 
-    name_home(from, loop);
+    copy_run_folder(from, loop);
     for (int n = 1; n == 1 || invar_path_exists(to); n++)
         (void)snprintf(to, sizeof to, "%s.%d", from, n);
     if (rename(from, to) != 0) {
@@ -175,10 +181,11 @@ static invar_status set_aside(const invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* ---- whose it is ----------------------------------------------------------------------------- */
+/* ---- the owner of the checkpoints ------------------------------------------------------------ */
 
-static invar_status train_loop_fail(const invar_train_loop *loop,
-                                    const invar_checkpoint_owner *owner)
+/* Fails because the checkpoints in `save` belong to `owner`. */
+static invar_status fail_foreign_checkpoints(const invar_train_loop *loop,
+                                             const invar_checkpoint_owner *owner)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], who[INVAR_LEDGER_UUID_SIZE + 16] = "something else";
 
@@ -196,14 +203,15 @@ static invar_status train_loop_fail(const invar_train_loop *loop,
             : "");
 }
 
-static invar_status train_loop_claim(invar_train_loop *loop)
+/* Locks the checkpoint folder, and fails if it belongs to another run. */
+static invar_status lock_checkpoint_folder(invar_train_loop *loop)
 {
     if (!loop->dirs.paths.save[0] || loop->options->replay || loop->dirs.claim.locked)
         return INVAR_OK;
     INVAR_TRY(invar_checkpoint_lock_acquire(&loop->dirs.claim, loop->dirs.paths.save));
     if (loop->dirs.claim.owned &&
         (!loop->recorder.uuid[0] || strcmp(loop->dirs.claim.owner.uuid, loop->recorder.uuid) != 0))
-        return train_loop_fail(loop, &loop->dirs.claim.owner);
+        return fail_foreign_checkpoints(loop, &loop->dirs.claim.owner);
     return INVAR_OK;
 }
 
@@ -217,8 +225,8 @@ static bool has_checkpoint(const char *folder)
     return false;
 }
 
-/* A run that is there has checkpoints, and `save` leads elsewhere: it would begin again. */
-static invar_status check_elsewhere(const invar_train_loop *loop)
+/* Fails if the run has checkpoints and `save` names another folder: it would start over. */
+static invar_status check_save_folder(const invar_train_loop *loop)
 {
     const char *save = loop->dirs.paths.save[0] ? loop->dirs.paths.save : "none";
     char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
@@ -227,8 +235,9 @@ static invar_status check_elsewhere(const invar_train_loop *loop)
     if (loop->fork.starting || invar_recipe_string(loop->recipe, INVAR_KEY_LOAD)[0] ||
         has_checkpoint(loop->dirs.paths.save))
         return INVAR_OK;
+    // a run without checkpoints starts over anyway
     if (invar_run_paths_checkpoints(folder, warning, loop->dirs.paths.run, -1) != INVAR_OK ||
-        !has_checkpoint(folder)) { // what is gone cannot be gone on from
+        !has_checkpoint(folder)) {
         invar_error_clear();
         return INVAR_OK;
     }
@@ -248,14 +257,14 @@ invar_status invar_train_loop_check_home(const invar_train_loop *loop)
     bool owned = false;
 
     INVAR_TRY(check_foreign(loop));
-    if (loop->options->fresh) // what is there gets another name
+    if (loop->options->fresh) // an existing run is renamed
         return INVAR_OK;
     INVAR_TRY(invar_train_loop_check_existing(uuid, loop));
     if (invar_path_exists(loop->dirs.paths.save))
         INVAR_TRY(invar_checkpoint_owner_find(&owned, &owner, loop->dirs.paths.save));
     if (owned && strcmp(owner.uuid, uuid) != 0)
-        return train_loop_fail(loop, &owner);
-    return uuid[0] ? check_elsewhere(loop) : INVAR_OK;
+        return fail_foreign_checkpoints(loop, &owner);
+    return uuid[0] ? check_save_folder(loop) : INVAR_OK;
 }
 
 invar_status invar_train_loop_open_dirs(invar_train_loop *loop)
@@ -264,16 +273,16 @@ invar_status invar_train_loop_open_dirs(invar_train_loop *loop)
 
     if (loop->options->fresh && invar_path_exists(loop->dirs.paths.run)) {
         INVAR_TRY(check_idle(loop));
-        if (invar_path_exists(loop->dirs.paths.save) && !goes_along(loop))
-            INVAR_TRY(
-                train_loop_claim(loop)); // it stays where it is: refused before anything is renamed
-        INVAR_TRY(set_aside(loop));
+        if (invar_path_exists(loop->dirs.paths.save) && !is_inside_run_folder(loop))
+            // not renamed with the run, so a foreign owner must be rejected before that
+            INVAR_TRY(lock_checkpoint_folder(loop));
+        INVAR_TRY(rename_old_run(loop));
     }
     known = invar_path_exists(loop->dirs.paths.ledger);
     if (known)
         INVAR_TRY(invar_train_loop_open_ledger(loop));
     INVAR_TRY(invar_train_loop_check_exports(loop));
-    INVAR_TRY(train_loop_claim(loop));
+    INVAR_TRY(lock_checkpoint_folder(loop));
     INVAR_TRY(invar_held_folder_make(loop->dirs.paths.run));
     INVAR_TRY(invar_held_folder_open(&loop->dirs.folder, loop->dirs.paths.run));
     return known ? INVAR_OK : invar_train_loop_open_ledger(loop);
@@ -292,16 +301,16 @@ invar_status invar_train_loop_write_owner(invar_train_loop *loop)
 
 /* ---- a fork ---------------------------------------------------------------------------------- */
 
-/* What the ledger has. */
-typedef struct recalled {
+/* Result of reading the fork from a ledger. */
+typedef struct recorded_fork {
     invar_fork *fork;
-    bool run; /* there is one, forked or not */
-} recalled;
+    bool run; /* the ledger has a run, forked or not */
+} recorded_fork;
 
-static invar_status take_fork(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
+static invar_status read_fork_row(void *payload, const char *const *columns,
+                                  const invar_ledger_value *values, int count)
 {
-    recalled *found = payload;
+    recorded_fork *found = payload;
     invar_fork *fork = found->fork;
 
     (void)columns;
@@ -322,14 +331,14 @@ static invar_status take_fork(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* What the ledger of a run that is there knows of it; *run_out: there is one. */
-static invar_status recall_fork(bool *run_out, invar_train_loop *loop)
+/* Sets loop->fork as the ledger of the run folder has it. *run_out is true if it has a run. */
+static invar_status read_recorded_fork(bool *run_out, invar_train_loop *loop)
 {
-    recalled found = {.fork = &loop->fork};
+    recorded_fork found = {.fork = &loop->fork};
     const invar_ledger_select_request request = {
         .sql = "SELECT CASE WHEN g.after_step >= 0 THEN r.parent END, g.after_step, g.chain FROM "
                "run r JOIN segment g ON g.run = r.run AND g.seg = 0",
-        .row = take_fork,
+        .row = read_fork_row,
         .payload = &found};
     invar_ledger *ledger = NULL;
     invar_status status = INVAR_OK;
@@ -339,7 +348,7 @@ static invar_status recall_fork(bool *run_out, invar_train_loop *loop)
         return INVAR_OK;
     if (invar_ledger_open(&ledger, loop->dirs.paths.ledger, &(invar_ledger_options){0}) !=
         INVAR_OK) {
-        invar_error_clear(); // whoever opens it to write says what is wrong, or mends it
+        invar_error_clear(); // opening the ledger to write will report or repair it
         return INVAR_OK;
     }
     status = invar_ledger_select(ledger, &request);
@@ -348,8 +357,8 @@ static invar_status recall_fork(bool *run_out, invar_train_loop *loop)
     return status;
 }
 
-/* Keys that would be ignored beside --fork, or that it needs. */
-static invar_status check_beside_fork(const invar_train_loop *loop)
+/* Checks keys that --fork excludes or needs. */
+static invar_status check_fork_keys(const invar_train_loop *loop)
 {
     bool step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP) >= 0;
 
@@ -370,7 +379,7 @@ static invar_status check_beside_fork(const invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* The parent, at `step` unless another one is asked for. */
+/* Opens the checkpoint of the parent at `step`, unless --fork-step names another one. */
 static invar_status open_parent(invar_train_loop *loop, int64_t step)
 {
     const bool asked = loop->options->fork_step != INVAR_CHECKPOINT_LATEST;
@@ -379,7 +388,7 @@ static invar_status open_parent(invar_train_loop *loop, int64_t step)
     char folder[INVAR_PATH_SIZE], warning[INVAR_RUN_PATHS_WARNING_SIZE];
     invar_status status;
 
-    INVAR_TRY(check_beside_fork(loop));
+    INVAR_TRY(check_fork_keys(loop));
     INVAR_TRY(invar_hf_check_folder("--fork", loop->options->fork));
     INVAR_TRY(invar_run_paths_checkpoints(folder, warning, loop->options->fork, choice.step));
     if (warning[0])
@@ -400,9 +409,11 @@ static invar_status open_parent(invar_train_loop *loop, int64_t step)
     return INVAR_OK;
 }
 
-/* Whether the fork has checkpoints. Where they do not say which is the newest, it is not begun
-   again: that would overwrite them. */
-static invar_status has_own(bool *out, const char *save)
+/*
+ * *out is true if the fork has checkpoints of its own. Fails if they exist but none is marked as
+ * the newest: starting the fork again would overwrite them.
+ */
+static invar_status has_own_checkpoint(bool *out, const char *save)
 {
     static const char advice[] = "leave out --fork, and choose a checkpoint with ckpt-step";
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -424,15 +435,15 @@ static invar_status has_own(bool *out, const char *save)
 }
 
 /*
- * The run is a fork already, of the parent and the step that are named: it resumes, or, stopped
- * before it had a checkpoint of its own, begins once more.
+ * Handles --fork for a run that is a fork already: it must be of the same parent and step. Resumes
+ * it, or starts it again if it was stopped before its first checkpoint.
  */
-static invar_status begin_again(invar_train_loop *loop)
+static invar_status resume_or_restart_fork(invar_train_loop *loop)
 {
     const invar_fork known = loop->fork;
     bool own;
 
-    INVAR_TRY(has_own(&own, loop->dirs.paths.save));
+    INVAR_TRY(has_own_checkpoint(&own, loop->dirs.paths.save));
     INVAR_TRY(open_parent(loop, known.step));
     if (known.step != loop->fork.step || !invar_digest_equal(&known.chain, &loop->fork.chain))
         return INVAR_FAIL(INVAR_E_STATE, 0,
@@ -447,18 +458,18 @@ static invar_status begin_again(invar_train_loop *loop)
     return INVAR_OK;
 }
 
-static invar_status look_for_fork(invar_train_loop *loop)
+static invar_status find_fork_on_rank0(invar_train_loop *loop)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     bool there;
 
-    INVAR_TRY(recall_fork(&there, loop));
+    INVAR_TRY(read_recorded_fork(&there, loop));
     if (!loop->options->fork)
         return INVAR_OK;
     if (!there)
         return open_parent(loop, INVAR_CHECKPOINT_LATEST);
     if (loop->fork.step >= 0)
-        return begin_again(loop);
+        return resume_or_restart_fork(loop);
     invar_path_show(shown, loop->dirs.paths.run);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "--fork: %s is there already, and is no fork; give the new run a name of its "
@@ -470,11 +481,11 @@ invar_status invar_train_loop_find_fork(invar_train_loop *loop)
 {
     loop->fork.step = -1;
     if (invar_ranks_is_leader(loop->world))
-        INVAR_TRY(look_for_fork(loop));
+        INVAR_TRY(find_fork_on_rank0(loop));
     return invar_ranks_broadcast(loop->world, "fork", 0, &loop->fork, sizeof loop->fork);
 }
 
-/* Keys that decide which folders a run reads and writes. A fork has folders of its own. */
+/* True for keys that decide which folders a run reads and writes. A fork has folders of its own. */
 static bool is_about_folders(int key)
 {
     return key == INVAR_KEY_NAME || key == INVAR_KEY_RUN || key == INVAR_KEY_LEDGER ||
@@ -483,10 +494,11 @@ static bool is_about_folders(int key)
 }
 
 /*
- * A fork counts the rollouts of its parent. One of a run that is finished gets as many again: the
- * key that says how many is returned, and its value; else no key.
+ * A fork counts the rollouts of its parent, so the fork of a finished run needs more of them.
+ * Returns the key that sets their number, with twice its value in *value_out; INVAR_KEY_COUNT if
+ * the run is not finished.
  */
-static int longer_key(int64_t *value_out, const invar_train_loop *loop, int64_t rollouts_done)
+static int rollouts_key(int64_t *value_out, const invar_train_loop *loop, int64_t rollouts_done)
 {
     const int64_t rollouts = invar_recipe_int(loop->recipe, INVAR_KEY_NUM_ROLLOUT);
     const int key = rollouts > 0 ? INVAR_KEY_NUM_ROLLOUT : INVAR_KEY_NUM_EPOCH;
@@ -502,7 +514,7 @@ static void print_fork_command(FILE *out, const invar_train_loop *loop, const ch
                                int64_t rollouts_done)
 {
     int64_t most = 0;
-    const int longer = longer_key(&most, loop, rollouts_done);
+    const int longer = rollouts_key(&most, loop, rollouts_done);
     const invar_run_paths *at = &loop->dirs.paths;
 
     fputs("invar train", out);
@@ -511,7 +523,7 @@ static void print_fork_command(FILE *out, const invar_train_loop *loop, const ch
         invar_text_print_shell_word(out, loop->options->recipe_path);
     }
     fputs(" --fork ", out);
-    // the ledger in the run's folder says which weights a checkpoint without any had
+    // the ledger in the run folder names the weights of a checkpoint without any
     invar_text_print_shell_word(out, !loop->settings.rollout_only &&
                                              invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0]
                                          ? at->save
@@ -544,14 +556,14 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
         invar_error_clear();
         return;
     }
-    name_home(home, loop);
+    copy_run_folder(home, loop);
     (void)snprintf(folder, sizeof folder, "%s-fork", home);
     for (int n = 2; invar_path_exists(folder); n++)
         (void)snprintf(folder, sizeof folder, "%s-fork-%d", home, n);
     text = fmemopen(out, INVAR_FORK_COMMAND_SIZE, "w");
     if (!text)
         return;
-    setbuf(text, NULL); // so that ferror reports a command that is too long
+    setbuf(text, NULL); // unbuffered, so that ferror reports a command that is too long
     print_fork_command(text, loop, folder,
                        (step + 1) /
                            (loop->settings.rollout_only ? 1 : loop->settings.steps_per_rollout));
@@ -560,7 +572,7 @@ void invar_train_loop_fork_command(char out[INVAR_FORK_COMMAND_SIZE], const inva
     (void)fclose(text);
 }
 
-/* ---- moved ----------------------------------------------------------------------------------- */
+/* ---- moved folders --------------------------------------------------------------------------- */
 
 invar_status invar_train_loop_refresh_paths(invar_train_loop *loop)
 {

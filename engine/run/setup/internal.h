@@ -1,7 +1,9 @@
 /*
- * internal.h - the setup of a run from the inside: what its files ask of each other.
+ * internal.h - functions that the files of engine/run/setup share.
  *
- * Only engine/run/setup includes this.
+ * Private to engine/run/setup. Setup has this order: layout of ranks, inputs and memory plan,
+ * models with weights, memory of rollout and trainer, then on rank 0 outputs, and last the
+ * checkpoint.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,41 +18,49 @@ extern "C" {
 
 /* ---- ranks.c --------------------------------------------------------------------------------- */
 
-/* What all ranks are refused for alike is no fault of one of them: each tells it by itself. */
+/*
+ * Returns `status`. If all ranks have failed with the same message, sets loop->all_ranks_failed:
+ * each rank then reports the failure by itself, and none has to abort the others. Collective.
+ */
 invar_status invar_setup_find_together(invar_train_loop *loop, invar_status status) INVAR_MUST_USE;
 
-/* Ranks that this one shares its process and its host with. */
+/* Returns how many ranks share the process and the host with this one. */
 invar_local_ranks invar_setup_crowd(const invar_train_loop *loop);
 
-/* The layout of the ranks, and which of them only sample. */
+/* Opens the layout of the ranks and their roles, and compares the ranks' recipes. Collective. */
 invar_status invar_setup_open_layout(invar_train_loop *loop) INVAR_MUST_USE;
 
-/*
- * ---- memory.c ----------------------------------------------------------------------------------
- */
+/* ---- memory.c -------------------------------------------------------------------------------- */
 
-/* Before any weights: what cannot fit is refused, and what is open is chosen. */
+/*
+ * Plans the memory before there are weights: fails if the run cannot fit, and chooses the settings
+ * that the recipe leaves open. Collective.
+ */
 invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *loop) INVAR_MUST_USE;
 
-/* Rollout and trainer have all their memory afterwards. */
+/* Lets rollout and trainer allocate all their memory, by a dry run, and activates the devices. */
 invar_status invar_setup_settle_memory(invar_train_loop *loop) INVAR_MUST_USE;
 
 /* ---- models.c -------------------------------------------------------------------------------- */
 
-/* What this rank wants of the session: of the models, one that only samples has the actor's. */
+/* Returns the flags for opening the run context: a rank that only samples needs the actor alone. */
 unsigned invar_setup_wants(const invar_train_loop *loop);
 
-/* The models with their weights, which are part of what ranks compare. */
+/*
+ * Makes the models with their weights, computes the identity, and compares it over all ranks.
+ * Collective.
+ */
 invar_status invar_setup_make_models(invar_train_loop *loop) INVAR_MUST_USE;
 
-/* The same, and all else that is large. */
+/* Makes the models, the shared device memory, and the rollout, trainers and learners in it. */
 invar_status invar_setup_take_memory(invar_train_loop *loop,
                                      const invar_memory_plan *plan) INVAR_MUST_USE;
 
 /* ---- source.c -------------------------------------------------------------------------------- */
 
-/* Where anything is sampled. */
+/* Makes the rollout, if this rank samples anything. */
 invar_status invar_setup_make_rollout(invar_train_loop *loop) INVAR_MUST_USE;
+/* Opens the sample source and the agents that lead samples. */
 invar_status invar_setup_open_source(invar_train_loop *loop) INVAR_MUST_USE;
 
 #ifdef __cplusplus

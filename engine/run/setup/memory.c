@@ -1,5 +1,9 @@
 /*
- * memory.c - a run's memory: planned before it has any weights, given to its parts at the end.
+ * memory.c - plans the memory of a run before it has weights, and activates it at the end.
+ *
+ * Ranks of one device or host share its free memory equally. If ranks divide layers, the settings
+ * that the plan chooses are reduced to their minimum over all ranks, since these must process the
+ * same rows at a time.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +13,7 @@
 
 #include "base/invar_banned.h"
 
-/* How many ranks have the same memory as this one. */
+/* *out = number of ranks that share the memory of this rank's device. Collective. */
 static invar_status count_sharers(int *out, const invar_train_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
@@ -25,9 +29,11 @@ static invar_status count_sharers(int *out, const invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* What each rank may take, the same for all that do the same, measured by each before any of them
-   takes it. */
-static invar_status find_room(size_t *out, const invar_train_loop *loop)
+/*
+ * *out = bytes that this rank may take: its part of the free memory, as the minimum over the ranks
+ * of its role. Every rank measures before any rank allocates. Collective.
+ */
+static invar_status measure_available(size_t *out, const invar_train_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
     size_t own = invar_memory_planning_available(dev);
@@ -42,8 +48,8 @@ static invar_status find_room(size_t *out, const invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* Ranks that divide layers take the same rows at a time: as many as all of them have room for. */
-static invar_status agree_choice(invar_memory_plan_choice *choice, const invar_layout *ranks)
+/* Reduces the choice to its minimum over all ranks, if these divide layers. Collective. */
+static invar_status reduce_choice(invar_memory_plan_choice *choice, const invar_layout *ranks)
 {
     int64_t *const chosen[] = {&choice->head_rows, &choice->max_tokens, &choice->pages,
                                &choice->concurrency};
@@ -55,8 +61,8 @@ static invar_status agree_choice(invar_memory_plan_choice *choice, const invar_l
     return INVAR_OK;
 }
 
-/* Ranks that only sample, and those that leave it to them, ask for less. */
-static void take_side(invar_memory_workload *ask, const invar_train_loop *loop)
+/* Adapts the workload to the rank's role, if some ranks only sample. */
+static void apply_role(invar_memory_workload *ask, const invar_train_loop *loop)
 {
     if (loop->roles.first_rollout_rank == 0)
         return;
@@ -74,13 +80,13 @@ invar_status invar_setup_plan_memory(invar_memory_plan *out, invar_train_loop *l
     invar_memory_workload *ask = &loop->ask;
     size_t room;
 
-    INVAR_TRY(find_room(&room, loop));
+    INVAR_TRY(measure_available(&room, loop));
     *ask = invar_memory_planning_ask(&loop->session, &loop->settings, &loop->identity.data);
     ask->layout = loop->ranks;
-    take_side(ask, loop);
+    apply_role(ask, loop);
     INVAR_TRY(invar_setup_find_together(loop, invar_memory_plan_make(out, ask, room)));
     INVAR_TRY(invar_memory_plan_check_fits(out, ask));
-    INVAR_TRY(agree_choice(&out->choice, loop->ranks));
+    INVAR_TRY(reduce_choice(&out->choice, loop->ranks));
     ask->head_rows = out->choice.head_rows;
     ask->plan.max_tokens = out->choice.max_tokens;
     ask->limits.pages = out->choice.pages;

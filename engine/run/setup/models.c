@@ -1,5 +1,10 @@
 /*
- * models.c - all that is large: the models of a run, and what they learn and sample with.
+ * models.c - makes the large parts of a run: models, trainers, learners and weight sync.
+ *
+ * The models and their hashes come first, since the identity depends on them. Then one block of
+ * device memory is allocated by the plan, and rollout and trainers are made in it. Ranks that
+ * divide a model also compare a checksum of what each has read, since hashes of weights are
+ * gathered from the owners of rows and are equal even if another copy differs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +21,10 @@ unsigned invar_setup_wants(const invar_train_loop *loop)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* A rank that only samples has none yet, and says of them what the others do. */
-static invar_status share_hashes(invar_train_loop *loop)
+/*
+ * Broadcasts the hashes of the weights. A rank that only samples has no weights yet and takes them.
+ */
+static invar_status broadcast_hashes(invar_train_loop *loop)
 {
     invar_run_context *s = &loop->session;
     invar_digest hashes[] = {s->weights,     s->teacher_weights, s->critic_weights,
@@ -38,17 +45,17 @@ static invar_status share_hashes(invar_train_loop *loop)
     return INVAR_OK;
 }
 
-/* What came into the models of a rank. */
+/* Checksums of the values that were loaded into the models of a rank. */
 enum { FILLED = 4 };
-typedef struct filling {
+typedef struct load_checksums {
     uint64_t of[FILLED][2];
-} filling;
+} load_checksums;
 
-static filling filling_of(const invar_run_context *s)
+static load_checksums checksums_of(const invar_run_context *s)
 {
     const invar_model *models[FILLED] = {s->actor, s->teacher, s->critic,
                                          s->ref_has_own_spec ? s->reference : NULL};
-    filling out = {{{0}}};
+    load_checksums out = {{{0}}};
 
     for (int i = 0; i < FILLED; i++)
         for (int k = 0; k < 2; k++)
@@ -56,7 +63,7 @@ static filling filling_of(const invar_run_context *s)
     return out;
 }
 
-static void add_filling(filling *to, const filling *more)
+static void add_checksums(load_checksums *to, const load_checksums *more)
 {
     for (int i = 0; i < FILLED; i++)
         for (int k = 0; k < 2; k++)
@@ -64,13 +71,14 @@ static void add_filling(filling *to, const filling *more)
 }
 
 /*
- * Hashes of weights are made of the rows that ranks own, so all have the same. What each has read
- * tells them apart: the sum of what the ranks have that hold one copy of the models together.
+ * Sums the checksums of the ranks that hold one copy of the models together, into session.filled.
+ * Hashes of weights are made of the rows that each rank owns, so they do not show a difference
+ * between the copies.
  */
-static invar_status sum_up_fillings(invar_train_loop *loop)
+static invar_status sum_checksums(invar_train_loop *loop)
 {
     const invar_layout *ranks = loop->ranks;
-    filling own = filling_of(&loop->session), sum = {{{0}}}, *all = NULL;
+    load_checksums own = checksums_of(&loop->session), sum = {{{0}}}, *all = NULL;
     invar_status status;
 
     if (!invar_layout_divides(ranks) || loop->roles.is_rollout_rank)
@@ -80,7 +88,7 @@ static invar_status sum_up_fillings(invar_train_loop *loop)
     status = invar_ranks_all_gather(ranks, "identity", &own, sizeof own, all);
     for (int r = 0; status == INVAR_OK && r < invar_ranks_size(ranks); r++)
         if (invar_rank_coords_of(ranks, r).data == ranks->data.rank)
-            add_filling(&sum, &all[r]);
+            add_checksums(&sum, &all[r]);
     invar_hash_bytes(&loop->session.filled, &sum, sizeof sum);
     invar_free(all);
     return status;
@@ -89,13 +97,13 @@ static invar_status sum_up_fillings(invar_train_loop *loop)
 invar_status invar_setup_make_models(invar_train_loop *loop)
 {
     INVAR_TRY(invar_run_context_make_models(&loop->session, invar_setup_wants(loop)));
-    INVAR_TRY(sum_up_fillings(loop));
-    INVAR_TRY(share_hashes(loop));
+    INVAR_TRY(sum_checksums(loop));
+    INVAR_TRY(broadcast_hashes(loop));
     INVAR_TRY(invar_train_loop_identify(loop));
     return invar_train_loop_compare_files(loop);
 }
 
-/* ---- who learns ------------------------------------------------------------------------------ */
+/* ---- trainers and learners ------------------------------------------------------------------- */
 
 static invar_trainer_options trainer_options(const invar_train_loop *loop, const invar_model *model)
 {
@@ -109,8 +117,8 @@ static invar_trainer_options trainer_options(const invar_train_loop *loop, const
         .replay = ask->replay ? model : NULL};
 }
 
-/* The other ranks wait as long as this one learns. */
-static invar_status beat(void *payload)
+/* Sends a heartbeat while the trainer computes, so that other ranks do not time out. */
+static invar_status send_heartbeat(void *payload)
 {
     const invar_train_loop *loop = payload;
 
@@ -124,14 +132,14 @@ static invar_status make_trainer(invar_train_loop *loop)
 
     o.scoring = invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_SCORING);
     o.layout = loop->ranks;
-    o.tick = beat;
+    o.tick = send_heartbeat;
     o.payload = loop;
     return invar_trainer_new(
         &loop->trainer, invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_LEARNING), &o);
 }
 
-/* Of what this rank draws beside training: it scores that by itself. */
-static invar_status make_checker(invar_train_loop *loop)
+/* Makes the trainer that verifies samples drawn during training. */
+static invar_status make_async_verifier(invar_train_loop *loop)
 {
     invar_trainer_options o = trainer_options(loop, invar_run_context_sampler(&loop->session));
 
@@ -144,7 +152,7 @@ static invar_status make_checker(invar_train_loop *loop)
                              &o);
 }
 
-/* Without training the actor is only hashed. */
+/* Opens the learners. Without training, the actor's learner only computes hashes. */
 static invar_status make_learners(invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
@@ -185,7 +193,7 @@ invar_status invar_setup_take_memory(invar_train_loop *loop, const invar_memory_
         INVAR_TRY(make_learners(loop));
     }
     INVAR_TRY(invar_setup_make_rollout(loop));
-    INVAR_TRY(make_checker(loop));
+    INVAR_TRY(make_async_verifier(loop));
     INVAR_TRY(invar_setup_settle_memory(loop));
     return make_sync(loop);
 }

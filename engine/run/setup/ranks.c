@@ -1,5 +1,5 @@
 /*
- * ranks.c - how the ranks of a run divide it, and what they are refused for together.
+ * ranks.c - opens the layout of a run's ranks, and compares the errors that all of them find.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,7 +36,7 @@ invar_local_ranks invar_setup_crowd(const invar_train_loop *loop)
                                invar_ranks_local_rank(loop->world), loop->ranks};
 }
 
-static invar_status open_sides(invar_train_loop *loop, const invar_rank_role_sizes *sizes)
+static invar_status open_roles(invar_train_loop *loop, const invar_rank_role_sizes *sizes)
 {
     double seconds = loop->layout.seconds;
 
@@ -59,11 +59,11 @@ static invar_status divide_model(invar_train_loop *loop)
     if (!loop->world)
         return INVAR_OK;
     if (sizes.rollout_ranks > 0)
-        return open_sides(loop, &sizes);
+        return open_roles(loop, &sizes);
     return invar_layout_divide(&loop->layout, &sizes.train);
 }
 
-/* Until it is known how they divide the work. */
+/* Joins all ranks in a layout that divides nothing yet. */
 static void join_world(invar_train_loop *loop)
 {
     invar_comm *comm = loop->options->comm;

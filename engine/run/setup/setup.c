@@ -1,5 +1,10 @@
 /*
- * setup.c - a run's parts, from its recipe: where it writes, what it learns with, who is attached.
+ * setup.c - sets up a training run from its recipe, in the order in which failures are cheapest.
+ *
+ * First everything that is only read (recipe, ranks, config, data), then the memory plan, then
+ * models and weights, and last what is written: folders, ledger, trace, trackers. A run that cannot
+ * begin thus leaves no folder. Rank 0 opens the outputs; the other ranks only load the checkpoint.
+ * invar_train_loop_close releases the parts in reverse order of their dependence.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,7 +38,7 @@ static invar_status open_recorder(invar_train_loop *loop)
     return invar_recorder_open(&loop->recorder, &o);
 }
 
-static void tell_dropped(const invar_train_loop *loop)
+static void print_dropped(const invar_train_loop *loop)
 {
     const invar_dataset *data = loop->session.data;
 
@@ -46,8 +51,8 @@ static void tell_dropped(const invar_train_loop *loop)
                          invar_dataset_dropped_count(data) + invar_dataset_size(data));
 }
 
-/* Its folder is otherwise where the actor begins. */
-static void tell_reference(const invar_train_loop *loop)
+/* Prints that ref-load names another model than the actor, which usually begins with ref-load. */
+static void print_reference(const invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
 
@@ -60,7 +65,7 @@ static void tell_reference(const invar_train_loop *loop)
                                  : "its seed");
 }
 
-static void tell_left_out(const invar_train_loop *loop)
+static void print_left_out(const invar_train_loop *loop)
 {
     char line[INVAR_HF_WARNING_SIZE];
 
@@ -81,7 +86,7 @@ static invar_status open_profile(invar_train_loop *loop)
     return invar_trace_profile(loop->recorder.trace, &options);
 }
 
-/* Of several ranks each shows what it does; `path` is that of the one that writes, else "". */
+/* Opens the trace and the rank timer. `path` is "" on ranks other than 0. */
 static invar_status open_trace(invar_train_loop *loop, const char *path)
 {
     bool slices = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE)[0] != '\0';
@@ -98,8 +103,8 @@ static invar_status open_trace(invar_train_loop *loop, const char *path)
     return INVAR_OK;
 }
 
-/* The other ranks wait as long as plug-ins may take. */
-static void wait_for_reply(void *payload)
+/* Sends a heartbeat while a plug-in computes, so that other ranks do not time out. */
+static void send_heartbeat(void *payload)
 {
     const invar_train_loop *loop = payload;
 
@@ -111,11 +116,11 @@ static invar_status open_plugins(invar_train_loop *loop)
     INVAR_TRY(invar_run_plugins_open(&loop->plugins, loop->recipe, loop->session.tokenizer,
                                      loop->options->replay));
     for (int i = 0; i < INVAR_PLUGINS; i++)
-        invar_plugin_set_wait_callback(loop->plugins.of[i], wait_for_reply, loop);
+        invar_plugin_set_wait_callback(loop->plugins.of[i], send_heartbeat, loop);
     return INVAR_OK;
 }
 
-/* What it will write where its user says; nothing is made yet. */
+/* Checks the output paths that the user has given. Creates nothing. */
 static invar_status check_outputs(const invar_train_loop *loop)
 {
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
@@ -141,7 +146,10 @@ static invar_status check_outputs(const invar_train_loop *loop)
     return invar_track_check(&plan);
 }
 
-/* What open_outputs refuses about files; no plug-in is started and nothing is written. */
+/*
+ * Makes the checks of open_outputs about files, for invar_train_loop_read. Starts no plug-in and
+ * writes nothing.
+ */
 static invar_status check_files(invar_train_loop *loop)
 {
     INVAR_TRY(invar_run_plugins_locate(loop->recipe));
@@ -152,18 +160,18 @@ static invar_status check_files(invar_train_loop *loop)
                                                       : invar_train_loop_check_exports(loop);
 }
 
-/* All that the one rank has that writes. */
+/* Opens plug-ins, folders, ledger, trace and trackers, which only rank 0 has. */
 static invar_status open_outputs(invar_train_loop *loop)
 {
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
 
-    // a wrong plug-in or folder is found before the ledger has a run with it
+    // before the ledger has a run with a wrong plug-in or folder
     INVAR_TRY(open_plugins(loop));
     INVAR_TRY(invar_setup_open_source(loop));
     INVAR_TRY(check_outputs(loop));
     INVAR_TRY(invar_train_loop_find_checkpoint(loop));
-    // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
+    // late, so that a run that cannot begin, without a GPU or its weights, leaves no folder
     INVAR_TRY(invar_train_loop_open_dirs(loop));
     INVAR_TRY(invar_train_loop_resume(loop));
     if (loop->summary->finished)
@@ -176,7 +184,9 @@ static invar_status open_outputs(invar_train_loop *loop)
     return invar_run_plugins_hook(&loop->plugins, &started, NULL);
 }
 
-/* Before memory is planned: it takes some, and so does NCCL. */
+/*
+ * Opens the transport between devices before memory is planned, since it takes some, as NCCL does.
+ */
 static invar_status connect_devices(invar_train_loop *loop)
 {
     const invar_device *dev = &loop->session.dev;
@@ -189,8 +199,11 @@ static invar_status connect_devices(invar_train_loop *loop)
     return invar_layout_open_transport(&loop->layout, dev, &loop->transport);
 }
 
-/* Somebody may move checkpoints away while the run continues, or end the run before. */
-static void tell_disk(const invar_train_loop *loop, const invar_disk *disk)
+/*
+ * Warns if the disk cannot hold all checkpoints. The run may continue nevertheless: the user may
+ * move checkpoints away, or end the run earlier.
+ */
+static void warn_disk(const invar_train_loop *loop, const invar_disk *disk)
 {
     char text[INVAR_DISK_TEXT_SIZE];
 
@@ -203,8 +216,8 @@ static void tell_disk(const invar_train_loop *loop, const invar_disk *disk)
                          text);
 }
 
-/* Asks again with the disk that the rank needs that writes. */
-static invar_status admit_disk(const invar_train_loop *loop)
+/* Repeats the admission check with the disk space, on rank 0. */
+static invar_status check_disk(const invar_train_loop *loop)
 {
     invar_admission facts = {.recipe = loop->recipe, .replay = loop->options->replay};
     invar_disk disk;
@@ -214,12 +227,12 @@ static invar_status admit_disk(const invar_train_loop *loop)
     INVAR_TRY(invar_train_loop_plan_disk(&disk, loop));
     facts.disk = &disk;
     INVAR_TRY(invar_admission_check(&facts));
-    tell_disk(loop, &disk);
+    warn_disk(loop, &disk);
     return INVAR_OK;
 }
 
-/* Asks again with what config.json and the data say. */
-static invar_status admit(const invar_train_loop *loop)
+/* Repeats the admission check with config.json and the data. */
+static invar_status check_admission(const invar_train_loop *loop)
 {
     const invar_run_context *s = &loop->session;
     invar_admission facts = {.recipe = loop->recipe,
@@ -232,8 +245,8 @@ static invar_status admit(const invar_train_loop *loop)
     return invar_admission_check(&facts);
 }
 
-/* The rank that writes asks, and speaks for all. */
-static invar_status admit_prompts(invar_train_loop *loop)
+/* Checks the prompts on rank 0, for all ranks. */
+static invar_status check_prompts(invar_train_loop *loop)
 {
     const invar_admission_prompts prompts = {.session = &loop->session,
                                              .settings = &loop->settings,
@@ -246,7 +259,7 @@ static invar_status admit_prompts(invar_train_loop *loop)
     return invar_admission_check_prompts(&prompts);
 }
 
-/* All that is read, but for the weights; what cannot fit is refused. */
+/* Opens everything that is read, except weights, and plans the memory. */
 static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
@@ -257,13 +270,13 @@ static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loo
                                            invar_setup_wants(loop) | INVAR_RUN_CONTEXT_NO_WEIGHTS,
                                            &crowd);
     if (status == INVAR_OK)
-        status = admit(loop);
-    // replays are exempt: version 0.1.0 ran longer responses to the end of the model's positions
+        status = check_admission(loop);
+    // replays are exempt: version 0.1.0 sampled longer responses, up to the model's positions
     if (status == INVAR_OK && !loop->options->replay)
         status = invar_run_context_check_rollouts(&loop->session);
     INVAR_TRY(invar_setup_find_together(loop, status));
     INVAR_TRY(connect_devices(loop));
-    if (hf[0]) { // an export has the template that the model was trained with
+    if (hf[0]) { // an export gets the template that the model was trained with
         INVAR_TRY(
             invar_hf_files_read(&loop->store.hf_files, hf,
                                 invar_recipe_string(loop->recipe, INVAR_KEY_CHAT_TEMPLATE_PATH)));
@@ -274,12 +287,12 @@ static invar_status open_inputs(invar_memory_plan *budget, invar_train_loop *loo
                               loop->session.data ? invar_dataset_size(loop->session.data) : 0,
                               loop->options->until);
     INVAR_TRY(invar_train_loop_read_record(loop));
-    tell_dropped(loop);
-    tell_left_out(loop);
-    tell_reference(loop);
-    INVAR_TRY(admit_disk(loop));
+    print_dropped(loop);
+    print_left_out(loop);
+    print_reference(loop);
+    INVAR_TRY(check_disk(loop));
     INVAR_TRY(invar_train_loop_read_sets(loop));
-    INVAR_TRY(admit_prompts(loop));
+    INVAR_TRY(check_prompts(loop));
     return invar_setup_plan_memory(budget, loop);
 }
 
@@ -310,22 +323,21 @@ static invar_status open_parts(invar_train_loop *loop)
     return INVAR_OK;
 }
 
-static invar_status train_loop_prepare(invar_train_loop *loop, const invar_recipe *recipe,
-                                       const invar_train_options *options,
-                                       invar_train_summary *summary)
+static invar_status prepare_loop(invar_train_loop *loop, const invar_recipe *recipe,
+                                 const invar_train_options *options, invar_train_summary *summary)
 {
     *loop = (invar_train_loop){.recipe = recipe, .options = options, .summary = summary};
     INVAR_TRY(invar_run_paths_find(&loop->dirs.paths, recipe, options->recipe_path));
     INVAR_TRY(invar_setup_open_layout(loop));
     INVAR_TRY(invar_train_loop_find_fork(loop));
-    return options->replay ? INVAR_OK // the recorded run has its own
+    return options->replay ? INVAR_OK // a replay keeps the facts of the recorded run
                            : invar_user_facts_read(&loop->identity.facts);
 }
 
 invar_status invar_train_loop_open(invar_train_loop *loop, const invar_recipe *recipe,
                                    const invar_train_options *options, invar_train_summary *summary)
 {
-    INVAR_TRY(train_loop_prepare(loop, recipe, options, summary));
+    INVAR_TRY(prepare_loop(loop, recipe, options, summary));
     return open_parts(loop);
 }
 
@@ -334,7 +346,7 @@ invar_status invar_train_loop_read(invar_train_loop *loop, const invar_recipe *r
 {
     invar_memory_plan budget;
 
-    INVAR_TRY(train_loop_prepare(loop, recipe, options, NULL));
+    INVAR_TRY(prepare_loop(loop, recipe, options, NULL));
     INVAR_TRY(open_inputs(&budget, loop));
     INVAR_TRY(advise_memory(loop, invar_setup_make_models(loop)));
     if (!invar_ranks_is_leader(loop->world))

@@ -1,5 +1,9 @@
 /*
- * source.c - what a run samples with, and where its samples come from.
+ * source.c - makes the rollout, the agents and the sample source of a run.
+ *
+ * The source has many options, and most follow from one key each. A few must not depend on
+ * debugging or on checkpoints, because they decide which calls a plug-in gets: see `led` in
+ * invar_setup_open_source.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,8 +14,8 @@
 
 #include "base/invar_banned.h"
 
-/* Points of the rollout are wanted, and its tokens are given. */
-static bool train_loop_follows(const invar_train_loop *loop)
+/* True if loaded rollouts are run through the model to record their points. */
+static bool recomputes_points(const invar_train_loop *loop)
 {
     return loop->recorder.options.level > INVAR_PROBE_STEP && loop->identity.saved.on_policy &&
            !loop->settings.sft && !invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY) &&
@@ -25,9 +29,10 @@ invar_status invar_setup_make_rollout(invar_train_loop *loop)
 
     if (loop->roles.first_rollout_rank > 0 && !loop->roles.is_rollout_rank)
         return INVAR_OK;
-    if (!loop->identity.evaluates && !train_loop_follows(loop) && (loop->settings.sft || loads[0]))
+    if (!loop->identity.evaluates && !recomputes_points(loop) && (loop->settings.sft || loads[0]))
         return INVAR_OK;
-    loop->ask.limits.speculation.model = s->draft; // which the plan had not loaded
+    // the draft model was not loaded when the memory was planned
+    loop->ask.limits.speculation.model = s->draft;
     return invar_rollout_new(&loop->rollout, invar_run_context_sampler(s), s->tokenizer,
                              invar_memory_plan_block_dev(&loop->block, INVAR_MEMORY_PLAN_SAMPLING),
                              &loop->ask.limits);
@@ -49,9 +54,12 @@ static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_don
     return INVAR_OK;
 }
 
-/* Who only samples goes on with rollouts ahead while others train, unless these would first have
-   to score what is drawn, with the weights that training changes. A thread has a copy of them. */
-static bool train_loop_overlaps(const invar_train_loop *loop)
+/*
+ * True if later rollouts are sampled during training: by a thread, or by ranks that only sample.
+ * Those ranks cannot if in-flight samples must first be scored with weights that training changes,
+ * unless the sampler verifies them itself.
+ */
+static bool samples_during_training(const invar_train_loop *loop)
 {
     const invar_train_settings *set = &loop->settings;
 
@@ -59,8 +67,8 @@ static bool train_loop_overlaps(const invar_train_loop *loop)
                             (!set->checks_flight || set->sampler_verifies));
 }
 
-/* An event of the step that learns from the rollout. */
-static invar_status tell_agents(void *payload, const char *kind, const char *text)
+/* Records an event of the agents, at the step that trains on the rollout. */
+static invar_status record_agent_event(void *payload, const char *kind, const char *text)
 {
     invar_train_loop *loop = payload;
 
@@ -69,7 +77,7 @@ static invar_status tell_agents(void *payload, const char *kind, const char *tex
     return invar_recorder_event(&loop->recorder, loop->place.step, "warning", kind, text);
 }
 
-static invar_agent_server_options door_of(invar_train_loop *loop)
+static invar_agent_server_options agent_server_options(invar_train_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
     const invar_run_context *s = &loop->session;
@@ -101,18 +109,18 @@ static invar_agent_server_options door_of(invar_train_loop *loop)
                         .context = context}};
 }
 
-/* A replay has the record, and no folder to write to. */
+/* Makes the agents. A replay has recorded sessions, and no folder to write to. */
 static invar_status make_agents(invar_train_loop *loop)
 {
     bool replay = loop->options->replay;
     bool recorded = !replay && invar_recipe_string(loop->recipe, INVAR_KEY_AGENT_RECORD)[0];
     const invar_agents_options o = {.plugin = loop->plugins.of[INVAR_RUN_PLUGINS_AGENTS],
-                                    .door = door_of(loop),
+                                    .door = agent_server_options(loop),
                                     .recorded = recorded,
                                     .folder = replay || recorded ? NULL : loop->dirs.paths.run,
                                     .run = loop->identity.digest,
                                     .uuid = loop->recorder.uuid,
-                                    .tell = tell_agents,
+                                    .tell = record_agent_event,
                                     .payload = loop};
 
     return o.plugin ? invar_agents_new(&loop->agents, &o) : INVAR_OK;
@@ -123,7 +131,7 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
     const invar_recipe *r = loop->recipe;
     const invar_run_context *s = &loop->session;
     const invar_train_settings *set = &loop->settings;
-    // which questions a plug-in is asked, and when, must not depend on probes or checkpoints
+    // the calls that a plug-in gets must not depend on probes or checkpoints
     const bool led =
         set->lag.rollouts > 0 && invar_recipe_string(r, INVAR_KEY_CUSTOM_GENERATE_FUNCTION_PATH)[0];
     invar_sample_source_options o = {
@@ -154,8 +162,8 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .timetable = set->recorded ? &loop->timetable : NULL,
         .max_delay = set->max_delay,
         .separate_async_phase =
-            loop->recorder.options.level > INVAR_PROBE_STEP || train_loop_overlaps(loop) || led,
-        .async = train_loop_overlaps(loop),
+            loop->recorder.options.level > INVAR_PROBE_STEP || samples_during_training(loop) || led,
+        .async = samples_during_training(loop),
         .use_thread = loop->settings.overlap,
         .verify = {loop->settings.overlap || loop->async_verifier ? invar_train_loop_verify_async
                                                                   : NULL,
@@ -167,7 +175,7 @@ invar_status invar_setup_open_source(invar_train_loop *loop)
         .saved = &loop->identity.saved,
         .run = loop->identity.digest,
         .replay = loop->options->replay,
-        .recompute_points = train_loop_follows(loop),
+        .recompute_points = recomputes_points(loop),
         .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs,
         .needs_routing = set->replay_routing};
 
